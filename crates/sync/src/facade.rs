@@ -1,0 +1,24 @@
+//! `std::sync` in programs, loom's twins under `--cfg loom`, so that the lock-free code is model-checked
+//! as it is written.
+
+#[cfg(not(loom))]
+pub use std::{
+    cell::UnsafeCell,
+    hint::spin_loop,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+    thread,
+};
+
+#[cfg(loom)]
+pub use loom::{
+    cell::UnsafeCell,
+    hint::spin_loop,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+    thread,
+};

@@ -1,0 +1,12 @@
+//! What lets threads share without locks: a loom facade, quiescent-state reclamation ([`qsbr`]) and
+//! published snapshots ([`published`]).
+//!
+//! Nothing here knows packets. It is the only crate below `frame`.
+
+pub mod facade;
+pub mod published;
+pub mod qsbr;
+
+pub use crossbeam_utils::CachePadded;
+pub use published::Published;
+pub use qsbr::{Qsbr, Reader};
