@@ -1,1 +1,35 @@
-//! stub
+//! Who holds a packet's buffer, and who gets it next.
+//!
+//! An [`Arena`] is one mapping cut into cells. A [`Frame`] is the exclusive, move-only right to one cell. A
+//! [`Pool`] hands frames out and takes them back, always in bulk, by the policy it was made with. [`Buffers`] is
+//! what one worker uses: its handles on every pool of the arena.
+//!
+//! ```
+//! use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+//! let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
+//! let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
+//! let mut bufs = Buffers::attach(&pools, 0);
+//! let mut batch = Batch::new();
+//! assert_eq!(bufs.alloc(&mut batch, 32), 32);
+//! bufs.free(&mut batch);
+//! ```
+
+mod arena;
+mod batch;
+mod buffers;
+mod frame;
+mod pages;
+mod pool;
+
+pub use arena::{Arena, ArenaConfig, ArenaError};
+pub use batch::{BATCH, Batch};
+pub use buffers::Buffers;
+pub use frame::{Frame, RawFrame};
+pub use pages::{PageKind, Pages};
+pub use pool::{Audit, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
+
+/// Bytes of a cell reserved for metadata: room for a DPDK `struct rte_mbuf`.
+pub const META: usize = 128;
+/// Where packet data starts in a fresh cell: metadata, then headroom for headers to be pushed. Equal to the
+/// kernel's `XDP_PACKET_HEADROOM` (linux/bpf.h), so that data received by AF_XDP lies where ours does.
+pub const DATA_OFFSET: usize = 256;

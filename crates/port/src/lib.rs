@@ -1,1 +1,8 @@
-//! stub
+//! Ports: where frames come from and go to.
+//!
+//! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, pcap, pair, null. A decorator wraps
+//! a port and is one (`fault`, `capture`).
+
+mod port;
+
+pub use port::{Port, PortCounters, PortState};

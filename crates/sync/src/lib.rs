@@ -3,10 +3,12 @@
 //!
 //! Nothing here knows packets. It is the only crate below `frame`.
 
+pub mod counter;
 pub mod facade;
 pub mod published;
 pub mod qsbr;
 
+pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
 pub use published::Published;
 pub use qsbr::{Qsbr, Reader};

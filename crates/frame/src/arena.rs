@@ -1,0 +1,314 @@
+//! The arena: one mapping, cut into cells.
+
+use crate::pages::Mapping;
+use crate::{DATA_OFFSET, Frame, META, PageKind, Pages, RawFrame};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// What an arena is made of.
+#[derive(Clone, Debug)]
+pub struct ArenaConfig {
+    /// Number of cells.
+    pub cells: usize,
+    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes).
+    pub cell: usize,
+    /// Pages to ask for.
+    pub pages: Pages,
+    /// NUMA node to bind the memory to; none: where it is first touched.
+    pub node: Option<u32>,
+}
+
+impl Default for ArenaConfig {
+    fn default() -> Self {
+        Self { cells: 16384, cell: 2048, pages: Pages::Auto, node: None }
+    }
+}
+
+/// Why there is no arena.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// A cell size AF_XDP cannot use.
+    #[error("cell size {0} is neither 2048 nor 4096 bytes")]
+    CellSize(usize),
+    /// No cells, or more than a 32-bit index can name.
+    #[error("{0} cells: the number must be between 1 and {max}", max = u32::MAX)]
+    Cells(usize),
+    /// The kernel refused the memory.
+    #[error("cannot map {mib} MiB of {kind} pages for the arena: {source}")]
+    Map {
+        /// Size asked for.
+        mib: usize,
+        /// Kind of pages that failed.
+        kind: PageKind,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+    /// The memory could not be bound to its NUMA node.
+    #[error("cannot bind the arena to NUMA node {node}: {source}")]
+    Bind {
+        /// Node asked for.
+        node: u32,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+/// One shared mapping per process (a memfd, so that it can be handed to another process), cut into cells. It is
+/// the UMEM of every AF_XDP socket and the region of every memif, so that any port sends any other port's frame
+/// without a copy.
+///
+/// A cell is `META` bytes of metadata, headroom up to `DATA_OFFSET`, and data.
+///
+/// # Thread-safety
+/// Shared by all workers. Memory is reached only through a [`Frame`], which is exclusive.
+pub struct Arena {
+    map: Mapping,
+    cells: usize,
+    shift: u32,
+}
+
+// SAFETY: the mapping lives as long as the arena; its bytes are reached only through exclusive frames.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps and populates the memory.
+    pub fn new(config: ArenaConfig) -> Result<Arc<Self>, ArenaError> {
+        let ArenaConfig { cells, cell, pages, node } = config;
+        if cell != 2048 && cell != 4096 {
+            return Err(ArenaError::CellSize(cell));
+        }
+        if cells == 0 || cells > u32::MAX as usize {
+            return Err(ArenaError::Cells(cells));
+        }
+        let len = cells.checked_mul(cell).ok_or(ArenaError::Cells(cells))?;
+        let map =
+            Mapping::new(len, pages).map_err(|(kind, source)| ArenaError::Map { mib: len >> 20, kind, source })?;
+        let arena = Self { map, cells, shift: cell.trailing_zeros() };
+        if let Some(node) = node {
+            arena.bind(node).map_err(|source| ArenaError::Bind { node, source })?;
+        }
+        Ok(Arc::new(arena))
+    }
+
+    fn bind(&self, node: u32) -> std::io::Result<()> {
+        const MPOL_BIND: i32 = 2;
+        const MPOL_MF_MOVE: u32 = 2;
+        if node >= 64 {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mask: u64 = 1 << node;
+        // SAFETY: mbind(2) on our own mapping; the mask outlives the call.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.map.base,
+                self.map.len,
+                MPOL_BIND,
+                &raw const mask,
+                65usize,
+                MPOL_MF_MOVE,
+            )
+        };
+        if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    /// Number of cells.
+    pub fn cells(&self) -> usize {
+        self.cells
+    }
+
+    /// Bytes a cell.
+    pub fn cell_size(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// Most bytes a packet in one cell can have, without using its headroom.
+    pub fn max_data(&self) -> usize {
+        self.cell_size() - DATA_OFFSET
+    }
+
+    /// Bytes mapped: at least `cells * cell_size`, a multiple of 2 MiB.
+    pub fn mapped(&self) -> usize {
+        self.map.len
+    }
+
+    /// Bytes cut into cells: the length to register as UMEM.
+    pub fn size(&self) -> usize {
+        self.cells << self.shift
+    }
+
+    /// Start of the mapping: for registering it with a kernel or a device. Reading or writing through it is only
+    /// sound in cells whose frames one holds.
+    pub fn base(&self) -> *mut u8 {
+        self.map.base
+    }
+
+    /// The memory as a file, to hand to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.map.fd.as_fd()
+    }
+
+    /// The pages that were got.
+    pub fn pages(&self) -> PageKind {
+        self.map.kind
+    }
+
+    /// Why better pages were not got; empty when they were or none were asked for.
+    pub fn pages_note(&self) -> &str {
+        &self.map.note
+    }
+
+    /// The cell an address lies in.
+    #[inline]
+    pub fn cell_of(&self, addr: u64) -> u32 {
+        (addr >> self.shift) as u32
+    }
+
+    /// Offset of a cell's start.
+    #[inline]
+    pub fn cell_addr(&self, cell: u32) -> u64 {
+        u64::from(cell) << self.shift
+    }
+
+    /// A fresh, empty frame over `cell`.
+    ///
+    /// # Safety
+    /// `cell` has no other frame.
+    #[inline]
+    pub unsafe fn frame(&self, cell: u32) -> Frame {
+        debug_assert!((cell as usize) < self.cells);
+        let addr = self.cell_addr(cell) + DATA_OFFSET as u64;
+        // SAFETY: the caller vouches for exclusiveness; the place is right behind the headroom.
+        unsafe { Frame::from_raw(RawFrame { addr, len: 0, options: 0 }) }
+    }
+
+    /// The packet's bytes.
+    #[inline]
+    pub fn data<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        let (at, len) = self.checked(frame);
+        // SAFETY: in bounds, and the frame is exclusive: nobody writes while it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.map.base.add(at), len) }
+    }
+
+    /// The packet's bytes, changeable.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub fn data_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let (at, len) = self.checked(frame);
+        // SAFETY: in bounds, and the frame is exclusively borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.map.base.add(at), len) }
+    }
+
+    /// The cell's metadata area. Its contents are what was last written there, by anyone.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub fn meta_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; META] {
+        let (at, _) = self.checked(frame);
+        let cell = at >> self.shift << self.shift;
+        // SAFETY: the cell's first META bytes lie in the mapping and belong to the frame, exclusively borrowed.
+        unsafe { &mut *self.map.base.add(cell).cast() }
+    }
+
+    /// Starts loading the first cache line of the packet.
+    #[inline]
+    pub fn prefetch(&self, frame: &Frame) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.map.base.wrapping_add(frame.addr() as usize).cast());
+        }
+    }
+
+    /// Makes the packet `len` bytes long without moving its start. False, and nothing done, when the cell has no
+    /// room for it. New bytes hold what was last written there.
+    #[inline]
+    pub fn resize(&self, frame: &mut Frame, len: usize) -> bool {
+        let addr = frame.addr();
+        let room = self.cell_size() - (addr as usize & (self.cell_size() - 1));
+        let fits = len <= room;
+        if fits {
+            frame.place(addr, len as u32);
+        }
+        fits
+    }
+
+    /// Adds `n` bytes in front of the packet. False, and nothing done, when the headroom is too small.
+    #[inline]
+    pub fn push(&self, frame: &mut Frame, n: usize) -> bool {
+        let (addr, len) = (frame.addr(), frame.len());
+        let offset = addr as usize & (self.cell_size() - 1);
+        let fits = offset >= META + n;
+        if fits {
+            frame.place(addr - n as u64, (len + n) as u32);
+        }
+        fits
+    }
+
+    /// Empties the frame: no data, full headroom.
+    #[inline]
+    pub fn reset(&self, frame: &mut Frame) {
+        let cell = self.cell_of(frame.addr());
+        frame.place(self.cell_addr(cell) + DATA_OFFSET as u64, 0);
+    }
+
+    /// Replaces the packet by a copy of `bytes`. False, and nothing done, when they do not fit the cell.
+    #[inline]
+    pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> bool {
+        if bytes.len() > self.max_data() {
+            return false;
+        }
+        self.reset(frame);
+        let fits = self.resize(frame, bytes.len());
+        debug_assert!(fits);
+        self.data_mut(frame).copy_from_slice(bytes);
+        true
+    }
+
+    #[inline]
+    fn checked(&self, frame: &Frame) -> (usize, usize) {
+        let (at, len) = (frame.addr() as usize, frame.len());
+        assert!(at + len <= self.map.len, "frame of another arena");
+        (at, len)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn arena(cells: usize, pages: Pages) -> Arc<Arena> {
+        Arena::new(ArenaConfig { cells, pages, ..Default::default() }).unwrap()
+    }
+
+    #[test]
+    fn frames_stay_inside_their_cell() {
+        let a = arena(4, Pages::Auto);
+        // SAFETY: the only frame of cell 1.
+        let mut f = unsafe { a.frame(1) };
+        assert!(a.resize(&mut f, a.max_data()));
+        assert!(!a.resize(&mut f, a.max_data() + 1));
+        assert!(a.push(&mut f, DATA_OFFSET - META));
+        assert!(!a.push(&mut f, 1));
+        assert_eq!(f.len(), a.cell_size() - META);
+        assert_eq!(a.cell_of(f.addr()), 1);
+        a.data_mut(&mut f).fill(0xa5);
+        a.meta_mut(&mut f).fill(1);
+        assert!(a.data(&f).iter().all(|b| *b == 0xa5));
+        assert!(!a.write(&mut f, &[0; 1793]));
+        assert!(a.write(&mut f, b"bywash"));
+        assert_eq!(a.data(&f), b"bywash");
+    }
+
+    #[test]
+    fn small_pages_are_small_and_sizes_are_checked() {
+        assert_eq!(arena(16, Pages::Small).pages(), PageKind::Small);
+        assert!(matches!(
+            Arena::new(ArenaConfig { cell: 1000, ..Default::default() }),
+            Err(ArenaError::CellSize(1000))
+        ));
+        assert!(matches!(Arena::new(ArenaConfig { cells: 0, ..Default::default() }), Err(ArenaError::Cells(0))));
+    }
+}

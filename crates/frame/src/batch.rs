@@ -1,0 +1,163 @@
+//! A burst of frames.
+
+use crate::{Frame, RawFrame};
+use std::mem::MaybeUninit;
+
+/// Frames in a full batch.
+pub const BATCH: usize = 64;
+
+/// Up to [`BATCH`] frames in order, without allocation. Like [`Frame`], it must be emptied, not dropped.
+pub struct Batch {
+    len: usize,
+    frames: [MaybeUninit<Frame>; BATCH],
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// An empty batch.
+    #[inline]
+    pub fn new() -> Self {
+        Self { len: 0, frames: [const { MaybeUninit::uninit() }; BATCH] }
+    }
+
+    /// Frames in it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Frames that still fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        BATCH - self.len
+    }
+
+    /// Appends one frame; gives it back when the batch is full.
+    #[inline]
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        if self.len == BATCH {
+            return Err(frame);
+        }
+        self.frames[self.len].write(frame);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the last frame.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Frame> {
+        if self.len == 0 {
+            return None;
+        }
+        self.len -= 1;
+        // SAFETY: the first `len` entries were written, and this one is now behind `len`.
+        Some(unsafe { self.frames[self.len].assume_init_read() })
+    }
+
+    /// The frames, in order.
+    #[inline]
+    pub fn as_slice(&self) -> &[Frame] {
+        // SAFETY: the first `len` entries are initialised; MaybeUninit<T> has the layout of T.
+        unsafe { std::slice::from_raw_parts(self.frames.as_ptr().cast(), self.len) }
+    }
+
+    /// The frames, in order, changeable.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [Frame] {
+        // SAFETY: as in `as_slice`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.as_mut_ptr().cast(), self.len) }
+    }
+
+    /// Takes all frames, in order. What the iterator has not yielded when it is dropped stays lost: run it out.
+    #[inline]
+    pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
+        let n = std::mem::take(&mut self.len);
+        // SAFETY: the first `n` entries were initialised and are read once each; `len` is already 0.
+        self.frames[..n].iter().map(|f| unsafe { f.assume_init_read() })
+    }
+
+    /// Takes the first `n` frames as descriptors through `take`, and moves the rest to the front.
+    #[inline]
+    pub fn take_front(&mut self, n: usize, mut take: impl FnMut(usize, RawFrame)) {
+        let n = n.min(self.len);
+        for (i, f) in self.as_slice()[..n].iter().enumerate() {
+            take(i, f.raw());
+        }
+        self.remove_front(n);
+    }
+
+    /// Moves up to `other.room()` frames from the front of `self` to the end of `other`.
+    #[inline]
+    pub fn move_to(&mut self, other: &mut Batch) -> usize {
+        let n = self.len.min(other.room());
+        for (to, from) in other.frames[other.len..other.len + n].iter_mut().zip(&self.frames[..n]) {
+            // SAFETY: the entry is initialised, and forgotten by `remove_front` below.
+            to.write(unsafe { from.assume_init_read() });
+        }
+        other.len += n;
+        self.remove_front(n);
+        n
+    }
+
+    #[inline]
+    fn remove_front(&mut self, n: usize) {
+        debug_assert!(n <= self.len);
+        if n < self.len {
+            // SAFETY: both ranges lie inside the array; entries are moved bitwise and the tail forgotten by `len`.
+            unsafe {
+                let p = self.frames.as_mut_ptr();
+                std::ptr::copy(p.add(n), p, self.len - n);
+            }
+        }
+        self.len -= n;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn frame(n: u64) -> Frame {
+        // SAFETY: never used to reach memory.
+        unsafe { Frame::from_raw(RawFrame { addr: n, len: 0, options: 0 }) }
+    }
+
+    fn addrs(b: &Batch) -> Vec<u64> {
+        b.as_slice().iter().map(Frame::addr).collect()
+    }
+
+    #[test]
+    fn keeps_order_through_partial_takes() {
+        let mut b = Batch::new();
+        (0..10).for_each(|n| b.push(frame(n)).unwrap());
+        let mut seen = vec![];
+        b.take_front(4, |i, raw| seen.push((i, raw.addr)));
+        assert_eq!(seen, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+        assert_eq!(addrs(&b), [4, 5, 6, 7, 8, 9]);
+        assert_eq!(b.drain().map(|f| f.addr()).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9]);
+        assert!(b.is_empty());
+    }
+
+    #[test]
+    fn refuses_the_65th() {
+        let mut b = Batch::new();
+        (0..BATCH as u64).for_each(|n| b.push(frame(n)).unwrap());
+        assert_eq!(b.push(frame(99)).unwrap_err().addr(), 99);
+        let mut c = Batch::new();
+        (0..60).for_each(|n| c.push(frame(n)).unwrap());
+        assert_eq!(b.move_to(&mut c), 4);
+        assert_eq!(b.as_slice()[0].addr(), 4);
+        assert_eq!(c.len(), BATCH);
+    }
+}

@@ -1,0 +1,191 @@
+//! What one worker uses of the pools.
+
+use crate::pool::{HandleStats, Pool};
+use crate::{Arena, BATCH, Batch, Frame, PoolSet, RawFrame};
+use std::sync::Arc;
+
+/// One worker's side of one pool: its cache and its counters.
+struct Handle {
+    /// LIFO: the end is the warm side.
+    cache: Vec<u32>,
+    limit: usize,
+    stats: Arc<HandleStats>,
+}
+
+impl Handle {
+    fn new(pool: &Pool) -> Self {
+        let limit = pool.config().cache;
+        Self { cache: Vec::with_capacity(limit * 3 / 2 + BATCH), limit, stats: pool.register() }
+    }
+
+    /// Fills `out` as far as possible, from the end of the cache and then from the pool.
+    #[inline]
+    fn take(&mut self, pool: &Pool, out: &mut [u32]) -> usize {
+        let n = if self.limit == 0 {
+            pool.pop(out)
+        } else {
+            if self.cache.len() < out.len() {
+                self.refill(pool, out.len());
+            }
+            let n = out.len().min(self.cache.len());
+            let from = self.cache.len() - n;
+            out[..n].copy_from_slice(&self.cache[from..]);
+            self.cache.truncate(from);
+            self.stats.cached.set(from as u64);
+            n
+        };
+        self.stats.allocated.add(n as u64);
+        if n < out.len() {
+            self.stats.exhausted.add(1);
+        }
+        n
+    }
+
+    #[cold]
+    fn refill(&mut self, pool: &Pool, need: usize) {
+        let have = self.cache.len();
+        let want = self.limit.max(need) + need - have;
+        self.cache.resize(have + want, 0);
+        // Cold cells go below the warm ones.
+        self.cache.copy_within(..have, want);
+        let got = pool.pop(&mut self.cache[..want]);
+        self.cache.drain(got..want);
+    }
+
+    #[inline]
+    fn give(&mut self, pool: &Pool, cells: &[u32]) {
+        self.stats.freed.add(cells.len() as u64);
+        if self.limit == 0 {
+            return pool.push(cells);
+        }
+        self.cache.extend_from_slice(cells);
+        if self.cache.len() > self.limit * 3 / 2 {
+            // The cold end goes back; the cache keeps what was freed last.
+            let surplus = self.cache.len() - self.limit;
+            pool.push(&self.cache[..surplus]);
+            self.cache.drain(..surplus);
+        }
+        self.stats.cached.set(self.cache.len() as u64);
+    }
+}
+
+/// One worker's access to all pools of an arena: takes from its own pool, gives back to whichever pool a frame
+/// came from.
+///
+/// # Thread-safety
+/// Belongs to one thread; any number of them share the [`PoolSet`].
+pub struct Buffers {
+    pools: Arc<PoolSet>,
+    handles: Vec<Handle>,
+    own: usize,
+}
+
+impl Buffers {
+    /// A worker's access, taking from the pool with index `own`.
+    ///
+    /// # Panics
+    /// When there is no such pool.
+    pub fn attach(pools: &Arc<PoolSet>, own: usize) -> Self {
+        assert!(own < pools.pools().len(), "no pool {own}");
+        Self { handles: pools.pools().iter().map(Handle::new).collect(), pools: pools.clone(), own }
+    }
+
+    /// The arena.
+    #[inline]
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.pools.arena()
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> &Arc<PoolSet> {
+        &self.pools
+    }
+
+    /// Appends up to `n` empty frames to `out`, as many as fit and are free; returns how many. Fewer than asked for
+    /// because none are free is counted as an exhaustion.
+    #[inline]
+    pub fn alloc(&mut self, out: &mut Batch, n: usize) -> usize {
+        let mut cells = [0u32; BATCH];
+        let n = n.min(out.room());
+        let n = self.handles[self.own].take(&self.pools.pools()[self.own], &mut cells[..n]);
+        let arena = self.pools.arena();
+        for &cell in &cells[..n] {
+            // SAFETY: a pool hands out each of its cells to one taker until it is given back.
+            let pushed = out.push(unsafe { arena.frame(cell) });
+            debug_assert!(pushed.is_ok());
+        }
+        n
+    }
+
+    /// One empty frame. Slow paths only: the hot path takes bursts.
+    pub fn alloc_one(&mut self) -> Option<Frame> {
+        let mut one = Batch::new();
+        self.alloc(&mut one, 1);
+        one.pop()
+    }
+
+    /// Gives all frames of `batch` back, each to its pool.
+    #[inline]
+    pub fn free(&mut self, batch: &mut Batch) {
+        let mut cells = [0u32; BATCH];
+        let n = batch.len();
+        let arena = self.pools.arena();
+        for (cell, frame) in cells.iter_mut().zip(batch.drain()) {
+            *cell = arena.cell_of(frame.addr());
+        }
+        self.give(&cells[..n]);
+    }
+
+    /// Gives one frame back. Slow paths only.
+    pub fn free_one(&mut self, frame: Frame) {
+        let cell = self.pools.arena().cell_of(frame.addr());
+        self.give(&[cell]);
+    }
+
+    /// Gives back frames that a kernel or a device returned, as descriptors.
+    ///
+    /// # Safety
+    /// Each address lies in a cell whose frame was given away by [`Frame::into_raw`] and has come back once.
+    #[inline]
+    pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
+        let mut cells = [0u32; BATCH];
+        let mut n = 0;
+        for raw in frames {
+            cells[n] = self.pools.arena().cell_of(raw.addr);
+            n += 1;
+            if n == BATCH {
+                self.give(&cells);
+                n = 0;
+            }
+        }
+        self.give(&cells[..n]);
+    }
+
+    #[inline]
+    fn give(&mut self, cells: &[u32]) {
+        let pools = self.pools.pools();
+        if let [pool] = pools {
+            return self.handles[0].give(pool, cells);
+        }
+        let mut rest = cells;
+        while let Some(&first) = rest.first() {
+            let Some(at) = pools.iter().position(|p| p.owns(first)) else {
+                debug_assert!(false, "cell {first} belongs to no pool");
+                return;
+            };
+            let run = rest.iter().take_while(|c| pools[at].owns(**c)).count();
+            self.handles[at].give(&pools[at], &rest[..run]);
+            rest = &rest[run..];
+        }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        for (handle, pool) in self.handles.iter_mut().zip(self.pools.pools()) {
+            pool.push(&handle.cache);
+            handle.cache.clear();
+            handle.stats.cached.set(0);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The page ladder: what a mapping was asked for, and what the kernel gave.
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+
+/// Bytes in a huge page on x86-64.
+pub(crate) const HUGE: usize = 2 << 20;
+/// `MADV_COLLAPSE` (linux/mman.h, since 6.1): make huge pages of what is mapped, now.
+const MADV_COLLAPSE: i32 = 25;
+
+/// A size of page, as asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pages {
+    /// The best that can be had: hugetlb, else transparent huge pages, else 4 KiB.
+    #[default]
+    Auto,
+    /// 2 MiB pages of either kind, or an error.
+    #[serde(rename = "2m")]
+    Huge,
+    /// 4 KiB pages only, for comparison.
+    #[serde(rename = "4k")]
+    Small,
+}
+
+/// A size of page, as got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PageKind {
+    /// Reserved 2 MiB pages (hugetlbfs).
+    #[serde(rename = "2m-hugetlb")]
+    Hugetlb,
+    /// Transparent 2 MiB pages.
+    #[serde(rename = "2m-transparent")]
+    Transparent,
+    /// 4 KiB pages.
+    #[serde(rename = "4k")]
+    Small,
+}
+
+impl std::fmt::Display for PageKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Hugetlb => "2 MiB (hugetlb)",
+            Self::Transparent => "2 MiB (transparent)",
+            Self::Small => "4 KiB",
+        })
+    }
+}
+
+/// A shared mapping of a memfd, populated, with the pages it got.
+pub(crate) struct Mapping {
+    pub base: *mut u8,
+    pub len: usize,
+    pub fd: OwnedFd,
+    pub kind: PageKind,
+    /// Why a better kind was not got; empty when it was, or was not asked for.
+    pub note: String,
+}
+
+impl Mapping {
+    pub fn new(len: usize, want: Pages) -> Result<Self, (PageKind, std::io::Error)> {
+        let len = len.next_multiple_of(HUGE);
+        let mut note = String::new();
+        if want != Pages::Small {
+            match Self::map(len, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+                Ok((base, fd)) => return Ok(Self { base, len, fd, kind: PageKind::Hugetlb, note }),
+                Err(e) => note = format!("no hugetlb pages for {} MiB ({e}; see vm.nr_hugepages)", len >> 20),
+            }
+        }
+        let (base, fd) = Self::map(len, MemfdFlags::CLOEXEC).map_err(|e| (PageKind::Small, e))?;
+        let mut m = Self { base, len, fd, kind: PageKind::Small, note };
+        if want != Pages::Small {
+            match m.collapse() {
+                Ok(()) => m.kind = PageKind::Transparent,
+                Err(e) => m.note = format!("{}; no transparent huge pages ({e})", m.note),
+            }
+            if want == Pages::Huge && m.kind == PageKind::Small {
+                return Err((PageKind::Transparent, std::io::Error::other(m.note.clone())));
+            }
+        }
+        Ok(m)
+    }
+
+    fn map(len: usize, flags: MemfdFlags) -> std::io::Result<(*mut u8, OwnedFd)> {
+        let fd = rustix::fs::memfd_create("bywash-arena", flags)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        // A fixed 2 MiB alignment, for the transparent pages: reserve more than needed, map inside.
+        // SAFETY: a fresh anonymous reservation at an address of the kernel's choice.
+        let reserve = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + HUGE, ProtFlags::empty(), MapFlags::PRIVATE)?
+        } as usize;
+        let at = reserve.next_multiple_of(HUGE);
+        // SAFETY: the pieces before and after the aligned range are ours and unused; MAP_FIXED replaces the rest
+        // of our own reservation.
+        unsafe {
+            if at > reserve {
+                rustix::mm::munmap(reserve as *mut _, at - reserve)?;
+            }
+            let tail = reserve + len + HUGE - (at + len);
+            if tail > 0 {
+                rustix::mm::munmap((at + len) as *mut _, tail)?;
+            }
+            let got = rustix::mm::mmap(
+                at as *mut _,
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
+                &fd,
+                0,
+            );
+            match got {
+                Ok(base) => Ok((base.cast(), fd)),
+                Err(e) => {
+                    let _ = rustix::mm::munmap(at as *mut _, len);
+                    Err(e.into())
+                }
+            }
+        }
+    }
+
+    /// Asks for huge pages now, and looks whether they came.
+    fn collapse(&mut self) -> std::io::Result<()> {
+        // SAFETY: advice on our own mapping; it changes no contents.
+        unsafe {
+            let _ = rustix::mm::madvise(self.base.cast(), self.len, Advice::LinuxHugepage);
+            if libc::madvise(self.base.cast(), self.len, MADV_COLLAPSE) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        let mapped = huge_bytes(self.base as usize)?;
+        if mapped >= self.len { Ok(()) } else { Err(std::io::Error::other(format!("{mapped} of {} bytes", self.len))) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once; the arena that owns it is gone.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), self.len);
+        }
+    }
+}
+
+/// Bytes mapped by transparent huge pages in the mapping that starts at `at`, from /proc/self/smaps.
+fn huge_bytes(at: usize) -> std::io::Result<usize> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps")?;
+    let start = format!("{at:x}-");
+    let mut here = false;
+    for line in smaps.lines() {
+        let first = line.split_whitespace().next().unwrap_or("");
+        if !first.ends_with(':') {
+            here = line.starts_with(&start);
+        } else if here && (first == "ShmemPmdMapped:" || first == "FilePmdMapped:") {
+            let kib: usize = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+            if kib > 0 {
+                return Ok(kib << 10);
+            }
+        }
+    }
+    Ok(0)
+}
