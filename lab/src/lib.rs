@@ -1,1 +1,66 @@
-//! stub
+//! Network-namespace topologies as code: what the demo, the end-to-end tests and the veth benchmarks stand on.
+//!
+//! Everything lives in network namespaces this crate made; no interface of the host is touched. A [`Namespace`] is
+//! deleted when it is dropped, a [`Process`] ended when it is dropped, so a failed assertion leaves nothing behind;
+//! after a `kill -9` the next run's [`sweep`] clears up.
+//!
+//! ```no_run
+//! use bywash_lab::{Ping, Topology};
+//!
+//! let lab = Topology::router()?;
+//! let report = Ping::to(lab.b().v4).count(3).run(&lab.a().ns)?;
+//! assert_eq!(report.received, 3);
+//! # Ok::<(), bywash_lab::Error>(())
+//! ```
+//!
+//! All calls block; all types are `Send`, and `Sync` where they are handles. Nothing here belongs near a worker.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod counters;
+mod error;
+mod iperf;
+mod link;
+mod namespace;
+mod ping;
+mod probe;
+mod process;
+mod snapshot;
+mod sweep;
+mod topology;
+mod transfer;
+
+pub use command::{Output, run_host, run_host_with_timeout};
+pub use counters::{Counters, counters};
+pub use error::{Error, Result};
+pub use iperf::{Direction, Iperf, IperfReport};
+pub use link::{End, Veth};
+pub use namespace::Namespace;
+pub use ping::{Ping, PingReport};
+pub use probe::{Probe, Reason, has_tool, kernel_has, report_skip, require_lab, require_root};
+pub use process::Process;
+pub use snapshot::Snapshot;
+pub use sweep::sweep;
+pub use topology::{Host, Topology, TopologyBuilder};
+pub use transfer::{Transfer, TransferReport};
+
+use std::time::{Duration, Instant};
+
+/// Polls `condition` until it holds or `timeout` is over; the error names `what` was waited for.
+///
+/// The step grows from 1 ms to 20 ms, so that short waits are short.
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut step = Duration::from_millis(1);
+    loop {
+        if condition() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::Timeout { what: what.to_owned(), after: timeout });
+        }
+        std::thread::sleep(step);
+        step = (step * 2).min(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,190 @@
+//! A program left running beside the test: its output can be read while it runs, and it ends with its guard.
+
+use crate::command::{command, wait, words};
+use crate::error::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::io::Read;
+use std::process::{Child, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a dropped process may take to put things back before it is killed.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// A running program. Dropping it sends SIGTERM, then SIGKILL after 3 s, to this one process id.
+#[derive(Debug)]
+pub struct Process {
+    command: String,
+    child: Child,
+    output: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts a program in the caller's own namespace. [`crate::Namespace::spawn`] starts one in a namespace.
+    pub fn start<S: AsRef<OsStr>>(argv: &[S]) -> Result<Self> {
+        let text = words(argv);
+        let mut child = command(argv)?.spawn().map_err(|source| Error::Start { command: text.clone(), source })?;
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let mut readers = Vec::new();
+        if let Some(pipe) = child.stdout.take() {
+            readers.push(collect(pipe, Arc::clone(&output)));
+        }
+        if let Some(pipe) = child.stderr.take() {
+            readers.push(collect(pipe, Arc::clone(&output)));
+        }
+        Ok(Self { command: text, child, output, readers })
+    }
+
+    /// Its process id. `ip netns exec` replaces itself, so this is the program's own.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Both output streams so far, in order of arrival.
+    pub fn output(&self) -> String {
+        let bytes = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until the output contains `text`. The error carries the output, also when the program ended instead.
+    pub fn wait_for_output(&mut self, text: &str, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let ended = self.try_status()?;
+            let output = self.output();
+            if output.contains(text) {
+                return Ok(());
+            }
+            if let Some(status) = ended {
+                self.join_readers();
+                let output = self.output();
+                if output.contains(text) {
+                    return Ok(());
+                }
+                return Err(Error::Failed {
+                    command: self.command.clone(),
+                    status: format!("{status} before it printed {text:?}"),
+                    stderr: output,
+                });
+            }
+            if Instant::now() >= deadline {
+                let what = format!("`{}` to print {text:?}; it printed: {output}", self.command);
+                return Err(Error::Timeout { what, after: timeout });
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends a signal to it; an error when it has ended.
+    pub fn signal(&mut self, signal: Signal) -> Result<()> {
+        if let Some(status) = self.try_status()? {
+            return Err(Error::Failed {
+                command: self.command.clone(),
+                status: format!("{status} before the signal"),
+                stderr: self.output(),
+            });
+        }
+        // Not reaped yet (checked above, and only this guard reaps), so the id is still ours.
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).map_err(|source| Error::io(format!("signalling `{}`", self.command), source))
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) -> Result<ExitStatus> {
+        self.child.kill().map_err(|source| Error::io(format!("killing `{}`", self.command), source))?;
+        self.child.wait().map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))
+    }
+
+    /// SIGTERM, and waits for the end, at most `timeout`.
+    pub fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.wait(timeout)
+    }
+
+    /// Waits for the end, at most `timeout`; it still runs after a timeout.
+    pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let waited = wait(&mut self.child, timeout);
+        let status = waited.map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))?;
+        let status = status.ok_or_else(|| Error::Timeout {
+            what: format!("`{}` to end; it printed: {}", self.command, self.output()),
+            after: timeout,
+        })?;
+        self.join_readers();
+        Ok(status)
+    }
+
+    /// How it ended, or `None` while it runs.
+    pub fn try_status(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))
+    }
+
+    /// Only after the end: until then the pipes stay open. A grandchild may hold them longer; it gets 200 ms.
+    fn join_readers(&mut self) {
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.readers.retain(|reader| !reader.is_finished());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        if !matches!(wait(&mut self.child, GRACE), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(count) = pipe.read(&mut chunk) {
+            if count == 0 {
+                return;
+            }
+            into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&chunk[..count]);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_seen_while_it_runs_and_drop_ends_it() {
+        let mut process = Process::start(&["sh", "-c", "echo ready; exec sleep 60"]).unwrap();
+        process.wait_for_output("ready", Duration::from_secs(5)).unwrap();
+        let proc_entry = format!("/proc/{}", process.pid());
+        assert!(std::fs::exists(&proc_entry).unwrap());
+        drop(process);
+        assert!(!std::fs::exists(&proc_entry).unwrap());
+    }
+
+    #[test]
+    fn an_early_end_is_told_with_its_output() {
+        let mut process = Process::start(&["sh", "-c", "echo no; exit 4"]).unwrap();
+        let message = process.wait_for_output("ready", Duration::from_secs(5)).unwrap_err().to_string();
+        assert!(message.contains("exit status: 4") && message.contains("no"), "{message}");
+        assert!(process.signal(Signal::TERM).is_err());
+    }
+
+    #[test]
+    fn one_that_ignores_sigterm_is_killed() {
+        let mut process =
+            Process::start(&["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"]).unwrap();
+        process.wait_for_output("ready", Duration::from_secs(5)).unwrap();
+        assert!(process.terminate(Duration::from_millis(50)).is_err());
+        let status = process.kill().unwrap();
+        assert!(!status.success());
+    }
+}

@@ -1,0 +1,197 @@
+//! A hashed TCP transfer between two namespaces: bytes that arrive are compared one by one with bytes that were sent.
+
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const CHUNK: usize = 64 * 1024;
+
+/// A transfer to be. The content is pseudo-random, so that no byte can stand in for another.
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    bytes: u64,
+    seed: u64,
+    stall: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferReport {
+    /// Bytes the receiver got.
+    pub received: u64,
+    /// SHA-256 of what was sent, in hex.
+    pub sent_hash: String,
+    /// SHA-256 of what was received, in hex.
+    pub received_hash: String,
+    /// Offset of the first byte that differs from what was sent.
+    pub first_difference: Option<u64>,
+    /// From the connection to the receiver's end of file.
+    pub elapsed: Duration,
+}
+
+impl TransferReport {
+    /// Everything arrived as it was sent.
+    pub fn is_intact(&self) -> bool {
+        self.first_difference.is_none() && self.sent_hash == self.received_hash
+    }
+
+    /// Payload bits received per second.
+    pub fn bits_per_second(&self) -> f64 {
+        self.received as f64 * 8.0 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Transfer {
+    /// Of `bytes` bytes.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, seed: 1, stall: Duration::from_secs(10) }
+    }
+
+    /// Another content.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How long either side waits without progress before it gives up with an error; 10 s by default.
+    #[must_use]
+    pub fn stall(mut self, stall: Duration) -> Self {
+        self.stall = stall;
+        self
+    }
+
+    /// Sends from `from` to a receiver listening on `address` in `to`, on a free port.
+    pub fn run(&self, from: &Namespace, to: &Namespace, address: impl Into<IpAddr>) -> Result<TransferReport> {
+        let address = address.into();
+        let (tell_port, port) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| to.enter(|| self.receive(address, tell_port)).and_then(|result| result));
+            // The channel closes without a port when the receiver could not listen; its own error says why.
+            let sent = match port.recv() {
+                Ok(socket) => from.enter(|| self.send(socket)).and_then(|result| result),
+                Err(_) => Ok(String::new()),
+            };
+            let received = match receiver.join() {
+                Ok(received) => received,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            // The sender's error is the cause where both fail; the receiver then only saw the connection not come.
+            let sent_hash = sent?;
+            Ok(TransferReport { sent_hash, ..received? })
+        })
+    }
+
+    fn receive(&self, address: IpAddr, tell_port: mpsc::Sender<SocketAddr>) -> Result<TransferReport> {
+        let listener =
+            TcpListener::bind((address, 0)).map_err(|source| Error::io(format!("listening on {address}"), source))?;
+        let local = listener.local_addr().map_err(|source| Error::io("reading the port", source))?;
+        listener.set_nonblocking(true).map_err(|source| Error::io("making the listener non-blocking", source))?;
+        let _ = tell_port.send(local);
+        drop(tell_port);
+
+        let deadline = Instant::now() + self.stall;
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(source) => return Err(Error::io(format!("waiting for a connection to {local}"), source)),
+            }
+        };
+        let started = Instant::now();
+        let setup = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(self.stall)));
+        setup.map_err(|source| Error::io("setting up the receiver", source))?;
+
+        let mut hash = Sha256::new();
+        let mut expected = Content::new(self.seed);
+        let (mut got, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
+        let mut received = 0u64;
+        let mut first_difference = None;
+        loop {
+            let count = fill(&mut stream, &mut got)
+                .map_err(|source| Error::io(format!("receiving at byte {received}"), source))?;
+            if count == 0 {
+                break;
+            }
+            hash.update(&got[..count]);
+            if first_difference.is_none() {
+                expected.write(&mut wanted);
+                let at = got[..count].iter().zip(&wanted).position(|(got, wanted)| got != wanted);
+                first_difference = at.map(|at| received + at as u64);
+            }
+            received += count as u64;
+        }
+        if first_difference.is_none() && received != self.bytes {
+            first_difference = Some(received.min(self.bytes));
+        }
+        Ok(TransferReport {
+            received,
+            sent_hash: String::new(),
+            received_hash: hex(&hash.finalize()),
+            first_difference,
+            elapsed: started.elapsed(),
+        })
+    }
+
+    fn send(&self, to: SocketAddr) -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&to, self.stall)
+            .map_err(|source| Error::io(format!("connecting to {to}"), source))?;
+        stream.set_write_timeout(Some(self.stall)).map_err(|source| Error::io("setting up the sender", source))?;
+        let mut hash = Sha256::new();
+        let mut content = Content::new(self.seed);
+        let mut chunk = vec![0; CHUNK];
+        let mut left = self.bytes;
+        while left > 0 {
+            content.write(&mut chunk);
+            let count = left.min(CHUNK as u64) as usize;
+            hash.update(&chunk[..count]);
+            let at = self.bytes - left;
+            stream.write_all(&chunk[..count]).map_err(|source| Error::io(format!("sending at byte {at}"), source))?;
+            left -= count as u64;
+        }
+        Ok(hex(&hash.finalize()))
+    }
+}
+
+/// Reads until the buffer is full or the stream ends, so that chunks line up with the sender's.
+fn fill(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), eight bytes a step.
+struct Content(u64);
+
+impl Content {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn write(&mut self, chunk: &mut [u8]) {
+        for word in chunk.chunks_exact_mut(8) {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+        }
+    }
+}
