@@ -3,7 +3,7 @@
 use bywash_frame::{Batch, Buffers};
 use bywash_sync::Counter;
 use serde::Serialize;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// One worker's end of a port: a queue it alone receives from and sends to. Bulk only.
@@ -28,8 +28,13 @@ pub trait Port: Send {
 
     /// A descriptor that becomes readable when there is something to receive, for a worker about to sleep.
     /// None: the port must be polled.
-    fn wait_fd(&self) -> Option<RawFd> {
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Whether it can ever receive: a worker that sleeps need not poll one that cannot.
+    fn receives(&self) -> bool {
+        true
     }
 
     /// Whether it works, and if not, why.
