@@ -1,0 +1,157 @@
+#!/bin/bash
+# The full router path of one worker against a DPDK forwarder, in one alternating run on one core.
+#
+# Both replay the same pcap from memory into two ports (64-byte frames on the wire, 1,024 flows), route by the same
+# routes, and discard what is sent. With --l3fwd the peer is that binary (LPM); without, Debian's dpdk-testpmd
+# (macswap), which looks nothing up. This repository neither holds nor builds an l3fwd.
+#
+#   l3fwd before 23.11 refuses net_pcap ports because they cannot check IP checksums in hardware: give one built
+#   with `.offloads = 0` in its port_conf. From 23.11 on, --relax-rx-offload (passed here) does it. l3fwd verifies
+#   no header checksum in software and takes at most 1,024 routes, 256 groups of them longer than /24.
+#
+# Rates are the median of the rounds. The peer's come from its own port counters (telemetry.py).
+set -euo pipefail
+
+usage() {
+    cat <<USAGE
+usage: bench/peers/forward.sh [options]
+  --l3fwd PATH      compare with this l3fwd; with dpdk-testpmd when not given
+  --bywash PATH     the program to measure                  (target/release/bywash)
+  --rounds N        rounds, each measuring both             (5)
+  --seconds N       length of one measurement               (3)
+  --cpu N           the core that forwards                  (1)
+  --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
+  --traffic DIR     port0.pcap, port1.pcap, routes_v4.txt   (written by bywash)
+  --out FILE        the JSON result                         (out/bench/forward.json)
+  --min-ratio X     fail when the ratio of medians is lower
+  -- ARGS           further arguments for \`bywash bench forward\`
+USAGE
+}
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+l3fwd='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
+min_ratio=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --l3fwd) l3fwd=$2 ;;
+    --bywash) bywash=$2 ;;
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    --cpu) cpu=$2 ;;
+    --pages) pages=$2 ;;
+    --traffic) traffic=$2 ;;
+    --out) out=$2 ;;
+    --min-ratio) min_ratio=$2 ;;
+    -h | --help) usage && exit 0 ;;
+    --) shift && break ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    shift 2
+done
+die() { echo "forward.sh: $*" >&2 && exit 1; }
+case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
+[ "$(id -u)" = 0 ] || die "root needed: DPDK's telemetry socket and the hugetlb pages are root's"
+[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
+if [ -n "$l3fwd" ]; then
+    [ -x "$l3fwd" ] || die "$l3fwd is not a program"
+    peer=l3fwd
+else
+    command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev), and no --l3fwd"
+    peer=testpmd
+fi
+[ "$cpu" -lt "$(nproc)" ] || die "this machine has no CPU $cpu"
+
+scratch=$(mktemp -d)
+peer_pid='' prefix=bywash-bench-$$
+found_pages=$(cat /proc/sys/vm/nr_hugepages)
+leave() {
+    [ -z "$peer_pid" ] || kill -KILL "$peer_pid" 2>/dev/null || true
+    echo "$found_pages" >/proc/sys/vm/nr_hugepages
+    rm -rf "$scratch" "/run/dpdk/$prefix"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+
+if [ "$pages" = 2m ]; then
+    [ "$found_pages" -ge 512 ] || echo 512 >/proc/sys/vm/nr_hugepages
+    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
+    [ "$got" -ge 384 ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+    memory=(--in-memory -m 512)
+else
+    memory=(--no-huge -m 512)
+fi
+
+if [ -z "$traffic" ]; then
+    traffic=$scratch
+    "$bywash" bench forward --write-pcap "$traffic"
+fi
+for file in port0.pcap port1.pcap routes_v4.txt; do
+    [ -s "$traffic/$file" ] || die "no $traffic/$file"
+done
+# l3fwd wants a file for IPv6 as soon as it gets one for IPv4.
+echo 'R2001:db8::/32 0' >"$scratch/routes_v6.txt"
+
+ports=(--vdev "net_pcap0,rx_pcap=$traffic/port0.pcap,infinite_rx=1" --vdev "net_pcap1,rx_pcap=$traffic/port1.pcap,infinite_rx=1")
+eal=("${memory[@]}" --no-pci --file-prefix "$prefix" "${ports[@]}")
+if [ "$peer" = l3fwd ]; then
+    command=("$l3fwd" -l "$cpu" "${eal[@]}" -- -p 3 -P --config "(0,0,$cpu),(1,0,$cpu)" --lookup lpm --parse-ptype
+        --rule_ipv4 "$traffic/routes_v4.txt" --rule_ipv6 "$scratch/routes_v6.txt")
+    if grep -q relax-rx-offload "$l3fwd"; then command+=(--relax-rx-offload); fi
+else
+    # The command line needs a core of its own; --stats-period keeps it from reading one.
+    main=$((cpu == 0 ? 1 : 0))
+    command=(dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${eal[@]}" -- --forward-mode=macswap --nb-cores=1
+        --auto-start --stats-period=86400)
+fi
+
+measure_peer() {
+    "${command[@]}" >"$scratch/peer.log" 2>&1 </dev/null &
+    peer_pid=$!
+    if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1; then
+        grep -v '^LPM: Adding' "$scratch/peer.log" | tail -n 15 >&2
+        die "$peer did not forward; its last words are above"
+    fi
+    kill -INT "$peer_pid" 2>/dev/null || true
+    wait "$peer_pid" || true
+    peer_pid=''
+}
+
+for round in $(seq "$rounds"); do
+    taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "$@" >"$scratch/bywash.$round.json"
+    measure_peer >"$scratch/peer.$round.json"
+    echo "round $round of $rounds done" >&2
+done
+
+mkdir -p "$(dirname "$out")"
+PEER=$peer PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" <<'PYTHON'
+import json, os, re, statistics, sys
+
+scratch, rounds = sys.argv[1], int(sys.argv[2])
+load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
+ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
+cpuinfo = open("/proc/cpuinfo").read()
+model = re.search(r"model name\s*: (.*)", cpuinfo)[1]
+# Cycles of the time-stamp counter: the rate it shows in is the one Bywash reports its own cycles in.
+hz = statistics.median(one["mpps"] * 1e6 * one["cycles_per_packet"] for one in ours)
+median = lambda samples: statistics.median(one["mpps"] for one in samples)
+ratio = median(ours) / median(theirs)
+summary = lambda samples: {
+    "median_mpps": round(median(samples), 3),
+    "cycles_per_packet": round(hz / median(samples) / 1e6, 1),
+    "mpps": [round(one["mpps"], 3) for one in samples],
+    "drops": sum(one["drops"] for one in samples),
+    "samples": samples,
+}
+result = {"cpu_model": model, "cpu": int(os.environ["CPU"]), "tsc_mhz": round(hz / 1e6), "peer_pages": os.environ["PAGES"],
+          "peer": peer, "ratio": round(ratio, 3), "bywash": summary(ours), peer: summary(theirs)}
+json.dump(result, open(os.environ["OUT"], "w"), indent=1)
+print(f"{model}, CPU {result['cpu']}, {rounds} rounds, pages {result['peer_pages']}")
+print(f"{'':10}{'Mpps':>9}{'cycles':>9}{'drops':>8}   samples")
+for name in ("bywash", peer):
+    one = result[name]
+    print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}{one['drops']:8}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
+print(f"ratio of medians {ratio:.2f}   ({os.environ['OUT']})")
+if ratio < float(os.environ["MIN"]):
+    sys.exit(f"below the wanted {os.environ['MIN']}")
+PYTHON

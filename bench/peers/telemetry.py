@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Forwarding rate of a running DPDK process, from its own counters.
+
+l3fwd prints no statistics, so they are read over the telemetry socket every DPDK process has
+(/run/dpdk/PREFIX/dpdk_telemetry.v2): /ethdev/stats of the given ports, twice, a window apart. The answers come
+from a control thread that does not run on the forwarding core.
+
+usage: telemetry.py PREFIX SECONDS PORT...      prints one JSON object
+"""
+
+import json
+import socket
+import sys
+import time
+
+
+def connect(prefix, patience):
+    """The socket appears once EAL is up; the first message on it says how long an answer may be."""
+    deadline = time.monotonic() + patience
+    while True:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            peer.connect(f"/run/dpdk/{prefix}/dpdk_telemetry.v2")
+            break
+        except OSError:
+            peer.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+    return peer, json.loads(peer.recv(4096))["max_output_len"]
+
+
+def main():
+    prefix, seconds, ports = sys.argv[1], float(sys.argv[2]), [int(port) for port in sys.argv[3:]]
+    peer, limit = connect(prefix, 10)
+
+    def ask(request):
+        peer.send(request.encode())
+        return json.loads(peer.recv(limit))[request.split(",")[0]]
+
+    def read():
+        total = {"ipackets": 0, "opackets": 0, "imissed": 0, "oerrors": 0, "rx_nombuf": 0}
+        for port in ports:
+            stats = ask(f"/ethdev/stats,{port}")
+            for name in total:
+                total[name] += stats[name]
+        # After the answers: the same delay at both ends of the window.
+        return time.monotonic(), total
+
+    # Ports are listed before they forward: wait for the first packets, then let caches and clocks settle.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if read()[1]["opackets"] > 0:
+                break
+        except (KeyError, TypeError):
+            pass
+        time.sleep(0.05)
+    else:
+        sys.exit("telemetry: the peer forwards nothing")
+    time.sleep(0.5)
+
+    started, before = read()
+    time.sleep(seconds)
+    ended, after = read()
+    window = ended - started
+    delta = {name: after[name] - before[name] for name in after}
+    print(json.dumps({"mpps": delta["opackets"] / window / 1e6, "rx_mpps": delta["ipackets"] / window / 1e6, "packets": delta["opackets"],
+                      "seconds": window, "drops": delta["oerrors"] + delta["rx_nombuf"] + delta["imissed"]}))
+
+
+main()
