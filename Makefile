@@ -1,0 +1,85 @@
+# Bywash: build, demo, tests. `make help` lists the targets. Everything works as root and as a user with sudo.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+# A toolchain of rustup's goes before the distribution's, which is too old.
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+
+CARGO ?= cargo
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BYWASH := $(TARGET)/release/bywash
+
+# As a user, cargo builds as that user and only the test programs run as root.
+ifneq ($(SUDO),)
+HOST_TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+RUN_AS_ROOT = CARGO_TARGET_$(HOST_TRIPLE)_RUNNER='sudo -E'
+endif
+
+# The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
+TEST_FLAGS := $(if $(CI),--show-output)
+
+.PHONY: build demo test test-workspace test-loom bpf bpf-check lint bench install uninstall clean help
+.DEFAULT_GOAL := build
+
+build: ## build the program (target/release/bywash)
+	@tools/setup.sh build
+	$(CARGO) build --release --locked -p bywash
+
+demo: ## host - router - host on this machine: the kernel and Bywash in turn, then everything is removed
+	@tools/setup.sh demo
+	$(CARGO) build --release --locked -p bywash
+	$(SUDO) $(BYWASH) demo
+
+test: ## everything: unit, property, end-to-end (as root), model checking, the BPF object
+	@tools/setup.sh test
+	@$(MAKE) --no-print-directory test-workspace
+	@$(MAKE) --no-print-directory test-loom
+	@$(MAKE) --no-print-directory bpf-check
+
+test-workspace:
+	$(RUN_AS_ROOT) $(CARGO) test --workspace --locked -- $(TEST_FLAGS)
+
+# A directory of its own: the flag changes every crate. Doc tests cannot run inside a model.
+test-loom: ## the concurrent parts under every interleaving (loom)
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --locked --lib -p bywash-sync -p bywash-frame
+
+bpf: ## rebuild the XDP object from its C source (needs clang)
+	@tools/setup.sh bpf
+	$(MAKE) -C xdp
+
+bpf-check: ## is the committed XDP object what its source gives? (with the compiler it was built with)
+	@$(MAKE) --no-print-directory -C xdp check
+
+lint: ## formatting and clippy, warnings are errors
+	@tools/setup.sh lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+bench: ## the benchmarks, and the peers in the same run (L3FWD=path of a DPDK l3fwd; testpmd without)
+	@tools/setup.sh bench
+	$(CARGO) build --release --locked -p bywash
+	$(SUDO) bench/peers/forward.sh --bywash $(abspath $(BYWASH)) $(if $(L3FWD),--l3fwd $(L3FWD))
+
+install: ## install program, manual page and completions (DESTDIR, PREFIX); run `make` first
+	@test -x $(BYWASH) || { echo "no $(BYWASH): run 'make' first, as yourself" >&2; exit 1; }
+	install -D -m 755 $(BYWASH) $(DESTDIR)$(PREFIX)/bin/bywash
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(BYWASH) man > $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
+	$(BYWASH) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash
+	$(BYWASH) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
+	$(BYWASH) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
+
+clean: ## remove what was built and measured
+	rm -rf $(TARGET) out
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14

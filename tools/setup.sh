@@ -1,0 +1,95 @@
+#!/bin/bash
+# Installs what a task needs and this machine lacks; silent and quick when nothing is missing.
+#
+# usage: tools/setup.sh build|lint|demo|test|bench|bpf
+#
+# Knows apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it says what to install. Uses sudo when not root.
+# Distributions' own cargo is older than Cargo.toml's rust-version: a toolchain comes by rustup, from the
+# distribution where it has one, else by the official installer.
+set -euo pipefail
+
+task=${1:-}
+case $task in build | lint | demo | test | bench | bpf) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
+root=$(cd "$(dirname "$0")/.." && pwd)
+export PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
+
+say() { echo "setup: $*" >&2; }
+die() { say "$*" && exit 1; }
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "needs root for: $* (no sudo here; run this as root)"
+    fi
+}
+
+# tool:package
+build=(cc:build-essential make:build-essential)
+network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
+case $task in
+build | lint) wanted=("${build[@]}") ;;
+demo) wanted=("${build[@]}" "${network[@]}") ;;
+test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl) ;;
+bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
+bpf) wanted=(make:make clang:clang llvm-strip:llvm) ;;
+esac
+
+missing() {
+    local pair
+    for pair in "${wanted[@]}"; do
+        command -v "${pair%%:*}" >/dev/null || echo "${pair#*:}"
+    done | sort -u
+}
+
+install_packages() {
+    command -v apt-get >/dev/null || { say "no apt-get here; please install: $*" && return 1; }
+    say "installing $*"
+    as_root apt-get update -q >&2 || say "apt-get update failed; trying with the lists there are"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >&2
+}
+
+readarray -t packages < <(missing)
+if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
+    # A test without its tool says SKIP; nothing else here can do without.
+    [ "$task" = test ] && command -v cc >/dev/null || die "could not install ${packages[*]}"
+    say "going on without ${packages[*]}: tests that need them are skipped"
+fi
+[ "$task" != bpf ] || exit 0
+
+needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+rust_is_new_enough() {
+    local have
+    have=$(cargo --version 2>/dev/null | cut -d' ' -f2) && [ -n "$have" ] || return 1
+    [ "$(printf '%s\n' "$needed" "$have" | sort -V | head -n1)" = "$needed" ]
+}
+has_lints() { cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; }
+
+if rust_is_new_enough; then
+    if [ "$task" != lint ] || has_lints; then exit 0; fi
+    say "adding rustfmt and clippy"
+    command -v rustup >/dev/null || die "no rustfmt or clippy for this cargo: install them the way it was installed"
+    exec rustup component add rustfmt clippy >&2
+fi
+
+found=$(cargo --version 2>/dev/null || echo none)
+say "Rust $needed or later is needed (found: $found)"
+if ! command -v rustup >/dev/null && [ -n "$(apt-cache --quiet=2 search --names-only '^rustup$' 2>/dev/null)" ]; then
+    # The package conflicts with the distribution's own cargo and replaces it; a failure leaves the installer.
+    install_packages rustup || say "no rustup from the distribution"
+    hash -r
+fi
+if command -v rustup >/dev/null; then
+    say "installing the stable toolchain with rustup"
+    rustup toolchain install stable --profile minimal --component rustfmt --component clippy >&2
+    rustup default stable >&2
+else
+    say "installing rustup with its official installer (https://rustup.rs) into $HOME/.cargo"
+    command -v curl >/dev/null || install_packages curl ca-certificates
+    curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs |
+        sh -s -- -y --quiet --profile minimal --default-toolchain stable --component rustfmt --component clippy --no-modify-path >&2
+fi
+hash -r
+rust_is_new_enough || die "still no cargo $needed or later on PATH (found: $(cargo --version 2>/dev/null || echo none))"
+say "$(cargo --version) is ready"
