@@ -53,7 +53,7 @@ install_packages() {
 readarray -t packages < <(missing)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
     # A test without its tool says SKIP; nothing else here can do without.
-    [ "$task" = test ] && command -v cc >/dev/null || die "could not install ${packages[*]}"
+    if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
 fi
 [ "$task" != bpf ] || exit 0
