@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -86,7 +87,7 @@ pub enum RouteKind {
 /// One way out of a unicast route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct NextHop {
-    /// Interface to send on.
+    /// Interface to send on; 0 when only the kernel can serve this way (a route with an encapsulation).
     pub index: u32,
     /// Neighbour to send to; none: the destination itself is on the link. May be IPv6 for an IPv4 route (RFC 5549).
     pub gateway: Option<IpAddr>,
@@ -107,8 +108,8 @@ pub struct Route {
     pub kind: RouteKind,
     /// Lower wins among routes to one prefix.
     pub metric: u32,
-    /// Ways out, for unicast.
-    pub next_hops: Vec<NextHop>,
+    /// Ways out, for unicast; routes that go the same way share one list.
+    pub next_hops: Arc<[NextHop]>,
     /// MTU of this route (RTAX_MTU), when set.
     pub mtu: Option<u32>,
     /// Preferred source address (RTA_PREFSRC), when set.
