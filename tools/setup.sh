@@ -73,6 +73,7 @@ if rust_is_new_enough; then
     exec rustup component add rustfmt clippy >&2
 fi
 
+by_hand="install Rust $needed or later so that 'cargo' is on PATH, and run make again"
 found=$(cargo --version 2>/dev/null || echo none)
 say "Rust $needed or later is needed (found: $found)"
 if ! command -v rustup >/dev/null && [ -n "$(apt-cache --quiet=2 search --names-only '^rustup$' 2>/dev/null)" ]; then
@@ -82,13 +83,23 @@ if ! command -v rustup >/dev/null && [ -n "$(apt-cache --quiet=2 search --names-
 fi
 if command -v rustup >/dev/null; then
     say "installing the stable toolchain with rustup"
-    rustup toolchain install stable --profile minimal --component rustfmt --component clippy >&2
+    rustup toolchain install stable --profile minimal --component rustfmt --component clippy >&2 ||
+        die "rustup failed; $by_hand"
     rustup default stable >&2
 else
-    say "installing rustup with its official installer (https://rustup.rs) into $HOME/.cargo"
+    # What https://sh.rustup.rs downloads and runs, without the script in between.
+    installer=https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init
+    say "installing rustup with its official installer ($installer) into $HOME/.cargo"
     command -v curl >/dev/null || install_packages curl ca-certificates
-    curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs |
-        sh -s -- -y --quiet --profile minimal --default-toolchain stable --component rustfmt --component clippy --no-modify-path >&2
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 3 -o "$scratch/$1" "$installer$2"; }
+    if ! { fetch rustup-init '' && fetch sum .sha256; }; then die "could not download it; $by_hand"; fi
+    [ "$(sha256sum <"$scratch/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 "$scratch/sum")" ] ||
+        die "its checksum is wrong; $by_hand"
+    chmod +x "$scratch/rustup-init"
+    "$scratch/rustup-init" -y --quiet --profile minimal --default-toolchain stable --component rustfmt \
+        --component clippy --no-modify-path >&2 || die "the installer failed; $by_hand"
 fi
 hash -r
 rust_is_new_enough || die "still no cargo $needed or later on PATH (found: $(cargo --version 2>/dev/null || echo none))"
