@@ -1,1 +1,63 @@
-//! stub
+//! Packet formats: header views, checks, checksums, ICMP errors, fragmentation, and builders of test packets.
+//!
+//! Everything works on byte slices that somebody else owns and nothing here allocates, except [`build`]. **No
+//! function of this crate panics on any input**; what does not fit is `None`, `false` or an error that names the
+//! fault.
+//!
+//! `l3` always means a slice that starts at the IP header and holds at least the packet; what follows the IP total
+//! length (Ethernet padding) is ignored.
+//!
+//! ```
+//! use bywash_wire::{build::Packet, ipv4};
+//! let mut frame = Packet::udp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap()).size(64).build().unwrap();
+//! assert_eq!(frame.len(), 60);
+//! let info = ipv4::check(&frame[14..]).unwrap();
+//! assert_eq!(info.dst_addr().octets(), [10, 9, 0, 1]);
+//! assert!(ipv4::decrement_ttl(frame[14..].first_chunk_mut().unwrap()));
+//! assert!(ipv4::check(&frame[14..]).is_ok());
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod build;
+pub mod checksum;
+pub mod ethernet;
+pub mod frag;
+pub mod icmp4;
+pub mod icmp6;
+pub mod ipv4;
+pub mod ipv6;
+pub mod l4;
+pub mod partial;
+
+/// IP protocol numbers (IANA) that this crate has to know.
+pub mod proto {
+    /// IPv6 hop-by-hop options (RFC 8200 4.3).
+    pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP (RFC 792).
+    pub const ICMP: u8 = 1;
+    /// TCP (RFC 9293).
+    pub const TCP: u8 = 6;
+    /// UDP (RFC 768).
+    pub const UDP: u8 = 17;
+    /// DCCP (RFC 4340).
+    pub const DCCP: u8 = 33;
+    /// IPv6 routing header (RFC 8200 4.4).
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header (RFC 8200 4.5).
+    pub const FRAGMENT: u8 = 44;
+    /// Encapsulating security payload (RFC 4303).
+    pub const ESP: u8 = 50;
+    /// Authentication header (RFC 4302).
+    pub const AUTH: u8 = 51;
+    /// ICMPv6 (RFC 4443).
+    pub const ICMP6: u8 = 58;
+    /// No next header (RFC 8200 4.7).
+    pub const NO_NEXT: u8 = 59;
+    /// IPv6 destination options (RFC 8200 4.6).
+    pub const DEST_OPTIONS: u8 = 60;
+    /// SCTP (RFC 9260).
+    pub const SCTP: u8 = 132;
+    /// UDP-Lite (RFC 3828).
+    pub const UDP_LITE: u8 = 136;
+}

@@ -1,0 +1,355 @@
+//! IPv4 headers (RFC 791) and the checks a router owes them (RFC 1812 5.2.2).
+
+use crate::checksum::Sum;
+use core::fmt;
+use std::net::Ipv4Addr;
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a header without options.
+pub const HEADER_LEN: usize = 20;
+/// "Don't fragment", in [`Ipv4Header::fragment`].
+pub const DF: u16 = 0x4000;
+/// "More fragments", in [`Ipv4Header::fragment`].
+pub const MF: u16 = 0x2000;
+/// Mask of the fragment offset, in units of 8 bytes.
+pub const OFFSET_MASK: u16 = 0x1fff;
+
+/// The fixed part of an IPv4 header.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv4Header {
+    /// Version (4) in the upper, header length in 32-bit words in the lower half.
+    pub version_ihl: u8,
+    /// Type of service: DSCP and ECN.
+    pub tos: u8,
+    /// Header and data, in bytes.
+    pub total_len: U16,
+    /// Identification, for reassembly.
+    pub ident: U16,
+    /// [`DF`], [`MF`] and the offset in units of 8 bytes.
+    pub fragment: U16,
+    /// Time to live, in hops.
+    pub ttl: u8,
+    /// Protocol of the data.
+    pub proto: u8,
+    /// Header checksum.
+    pub checksum: U16,
+    /// Source address.
+    pub src: [u8; 4],
+    /// Destination address.
+    pub dst: [u8; 4],
+}
+
+impl Ipv4Header {
+    /// The header at the start of `l3`, unchecked, and what follows its fixed part.
+    #[inline]
+    pub fn parse(l3: &[u8]) -> Option<(&Self, &[u8])> {
+        Self::ref_from_prefix(l3).ok()
+    }
+
+    /// As [`Self::parse`], to be written to.
+    #[inline]
+    pub fn parse_mut(l3: &mut [u8]) -> Option<(&mut Self, &mut [u8])> {
+        Self::mut_from_prefix(l3).ok()
+    }
+
+    /// Header length in bytes as the header claims it, 0 to 60.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.version_ihl & 0xf) * 4
+    }
+}
+
+/// What [`check`] found in a good header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Info {
+    /// Destination, host order.
+    pub dst: u32,
+    /// Source, host order.
+    pub src: u32,
+    /// Header and data in bytes; not more than the frame holds.
+    pub total_len: u16,
+    /// The fragment word: [`DF`], [`MF`], offset.
+    pub fragment: u16,
+    /// Header in bytes, 20 to 60, not more than `total_len`.
+    pub header_len: u8,
+    /// Protocol of the data.
+    pub proto: u8,
+    /// Time to live as received.
+    pub ttl: u8,
+    /// Type of service.
+    pub tos: u8,
+}
+
+impl Ipv4Info {
+    /// Destination address.
+    #[inline]
+    pub fn dst_addr(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.dst)
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src_addr(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.src)
+    }
+
+    /// Part of a datagram, be it the first.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.fragment & (MF | OFFSET_MASK) != 0
+    }
+
+    /// A fragment without the transport header.
+    #[inline]
+    pub fn is_later_fragment(&self) -> bool {
+        self.fragment & OFFSET_MASK != 0
+    }
+
+    /// "Don't fragment" is set.
+    #[inline]
+    pub fn dont_fragment(&self) -> bool {
+        self.fragment & DF != 0
+    }
+
+    /// The header carries options.
+    #[inline]
+    pub fn has_options(&self) -> bool {
+        self.header_len != HEADER_LEN as u8
+    }
+
+    /// The packet's data within `l3`, the slice that was checked; empty for another, shorter one.
+    #[inline]
+    pub fn payload<'a>(&self, l3: &'a [u8]) -> &'a [u8] {
+        l3.get(usize::from(self.header_len)..usize::from(self.total_len)).unwrap_or_default()
+    }
+}
+
+/// Why a header is not one (RFC 1812 5.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ipv4Error {
+    /// Fewer than 20 bytes.
+    Runt,
+    /// Version is not 4.
+    Version,
+    /// Header length below 20 bytes.
+    HeaderLength,
+    /// Total length below the header's, or beyond the frame.
+    Length,
+    /// Header checksum wrong.
+    Checksum,
+}
+
+impl fmt::Display for Ipv4Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Runt => "shorter than an IPv4 header",
+            Self::Version => "version is not 4",
+            Self::HeaderLength => "header length below 20",
+            Self::Length => "total length does not fit header or frame",
+            Self::Checksum => "header checksum wrong",
+        })
+    }
+}
+
+impl std::error::Error for Ipv4Error {}
+
+/// The whole check of RFC 1812 5.2.2 on the header at the start of `l3`.
+///
+/// # Errors
+/// The first rule that the header breaks, in the order of [`Ipv4Error`]'s variants.
+#[inline]
+pub fn check(l3: &[u8]) -> Result<Ipv4Info, Ipv4Error> {
+    let Some(fixed) = l3.first_chunk::<HEADER_LEN>() else { return Err(Ipv4Error::Runt) };
+    let info = read(fixed);
+    let fits = usize::from(info.total_len) <= l3.len() && info.total_len >= HEADER_LEN as u16;
+    if fixed[0] == 0x45 && fits && header_checksum_ok(fixed) { Ok(info) } else { check_rare(l3, info) }
+}
+
+#[inline]
+fn read(h: &[u8; HEADER_LEN]) -> Ipv4Info {
+    Ipv4Info {
+        dst: u32::from_be_bytes([h[16], h[17], h[18], h[19]]),
+        src: u32::from_be_bytes([h[12], h[13], h[14], h[15]]),
+        total_len: u16::from_be_bytes([h[2], h[3]]),
+        fragment: u16::from_be_bytes([h[6], h[7]]),
+        header_len: (h[0] & 0xf) * 4,
+        proto: h[9],
+        ttl: h[8],
+        tos: h[1],
+    }
+}
+
+/// Headers with options, and naming the fault of a bad one.
+#[cold]
+#[inline(never)]
+fn check_rare(l3: &[u8], info: Ipv4Info) -> Result<Ipv4Info, Ipv4Error> {
+    let header_len = usize::from(info.header_len);
+    if l3.first().is_none_or(|b| b >> 4 != 4) {
+        return Err(Ipv4Error::Version);
+    }
+    if header_len < HEADER_LEN {
+        return Err(Ipv4Error::HeaderLength);
+    }
+    if usize::from(info.total_len) < header_len || usize::from(info.total_len) > l3.len() {
+        return Err(Ipv4Error::Length);
+    }
+    if !l3.get(..header_len).is_some_and(|h| Sum::of(h).is_valid()) {
+        return Err(Ipv4Error::Checksum);
+    }
+    Ok(info)
+}
+
+/// True when the checksum of a header without options is right.
+#[inline]
+pub fn header_checksum_ok(header: &[u8; HEADER_LEN]) -> bool {
+    let h = header;
+    let a = Sum::of_8([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]);
+    let b = Sum::of_8([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
+    // The byte order of the last word does not matter to the sum as long as its halves keep theirs.
+    let c = Sum::of_8([h[16], h[17], h[18], h[19], 0, 0, 0, 0]);
+    (a + b + c).is_valid()
+}
+
+/// Takes one from the TTL and corrects the checksum (RFC 1812 5.3.1, RFC 1624).
+///
+/// False, and nothing changed, when the TTL is 0 or 1: then the packet must not be forwarded.
+#[inline]
+pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) -> bool {
+    let word = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+    if word & 0xff <= 1 {
+        return false;
+    }
+    // Read as little endian the word is TTL, protocol, checksum from the bottom up. The sum lost 1 in the TTL's
+    // place, so the checksum gains 1 there, and its carry goes around: 0xffff, minus zero, becomes 0.
+    let carry = u32::from(word >= 0xfffe_0000) << 16;
+    let word = word.wrapping_sub(1).wrapping_add(1 << 16).wrapping_add(carry);
+    header[8..12].copy_from_slice(&word.to_le_bytes());
+    true
+}
+
+/// Writes the header checksum of the header at the start of `l3`. False, and nothing changed, when there is none.
+pub fn fill_checksum(l3: &mut [u8]) -> bool {
+    let len = l3.first().map_or(0, |b| usize::from(b & 0xf) * 4);
+    let Some(header) = l3.get_mut(..len).filter(|h| h.len() >= HEADER_LEN) else { return false };
+    header[10..12].fill(0);
+    let sum = Sum::of(header).checksum();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::tests::naive;
+    use proptest::prelude::*;
+
+    // The example of many textbooks; checksum 0xb861.
+    const GOOD: [u8; 20] = [
+        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0, 0xa8,
+        0x00, 0xc7,
+    ];
+
+    fn packet(header: [u8; 20]) -> Vec<u8> {
+        let mut p = header.to_vec();
+        p.resize(0x73, 0);
+        p
+    }
+
+    #[test]
+    fn good_and_padded() {
+        let mut p = packet(GOOD);
+        p.extend([0xaa; 9]);
+        let info = check(&p).unwrap();
+        assert_eq!((info.total_len, info.header_len, info.proto, info.ttl), (115, 20, 17, 64));
+        assert_eq!(info.dst_addr(), Ipv4Addr::new(192, 168, 0, 199));
+        assert_eq!(info.src_addr(), Ipv4Addr::new(192, 168, 0, 1));
+        assert!(info.dont_fragment() && !info.is_fragment() && !info.has_options());
+        assert_eq!(info.payload(&p).len(), 95);
+        assert!(info.payload(&p[..50]).is_empty());
+    }
+
+    #[test]
+    fn each_fault_by_name() {
+        assert_eq!(check(&GOOD[..19]), Err(Ipv4Error::Runt));
+        assert_eq!(check(&packet(GOOD)[..114]), Err(Ipv4Error::Length));
+        let fault = |at: usize, value: u8| {
+            let mut p = packet(GOOD);
+            p[at] = value;
+            if at != 10 {
+                fill_checksum(&mut p);
+            }
+            check(&p).unwrap_err()
+        };
+        assert_eq!(fault(0, 0x65), Ipv4Error::Version);
+        assert_eq!(fault(0, 0x44), Ipv4Error::HeaderLength);
+        assert_eq!(fault(3, 19), Ipv4Error::Length);
+        assert_eq!(fault(3, 0x74), Ipv4Error::Length);
+        assert_eq!(fault(10, 0xb9), Ipv4Error::Checksum);
+        let mut p = packet(GOOD);
+        p[0] = 0x46;
+        p[3] = 23;
+        fill_checksum(&mut p);
+        assert_eq!(check(&p), Err(Ipv4Error::Length));
+    }
+
+    #[test]
+    fn ttl_runs_down() {
+        let mut h = GOOD;
+        for ttl in (1..64).rev() {
+            assert!(decrement_ttl(&mut h));
+            assert_eq!(h[8], ttl);
+            assert!(header_checksum_ok(&h));
+        }
+        let before = h;
+        assert!(!decrement_ttl(&mut h));
+        h[8] = 0;
+        assert!(!decrement_ttl(&mut h));
+        assert_eq!(h[9..], before[9..]);
+    }
+
+    /// Every checksum a header can have, next to its recomputation.
+    #[test]
+    fn ttl_with_every_checksum() {
+        for ident in 0..=u16::MAX {
+            let mut h = GOOD;
+            h[4..6].copy_from_slice(&ident.to_be_bytes());
+            fill_checksum(&mut h);
+            decrement_ttl(&mut h);
+            let by_increment = h;
+            fill_checksum(&mut h);
+            assert_eq!(h, by_increment);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fast_check_agrees(header: [u8; 20], mend: bool) {
+            let mut h = header;
+            if mend {
+                h[0] = 0x45;
+                fill_checksum(&mut h);
+            }
+            prop_assert_eq!(header_checksum_ok(&h), naive(&h) == 0xffff);
+        }
+
+        #[test]
+        fn check_agrees_with_rules(mut l3 in proptest::collection::vec(any::<u8>(), 0..80), ihl in 4u8..8, len in 0u16..90, mend in 0..8) {
+            if l3.len() >= 20 {
+                l3[0] = 0x40 | ihl;
+                l3[2..4].copy_from_slice(&len.to_be_bytes());
+                if mend > 0 {
+                    fill_checksum(&mut l3);
+                }
+            }
+            let hl = usize::from(ihl) * 4;
+            let want = if l3.len() < 20 { Some(Ipv4Error::Runt) }
+                else if ihl < 5 { Some(Ipv4Error::HeaderLength) }
+                else if usize::from(len) < hl || usize::from(len) > l3.len() { Some(Ipv4Error::Length) }
+                else if naive(&l3[..hl]) != 0xffff { Some(Ipv4Error::Checksum) }
+                else { None };
+            prop_assert_eq!(check(&l3).err(), want);
+        }
+    }
+}

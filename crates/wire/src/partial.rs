@@ -1,0 +1,265 @@
+//! Checksums that Linux left to a device.
+//!
+//! A frame from veth or TAP with `CHECKSUM_PARTIAL` (linux/skbuff.h) holds the folded pseudo-header sum, not
+//! complemented, where its TCP or UDP checksum belongs. It must be completed before it leaves the host. An XDP
+//! program cannot see the flag, but the field gives it away.
+//!
+//! One in 65,536 packets with a full checksum looks partial, and completing it computes the same checksum again, so
+//! that a good packet is never changed. (A corrupted one that looks partial would be made good: as unlikely as a
+//! corruption the checksum misses.)
+//!
+//! Only the outermost TCP or UDP is looked at. Left alone are fragments, UDP over IPv4 without checksum, packets
+//! with a routing header that is not used up (their pseudo-header holds another destination), ICMPv6 and raw sockets
+//! (the kernel fills theirs in, net/ipv6/icmp.c and raw.c), and SCTP, whose CRC-32c has no partial form.
+
+use crate::checksum::{Sum, pseudo4, pseudo6};
+use crate::ipv4::{self, Ipv4Info};
+use crate::ipv6::{self, Ipv6Info, Upper};
+use crate::proto;
+
+/// What [`state`] says of a packet's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A checksum, right or wrong, or deliberately none.
+    Full,
+    /// The pseudo-header sum only.
+    Partial,
+    /// Not TCP or UDP, not whole, or malformed.
+    NotApplicable,
+}
+
+/// Bytes from the transport header to its checksum field, and the length of the header's fixed part.
+#[inline]
+fn field_of(protocol: u8) -> Option<(usize, usize)> {
+    match protocol {
+        proto::TCP => Some((16, 20)),
+        proto::UDP => Some((6, 8)),
+        _ => None,
+    }
+}
+
+/// The checksum field's place within `l4`, and its value.
+#[inline]
+fn field(protocol: u8, l4: &[u8]) -> Option<(usize, u16)> {
+    let (at, min) = field_of(protocol)?;
+    let bytes = l4.get(..min)?.get(at..)?.first_chunk::<2>()?;
+    Some((at, u16::from_be_bytes(*bytes)))
+}
+
+/// The rule itself, for both families. A pseudo-header sum is never 0, so a UDP checksum of 0 is not taken for one.
+#[inline]
+fn judge(pseudo: Sum, field: u16) -> State {
+    if pseudo.fold() == field { State::Partial } else { State::Full }
+}
+
+/// The state of an IPv4 packet that [`ipv4::check`] found good. A few additions; the data is not read.
+#[inline]
+pub fn state4(l3: &[u8], info: &Ipv4Info) -> State {
+    if info.is_fragment() {
+        return State::NotApplicable;
+    }
+    let l4 = info.payload(l3);
+    match (field(info.proto, l4), l3.first_chunk()) {
+        (Some((_, value)), Some(header)) => judge(pseudo4(header, info.proto, l4.len() as u16), value),
+        _ => State::NotApplicable,
+    }
+}
+
+/// The state of an IPv6 packet that [`ipv6::check`] and [`ipv6::walk`] found good.
+#[inline]
+pub fn state6(l3: &[u8], info: &Ipv6Info, upper: &Upper) -> State {
+    if upper.fragment || upper.segments_left {
+        return State::NotApplicable;
+    }
+    let Some(l4) = l3.get(upper.offset..info.total_len as usize) else { return State::NotApplicable };
+    match (field(upper.proto, l4), l3.first_chunk()) {
+        (Some((_, value)), Some(header)) => judge(pseudo6(header, upper.proto, l4.len() as u32), value),
+        _ => State::NotApplicable,
+    }
+}
+
+/// Completes the checksum of an IPv4 packet if it is partial; true when it was.
+#[inline]
+pub fn complete4(l3: &mut [u8], info: &Ipv4Info) -> bool {
+    state4(l3, info) == State::Partial
+        && complete_at(l3, info.proto, usize::from(info.header_len), usize::from(info.total_len))
+}
+
+/// Completes the checksum of an IPv6 packet if it is partial; true when it was.
+#[inline]
+pub fn complete6(l3: &mut [u8], info: &Ipv6Info, upper: &Upper) -> bool {
+    state6(l3, info, upper) == State::Partial && complete_at(l3, upper.proto, upper.offset, info.total_len as usize)
+}
+
+/// Finishes a checksum known to be partial, as the device would: sums `l3[l4..end]`, the pseudo-header sum in the
+/// field included, and writes the complement. False, and nothing changed, when the header is not there.
+#[inline(never)]
+pub fn complete_at(l3: &mut [u8], protocol: u8, l4: usize, end: usize) -> bool {
+    let Some(l4) = l3.get_mut(l4..end) else { return false };
+    let Some((at, _)) = field(protocol, l4) else { return false };
+    let mut sum = Sum::of(l4).checksum();
+    if protocol == proto::UDP && sum == 0 {
+        sum = 0xffff; // RFC 768: zero would mean none.
+    }
+    l4[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
+/// As [`state4`] or [`state6`], for a packet not yet parsed.
+pub fn state(l3: &[u8]) -> State {
+    if let Ok(info) = ipv4::check(l3) {
+        state4(l3, &info)
+    } else if let Some((info, upper)) = ipv6::upper(l3) {
+        state6(l3, &info, &upper)
+    } else {
+        State::NotApplicable
+    }
+}
+
+/// As [`complete4`] or [`complete6`], for a packet not yet parsed.
+pub fn complete(l3: &mut [u8]) -> bool {
+    if let Ok(info) = ipv4::check(l3) {
+        complete4(l3, &info)
+    } else if let Some((info, upper)) = ipv6::upper(l3) {
+        complete6(l3, &info, &upper)
+    } else {
+        false
+    }
+}
+
+/// True when the transport checksum of a packet is right or absent, and when there is none to judge.
+pub fn transport_checksum_ok(l3: &[u8]) -> bool {
+    let (sum, protocol, l4) = if let Ok(info) = ipv4::check(l3) {
+        let (l4, Some(header)) = (info.payload(l3), l3.first_chunk()) else { return true };
+        if info.is_fragment() {
+            return true;
+        }
+        let pseudo = pseudo4(header, info.proto, l4.len() as u16);
+        (if info.proto == proto::ICMP { Sum::ZERO } else { pseudo }, info.proto, l4)
+    } else if let Some((info, upper)) = ipv6::upper(l3) {
+        let (Some(l4), Some(header)) = (l3.get(upper.offset..info.total_len as usize), l3.first_chunk()) else {
+            return true;
+        };
+        if upper.fragment || upper.segments_left {
+            return true;
+        }
+        (pseudo6(header, upper.proto, l4.len() as u32), upper.proto, l4)
+    } else {
+        return true;
+    };
+    match protocol {
+        proto::UDP if matches!(field(protocol, l4), Some((_, 0))) => l3.first().is_some_and(|b| b >> 4 == 4),
+        proto::UDP | proto::TCP if field(protocol, l4).is_none() => true,
+        proto::UDP | proto::TCP | proto::ICMP | proto::ICMP6 => (sum + Sum::of(l4)).is_valid(),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Packet;
+    use proptest::prelude::*;
+
+    fn packet(v6: bool, tcp: bool, payload: &[u8], partial: bool) -> Vec<u8> {
+        let (src, dst) = if v6 { ("[fd00::1]:1000", "[fd01::2]:80") } else { ("10.1.2.3:1000", "10.4.5.6:80") };
+        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+        let p = if tcp { Packet::tcp(src, dst) } else { Packet::udp(src, dst) };
+        p.payload(payload).partial_checksum(partial).build_l3().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn completed_is_what_the_sender_would_have_sent(
+            v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 0..1400), pad in 0usize..20,
+        ) {
+            let full = packet(v6, tcp, &payload, false);
+            let mut l3 = packet(v6, tcp, &payload, true);
+            l3.extend(vec![0x5a; pad]);
+            prop_assert_eq!(state(&l3), State::Partial);
+            prop_assert!(complete(&mut l3));
+            prop_assert_eq!(&l3[..full.len()], &full[..]);
+            prop_assert!(l3[full.len()..].iter().all(|b| *b == 0x5a));
+            prop_assert!(transport_checksum_ok(&l3));
+        }
+
+        /// Whatever the guess, a packet with a right checksum comes out as it went in.
+        #[test]
+        fn good_packets_are_never_changed(v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 2..64)) {
+            let full = packet(v6, tcp, &payload, false);
+            let mut l3 = full.clone();
+            complete(&mut l3);
+            prop_assert_eq!(l3, full);
+        }
+    }
+
+    /// The one payload in 65,536 whose full checksum equals the pseudo-header sum.
+    #[test]
+    fn look_alike_is_completed_to_itself() {
+        let mut seen = 0;
+        for word in 0..=u16::MAX {
+            let full = packet(false, true, &word.to_be_bytes(), false);
+            if state(&full) == State::Partial {
+                let mut l3 = full.clone();
+                assert!(complete(&mut l3));
+                assert_eq!(l3, full);
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 1);
+    }
+
+    #[test]
+    fn left_alone() {
+        let mut none = packet(false, false, b"data", false);
+        none[26..28].fill(0);
+        assert_eq!(state(&none), State::Full);
+        assert!(!complete(&mut none) && transport_checksum_ok(&none));
+
+        let mut fragment = packet(false, false, b"data", true);
+        fragment[6] = 0x20;
+        ipv4::fill_checksum(&mut fragment);
+        assert_eq!(state(&fragment), State::NotApplicable);
+
+        let ping = Packet::echo("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), 1, 1).build_l3().unwrap();
+        assert_eq!(state(&ping), State::NotApplicable);
+        assert!(transport_checksum_ok(&ping));
+
+        let short = packet(false, true, b"", true);
+        let mut l3 = short[..30].to_vec();
+        l3[3] = 30;
+        ipv4::fill_checksum(&mut l3);
+        assert_eq!(state(&l3), State::NotApplicable);
+    }
+
+    #[test]
+    fn behind_extension_headers() {
+        let full = packet(true, true, b"some data", false);
+        let partial = packet(true, true, b"some data", true);
+        let stuffed = |p: &[u8]| {
+            let mut l3 = p[..40].to_vec();
+            l3[6] = proto::DEST_OPTIONS;
+            l3[5] += 8;
+            l3.extend([proto::TCP, 0, 1, 4, 0, 0, 0, 0]);
+            l3.extend(&p[40..]);
+            l3
+        };
+        let mut l3 = stuffed(&partial);
+        assert!(complete(&mut l3));
+        assert_eq!(l3, stuffed(&full));
+        // A routing header on its way: the sum in the field is over another destination.
+        let mut routed = stuffed(&partial);
+        routed[6] = proto::ROUTING;
+        routed[43] = 1;
+        assert_eq!(state(&routed), State::NotApplicable);
+    }
+
+    #[test]
+    fn udp_sum_of_zero_becomes_all_ones() {
+        for word in 0..=u16::MAX {
+            let mut l3 = packet(true, false, &word.to_be_bytes(), true);
+            complete(&mut l3);
+            assert_ne!(l3[46..48], [0, 0]);
+        }
+    }
+}
