@@ -4,8 +4,8 @@
 # usage: tools/setup.sh build|lint|demo|test|bench|bpf
 #
 # Knows apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it says what to install. Uses sudo when not root.
-# Distributions' own cargo is older than Cargo.toml's rust-version: a toolchain comes by rustup, from the
-# distribution where it has one, else by the official installer.
+# Distributions' own cargo is older than Cargo.toml's rust-version. That very version, the tested one, comes by rustup:
+# the distribution's where it has one, else the official installer's. A newer cargo that is there is taken as it is.
 set -euo pipefail
 
 task=${1:-}
@@ -25,7 +25,7 @@ as_root() {
     fi
 }
 
-# tool:package
+# tool:package, or file:package
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 case $task in
@@ -33,13 +33,13 @@ build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
 test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl) ;;
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
-bpf) wanted=(make:make clang:clang llvm-strip:llvm) ;;
+bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac
 
 missing() {
     local pair
     for pair in "${wanted[@]}"; do
-        command -v "${pair%%:*}" >/dev/null || echo "${pair#*:}"
+        command -v "${pair%%:*}" >/dev/null || [ -e "${pair%%:*}" ] || echo "${pair#*:}"
     done | sort -u
 }
 
@@ -82,10 +82,10 @@ if ! command -v rustup >/dev/null && [ -n "$(apt-cache --quiet=2 search --names-
     hash -r
 fi
 if command -v rustup >/dev/null; then
-    say "installing the stable toolchain with rustup"
-    rustup toolchain install stable --profile minimal --component rustfmt --component clippy >&2 ||
+    say "installing Rust $needed with rustup"
+    rustup toolchain install "$needed" --profile minimal --component rustfmt --component clippy >&2 ||
         die "rustup failed; $by_hand"
-    rustup default stable >&2
+    rustup default "$needed" >&2
 else
     # What https://sh.rustup.rs downloads and runs, without the script in between.
     installer=https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init
@@ -98,7 +98,7 @@ else
     [ "$(sha256sum <"$scratch/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 "$scratch/sum")" ] ||
         die "its checksum is wrong; $by_hand"
     chmod +x "$scratch/rustup-init"
-    "$scratch/rustup-init" -y --quiet --profile minimal --default-toolchain stable --component rustfmt \
+    "$scratch/rustup-init" -y --quiet --profile minimal --default-toolchain "$needed" --component rustfmt \
         --component clippy --no-modify-path >&2 || die "the installer failed; $by_hand"
 fi
 hash -r
