@@ -3,8 +3,10 @@
 //!
 //! Nothing here knows packets. It is the only crate below `frame`.
 
+pub mod clock;
 pub mod counter;
 pub mod facade;
+pub mod hint;
 pub mod published;
 pub mod qsbr;
 

@@ -1,0 +1,114 @@
+//! One worker's ports and the tx queues in front of them.
+
+use crate::DropReason;
+use crate::{PortId, WorkerCounters};
+use bywash_frame::{Batch, Buffers, Frame};
+use bywash_port::{Port, PortState, TxQueue};
+
+struct Slot {
+    port: Box<dyn Port>,
+    queue: TxQueue,
+}
+
+/// A worker's end of every port, by [`PortId`], each behind its tx queue.
+#[derive(Default)]
+pub struct Outputs {
+    slots: Vec<Slot>,
+}
+
+impl Outputs {
+    /// No ports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the next port; its id is the number of ports added before.
+    pub fn add(&mut self, port: Box<dyn Port>, queue: TxQueue) -> PortId {
+        self.slots.push(Slot { port, queue });
+        PortId((self.slots.len() - 1) as u16)
+    }
+
+    /// Number of ports.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &dyn Port> {
+        self.slots.iter().map(|s| s.port.as_ref())
+    }
+
+    /// Every port with the number of frames on its tx queue.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (&dyn Port, usize)> {
+        self.slots.iter().map(|s| (s.port.as_ref(), s.queue.len()))
+    }
+
+    #[inline]
+    pub(crate) fn receive(&mut self, bufs: &mut Buffers, id: PortId, out: &mut Batch) -> usize {
+        self.slots[usize::from(id.0)].port.rx_burst(bufs, out)
+    }
+
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        bufs: &mut Buffers,
+        to: PortId,
+        frame: Frame,
+        now: u64,
+    ) -> Result<(), (Frame, DropReason)> {
+        let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return Err((frame, DropReason::PortDown)) };
+        slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, frame, now))
+    }
+
+    /// Sends what is due on every queue and lets every port do its housekeeping. Returns frames sent.
+    #[inline]
+    pub(crate) fn flush(&mut self, bufs: &mut Buffers, now: u64, counters: &WorkerCounters) -> usize {
+        let mut sent = 0;
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if !slot.queue.is_empty() && slot.queue.due(now) {
+                sent += slot.queue.flush(slot.port.as_mut(), bufs, now);
+                if !slot.queue.is_empty() && slot.port.state() != PortState::Up {
+                    counters.count_drops(PortId(i as u16), DropReason::PortDown, slot.queue.len() as u64);
+                    slot.queue.clear(bufs);
+                }
+            }
+            slot.port.housekeep(bufs);
+        }
+        sent
+    }
+
+    /// Whether a queue holds frames.
+    pub(crate) fn waiting(&self) -> bool {
+        self.slots.iter().any(|s| !s.queue.is_empty())
+    }
+
+    pub(crate) fn replace(&mut self, bufs: &mut Buffers, id: PortId, port: Box<dyn Port>) {
+        if let Some(slot) = self.slots.get_mut(usize::from(id.0)) {
+            let mut old = std::mem::replace(&mut slot.port, port);
+            old.close(bufs);
+        }
+    }
+
+    pub(crate) fn close(&mut self, bufs: &mut Buffers) {
+        for slot in &mut self.slots {
+            slot.queue.clear(bufs);
+            slot.port.close(bufs);
+        }
+    }
+}
+
+impl Slot {
+    /// The queue is full: send at once, or say why the frame cannot be taken.
+    #[cold]
+    fn spill(&mut self, bufs: &mut Buffers, frame: Frame, now: u64) -> Result<(), (Frame, DropReason)> {
+        self.queue.flush(self.port.as_mut(), bufs, now);
+        self.queue.push(frame, now).map_err(|frame| {
+            let up = self.port.state() == PortState::Up;
+            (frame, if up { DropReason::TxFull } else { DropReason::PortDown })
+        })
+    }
+}

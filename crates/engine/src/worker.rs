@@ -1,0 +1,370 @@
+//! The worker: a pinned thread, its queues and its application.
+
+use crate::app::{STAGE_RX, STAGE_TX};
+use crate::{App, Context, Outputs, PortId, WorkerCounters};
+use bywash_frame::{Batch, Buffers};
+use bywash_port::{Port, PortState};
+use bywash_sync::{Reader, clock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What a worker does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Idle {
+    /// Sleeps until a port has something, after a while of polling in vain.
+    #[default]
+    Sleep,
+    /// Polls on: lowest latency, one CPU burnt.
+    Spin,
+}
+
+/// What an extra receiving end is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Another queue of this port: what it receives goes through the application.
+    Receive(PortId),
+    /// The end of a ring from another worker: what it receives is sent by this port.
+    Transit(PortId),
+}
+
+/// A worker's settings.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// Its number, and its thread's name.
+    pub id: usize,
+    /// CPU to run on; none: wherever the kernel likes.
+    pub cpu: Option<usize>,
+    /// What to do when idle.
+    pub idle: Idle,
+}
+
+/// Empty turns before a worker sleeps: some 50 microseconds of polling.
+const PATIENCE: u32 = 1000;
+/// Longest sleep: ports still want their housekeeping.
+const NAP: Duration = Duration::from_millis(10);
+/// Longest sleep while a port must be polled or something waits for time.
+const SHORT_NAP: Duration = Duration::from_micros(100);
+
+/// What a worker says of itself when asked.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Frames held by its ports, its queues and its application.
+    pub held: usize,
+    /// Its ends of ports: those in id order, then the extra ones.
+    pub ports: Vec<PortReport>,
+}
+
+/// One end of a port.
+#[derive(Clone, Debug)]
+pub struct PortReport {
+    /// The port.
+    pub id: PortId,
+    /// None for the port's main end on this worker.
+    pub role: Option<Role>,
+    /// Whether it works.
+    pub state: PortState,
+    /// Frames it holds, tx queue included.
+    pub held: usize,
+    /// Facts to show.
+    pub details: Vec<(&'static str, String)>,
+}
+
+enum Command {
+    Report(mpsc::Sender<Report>),
+    Replace(PortId, Box<dyn Port>, mpsc::Sender<()>),
+}
+
+struct Mailbox {
+    stop: AtomicBool,
+    mail: AtomicBool,
+}
+
+/// A worker before it runs.
+pub struct Worker {
+    config: WorkerConfig,
+    out: Outputs,
+    extra: Vec<(Box<dyn Port>, Role)>,
+    app: Box<dyn App>,
+    bufs: Buffers,
+    reader: Reader,
+    counters: Arc<WorkerCounters>,
+}
+
+/// How a worker ended.
+#[derive(Debug)]
+pub enum WorkerExit {
+    /// It was told to.
+    Stopped,
+    /// It panicked, with this message. Its frames are lost, its ports are closed by being dropped.
+    Panicked(String),
+}
+
+/// The control side's hold on a running worker. Dropping it stops the worker and waits for it.
+pub struct WorkerHandle {
+    id: usize,
+    counters: Arc<WorkerCounters>,
+    mailbox: Arc<Mailbox>,
+    commands: mpsc::Sender<Command>,
+    thread: Mutex<Option<JoinHandle<WorkerExit>>>,
+}
+
+impl Worker {
+    /// A worker that sends by `out`, takes frames from `bufs` and runs `app`.
+    pub fn new(config: WorkerConfig, out: Outputs, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
+        let counters = Arc::new(WorkerCounters::new(out.len(), app.stages()));
+        Self { config, out, extra: Vec::new(), app, bufs, reader, counters }
+    }
+
+    /// Adds a receiving end beside those in `out`.
+    pub fn add(&mut self, port: Box<dyn Port>, role: Role) {
+        self.extra.push((port, role));
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> Arc<WorkerCounters> {
+        self.counters.clone()
+    }
+
+    /// Starts its thread.
+    pub fn spawn(self) -> std::io::Result<WorkerHandle> {
+        let mailbox = Arc::new(Mailbox { stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
+        let (commands, inbox) = mpsc::channel();
+        let (id, counters) = (self.config.id, self.counters.clone());
+        let shared = mailbox.clone();
+        let thread = std::thread::Builder::new().name(format!("bywash-w{id}")).spawn(move || {
+            match catch_unwind(AssertUnwindSafe(|| self.run(&shared, &inbox))) {
+                Ok(()) => WorkerExit::Stopped,
+                Err(panic) => WorkerExit::Panicked(panic_message(&*panic)),
+            }
+        })?;
+        Ok(WorkerHandle { id, counters, mailbox, commands, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Runs on this thread for `turns` turns, then closes: for benchmarks and tests.
+    pub fn run_turns(mut self, turns: u64) {
+        self.pin();
+        for _ in 0..turns {
+            self.turn();
+        }
+        self.close();
+    }
+
+    fn pin(&self) {
+        let Some(cpu) = self.config.cpu else { return };
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        if let Err(e) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::warn!("worker {}: cannot run on CPU {cpu} ({e}); it runs on any", self.config.id);
+        }
+    }
+
+    fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>) {
+        self.pin();
+        let mut empty = 0u32;
+        let started = clock::tsc();
+        while !mailbox.stop.load(Ordering::Acquire) {
+            let from = clock::tsc();
+            let (work, pending) = self.turn();
+            let now = clock::tsc();
+            self.counters.cycles.set(now - started);
+            if work > 0 {
+                self.counters.busy_cycles.add(now - from);
+                empty = 0;
+            } else {
+                self.counters.idle_turns.add(1);
+                empty = empty.saturating_add(1);
+                if self.config.idle == Idle::Sleep && empty > PATIENCE {
+                    self.sleep(pending);
+                } else {
+                    std::hint::spin_loop();
+                }
+            }
+            if mailbox.mail.swap(false, Ordering::Acquire) {
+                inbox.try_iter().for_each(|c| self.obey(c));
+            }
+        }
+        self.close();
+    }
+
+    /// One turn; returns the packets received, and whether something waits for time.
+    #[inline]
+    fn turn(&mut self) -> (usize, bool) {
+        let Self { out, extra, app, bufs, reader, counters, .. } = self;
+        let mut trash = Batch::new();
+        let mut batch = Batch::new();
+        let now = clock::tsc();
+        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, mark: now };
+        let mut work = 0;
+        for i in 0..cx.out.len() {
+            let id = PortId(i as u16);
+            let n = cx.out.receive(cx.bufs, id, &mut batch);
+            work += Self::handle(&mut cx, app.as_mut(), Role::Receive(id), n, &mut batch);
+        }
+        for (port, role) in extra.iter_mut() {
+            let n = port.rx_burst(cx.bufs, &mut batch);
+            work += Self::handle(&mut cx, app.as_mut(), *role, n, &mut batch);
+        }
+        let mut pending = app.turn(&mut cx);
+        if !cx.trash.is_empty() {
+            cx.bufs.free(cx.trash);
+        }
+        let sent = cx.out.flush(cx.bufs, now, counters);
+        if sent > 0 {
+            cx.account(STAGE_TX, sent);
+        }
+        pending |= cx.out.waiting();
+        for (port, _) in extra.iter_mut() {
+            port.housekeep(bufs);
+        }
+        reader.quiescent();
+        counters.turns.add(1);
+        (work, pending)
+    }
+
+    #[inline]
+    fn handle(cx: &mut Context<'_>, app: &mut dyn App, role: Role, n: usize, batch: &mut Batch) -> usize {
+        if n == 0 {
+            cx.mark = clock::tsc();
+            return 0;
+        }
+        cx.counters.rx_bursts[n].add(1);
+        cx.account(STAGE_RX, n);
+        match role {
+            Role::Receive(from) => app.process(cx, from, batch),
+            Role::Transit(to) => batch.drain().for_each(|f| cx.send(to, to, f)),
+        }
+        debug_assert!(batch.is_empty(), "the application left frames behind");
+        n
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Report(answer) => {
+                let report = self.report();
+                self.counters.held.set(report.held as u64);
+                let _ = answer.send(report);
+            }
+            Command::Replace(id, port, done) => {
+                self.out.replace(&mut self.bufs, id, port);
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let end = |port: &dyn Port, id, role, queued| PortReport {
+            id,
+            role,
+            state: port.state(),
+            held: port.held() + queued,
+            details: port.details(),
+        };
+        let main = self.out.ends().enumerate().map(|(i, (p, queued))| end(p, PortId(i as u16), None, queued));
+        let extra = self.extra.iter().map(|(p, role)| {
+            let (Role::Receive(id) | Role::Transit(id)) = *role;
+            end(p.as_ref(), id, Some(*role), 0)
+        });
+        let ports: Vec<PortReport> = main.chain(extra).collect();
+        Report { held: self.app.held() + ports.iter().map(|p| p.held).sum::<usize>(), ports }
+    }
+
+    fn sleep(&mut self, pending: bool) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let ports = self.out.ports().chain(self.extra.iter().map(|(p, _)| p.as_ref()));
+        let mut must_poll = false;
+        let mut fds = Vec::new();
+        for port in ports.filter(|p| p.state() == PortState::Up) {
+            match port.wait_fd() {
+                Some(fd) => fds.push(fd),
+                None => must_poll |= port.receives(),
+            }
+        }
+        let nap = if must_poll || pending { SHORT_NAP } else { NAP };
+        self.counters.sleeps.add(1);
+        self.reader.offline();
+        if fds.is_empty() {
+            std::thread::sleep(nap);
+        } else {
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+            let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+            let _ = poll(&mut fds, Some(&timeout));
+        }
+        self.reader.online();
+    }
+
+    fn close(&mut self) {
+        let Self { out, extra, app, bufs, reader, counters, .. } = self;
+        let mut trash = Batch::new();
+        let now = clock::tsc();
+        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, mark: now };
+        app.close(&mut cx);
+        out.close(bufs);
+        extra.iter_mut().for_each(|(p, _)| p.close(bufs));
+        bufs.free(&mut trash);
+        counters.held.set(0);
+    }
+}
+
+impl WorkerHandle {
+    /// Its number.
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Arc<WorkerCounters> {
+        &self.counters
+    }
+
+    /// What it holds and how its ports are. None when it does not answer within `wait`.
+    pub fn report(&self, wait: Duration) -> Option<Report> {
+        let (answer, reply) = mpsc::channel();
+        self.send(Command::Report(answer));
+        reply.recv_timeout(wait).ok()
+    }
+
+    /// Puts `port` in place of the port `id`, which is closed. False when the worker does not answer within `wait`.
+    pub fn replace(&self, id: PortId, port: Box<dyn Port>, wait: Duration) -> bool {
+        let (done, reply) = mpsc::channel();
+        self.send(Command::Replace(id, port, done));
+        reply.recv_timeout(wait).is_ok()
+    }
+
+    fn send(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            self.mailbox.mail.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether its thread has ended, told to or not.
+    pub fn finished(&self) -> bool {
+        self.thread.lock().expect("worker thread").as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops it and waits: when this returns, its ports are closed and its frames are back in their pools. Stopping
+    /// it again does nothing.
+    pub fn stop(&self) -> WorkerExit {
+        self.mailbox.stop.store(true, Ordering::Release);
+        let thread = self.thread.lock().expect("worker thread").take();
+        match thread.map(JoinHandle::join) {
+            Some(Ok(exit)) => exit,
+            Some(Err(panic)) => WorkerExit::Panicked(panic_message(&*panic)),
+            None => WorkerExit::Stopped,
+        }
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
