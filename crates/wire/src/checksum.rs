@@ -215,7 +215,7 @@ pub(crate) mod tests {
         #[test]
         fn update_equals_recompute(mut data in proptest::collection::vec(any::<u8>(), 8..64), at in 0usize..30, new: u32) {
             data[0] |= 1; // an all-zero packet does not exist, and its sum has no second representation
-            let at = 4 + (at * 2 % (data.len() - 7) & !1);
+            let at = 4 + ((at * 2 % (data.len() - 7)) & !1);
             let before = checksum(&data);
             let old = u32::from_be_bytes(*data[at..].first_chunk().unwrap());
             data[at..at + 4].copy_from_slice(&new.to_be_bytes());
