@@ -1,0 +1,25 @@
+//! AF_XDP: an interface's queues as ports, beside the kernel.
+//!
+//! A [`Program`] on each interface decides whose a frame is. A [`Umem`] makes the arena usable by sockets. An
+//! [`AfXdpPort`] is one queue's socket. [`Features`] and [`Journal`] change interface settings so that they can be
+//! put back. `docs/decisions/af_xdp.md` says what veth does with all this.
+
+mod abi;
+mod custody;
+mod error;
+mod link;
+mod offload;
+mod port;
+mod program;
+mod ring;
+mod socket;
+mod umem;
+
+pub use abi::{REASONS, XdpCounters};
+pub use error::Error;
+pub use link::LinkInfo;
+pub use offload::{Change, Features, Journal, driver};
+pub use port::{AfXdpPort, max_frame};
+pub use program::{Program, XdpAttach, XdpConfig};
+pub use socket::{RingSizes, SocketConfig, ZeroCopy};
+pub use umem::Umem;

@@ -1,0 +1,358 @@
+//! The port: frames between the rings and the pools.
+
+use super::custody::Custody;
+use super::socket::{Socket, SocketConfig};
+use super::{Error, LinkInfo, Umem};
+use crate::{Port, PortCounters, PortState};
+use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the socket is asked whether it still works, and for its statistics.
+const LOOK_EVERY_MS: u64 = 50;
+/// System calls in one turn to empty the transmit ring: with a budget of 32 frames a call and a full ring of 2,048.
+const MAX_KICKS: usize = 64;
+/// How long the last frames sent are waited for on close.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// One queue of an interface, over an AF_XDP socket.
+pub struct AfXdpPort {
+    /// None: the kernel took it away (interface deleted or moved), or closed.
+    socket: Option<Socket>,
+    /// Keeps the memory as long as the kernel may write to it.
+    umem: Arc<Umem>,
+    custody: Custody,
+    interface: String,
+    queue: u32,
+    max_frame: usize,
+    /// Frames in the transmit ring since the last system call.
+    unkicked: u32,
+    /// Frames given to the transmit ring and not completed.
+    sending: u32,
+    state: PortState,
+    counters: Arc<PortCounters>,
+    details: Vec<(&'static str, String)>,
+    turns: u32,
+    /// Milliseconds of the coarse clock at the last look.
+    looked: u64,
+}
+
+impl AfXdpPort {
+    /// Opens a socket for `queue` of the interface and binds it. Frames reach it when the program knows it
+    /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has turned once.
+    pub fn open(umem: &Arc<Umem>, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
+        let socket = Socket::open(umem, link, queue, config)?;
+        let arena = umem.arena();
+        let max_frame = max_frame(link.mtu, arena.max_data());
+        let mode = if socket.zero_copy { "zero-copy" } else { "copy" };
+        let sizes = [
+            ("fill", socket.fill.size()),
+            ("rx", socket.rx.size()),
+            ("tx", socket.tx.size()),
+            ("completion", socket.completion.size()),
+        ];
+        let mut details = vec![
+            ("interface", link.name.clone()),
+            ("queue", queue.to_string()),
+            ("mode", mode.to_owned()),
+            ("rings", sizes.map(|(name, size)| format!("{name} {size}")).join(", ")),
+            ("tx_budget", socket.tx_budget.to_string()),
+        ];
+        if !socket.note.is_empty() {
+            details.push(("mode_note", socket.note.clone()));
+        }
+        Ok(Self {
+            socket: Some(socket),
+            umem: umem.clone(),
+            custody: Custody::new(arena.cells()),
+            interface: link.name.clone(),
+            queue,
+            max_frame,
+            unkicked: 0,
+            sending: 0,
+            state: PortState::Up,
+            counters: Arc::default(),
+            details,
+            turns: 0,
+            looked: 0,
+        })
+    }
+
+    /// The socket, for the program's map. None after the interface is gone.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(|s| s.fd.as_fd())
+    }
+
+    /// The interface's name when the port was opened.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Takes sent frames back into the pools.
+    #[inline]
+    fn reap(&mut self, bufs: &mut Buffers) {
+        let Some(socket) = &mut self.socket else { return };
+        loop {
+            let n = socket.completion.ready(BATCH as u32);
+            if n == 0 {
+                return;
+            }
+            let mut wrong = 0;
+            let (custody, arena) = (&mut self.custody, self.umem.arena());
+            let frames = (0..n).filter_map(|i| {
+                let addr = socket.completion.get(i);
+                if !custody.take(arena.cell_of(addr)) {
+                    wrong += 1;
+                    return None;
+                }
+                Some(RawFrame { addr, len: 0, options: 0 })
+            });
+            // SAFETY: custody says that each was given to the kernel, and `take` lets it come back once.
+            unsafe { bufs.free_raw(frames) };
+            self.counters.invalid.add(wrong);
+            self.sending = self.sending.saturating_sub(n);
+            socket.completion.release(n);
+        }
+    }
+
+    /// Posts empty frames as far as the ring has room and the pool has frames.
+    #[inline]
+    fn refill(&mut self, bufs: &mut Buffers) {
+        let Some(socket) = &mut self.socket else { return };
+        let mut batch = Batch::new();
+        loop {
+            // A few at a time are not worth the pool's and the kernel's cache lines.
+            let free = socket.fill.free(BATCH as u32);
+            if free < BATCH as u32 / 2 {
+                break;
+            }
+            let n = bufs.alloc(&mut batch, free as usize);
+            let (custody, arena) = (&mut self.custody, self.umem.arena());
+            batch.take_front(n, |i, raw| {
+                custody.give(arena.cell_of(raw.addr));
+                socket.fill.put(i as u32, raw.addr);
+            });
+            socket.fill.submit(n as u32);
+            if n < free as usize {
+                break;
+            }
+        }
+        // In copy mode nobody waits for the fill ring; a zero-copy driver that ran dry says so.
+        if socket.zero_copy && socket.fill.wants_wakeup() {
+            self.counters.rx_wakeups.add(1);
+            let _ = socket.kick_rx();
+        }
+    }
+
+    /// Makes the kernel send what is in the transmit ring.
+    fn kick(&mut self, bufs: &mut Buffers) {
+        let Some(socket) = &mut self.socket else { return };
+        if !socket.tx.wants_wakeup() {
+            self.unkicked = 0;
+            return;
+        }
+        let mut before = socket.tx.pending();
+        for _ in 0..MAX_KICKS {
+            if before == 0 {
+                break;
+            }
+            self.counters.tx_wakeups.add(1);
+            let result = socket.kick_tx();
+            let after = socket.tx.pending();
+            match result {
+                Ok(()) => {}
+                // More than one call's budget, or nothing could be taken for now: the completion ring is full, or
+                // the device is busy. The next turn tries again.
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
+                Err(errno) => return self.lost(bufs, errno),
+            }
+            // A zero-copy driver was only told; it takes frames when it likes.
+            if socket.zero_copy || after == before {
+                break;
+            }
+            before = after;
+        }
+        self.unkicked = if socket.zero_copy { 0 } else { socket.tx.pending() };
+    }
+
+    /// The device or its link went away under the socket.
+    #[cold]
+    fn lost(&mut self, bufs: &mut Buffers, errno: Errno) {
+        if errno == Errno::NETDOWN {
+            self.state = PortState::Down("link is down".into());
+            return;
+        }
+        let what = if matches!(errno, Errno::NXIO | Errno::NODEV) { "deleted or moved away" } else { "lost" };
+        self.state = PortState::Down(format!("interface {} was {what} ({errno})", self.interface));
+        // While the socket is in the program's map, frames redirected to it are lost: closed, they are the kernel's.
+        self.let_go(bufs);
+    }
+
+    /// Closes the socket. What the kernel held is ours again, and free.
+    fn let_go(&mut self, bufs: &mut Buffers) {
+        self.socket = None;
+        let arena = self.umem.arena();
+        let cells = self.custody.take_all();
+        let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
+        // SAFETY: custody: each was given to the kernel and has not come back; with the socket closed and its rings
+        // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it.
+        unsafe { bufs.free_raw(frames) };
+        self.sending = 0;
+        self.unkicked = 0;
+    }
+
+    /// Reads the kernel's statistics, and asks whether the socket still works.
+    #[cold]
+    fn look(&mut self, bufs: &mut Buffers) {
+        let Some(socket) = &mut self.socket else { return };
+        if let Ok(s) = sockopt::xdp_statistics(&*socket.fd) {
+            let c = &self.counters;
+            c.rx_no_buffer.set(s.rx_dropped + s.rx_fill_ring_empty_descs.unwrap_or(0));
+            c.rx_ring_full.set(s.rx_ring_full.unwrap_or(0));
+        }
+        match socket.kick_tx() {
+            Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV | Errno::BADF)) => self.lost(bufs, errno),
+            _ => self.state = PortState::Up,
+        }
+    }
+}
+
+/// Longest frame for a port: what the MTU allows, as far as a cell holds it.
+pub fn max_frame(mtu: u32, cell_room: usize) -> usize {
+    const ETH_HLEN: usize = 14;
+    (mtu as usize + ETH_HLEN).min(cell_room)
+}
+
+impl Port for AfXdpPort {
+    #[inline]
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        let Some(socket) = &mut self.socket else { return 0 };
+        let n = socket.rx.ready(out.room() as u32);
+        if n == 0 {
+            return 0;
+        }
+        let (mut bytes, mut wrong) = (0, 0);
+        let arena = self.umem.arena();
+        for i in 0..n {
+            let raw = socket.rx.get(i);
+            let cell = arena.cell_of(raw.addr);
+            let inside = arena.cell_of(raw.addr + u64::from(raw.len).saturating_sub(1)) == cell;
+            if !self.custody.take(cell) {
+                wrong += 1;
+                continue;
+            }
+            let raw = if inside { RawFrame { options: 0, ..raw } } else { RawFrame { len: 0, options: 0, ..raw } };
+            bytes += u64::from(raw.len);
+            // SAFETY: custody says that the cell was with the kernel; it handed it back, and the data lies inside.
+            let pushed = out.push(unsafe { Frame::from_raw(raw) });
+            debug_assert!(pushed.is_ok());
+        }
+        socket.rx.release(n);
+        let taken = u64::from(n) - wrong;
+        self.counters.rx_packets.add(taken);
+        self.counters.rx_bytes.add(bytes);
+        if wrong > 0 {
+            self.counters.invalid.add(wrong);
+        }
+        self.refill(bufs);
+        taken as usize
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        if self.state != PortState::Up || frames.is_empty() {
+            return 0;
+        }
+        let want = frames.len() as u32;
+        let Some(socket) = &mut self.socket else { return 0 };
+        let mut n = socket.tx.free(want);
+        if n < want {
+            self.kick(bufs);
+            self.reap(bufs);
+            let Some(socket) = &mut self.socket else { return 0 };
+            n = socket.tx.free(want);
+        }
+        let Some(socket) = &mut self.socket else { return 0 };
+        let mut bytes = 0;
+        let (custody, arena) = (&mut self.custody, self.umem.arena());
+        frames.take_front(n as usize, |i, raw| {
+            bytes += u64::from(raw.len);
+            custody.give(arena.cell_of(raw.addr));
+            socket.tx.put(i as u32, RawFrame { options: 0, ..raw });
+        });
+        socket.tx.submit(n);
+        self.sending += n;
+        self.unkicked += n;
+        self.counters.tx_packets.add(n.into());
+        self.counters.tx_bytes.add(bytes);
+        if n < want {
+            self.counters.tx_full.add(1);
+        }
+        n as usize
+    }
+
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        if self.unkicked > 0 {
+            self.kick(bufs);
+        }
+        if self.sending > 0 {
+            self.reap(bufs);
+        }
+        self.refill(bufs);
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(16) {
+            let now = clock_gettime(ClockId::MonotonicCoarse);
+            let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+            if now >= self.looked + LOOK_EVERY_MS {
+                self.looked = now;
+                self.look(bufs);
+            }
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.custody.count()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd()
+    }
+
+    fn state(&self) -> PortState {
+        self.state.clone()
+    }
+
+    fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        self.details.clone()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        let deadline = Instant::now() + LINGER;
+        while self.sending > 0 && self.socket.is_some() && Instant::now() < deadline {
+            self.kick(bufs);
+            self.reap(bufs);
+            std::thread::yield_now();
+        }
+        self.let_go(bufs);
+        if self.state == PortState::Up {
+            self.state = PortState::Down("closed".into());
+        }
+    }
+}

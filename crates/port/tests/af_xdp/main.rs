@@ -1,0 +1,6 @@
+//! AF_XDP ports on veth, in namespaces of their own.
+
+mod lifecycle;
+mod rig;
+mod traffic;
+mod verdicts;
