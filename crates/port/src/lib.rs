@@ -3,6 +3,7 @@
 //! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, pcap, pair, null. A decorator wraps
 //! a port and is one (`fault`, `capture`).
 
+pub mod af_xdp;
 mod port;
 
 pub use port::{Port, PortCounters, PortState};
