@@ -31,7 +31,7 @@ fn mend4(l3: &mut [u8], noise: &mut Noise) {
     l3[0] = 0x40 | ihl as u8;
     l3[2..4].copy_from_slice(&((ihl * 4 + noise.next() as usize % (len - ihl * 4 + 1)) as u16).to_be_bytes());
     l3[9] = [1, 6, 17, 17, l3[9]][noise.next() as usize % 5];
-    if noise.next() % 4 != 0 {
+    if !noise.next().is_multiple_of(4) {
         l3[6..8].fill(0);
     }
     ipv4::fill_checksum(l3);
@@ -49,7 +49,7 @@ fn mend6(l3: &mut [u8], noise: &mut Noise) {
     let pick = |noise: &mut Noise| kinds[noise.next() as usize % kinds.len()];
     l3[6] = pick(noise);
     for at in (40..l3.len() - 1).step_by(8) {
-        if noise.next() % 8 != 0 {
+        if !noise.next().is_multiple_of(8) {
             (l3[at], l3[at + 1]) = (pick(noise), (noise.next() % 3) as u8);
         }
     }
