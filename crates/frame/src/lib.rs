@@ -21,7 +21,7 @@ mod frame;
 mod pages;
 mod pool;
 
-pub use arena::{Arena, ArenaConfig, ArenaError};
+pub use arena::{Arena, ArenaConfig, ArenaError, Line};
 pub use batch::{BATCH, Batch};
 pub use buffers::Buffers;
 pub use frame::{Frame, RawFrame};
