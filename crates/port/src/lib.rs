@@ -4,6 +4,13 @@
 //! a port and is one (`fault`, `capture`).
 
 pub mod af_xdp;
+mod null;
+mod pair;
+pub mod pcap;
 mod port;
+mod txq;
 
+pub use null::NullPort;
+pub use pair::{PairPort, pair};
 pub use port::{Port, PortCounters, PortState};
+pub use txq::{TxQueue, TxQueueConfig, TxQueueStats, WAIT_BUCKETS};

@@ -1,0 +1,178 @@
+//! Writing capture files: pcap with nanoseconds (magic `a1b23c4d`), and pcapng (draft-ietf-opsawg-pcapng).
+
+use std::fs::File;
+use std::io::{BufWriter, Result, Write};
+use std::path::Path;
+
+/// LINKTYPE_ETHERNET.
+const ETHERNET: u32 = 1;
+/// Bytes gathered before the system is asked to write.
+const BUFFER: usize = 256 << 10;
+
+/// A capture file's format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Classic pcap, with nanosecond times. One interface, no directions.
+    Pcap,
+    /// pcapng: interfaces by name, and each packet's direction.
+    #[default]
+    PcapNg,
+}
+
+impl Format {
+    /// By the file's name: `.pcap` and `.cap` are classic, everything else is pcapng.
+    pub fn of(path: &Path) -> Self {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("pcap" | "cap") => Self::Pcap,
+            _ => Self::PcapNg,
+        }
+    }
+}
+
+/// Which way a packet went, seen from the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It was received.
+    Rx,
+    /// It was sent.
+    Tx,
+}
+
+/// What is known of a packet beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketMeta {
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Length on the wire, without FCS, in bytes.
+    pub length: u32,
+    /// Which way it went.
+    pub direction: Option<Direction>,
+    /// Number of the interface, in the order given to [`CaptureFile::new`].
+    pub interface: u32,
+}
+
+/// Writes a capture file. Every failure is the writer's own (a full disk, mostly), and the file ends wherever it
+/// came to.
+pub struct CaptureFile<W: Write> {
+    out: BufWriter<W>,
+    format: Format,
+}
+
+impl CaptureFile<File> {
+    /// Creates or replaces a file in the format its name asks for, and writes its head.
+    pub fn create(path: impl AsRef<Path>, interfaces: &[&str], snaplen: u32) -> Result<Self> {
+        let path = path.as_ref();
+        Self::new(File::create(path)?, Format::of(path), interfaces, snaplen)
+    }
+}
+
+impl<W: Write> CaptureFile<W> {
+    /// Writes the head of a file. `snaplen`: most bytes kept of a packet, as the file shall say; 0: no limit.
+    pub fn new(out: W, format: Format, interfaces: &[&str], snaplen: u32) -> Result<Self> {
+        let mut file = Self { out: BufWriter::with_capacity(BUFFER, out), format };
+        match format {
+            Format::Pcap => file.pcap_head(snaplen)?,
+            Format::PcapNg => {
+                file.section()?;
+                interfaces.iter().try_for_each(|name| file.interface(name, snaplen))?;
+            }
+        }
+        Ok(file)
+    }
+
+    /// Appends a packet.
+    #[inline]
+    pub fn write(&mut self, meta: PacketMeta, bytes: &[u8]) -> Result<()> {
+        match self.format {
+            Format::Pcap => self.record(meta, bytes),
+            Format::PcapNg => self.enhanced(meta, bytes),
+        }
+    }
+
+    /// Hands everything to the system.
+    pub fn flush(&mut self) -> Result<()> {
+        self.out.flush()
+    }
+
+    fn pcap_head(&mut self, snaplen: u32) -> Result<()> {
+        let snaplen = if snaplen == 0 { 1 << 18 } else { snaplen };
+        let mut head = [0u8; 24];
+        head[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_ne_bytes());
+        head[4..6].copy_from_slice(&2u16.to_ne_bytes());
+        head[6..8].copy_from_slice(&4u16.to_ne_bytes());
+        head[16..20].copy_from_slice(&snaplen.to_ne_bytes());
+        head[20..].copy_from_slice(&ETHERNET.to_ne_bytes());
+        self.out.write_all(&head)
+    }
+
+    fn record(&mut self, meta: PacketMeta, bytes: &[u8]) -> Result<()> {
+        let (sec, nsec) = (meta.time_ns / 1_000_000_000, meta.time_ns % 1_000_000_000);
+        self.words(&[sec as u32, nsec as u32, bytes.len() as u32, meta.length])?;
+        self.out.write_all(bytes)
+    }
+
+    fn section(&mut self) -> Result<()> {
+        let mut body = Vec::new();
+        body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
+        body.extend(1u16.to_ne_bytes());
+        body.extend(0u16.to_ne_bytes());
+        body.extend(u64::MAX.to_ne_bytes());
+        // shb_userappl
+        option(&mut body, 4, b"bywash");
+        option(&mut body, 0, b"");
+        self.block(0x0a0d_0d0a, &body)
+    }
+
+    fn interface(&mut self, name: &str, snaplen: u32) -> Result<()> {
+        let mut body = Vec::new();
+        body.extend((ETHERNET as u16).to_ne_bytes());
+        body.extend(0u16.to_ne_bytes());
+        body.extend(snaplen.to_ne_bytes());
+        // if_name, and if_tsresol: 10^-9 s
+        option(&mut body, 2, name.as_bytes());
+        option(&mut body, 9, &[9]);
+        option(&mut body, 0, b"");
+        self.block(1, &body)
+    }
+
+    fn enhanced(&mut self, meta: PacketMeta, bytes: &[u8]) -> Result<()> {
+        let pad = bytes.len().next_multiple_of(4) - bytes.len();
+        let flags = meta.direction.map(|d| match d {
+            Direction::Rx => 1u32,
+            Direction::Tx => 2,
+        });
+        let options = if flags.is_some() { 12 } else { 0 };
+        let total = (32 + bytes.len() + pad + options) as u32;
+        let (high, low) = ((meta.time_ns >> 32) as u32, meta.time_ns as u32);
+        self.words(&[6, total, meta.interface, high, low, bytes.len() as u32, meta.length])?;
+        self.out.write_all(bytes)?;
+        self.out.write_all(&[0; 3][..pad])?;
+        if let Some(flags) = flags {
+            // epb_flags, four bytes; then the end of options
+            let mut head = [0; 4];
+            head[..2].copy_from_slice(&2u16.to_ne_bytes());
+            head[2..].copy_from_slice(&4u16.to_ne_bytes());
+            self.words(&[u32::from_ne_bytes(head), flags, 0])?;
+        }
+        self.words(&[total])
+    }
+
+    fn block(&mut self, kind: u32, body: &[u8]) -> Result<()> {
+        let total = 12 + body.len() as u32;
+        self.words(&[kind, total])?;
+        self.out.write_all(body)?;
+        self.words(&[total])
+    }
+
+    #[inline]
+    fn words(&mut self, words: &[u32]) -> Result<()> {
+        words.iter().try_for_each(|w| self.out.write_all(&w.to_ne_bytes()))
+    }
+}
+
+fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
+    body.extend(code.to_ne_bytes());
+    body.extend((value.len() as u16).to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}

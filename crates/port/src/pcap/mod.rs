@@ -1,0 +1,11 @@
+//! Capture files as ports: replay from memory, and record.
+
+mod file;
+mod port;
+mod record;
+mod replay;
+
+pub use file::{CaptureFile, Direction, Format, PacketMeta};
+pub use port::PcapPort;
+pub use record::PcapRecorder;
+pub use replay::{Pace, PcapError, PcapSource};

@@ -1,0 +1,104 @@
+//! Recording: what is sent goes into a capture file.
+
+use super::{CaptureFile, Direction, Format, PacketMeta};
+use bywash_frame::{Arena, Batch, Buffers};
+use bywash_sync::clock;
+use std::fs::File;
+use std::io::{Result, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest time, in microseconds, that packets stay in memory when no more come.
+const LINGER_US: u64 = 200_000;
+
+/// Writes sent frames into a capture file, through a buffer. A write that fails (the disk is full) ends it: it
+/// says why in [`PcapRecorder::failure`] and takes no more.
+///
+/// # Thread-safety
+/// Belongs to one worker, which waits for the disk when the buffer is full.
+pub struct PcapRecorder {
+    file: CaptureFile<Box<dyn Write + Send>>,
+    failure: Option<String>,
+    /// When the oldest packet in the buffer was written; none: all is flushed.
+    dirty: Option<u64>,
+    linger: u64,
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+impl PcapRecorder {
+    /// Creates or replaces the file; its name tells the format ([`Format::of`]).
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::to(Box::new(File::create(path)?), Format::of(path))
+    }
+
+    /// Writes to `out`.
+    pub fn to(out: Box<dyn Write + Send>, format: Format) -> Result<Self> {
+        let mut file = CaptureFile::new(out, format, &["bywash"], 0)?;
+        file.flush()?;
+        Ok(Self { file, failure: None, dirty: None, linger: clock::us_to_ticks(LINGER_US) })
+    }
+
+    /// Why it takes no more.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Writes and frees frames from the front; returns how many, and their bytes.
+    pub fn take(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> (usize, u64) {
+        if frames.is_empty() || self.failure.is_some() {
+            return (0, 0);
+        }
+        let time_ns = wall_ns();
+        let (n, bytes) = self.write(bufs.arena(), frames, time_ns);
+        let mut done = Batch::new();
+        let mut rest = Batch::new();
+        for (i, frame) in frames.drain().enumerate() {
+            let pushed = if i < n { done.push(frame) } else { rest.push(frame) };
+            debug_assert!(pushed.is_ok());
+        }
+        rest.move_to(frames);
+        bufs.free(&mut done);
+        self.dirty.get_or_insert_with(clock::tsc);
+        (n, bytes)
+    }
+
+    fn write(&mut self, arena: &Arena, frames: &Batch, time_ns: u64) -> (usize, u64) {
+        let mut bytes = 0;
+        for (i, frame) in frames.as_slice().iter().enumerate() {
+            let data = arena.data(frame);
+            let length = data.len() as u32;
+            let meta = PacketMeta { time_ns, length, direction: Some(Direction::Tx), interface: 0 };
+            if let Err(e) = self.file.write(meta, data) {
+                self.failure = Some(e.to_string());
+                return (i, bytes);
+            }
+            bytes += data.len() as u64;
+        }
+        (frames.len(), bytes)
+    }
+
+    /// Brings packets to the file that have waited long enough.
+    #[inline]
+    pub fn housekeep(&mut self) {
+        if let Some(since) = self.dirty
+            && clock::tsc().wrapping_sub(since) > self.linger
+        {
+            self.flush();
+        }
+    }
+
+    /// Brings all packets to the file.
+    pub fn flush(&mut self) {
+        self.dirty = None;
+        if self.failure.is_none()
+            && let Err(e) = self.file.flush()
+        {
+            self.failure = Some(e.to_string());
+        }
+    }
+}
