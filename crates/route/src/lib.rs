@@ -1,1 +1,21 @@
-//! stub
+//! Forwarding tables for IPv4 and IPv6, and the kernel's routing as plain data.
+//!
+//! [`Table4`] and [`Table6`] hold the routes and are the control side's; [`Fib4`] and [`Fib6`] answer lookups on any
+//! number of workers while the tables change. What a next-hop id means is the caller's.
+
+pub mod addr;
+pub mod bench;
+pub mod fib;
+mod hash;
+pub mod model;
+mod pool;
+mod region;
+mod rib;
+mod simd;
+pub mod synth;
+pub mod table;
+
+pub use addr::{Addr, Net, Net4, Net6};
+pub use fib::{Fib, Fib4, Fib6, Kernel, MAX_ID, NO_ROUTE, NextHopId};
+pub use hash::{flow_hash4, flow_hash6};
+pub use table::{Table, Table4, Table6};
