@@ -1,0 +1,164 @@
+//! Links, their addresses, and which of them are ports.
+
+use super::bits::contains;
+use super::{PortBack, PortSpec};
+use crate::tables::PortInfo;
+use bywash_engine::PortId;
+use bywash_route::model::{Address, Link, Prefix};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A port and the interface it is bound to.
+pub(super) struct Bound {
+    pub spec: PortSpec,
+    /// Kernel index; 0 while the interface is gone.
+    pub index: u32,
+}
+
+/// What a link message changed.
+#[derive(Debug, Default)]
+pub(super) struct LinkEffect {
+    /// Something entries are made of: MAC, MTU, up or carrier.
+    pub entries: bool,
+    /// The port it concerns.
+    pub port: Option<PortId>,
+    /// An interface with a port's name came (back): the index means a port from now on.
+    pub back: Option<PortBack>,
+}
+
+/// Everything known of interfaces.
+pub(super) struct Links {
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeMap<u32, Vec<Address>>,
+    ports: Vec<Bound>,
+    by_index: HashMap<u32, PortId>,
+}
+
+impl Links {
+    /// `specs` in the order of their ids, without gaps.
+    pub fn new(specs: Vec<PortSpec>) -> Self {
+        let ports: Vec<Bound> = specs.into_iter().map(|s| Bound { index: s.index, spec: s }).collect();
+        let by_index = ports.iter().filter(|p| p.index != 0).map(|p| (p.index, p.spec.id)).collect();
+        Self { links: BTreeMap::new(), addresses: BTreeMap::new(), ports, by_index }
+    }
+
+    pub fn get(&self, index: u32) -> Option<&Link> {
+        self.links.get(&index)
+    }
+
+    pub fn ports(&self) -> &[Bound] {
+        &self.ports
+    }
+
+    pub fn port_of(&self, index: u32) -> Option<PortId> {
+        self.by_index.get(&index).copied()
+    }
+
+    /// Whether frames sent on it get anywhere: up, with carrier. False for a link not heard of.
+    pub fn running(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|l| l.up && l.carrier)
+    }
+
+    pub fn set(&mut self, link: &Link) -> LinkEffect {
+        let old = self.links.insert(link.index, link.clone());
+        let entries =
+            old.is_none_or(|o| (o.mac, o.mtu, o.up, o.carrier) != (link.mac, link.mtu, link.up, link.carrier));
+        if let Some(port) = self.port_of(link.index) {
+            return LinkEffect { entries, port: entries.then_some(port), back: None };
+        }
+        let Some(bound) = self.ports.iter_mut().find(|p| p.index == 0 && p.spec.name == link.name) else {
+            return LinkEffect { entries, ..LinkEffect::default() };
+        };
+        bound.index = link.index;
+        let id = bound.spec.id;
+        self.by_index.insert(link.index, id);
+        LinkEffect { entries: true, port: Some(id), back: Some(PortBack { id, index: link.index }) }
+    }
+
+    /// Forgets a link and its addresses. The port it was, and the link that has taken the port's name meanwhile.
+    pub fn remove(&mut self, index: u32) -> Option<(PortId, Option<PortBack>)> {
+        self.links.remove(&index);
+        self.addresses.remove(&index);
+        let id = self.by_index.remove(&index)?;
+        let bound = &mut self.ports[usize::from(id.0)];
+        bound.index = 0;
+        let heir = self.links.values().find(|l| l.name == bound.spec.name && !self.by_index.contains_key(&l.index));
+        let back = heir.map(|l| PortBack { id, index: l.index });
+        if let Some(PortBack { index, .. }) = back {
+            bound.index = index;
+            self.by_index.insert(index, id);
+        }
+        Some((id, back))
+    }
+
+    /// Whether anything changed.
+    pub fn add_address(&mut self, address: &Address) -> bool {
+        let list = self.addresses.entry(address.index).or_default();
+        match list.iter_mut().find(|a| (a.addr, a.len) == (address.addr, address.len)) {
+            Some(known) if known == address => false,
+            Some(known) => {
+                known.clone_from(address);
+                true
+            }
+            None => {
+                list.push(address.clone());
+                true
+            }
+        }
+    }
+
+    /// Whether anything changed.
+    pub fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> bool {
+        let Some(list) = self.addresses.get_mut(&index) else { return false };
+        let before = list.len();
+        list.retain(|a| (a.addr, a.len) != (addr, len));
+        let changed = list.len() != before;
+        if list.is_empty() {
+            self.addresses.remove(&index);
+        }
+        changed
+    }
+
+    /// Source of an error sent on `index` towards `near` (a gateway, or the first address of a glean prefix):
+    /// the address whose subnet has it, else the interface's first, else any other interface's, as the kernel's
+    /// inet_select_addr; primary before secondary, and of global scope unless the interface has no other.
+    pub fn source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let own = || self.addresses.get(&index).into_iter().flatten().filter(|a| of(a.addr));
+        let global = || own().filter(|a| !a.secondary && !a.link_scope);
+        near.and_then(|n| global().find(|a| contains(a.addr, a.len, n)))
+            .or_else(|| global().next())
+            .or_else(|| self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope))
+            .or_else(|| own().next())
+            .map(|a| a.addr)
+    }
+
+    pub fn source4(&self, index: u32, near: Option<IpAddr>) -> Option<Ipv4Addr> {
+        match self.source(index, near, |a| a.is_ipv4()) {
+            Some(IpAddr::V4(a)) => Some(a),
+            _ => None,
+        }
+    }
+
+    pub fn source6(&self, index: u32, near: Option<IpAddr>) -> Option<Ipv6Addr> {
+        match self.source(index, near, |a| a.is_ipv6()) {
+            Some(IpAddr::V6(a)) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// The port as routing sees it.
+    pub fn info(&self, bound: &Bound) -> PortInfo {
+        PortInfo {
+            index: bound.index,
+            mac: self.get(bound.index).and_then(|l| l.mac).unwrap_or_default(),
+            partial_checksums: bound.spec.partial_checksums,
+            source4: self.source4(bound.index, None),
+            source6: self.source6(bound.index, None),
+        }
+    }
+
+    /// Addresses of an interface with the prefix of their subnet.
+    pub fn addresses(&self, index: u32) -> impl Iterator<Item = Prefix> {
+        self.addresses.get(&index).into_iter().flatten().map(|a| Prefix { addr: a.addr, len: a.len })
+    }
+}

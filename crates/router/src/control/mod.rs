@@ -1,0 +1,420 @@
+//! The router's control side: takes the kernel's changes in and keeps the published [`Tables`] and the FIBs right.
+//!
+//! A batch of changes goes through four steps: the models take it in (routes, links, addresses, neighbours) and note
+//! which prefixes it concerns; the planner works out where those should lead and gives new ids out; the tables are
+//! published, at most once, when there are new ids or entries that changed; the FIBs are updated in place. Entries
+//! keep their id when their neighbour or link changes, so half a million routes by one gateway turn at once.
+//!
+//! What differs from the kernel, knowingly:
+//! - only tables local and main are followed (rules and VRFs are the kernel's affair);
+//! - `throw` in table main is an end without a route, since no table comes after it;
+//! - next hops over a link that is down answer as unreachable instead of being dropped by the device, and a group
+//!   leaves them out while another of its links is up;
+//! - a route by several next hops of which one is a link's own (no gateway) is left to the kernel.
+
+mod bits;
+mod hops;
+mod image;
+mod links;
+mod neighbours;
+mod plan;
+mod rib;
+mod sets;
+mod view;
+
+pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
+
+use crate::tables::Tables;
+use bits::{Bits, net};
+use bywash_engine::PortId;
+use bywash_route::model::{Change, Prefix, Route, RouteKind};
+use bywash_route::{Table, Table4, Table6};
+use bywash_sync::{Published, Qsbr};
+use hops::{Hops, LOCAL};
+use image::Image;
+use links::Links;
+use neighbours::{Neighbours, Reach};
+use plan::{Op, Planner};
+use rib::{Key, Rank, Rec, Rib};
+use sets::{Outcome, Sets};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// The kernel's number of table main (RT_TABLE_MAIN).
+const MAIN: u32 = 254;
+/// The kernel's number of table local (RT_TABLE_LOCAL).
+const LOCAL_TABLE: u32 = 255;
+
+/// A port the router forwards by.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    /// Its number; numbers count from 0 without gaps.
+    pub id: PortId,
+    /// Kernel index of its interface; 0 when there is none yet.
+    pub index: u32,
+    /// Name of its interface: an interface that comes up under this name while the port has none becomes its.
+    pub name: String,
+    /// Whether frames received on it may carry partial checksums (veth, TAP).
+    pub partial_checksums: bool,
+}
+
+/// A destination that became the kernel's own, or ceased to be. Loopback addresses are not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalChange {
+    /// Most often a single address.
+    pub prefix: Prefix,
+    /// False: it is no longer local.
+    pub added: bool,
+}
+
+/// An interface of a port's name appeared while the port had none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortBack {
+    /// The port.
+    pub id: PortId,
+    /// Kernel index of the new interface.
+    pub index: u32,
+}
+
+/// What a batch of changes did that others than the workers must know.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Local destinations, for the XDP program's maps, in the order they happened.
+    pub local_changed: Vec<LocalChange>,
+    /// Ports whose MAC, MTU, state or index changed, each once.
+    pub ports_changed: Vec<PortId>,
+    /// Ports whose interface is gone: close them, before anything is attached.
+    pub ports_gone: Vec<PortId>,
+    /// Ports that have an interface again: attach to it. A port that went and came in one batch is in both.
+    pub ports_back: Vec<PortBack>,
+    /// The batch held [`Change::Synced`].
+    pub synced: bool,
+    /// New tables were published.
+    pub published: bool,
+}
+
+/// The control side. One thread owns it.
+pub struct Control {
+    domain: Qsbr,
+    published: Arc<Published<Tables>>,
+    links: Links,
+    neighbours: Neighbours,
+    sets: Sets,
+    hops: Hops,
+    image: Image,
+    rib4: Rib<Ipv4Addr>,
+    rib6: Rib<Ipv6Addr>,
+    fib4: Table4,
+    fib6: Table6,
+    /// Routes of tables that are not used, to be shown.
+    others: BTreeMap<(u32, Prefix, u32), Rec>,
+    generation: u64,
+    changes: u64,
+}
+
+/// What a batch has touched.
+#[derive(Default)]
+struct Touched {
+    v4: Vec<(Ipv4Addr, u8)>,
+    v6: Vec<(Ipv6Addr, u8)>,
+    /// Interfaces that became a port's or ceased to be.
+    indices: Vec<u32>,
+    /// Ports as workers see them must be published.
+    ports: bool,
+}
+
+impl Touched {
+    fn host(&mut self, addr: IpAddr) {
+        match addr {
+            IpAddr::V4(a) => self.v4.push((a, 32)),
+            IpAddr::V6(a) => self.v6.push((a, 128)),
+        }
+    }
+}
+
+impl Control {
+    /// A control side for `ports` that knows nothing yet: publishes tables without routes in `domain`.
+    ///
+    /// # Errors
+    /// When the FIBs are refused memory.
+    ///
+    /// # Panics
+    /// When the ports' numbers do not count from 0 without gaps.
+    pub fn new(domain: &Qsbr, mut ports: Vec<PortSpec>) -> io::Result<Self> {
+        ports.sort_by_key(|p| p.id);
+        assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
+        let (fib4, fib6) = (Table4::new(domain)?, Table6::new(domain)?);
+        let links = Links::new(ports);
+        let neighbours = Neighbours::default();
+        let mut hops = Hops::new();
+        let mut image = Image::default();
+        image.refresh(&hops.take_dirty(), &hops, &links, &neighbours);
+        let first = Tables {
+            generation: 1,
+            fib4: fib4.reader(),
+            fib6: fib6.reader(),
+            entries: image.entries.clone(),
+            cold: image.cold.clone(),
+            buckets: Vec::new(),
+            ports: links.ports().iter().map(|p| links.info(p)).collect(),
+        };
+        Ok(Self {
+            domain: domain.clone(),
+            published: Arc::new(Published::new(domain, first)),
+            links,
+            neighbours,
+            sets: Sets::default(),
+            hops,
+            image,
+            rib4: Rib::new(),
+            rib6: Rib::new(),
+            fib4,
+            fib6,
+            others: BTreeMap::new(),
+            generation: 1,
+            changes: 0,
+        })
+    }
+
+    /// What workers load, once a turn.
+    pub fn tables(&self) -> Arc<Published<Tables>> {
+        self.published.clone()
+    }
+
+    /// Takes a batch in. When it returns, every worker forwards by it, or will from its next turn on. Waits for a
+    /// grace period at most once; a caller that is itself an online reader of the domain would wait for ever.
+    pub fn apply(&mut self, changes: &[Change]) -> Applied {
+        self.hops.reclaim(&self.domain);
+        let mut applied = Applied::default();
+        let mut touched = Touched::default();
+        for change in changes {
+            self.take(change, &mut touched, &mut applied);
+        }
+        self.changes += changes.len() as u64;
+        self.settle(touched, &mut applied);
+        applied.ports_changed.sort_unstable();
+        applied.ports_changed.dedup();
+        applied
+    }
+
+    fn take(&mut self, change: &Change, touched: &mut Touched, applied: &mut Applied) {
+        match change {
+            Change::Link(link) => {
+                let effect = self.links.set(link);
+                if effect.entries {
+                    self.hops.touch_link(Some(link.index));
+                }
+                touched.ports |= effect.port.is_some();
+                applied.ports_changed.extend(effect.port);
+                if let Some(back) = effect.back {
+                    touched.indices.push(back.index);
+                    applied.ports_back.push(back);
+                }
+            }
+            Change::LinkGone { index } => self.forget_link(*index, touched, applied),
+            Change::Address(address) => {
+                let changed = self.links.add_address(address);
+                self.addresses_changed(changed, touched);
+            }
+            Change::AddressGone { index, addr, len } => {
+                let changed = self.links.remove_address(*index, *addr, *len);
+                self.addresses_changed(changed, touched);
+            }
+            Change::Route(route) => self.add_route(route, touched),
+            Change::RouteGone { table, prefix, metric } => self.remove_route(*table, *prefix, *metric, touched),
+            Change::Neighbour(n) => {
+                let (old, new) = self.neighbours.set(n);
+                self.neighbour_changed(n.index, n.addr, old, new, touched);
+            }
+            Change::NeighbourGone { index, addr } => {
+                let old = self.neighbours.remove(*index, *addr);
+                self.neighbour_changed(*index, *addr, old, Reach::Unknown, touched);
+            }
+            Change::Synced => applied.synced = true,
+        }
+    }
+
+    fn forget_link(&mut self, index: u32, touched: &mut Touched, applied: &mut Applied) {
+        for addr in self.neighbours.on(index) {
+            let old = self.neighbours.remove(index, addr);
+            self.neighbour_changed(index, addr, old, Reach::Unknown, touched);
+        }
+        // Its addresses may have been lent as sources to other interfaces.
+        self.hops.touch_link(None);
+        touched.ports = true;
+        if let Some((id, back)) = self.links.remove(index) {
+            touched.indices.push(index);
+            touched.indices.extend(back.map(|b| b.index));
+            applied.ports_changed.push(id);
+            applied.ports_gone.push(id);
+            applied.ports_back.retain(|back| back.id != id);
+            applied.ports_back.extend(back);
+        }
+    }
+
+    fn addresses_changed(&mut self, changed: bool, touched: &mut Touched) {
+        if changed {
+            self.hops.touch_link(None);
+            touched.ports = true;
+        }
+    }
+
+    fn neighbour_changed(&mut self, index: u32, addr: IpAddr, old: Reach, new: Reach, touched: &mut Touched) {
+        if old == new {
+            return;
+        }
+        self.hops.touch_gateway(index, addr);
+        if (old == Reach::Unknown) != (new == Reach::Unknown) {
+            touched.host(addr);
+        }
+    }
+
+    fn add_route(&mut self, route: &Route, touched: &mut Touched) {
+        let set = self.sets.hold(route);
+        let rank = match route.table {
+            LOCAL_TABLE => Rank::Local,
+            MAIN => Rank::Main,
+            table => {
+                let rec = Rec { set, protocol: route.protocol, usable: false };
+                let old = self.others.insert((table, route.prefix, route.metric), rec);
+                old.into_iter().for_each(|old| self.let_go(old.set));
+                return;
+            }
+        };
+        let usable = match route.kind {
+            RouteKind::Unicast => route.next_hops.iter().any(|h| h.alive),
+            RouteKind::Throw => rank == Rank::Main,
+            _ => true,
+        };
+        let rec = Rec { set, protocol: route.protocol, usable };
+        let Prefix { addr, len } = route.prefix;
+        let old = match addr {
+            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a, len, rank, route.metric, Some(rec)),
+            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a, len, rank, route.metric, Some(rec)),
+        };
+        old.into_iter().for_each(|old| self.let_go(old.set));
+    }
+
+    fn remove_route(&mut self, table: u32, prefix: Prefix, metric: u32, touched: &mut Touched) {
+        let rank = match table {
+            LOCAL_TABLE => Rank::Local,
+            MAIN => Rank::Main,
+            _ => {
+                let old = self.others.remove(&(table, prefix, metric));
+                old.into_iter().for_each(|old| self.let_go(old.set));
+                return;
+            }
+        };
+        let old = match prefix.addr {
+            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a, prefix.len, rank, metric, None),
+            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a, prefix.len, rank, metric, None),
+        };
+        old.into_iter().for_each(|old| self.let_go(old.set));
+    }
+
+    fn let_go(&mut self, set: u32) {
+        if let Some(Outcome::Id(id)) = self.sets.release(set) {
+            self.hops.release(id);
+        }
+    }
+
+    /// Makes everything agree with the models again.
+    fn settle(&mut self, mut touched: Touched, applied: &mut Applied) {
+        if !touched.indices.is_empty() {
+            self.remap(&mut touched);
+        }
+        let (sets, hops, links, neighbours) = (&mut self.sets, &mut self.hops, &self.links, &self.neighbours);
+        let mut planner = Planner { sets, hops, links, neighbours };
+        let ops4 = planner.plan(&self.rib4, &self.fib4, touched.v4);
+        let ops6 = planner.plan(&self.rib6, &self.fib6, touched.v6);
+        if self.hops.is_dirty() || touched.ports {
+            self.publish();
+            applied.published = true;
+        }
+        carry_out(&mut self.fib4, &mut self.hops, ops4, applied);
+        carry_out(&mut self.fib6, &mut self.hops, ops6, applied);
+        self.fib4.reclaim();
+        self.fib6.reclaim();
+        self.hops.retire(&self.domain);
+    }
+
+    /// Some interfaces became ports, or ceased to be: what routes over them come to must be worked out again.
+    fn remap(&mut self, touched: &mut Touched) {
+        let mut stale = std::collections::HashSet::new();
+        for id in self.sets.ids() {
+            let set = self.sets.get_mut(id);
+            if !set.hops.iter().any(|h| touched.indices.contains(&h.index)) {
+                continue;
+            }
+            if let Outcome::Id(hop) = std::mem::replace(&mut set.outcome, Outcome::Stale) {
+                self.hops.release(hop);
+            }
+            stale.insert(id);
+        }
+        let of = |rec: &Rec| stale.contains(&rec.set);
+        touched.v4.extend(self.rib4.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
+        touched.v6.extend(self.rib6.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
+        for &index in &touched.indices.clone() {
+            self.neighbours.on(index).into_iter().for_each(|addr| touched.host(addr));
+        }
+    }
+
+    fn publish(&mut self) {
+        self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
+        let buckets = self.image.buckets(&self.hops, &self.links);
+        self.generation += 1;
+        self.published.replace(Tables {
+            generation: self.generation,
+            fib4: self.fib4.reader(),
+            fib6: self.fib6.reader(),
+            entries: self.image.entries.clone(),
+            cold: self.image.cold.clone(),
+            buckets,
+            ports: self.links.ports().iter().map(|p| self.links.info(p)).collect(),
+        });
+    }
+}
+
+/// Puts a route in (or out, without a record) and notes the prefixes that may lead elsewhere by it; what it replaced.
+fn note<A: Bits>(
+    rib: &mut Rib<A>,
+    touched: &mut Vec<(A, u8)>,
+    addr: A,
+    len: u8,
+    rank: Rank,
+    metric: u32,
+    rec: Option<Rec>,
+) -> Option<Rec> {
+    // The kernel sends no such prefix; a length out of range must not get further than here.
+    let len = len.min(A::MAX);
+    let key = Key { addr: addr.first(len), len, rank, metric };
+    let old = match rec {
+        Some(rec) => rib.insert(key, rec),
+        None => rib.remove(key),
+    };
+    if old.map(|o| (o.set, o.usable)) != rec.map(|r| (r.set, r.usable)) {
+        touched.push((key.addr, len));
+        if rank == Rank::Local && len < A::MAX {
+            // It hides, or no longer hides, what main has beneath it.
+            touched.extend(rib.under(key.addr, len).map(|(k, _)| (k.addr, k.len)));
+        }
+    }
+    old
+}
+
+fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>, applied: &mut Applied) {
+    for Op { addr, len, id } in ops {
+        let old = match id {
+            Some(id) => fib.insert(net(addr, len), id),
+            None => fib.remove(net(addr, len)),
+        };
+        old.into_iter().for_each(|old| hops.release(old));
+        let (was, is) = (old == Some(LOCAL), id == Some(LOCAL));
+        let ip: IpAddr = addr.into();
+        if was != is && !ip.is_loopback() {
+            applied.local_changed.push(LocalChange { prefix: Prefix { addr: ip, len }, added: is });
+        }
+    }
+}

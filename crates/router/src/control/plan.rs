@@ -1,0 +1,184 @@
+//! From changed prefixes to changed FIB entries: what every prefix should lead to, under routes, ports and neighbours.
+
+use super::bits::{Bits, net};
+use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, PROHIBIT, THROW, UNREACHABLE, Way};
+use super::links::Links;
+use super::neighbours::Neighbours;
+use super::rib::Rib;
+use super::sets::{Outcome, Sets};
+use bywash_route::Table;
+use bywash_route::model::{NextHop, Prefix, RouteKind};
+use std::net::IpAddr;
+
+/// A FIB entry to set or remove. The plan holds the new id; whoever carries it out lets go of the old one.
+#[derive(Debug)]
+pub(super) struct Op<A> {
+    pub addr: A,
+    pub len: u8,
+    pub id: Option<u32>,
+}
+
+/// All that decides where a prefix leads.
+pub(super) struct Planner<'a> {
+    pub sets: &'a mut Sets,
+    pub hops: &'a mut Hops,
+    pub links: &'a Links,
+    pub neighbours: &'a Neighbours,
+}
+
+impl Planner<'_> {
+    /// What must change in `fib`, given that routes at these prefixes changed, or neighbours at these addresses.
+    pub fn plan<A: Bits>(&mut self, rib: &Rib<A>, fib: &Table<A::Word>, mut dirty: Vec<(A, u8)>) -> Vec<Op<A>> {
+        dirty.sort_unstable();
+        dirty.dedup();
+        let mut ops = Vec::with_capacity(dirty.len());
+        let mut hosts = Vec::new();
+        for &(addr, len) in &dirty {
+            let old = fib.get(net(addr, len));
+            let Some(new) = self.differs(rib, old, addr, len) else { continue };
+            // Neighbours beneath have host routes exactly where the prefix over them is a link's own, which one
+            // route by a gateway in place of another does not touch.
+            let plain = |id: Option<u32>| id.is_some_and(|id| !self.hops.is_glean(id));
+            if len < A::MAX && !(plain(old) && plain(new)) {
+                hosts.extend(self.neighbours.within(addr, len));
+            }
+            ops.push(Op { addr, len, id: new });
+        }
+        hosts.sort_unstable();
+        hosts.dedup();
+        for addr in hosts {
+            if dirty.binary_search(&(addr, A::MAX)).is_err()
+                && let Some(id) = self.differs(rib, fib.get(net(addr, A::MAX)), addr, A::MAX)
+            {
+                ops.push(Op { addr, len: A::MAX, id });
+            }
+        }
+        // First what comes, then what goes: nothing falls through while a prefix is exchanged for its halves.
+        ops.sort_by_key(|op| op.id.is_none());
+        ops
+    }
+
+    /// The id that should be at a prefix (held), when it is not the one that is.
+    fn differs<A: Bits>(&mut self, rib: &Rib<A>, old: Option<u32>, addr: A, len: u8) -> Option<Option<u32>> {
+        let new = match rib.winner(addr, len) {
+            Some((_, rec)) => Some(self.target(rec.set, Prefix { addr: addr.into(), len })),
+            None if len == A::MAX => self.host(rib, addr),
+            None => None,
+        };
+        if new == old {
+            new.into_iter().for_each(|id| self.hops.release(id));
+            return None;
+        }
+        Some(new)
+    }
+
+    /// The neighbour `addr` itself, when the route over it is its own link's.
+    fn host<A: Bits>(&mut self, rib: &Rib<A>, addr: A) -> Option<u32> {
+        let mut on = self.neighbours.with(addr.into()).peekable();
+        on.peek()?;
+        let (key, rec) = rib.covering(addr)?;
+        let glean = self.target(rec.set, Prefix { addr: key.addr.into(), len: key.len });
+        self.hops.release(glean);
+        let over = self.hops.adjacency(glean).copied().filter(|a| matches!(a.way, Way::Glean(_)))?;
+        on.any(|index| index == over.index)
+            .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { way: Way::Via(addr.into()), ..over })))
+    }
+
+    /// The id of what `set` says for `prefix`, held.
+    fn target(&mut self, set: u32, prefix: Prefix) -> u32 {
+        if self.sets.get(set).outcome == Outcome::Stale {
+            let outcome = self.resolve(set);
+            self.sets.get_mut(set).outcome = outcome;
+        }
+        let set = self.sets.get(set);
+        match set.outcome {
+            Outcome::Id(id) => {
+                self.hops.hold_id(id);
+                id
+            }
+            Outcome::OnLink(hop) => {
+                let way = match (prefix.addr, prefix.len) {
+                    // A host on the link: there is only one neighbour to ask for.
+                    (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => Way::Via(prefix.addr),
+                    // Only without a preferred source does the prefix say which of the interface's addresses to use.
+                    _ => Way::Glean(set.source.is_none().then_some(prefix)),
+                };
+                let index = set.hops[hop as usize].index;
+                self.hops.hold(HopKey::Adjacency(Adjacency { index, way, mtu: set.mtu, source: set.source }))
+            }
+            Outcome::Stale => unreachable!("resolved above"),
+        }
+    }
+
+    /// Works out a set; it holds the id in the outcome.
+    fn resolve(&mut self, set: u32) -> Outcome {
+        let set = self.sets.get(set);
+        let fixed = |hops: &mut Hops, id| {
+            hops.hold_id(id);
+            Outcome::Id(id)
+        };
+        match set.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Local => return fixed(self.hops, LOCAL),
+            RouteKind::Blackhole => return fixed(self.hops, BLACKHOLE),
+            RouteKind::Unreachable => return fixed(self.hops, UNREACHABLE),
+            RouteKind::Prohibit => return fixed(self.hops, PROHIBIT),
+            RouteKind::Throw => return fixed(self.hops, THROW),
+        }
+        let port = |h: &NextHop| self.links.port_of(h.index).is_some();
+        let alive = || (0u32..).zip(&*set.hops).filter(|(_, h)| h.alive);
+        let many = alive().nth(1).is_some();
+        match alive().find(|(_, h)| port(h) && h.gateway.is_none()) {
+            Some((n, _)) if !many => return Outcome::OnLink(n),
+            // A destination on one of several links: only the kernel can ask for it on all of them.
+            Some(_) => return fixed(self.hops, KERNEL),
+            None => {}
+        }
+        let mut members: Vec<(u32, u32)> = Vec::new();
+        for (_, hop) in alive() {
+            let id = match hop.gateway {
+                Some(gateway) if port(hop) => self.hops.hold(HopKey::Adjacency(Adjacency {
+                    index: hop.index,
+                    way: Way::Via(gateway),
+                    mtu: set.mtu,
+                    source: set.source,
+                })),
+                _ => {
+                    self.hops.hold_id(KERNEL);
+                    KERNEL
+                }
+            };
+            members.push((id, u32::from(hop.weight.max(1))));
+        }
+        let held: Vec<u32> = members.iter().map(|m| m.0).collect();
+        let outcome = match held[..] {
+            [] => return fixed(self.hops, THROW),
+            [id] => return Outcome::Id(id),
+            _ => group(self.hops, members),
+        };
+        held.into_iter().for_each(|id| self.hops.release(id));
+        outcome
+    }
+}
+
+/// The group of these ids, or the one id they all are.
+fn group(hops: &mut Hops, mut members: Vec<(u32, u32)>) -> Outcome {
+    members.sort_unstable();
+    members.dedup_by(|next, kept| {
+        next.0 == kept.0 && {
+            kept.1 += next.1;
+            true
+        }
+    });
+    if let [(id, _)] = members[..] {
+        hops.hold_id(id);
+        return Outcome::Id(id);
+    }
+    let common = members.iter().fold(0, |g, m| gcd(g, m.1));
+    members.iter_mut().for_each(|m| m.1 /= common);
+    Outcome::Id(hops.hold(HopKey::Group(members.into())))
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,120 @@
+//! The routes of tables local and main, of one family, and which of them counts.
+//!
+//! The rules are the kernel's: table local is asked before table main, whatever the prefix lengths; in a table the
+//! longest prefix wins, and among routes to one prefix the lowest metric whose next hops are not all dead. A route
+//! without a living next hop is passed over, so a less specific one may win.
+
+use super::bits::Bits;
+use std::collections::BTreeMap;
+
+/// Which table, in the order they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    Local,
+    Main,
+}
+
+/// What names a route. Sorted by prefix first, so that a prefix's routes, and the prefixes under it, are neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key<A> {
+    pub addr: A,
+    pub len: u8,
+    pub rank: Rank,
+    pub metric: u32,
+}
+
+/// What there is to know about a route: 8 bytes, for there may be a million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rec {
+    /// What it says ([`super::sets`]).
+    pub set: u32,
+    /// Who made it.
+    pub protocol: u8,
+    /// False when every next hop is dead, and for `throw` in table local, which leads on to table main.
+    pub usable: bool,
+}
+
+/// One family's routes.
+pub(super) struct Rib<A> {
+    routes: BTreeMap<Key<A>, Rec>,
+    /// Routes of table main by prefix length: what a longest match must try.
+    main: [u32; 129],
+    /// Routes of table local by prefix length, host routes left out: they hide what main has beneath them.
+    wide: [u32; 129],
+}
+
+impl<A: Bits> Rib<A> {
+    pub fn new() -> Self {
+        Self { routes: BTreeMap::new(), main: [0; 129], wide: [0; 129] }
+    }
+
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Key<A>, &Rec)> {
+        self.routes.iter()
+    }
+
+    /// Adds or replaces; the record it had.
+    pub fn insert(&mut self, key: Key<A>, rec: Rec) -> Option<Rec> {
+        let old = self.routes.insert(key, rec);
+        if old.is_none() {
+            self.count(key, 1);
+        }
+        old
+    }
+
+    pub fn remove(&mut self, key: Key<A>) -> Option<Rec> {
+        let old = self.routes.remove(&key);
+        if old.is_some() {
+            self.count(key, u32::MAX);
+        }
+        old
+    }
+
+    fn count(&mut self, key: Key<A>, by: u32) {
+        let counts = match key.rank {
+            Rank::Main => &mut self.main,
+            Rank::Local if key.len == A::MAX => return,
+            Rank::Local => &mut self.wide,
+        };
+        let n = &mut counts[usize::from(key.len)];
+        *n = n.wrapping_add(by);
+    }
+
+    /// The usable route of lowest metric to exactly this prefix in one table.
+    fn best(&self, addr: A, len: u8, rank: Rank) -> Option<(Key<A>, Rec)> {
+        let (low, high) = (Key { addr, len, rank, metric: 0 }, Key { addr, len, rank, metric: u32::MAX });
+        self.routes.range(low..=high).find(|(_, r)| r.usable).map(|(k, r)| (*k, *r))
+    }
+
+    /// The route that decides at exactly this prefix; none when there is none, or when table local hides it.
+    pub fn winner(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
+        self.best(addr, len, Rank::Local).or_else(|| {
+            let found = self.best(addr, len, Rank::Main)?;
+            self.hidden(addr, len).is_none().then_some(found)
+        })
+    }
+
+    /// The longest usable prefix of table local that covers this one (or is it), host routes left out.
+    fn hidden(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
+        let lens = (0..=len).rev().filter(|l| self.wide[usize::from(*l)] > 0);
+        lens.map(|l| (addr.first(l), l)).find_map(|(a, l)| self.best(a, l, Rank::Local))
+    }
+
+    /// The route that decides for `addr` when its own host route is left out.
+    pub fn covering(&self, addr: A) -> Option<(Key<A>, Rec)> {
+        self.hidden(addr, A::MAX - 1).or_else(|| {
+            let lens = (0..A::MAX).rev().filter(|l| self.main[usize::from(*l)] > 0);
+            lens.map(|l| (addr.first(l), l)).find_map(|(a, l)| self.best(a, l, Rank::Main))
+        })
+    }
+
+    /// Every route whose prefix lies in this one, itself included.
+    pub fn under(&self, addr: A, len: u8) -> impl Iterator<Item = (&Key<A>, &Rec)> {
+        let low = Key { addr, len, rank: Rank::Local, metric: 0 };
+        let high = Key { addr: addr.last(len), len: A::MAX, rank: Rank::Main, metric: u32::MAX };
+        self.routes.range(low..=high)
+    }
+}

@@ -1,0 +1,121 @@
+//! What routes say, kept once: half a million routes by the same gateway share one record.
+
+use bywash_route::model::{NextHop, Route, RouteKind};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a set comes to under the ports of the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// To be worked out.
+    Stale,
+    /// This next-hop id, which the set holds.
+    Id(u32),
+    /// The link of this next hop itself: the id depends on the prefix too.
+    OnLink(u32),
+}
+
+/// A route without its prefix, metric and maker.
+pub(super) struct Set {
+    pub kind: RouteKind,
+    pub mtu: Option<u32>,
+    pub source: Option<IpAddr>,
+    pub hops: Arc<[NextHop]>,
+    pub outcome: Outcome,
+    refs: u32,
+    hash: u64,
+}
+
+impl Set {
+    fn says(&self, r: &Route) -> bool {
+        self.kind == r.kind && self.mtu == r.mtu && self.source == r.source && self.hops == r.next_hops
+    }
+}
+
+/// All sets, by number.
+#[derive(Default)]
+pub(super) struct Sets {
+    sets: Vec<Option<Set>>,
+    free: Vec<u32>,
+    by_hash: HashMap<u64, Vec<u32>>,
+    hasher: RandomState,
+    /// The one asked for last: routes come in runs.
+    last: u32,
+}
+
+impl Sets {
+    pub fn len(&self) -> usize {
+        self.sets.len() - self.free.len()
+    }
+
+    pub fn get(&self, id: u32) -> &Set {
+        self.sets[id as usize].as_ref().expect("a set that a route holds")
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> &mut Set {
+        self.sets[id as usize].as_mut().expect("a set that a route holds")
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = u32> + use<> {
+        let living: Vec<u32> = (0u32..).zip(&self.sets).filter(|(_, s)| s.is_some()).map(|(n, _)| n).collect();
+        living.into_iter()
+    }
+
+    /// The set that says what `route` does; the caller holds it until [`Sets::release`].
+    pub fn hold(&mut self, route: &Route) -> u32 {
+        let last = self.sets.get_mut(self.last as usize).and_then(Option::as_mut);
+        if let Some(set) = last.filter(|s| s.says(route)) {
+            set.refs += 1;
+            return self.last;
+        }
+        let mut h = self.hasher.build_hasher();
+        (route.kind, route.mtu, route.source, &route.next_hops[..]).hash(&mut h);
+        let hash = h.finish();
+        let same = self.by_hash.entry(hash).or_default();
+        let known = same.iter().copied().find(|id| self.sets[*id as usize].as_ref().is_some_and(|s| s.says(route)));
+        self.last = match known {
+            Some(id) => {
+                self.get_mut(id).refs += 1;
+                id
+            }
+            None => {
+                let id = self.free.pop().unwrap_or_else(|| {
+                    self.sets.push(None);
+                    self.sets.len() as u32 - 1
+                });
+                same.push(id);
+                self.sets[id as usize] = Some(Set {
+                    kind: route.kind,
+                    mtu: route.mtu,
+                    source: route.source,
+                    hops: route.next_hops.clone(),
+                    outcome: Outcome::Stale,
+                    refs: 1,
+                    hash,
+                });
+                id
+            }
+        };
+        self.last
+    }
+
+    /// Ends a hold. When it was the last, what the set came to, for the caller to let go of.
+    pub fn release(&mut self, id: u32) -> Option<Outcome> {
+        let set = self.get_mut(id);
+        set.refs -= 1;
+        if set.refs > 0 {
+            return None;
+        }
+        let set = self.sets[id as usize].take()?;
+        self.free.push(id);
+        if let Some(same) = self.by_hash.get_mut(&set.hash) {
+            same.retain(|n| *n != id);
+            if same.is_empty() {
+                self.by_hash.remove(&set.hash);
+            }
+        }
+        Some(set.outcome)
+    }
+}

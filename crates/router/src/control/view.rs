@@ -1,0 +1,279 @@
+//! What `show` asks the control side.
+
+use super::bits::{Bits, net};
+use super::hops::{Adjacency, KERNEL, Way};
+use super::neighbours::Reach;
+use super::rib::{Key, Rank, Rec, Rib};
+use super::sets::Outcome;
+use super::{Control, LOCAL_TABLE, MAIN};
+use bywash_engine::PortId;
+use bywash_route::model::{Mac, NeighbourState, NextHop, Prefix, RouteKind};
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// Whether a route is used, or why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouteStatus {
+    /// Packets are forwarded by it, or answered as it says.
+    Installed,
+    /// It wins, but packets are left to the kernel: a way out is no port, or is a link's own among several.
+    Kernel,
+    /// Another route to the prefix has a lower metric.
+    Metric,
+    /// All its next hops are dead.
+    Dead,
+    /// Table local decides for its prefix.
+    Hidden,
+    /// It is in a table that is not used.
+    OtherTable,
+}
+
+/// How things stand with a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HopState {
+    /// The gateway is resolved.
+    Forward,
+    /// The gateway is not resolved.
+    Pending,
+    /// The gateway does not answer.
+    Failed,
+    /// The destination itself is on the link.
+    Glean,
+    /// The kernel says it cannot be used.
+    Dead,
+    /// The link is down, or has no carrier.
+    LinkDown,
+    /// The interface is not a port.
+    Kernel,
+}
+
+/// A next hop of a route.
+#[derive(Clone, Debug, Serialize)]
+pub struct HopView {
+    /// Interface.
+    pub index: u32,
+    /// Its name, when known.
+    pub dev: Option<String>,
+    /// The port it is.
+    pub port: Option<PortId>,
+    /// Neighbour to send to.
+    pub via: Option<IpAddr>,
+    /// Share of flows.
+    pub weight: u16,
+    /// How things stand.
+    pub state: HopState,
+}
+
+/// A route.
+#[derive(Clone, Debug, Serialize)]
+pub struct RouteView {
+    /// Destination.
+    pub prefix: Prefix,
+    /// Table.
+    pub table: u32,
+    /// Metric.
+    pub metric: u32,
+    /// Who made it (rtm_protocol).
+    pub protocol: u8,
+    /// What it does.
+    pub kind: RouteKind,
+    /// Ways out.
+    pub next_hops: Vec<HopView>,
+    /// Its own MTU, in bytes.
+    pub mtu: Option<u32>,
+    /// Preferred source.
+    pub source: Option<IpAddr>,
+    /// Whether it is used.
+    pub status: RouteStatus,
+}
+
+/// A neighbour.
+#[derive(Clone, Debug, Serialize)]
+pub struct NeighbourView {
+    /// Its address.
+    pub addr: IpAddr,
+    /// Interface.
+    pub index: u32,
+    /// The interface's name, when known.
+    pub dev: Option<String>,
+    /// The port it is behind.
+    pub port: Option<PortId>,
+    /// Link-layer address.
+    pub mac: Option<Mac>,
+    /// State, as the kernel has it.
+    pub state: NeighbourState,
+    /// Packets to it have an entry of their own.
+    pub installed: bool,
+}
+
+/// A port.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortView {
+    /// Its number.
+    pub id: PortId,
+    /// Name in the config.
+    pub name: String,
+    /// Kernel index; 0 while the interface is gone.
+    pub index: u32,
+    /// Name the interface has now, when it has been heard of.
+    pub dev: Option<String>,
+    /// MAC address.
+    pub mac: Option<Mac>,
+    /// MTU, in bytes.
+    pub mtu: Option<u32>,
+    /// Up, with carrier.
+    pub running: bool,
+    /// Addresses, with the lengths of their subnets' prefixes.
+    pub addresses: Vec<Prefix>,
+}
+
+/// Sizes and counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ControlStats {
+    /// IPv4 routes of tables local and main.
+    pub routes4: usize,
+    /// IPv6 routes of tables local and main.
+    pub routes6: usize,
+    /// Routes of other tables: not used.
+    pub routes_other: usize,
+    /// Neighbours.
+    pub neighbours: usize,
+    /// Next-hop ids in use, groups included.
+    pub entries: usize,
+    /// Groups.
+    pub groups: usize,
+    /// Different things that routes say.
+    pub sets: usize,
+    /// Publications since the first.
+    pub publishes: u64,
+    /// Changes taken in.
+    pub changes: u64,
+    /// Bytes of the IPv4 FIB.
+    pub fib4_bytes: usize,
+    /// Bytes of the IPv6 FIB.
+    pub fib6_bytes: usize,
+}
+
+impl Control {
+    /// All routes: table local and main of IPv4, then of IPv6, then the other tables.
+    pub fn routes(&self) -> impl Iterator<Item = RouteView> {
+        let v4 = self.rib4.iter().map(|(k, r)| self.ranked(&self.rib4, *k, *r));
+        let v6 = self.rib6.iter().map(|(k, r)| self.ranked(&self.rib6, *k, *r));
+        let others = self.others.iter();
+        let others = others.map(|(&(t, p, m), r)| self.route_view(p, t, m, *r, RouteStatus::OtherTable));
+        v4.chain(v6).chain(others)
+    }
+
+    fn ranked<A: Bits>(&self, rib: &Rib<A>, key: Key<A>, rec: Rec) -> RouteView {
+        let status = match rib.winner(key.addr, key.len) {
+            Some((winner, _)) if winner == key => match self.sets.get(rec.set).outcome {
+                Outcome::Id(KERNEL) => RouteStatus::Kernel,
+                _ => RouteStatus::Installed,
+            },
+            _ if !rec.usable => RouteStatus::Dead,
+            Some((winner, _)) if winner.rank == key.rank => RouteStatus::Metric,
+            _ => RouteStatus::Hidden,
+        };
+        let table = match key.rank {
+            Rank::Local => LOCAL_TABLE,
+            Rank::Main => MAIN,
+        };
+        self.route_view(Prefix { addr: key.addr.into(), len: key.len }, table, key.metric, rec, status)
+    }
+
+    fn route_view(&self, prefix: Prefix, table: u32, metric: u32, rec: Rec, status: RouteStatus) -> RouteView {
+        let set = self.sets.get(rec.set);
+        RouteView {
+            prefix,
+            table,
+            metric,
+            protocol: rec.protocol,
+            kind: set.kind,
+            next_hops: set.hops.iter().map(|h| self.hop_view(h)).collect(),
+            mtu: set.mtu,
+            source: set.source,
+            status,
+        }
+    }
+
+    fn hop_view(&self, hop: &NextHop) -> HopView {
+        let port = self.links.port_of(hop.index);
+        let state = match hop.gateway {
+            _ if !hop.alive => HopState::Dead,
+            _ if port.is_none() => HopState::Kernel,
+            _ if !self.links.running(hop.index) => HopState::LinkDown,
+            None => HopState::Glean,
+            Some(gateway) => match self.neighbours.reach(hop.index, gateway) {
+                Reach::Usable(_) => HopState::Forward,
+                Reach::Failed => HopState::Failed,
+                Reach::Unknown => HopState::Pending,
+            },
+        };
+        HopView { index: hop.index, dev: self.dev(hop.index), port, via: hop.gateway, weight: hop.weight, state }
+    }
+
+    fn dev(&self, index: u32) -> Option<String> {
+        self.links.get(index).map(|l| l.name.clone())
+    }
+
+    /// All neighbours, by address.
+    pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> {
+        self.neighbours.iter().map(|(addr, index, known)| {
+            let way = Way::Via(addr);
+            let own = |a: &Adjacency| (a.index, a.way) == (index, way);
+            NeighbourView {
+                addr,
+                index,
+                dev: self.dev(index),
+                port: self.links.port_of(index),
+                mac: known.mac,
+                state: known.state,
+                installed: self.at(addr).and_then(|id| self.hops.adjacency(id)).is_some_and(own),
+            }
+        })
+    }
+
+    /// The id at an address's own prefix.
+    fn at(&self, addr: IpAddr) -> Option<u32> {
+        match addr {
+            IpAddr::V4(a) => self.fib4.get(net(a, 32)),
+            IpAddr::V6(a) => self.fib6.get(net(a, 128)),
+        }
+    }
+
+    /// All ports, by number.
+    pub fn ports(&self) -> impl Iterator<Item = PortView> {
+        self.links.ports().iter().map(|bound| {
+            let link = self.links.get(bound.index);
+            PortView {
+                id: bound.spec.id,
+                name: bound.spec.name.clone(),
+                index: bound.index,
+                dev: link.map(|l| l.name.clone()),
+                mac: link.and_then(|l| l.mac),
+                mtu: link.map(|l| l.mtu),
+                running: self.links.running(bound.index),
+                addresses: self.links.addresses(bound.index).collect(),
+            }
+        })
+    }
+
+    /// Sizes and counts.
+    pub fn stats(&self) -> ControlStats {
+        ControlStats {
+            routes4: self.rib4.len(),
+            routes6: self.rib6.len(),
+            routes_other: self.others.len(),
+            neighbours: self.neighbours.len(),
+            entries: self.hops.living(),
+            groups: self.hops.group_count(),
+            sets: self.sets.len(),
+            publishes: self.generation - 1,
+            changes: self.changes,
+            fib4_bytes: self.fib4.reader().bytes(),
+            fib6_bytes: self.fib6.reader().bytes(),
+        }
+    }
+}

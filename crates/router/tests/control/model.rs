@@ -1,0 +1,181 @@
+//! The naive twin: keeps what was reported and works every answer out from the whole of it.
+
+use crate::world::{Got, mask, share};
+use bywash_route::model::{Address, Change, Link, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+#[derive(Default)]
+pub struct Model {
+    pub links: BTreeMap<u32, Link>,
+    pub addresses: BTreeMap<u32, Vec<Address>>,
+    pub routes: Vec<Route>,
+    pub neighbours: BTreeMap<(u32, IpAddr), (NeighbourState, Option<[u8; 6]>)>,
+    /// Name and index of each port.
+    pub ports: Vec<(String, u32)>,
+}
+
+impl Model {
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Link(l) => {
+                self.links.insert(l.index, l.clone());
+            }
+            Change::LinkGone { index } => {
+                self.links.remove(index);
+                self.addresses.remove(index);
+                self.neighbours.retain(|(i, _), _| i != index);
+                self.ports.iter_mut().filter(|p| p.1 == *index).for_each(|p| p.1 = 0);
+            }
+            Change::Address(a) => {
+                let list = self.addresses.entry(a.index).or_default();
+                match list.iter_mut().find(|b| (b.addr, b.len) == (a.addr, a.len)) {
+                    Some(b) => *b = a.clone(),
+                    None => list.push(a.clone()),
+                }
+            }
+            Change::AddressGone { index, addr, len } => {
+                self.addresses.entry(*index).or_default().retain(|a| (a.addr, a.len) != (*addr, *len));
+            }
+            Change::Route(r) => {
+                self.routes.retain(|o| (o.table, o.prefix, o.metric) != (r.table, r.prefix, r.metric));
+                self.routes.push(r.clone());
+            }
+            Change::RouteGone { table, prefix, metric } => {
+                self.routes.retain(|o| (o.table, o.prefix, o.metric) != (*table, *prefix, *metric));
+            }
+            Change::Neighbour(n) => {
+                self.neighbours.insert((n.index, n.addr), (n.state, n.mac));
+            }
+            Change::NeighbourGone { index, addr } => {
+                self.neighbours.remove(&(*index, *addr));
+            }
+            Change::Synced => {}
+        }
+        for n in 0..self.ports.len() {
+            if self.ports[n].1 == 0
+                && let Some(l) = self.links.values().find(|l| l.name == self.ports[n].0 && self.port(l.index).is_none())
+            {
+                self.ports[n].1 = l.index;
+            }
+        }
+    }
+
+    fn port(&self, index: u32) -> Option<u16> {
+        self.ports.iter().position(|p| p.1 == index).map(|n| n as u16)
+    }
+
+    fn running(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|l| l.up && l.carrier)
+    }
+
+    /// The route that decides among those that `fits` lets through: table local first, longest, lowest metric.
+    fn decides(&self, fits: impl Fn(&Route) -> bool) -> Option<&Route> {
+        let usable = |r: &&Route| match r.kind {
+            RouteKind::Unicast => r.next_hops.iter().any(|h| h.alive),
+            RouteKind::Throw => r.table == 254,
+            _ => true,
+        };
+        let of = |table| {
+            let routes = self.routes.iter().filter(move |r| r.table == table).filter(usable).filter(|r| fits(r));
+            routes.max_by_key(|r| (r.prefix.len, std::cmp::Reverse(r.metric)))
+        };
+        of(255).or_else(|| of(254))
+    }
+
+    /// Every prefix that is the kernel's own, loopback left out.
+    pub fn local(&self) -> BTreeSet<Prefix> {
+        let prefixes: BTreeSet<Prefix> = self.routes.iter().map(|r| r.prefix).collect();
+        let own = |p: &Prefix| {
+            self.decides(|r| r.prefix.len <= p.len && mask_as(p.addr, r.prefix) == Some(r.prefix))
+                .is_some_and(|r| r.prefix == *p && r.kind == RouteKind::Local)
+        };
+        prefixes.into_iter().filter(|p| own(p) && !p.addr.is_loopback()).collect()
+    }
+
+    pub fn get(&self, addr: IpAddr) -> Got {
+        let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {
+            return Got::Verdict("no-route");
+        };
+        match r.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Local => return Got::Verdict("local"),
+            RouteKind::Blackhole => return Got::Verdict("blackhole"),
+            RouteKind::Unreachable => return Got::Verdict("unreachable"),
+            RouteKind::Prohibit => return Got::Verdict("prohibit"),
+            RouteKind::Throw => return Got::Verdict("no-route"),
+        }
+        let alive: Vec<&NextHop> = r.next_hops.iter().filter(|h| h.alive).collect();
+        if let [hop] = alive[..] {
+            return self.hop(r, hop, addr);
+        }
+        if alive.iter().any(|h| h.gateway.is_none() && self.port(h.index).is_some()) {
+            return Got::Verdict("kernel");
+        }
+        let members = |only_running: bool| -> Vec<(Got, usize)> {
+            let kept = alive.iter().filter(|h| !only_running || self.port(h.index).is_none() || self.running(h.index));
+            kept.map(|h| (self.hop(r, h, addr), usize::from(h.weight))).collect()
+        };
+        let ways: BTreeSet<_> = alive.iter().map(|h| self.port(h.index).map(|_| (h.index, h.gateway))).collect();
+        if ways.len() == 1 {
+            return self.hop(r, alive[0], addr);
+        }
+        match members(true) {
+            none if none.is_empty() => share(members(false)),
+            some => share(some),
+        }
+    }
+
+    fn hop(&self, r: &Route, hop: &NextHop, addr: IpAddr) -> Got {
+        let (Some(port), Some(link)) = (self.port(hop.index), self.links.get(&hop.index)) else {
+            return Got::Verdict("kernel");
+        };
+        let whole = if addr.is_ipv4() { 32 } else { 128 };
+        let known = |a: IpAddr| match self.neighbours.get(&(hop.index, a)) {
+            Some((NeighbourState::Reachable | NeighbourState::Stale, Some(mac))) => ("forward", *mac),
+            Some((NeighbourState::Failed, _)) => ("failed", [0; 6]),
+            _ => ("pending", [0; 6]),
+        };
+        let gateway = hop.gateway.or_else(|| {
+            let own = known(addr).0 != "pending" && !is_special(addr);
+            (own || r.prefix.len == whole).then_some(addr)
+        });
+        let (mut kind, mut to) = gateway.map_or(("glean", [0; 6]), known);
+        if !self.running(hop.index) {
+            (kind, to) = ("failed", [0; 6]);
+        }
+        let near = gateway.or_else(|| r.source.is_none().then_some(r.prefix.addr));
+        let source4 = match r.source {
+            Some(IpAddr::V4(s)) => Some(s),
+            _ => self.source(hop.index, near, true).and_then(|a| if let IpAddr::V4(a) = a { Some(a) } else { None }),
+        };
+        let source6 = match r.source {
+            Some(IpAddr::V6(s)) => Some(s),
+            _ => self.source(hop.index, near, false).and_then(|a| if let IpAddr::V6(a) = a { Some(a) } else { None }),
+        };
+        let mtu = r.mtu.map_or(link.mtu, |m| m.min(link.mtu));
+        let from = link.mac.unwrap_or_default();
+        Got::Out { kind, port, index: hop.index, gateway, to, from, mtu, source4, source6 }
+    }
+
+    pub fn source(&self, index: u32, near: Option<IpAddr>, v4: bool) -> Option<IpAddr> {
+        let all = |i: u32| self.addresses.get(&i).into_iter().flatten().filter(move |a| a.addr.is_ipv4() == v4);
+        let good = |a: &&Address| !a.secondary && !a.link_scope;
+        let subnet = |a: &&Address| near.is_some_and(|n| mask_as(n, mask(a.addr, a.len)) == Some(mask(a.addr, a.len)));
+        let elsewhere = || self.addresses.keys().flat_map(|i| all(*i)).find(good);
+        let found = all(index).filter(good).find(subnet).or_else(|| all(index).find(good)).or_else(elsewhere);
+        found.or_else(|| all(index).next()).map(|a| a.addr)
+    }
+}
+
+/// `addr` cut to the length of `p`; none when it is of the other family.
+fn mask_as(addr: IpAddr, p: Prefix) -> Option<Prefix> {
+    (addr.is_ipv4() == p.addr.is_ipv4()).then(|| mask(addr, p.len))
+}
+
+fn is_special(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(a) => a.is_multicast() || a.is_broadcast(),
+        IpAddr::V6(a) => a.is_multicast() || a.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,207 @@
+//! Random histories in a small address space: after every batch each address gets what the naive twin says.
+
+use crate::model::Model;
+use crate::world::{Got, World, a_link, mask};
+use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Sixteen addresses of each family, a few next to them, and one far away.
+fn space() -> impl Iterator<Item = IpAddr> {
+    (0..20u8).chain([200]).flat_map(|n| [v4(n), v6(n)]).chain([
+        IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)),
+        IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1)),
+        "2001:db8::1".parse().unwrap(),
+        "fe80::2".parse().unwrap(),
+    ])
+}
+
+fn v4(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
+}
+
+fn v6(n: u8) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into()))
+}
+
+fn any_addr() -> impl Strategy<Value = IpAddr> {
+    (0..16u8, any::<bool>()).prop_map(|(n, four)| if four { v4(n) } else { v6(n) })
+}
+
+fn any_prefix() -> impl Strategy<Value = Prefix> {
+    (any_addr(), prop_oneof![1 => 0..=0u8, 1 => 4..=24u8, 5 => 27..=31u8, 3 => 32..=32u8])
+        .prop_map(|(addr, len)| mask(addr, if addr.is_ipv4() || len < 24 { len } else { len + 96 }))
+}
+
+fn any_index() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => Just(1), 4 => Just(2), 1 => Just(3), 1 => Just(4)]
+}
+
+fn any_hop() -> impl Strategy<Value = NextHop> {
+    let gateway = prop_oneof![1 => Just(None), 2 => any_addr().prop_map(Some)];
+    (any_index(), gateway, 1..=4u16, prop_oneof![6 => Just(true), 1 => Just(false)])
+        .prop_map(|(index, gateway, weight, alive)| NextHop { index, gateway, weight, alive })
+}
+
+fn any_kind() -> impl Strategy<Value = RouteKind> {
+    prop_oneof![
+        12 => Just(RouteKind::Unicast),
+        2 => Just(RouteKind::Local),
+        1 => Just(RouteKind::Blackhole),
+        1 => Just(RouteKind::Unreachable),
+        1 => Just(RouteKind::Prohibit),
+        1 => Just(RouteKind::Throw),
+    ]
+}
+
+fn any_table() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => Just(254u32), 2 => Just(255), 1 => Just(100)]
+}
+
+fn any_route() -> impl Strategy<Value = Route> {
+    // A family the gateway does not match is fine (RFC 5549), and the model does not care which way round.
+    let hops = prop_oneof![3 => prop::collection::vec(any_hop(), 1..=1), 1 => prop::collection::vec(any_hop(), 0..=3)];
+    let more = (prop::option::weighted(0.2, 1000..1002u32), prop::option::weighted(0.3, any_addr()));
+    (any_table(), any_prefix(), any_kind(), 0..3u32, hops, more).prop_map(
+        |(table, prefix, kind, metric, hops, more)| {
+            let next_hops = if kind == RouteKind::Unicast { hops } else { Vec::new() }.into_iter().collect();
+            Route { table, prefix, kind, metric, next_hops, mtu: more.0, source: more.1, protocol: 4 }
+        },
+    )
+}
+
+fn any_link() -> impl Strategy<Value = Change> {
+    let state = (prop_oneof![4 => Just(true), 1 => Just(false)], prop_oneof![4 => Just(true), 1 => Just(false)]);
+    (any_index(), 0..2u8, prop_oneof![4 => Just(1500u32), 1 => Just(1001)], state, 0..8u8).prop_map(
+        |(index, mac, mtu, (up, carrier), other)| {
+            // Index 4 is the second life of p0; now and then something else takes a name.
+            let name = if other == 0 { "y" } else { ["", "p0", "p1", "x", "p0"][index as usize] };
+            let mut link = a_link(index, name);
+            link.mac.as_mut().unwrap()[4] = mac;
+            Change::Link(bywash_route::model::Link { mtu, up, carrier, ..link })
+        },
+    )
+}
+
+fn any_neighbour() -> impl Strategy<Value = Change> {
+    let state = prop_oneof![
+        3 => Just(NeighbourState::Reachable),
+        1 => Just(NeighbourState::Stale),
+        1 => Just(NeighbourState::Incomplete),
+        1 => Just(NeighbourState::Failed)
+    ];
+    let addr = prop_oneof![20 => any_addr(), 1 => Just("fe80::2".parse().unwrap())];
+    (any_index(), addr, state, 1..3u8).prop_map(|(index, addr, state, mac)| {
+        let has = matches!(state, NeighbourState::Reachable | NeighbourState::Stale);
+        Change::Neighbour(Neighbour { index, addr, mac: has.then_some([2, 0, 0, 0, mac, index as u8]), state })
+    })
+}
+
+fn any_address() -> impl Strategy<Value = Change> {
+    (any_index(), any_addr(), 27..=30u8, 0..6u8).prop_map(|(index, addr, len, flags)| {
+        let len = if addr.is_ipv4() { len } else { len + 96 };
+        Change::Address(Address { index, addr, len, secondary: flags == 0, link_scope: flags == 1 })
+    })
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let gone = |index: u32, addr: IpAddr, len: u8| {
+        let len = if addr.is_ipv4() { len } else { len + 96 };
+        Change::AddressGone { index, addr, len }
+    };
+    prop_oneof![
+        10 => any_route().prop_map(Change::Route),
+        4 => (any_table(), any_prefix(), 0..3u32)
+            .prop_map(|(table, prefix, metric)| Change::RouteGone { table, prefix, metric }),
+        8 => any_neighbour(),
+        2 => (any_index(), any_addr()).prop_map(|(index, addr)| Change::NeighbourGone { index, addr }),
+        2 => any_link(),
+        1 => any_index().prop_map(|index| Change::LinkGone { index }),
+        2 => any_address(),
+        1 => (any_index(), any_addr(), 27..=30u8).prop_map(move |(i, a, l)| gone(i, a, l)),
+    ]
+}
+
+/// Removals aim at what is there: a random route is seldom met by a random removal.
+fn aim(change: Change, model: &Model, pick: usize) -> Change {
+    match change {
+        Change::RouteGone { .. } if !model.routes.is_empty() && !pick.is_multiple_of(4) => {
+            let r = &model.routes[pick % model.routes.len()];
+            Change::RouteGone { table: r.table, prefix: r.prefix, metric: r.metric }
+        }
+        Change::NeighbourGone { .. } if !model.neighbours.is_empty() => {
+            let (index, addr) = *model.neighbours.keys().nth(pick % model.neighbours.len()).unwrap();
+            Change::NeighbourGone { index, addr }
+        }
+        other => other,
+    }
+}
+
+fn check(world: &World, model: &Model, local: &BTreeSet<Prefix>, history: &[Change]) {
+    for addr in space() {
+        let (got, want) = (world.get(addr), model.get(addr));
+        assert_eq!(got, want, "{addr} after {history:#?}\nroutes {:#?}", model.routes);
+    }
+    assert_eq!(*local, model.local(), "local after {history:#?}");
+    world.with(|t| {
+        for (info, (name, index)) in t.ports.iter().zip(&model.ports) {
+            assert_eq!(info.index, *index, "{name}");
+            assert_eq!(info.mac, model.links.get(index).and_then(|l| l.mac).unwrap_or_default(), "{name}");
+            let source = |v4| model.source(*index, None, v4);
+            assert_eq!(info.source4.map(IpAddr::V4), source(true), "{name}");
+            assert_eq!(info.source6.map(IpAddr::V6), source(false), "{name}");
+        }
+    });
+}
+
+/// Removes everything: no id, set or FIB entry may stay behind.
+fn empty(world: &mut World, model: &Model) {
+    let routes = model.routes.iter();
+    let mut gone: Vec<Change> =
+        routes.map(|r| Change::RouteGone { table: r.table, prefix: r.prefix, metric: r.metric }).collect();
+    gone.extend((1..5).map(|index| Change::LinkGone { index }));
+    gone.extend(model.neighbours.keys().map(|&(index, addr)| Change::NeighbourGone { index, addr }));
+    world.apply(&gone);
+    // Groups let go of their members when they are freed themselves.
+    (0..3).for_each(|_| drop(world.apply(&[])));
+    let stats = world.control.stats();
+    assert_eq!((stats.routes4, stats.routes6, stats.routes_other), (0, 0, 0));
+    assert_eq!((stats.entries, stats.groups, stats.sets), (7, 0, 0), "left behind");
+    space().for_each(|a| assert_eq!(world.get(a), Got::Verdict("no-route")));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_address_goes_where_the_naive_twin_says(
+        batches in prop::collection::vec(prop::collection::vec((any_change(), any::<usize>()), 1..8), 1..20),
+        links in any::<bool>(),
+    ) {
+        let mut world = World::bare();
+        let mut model = Model { ports: vec![("p0".into(), 1), ("p1".into(), 2)], ..Model::default() };
+        let mut local = BTreeSet::new();
+        let first = [a_link(1, "p0"), a_link(2, "p1"), a_link(3, "x")].map(Change::Link).to_vec();
+        let mut history = Vec::new();
+        let start = if links { vec![first.into_iter().map(|c| (c, 0)).collect()] } else { Vec::new() };
+        for batch in start.into_iter().chain(batches) {
+            let mut changes: Vec<Change> = Vec::new();
+            for (change, pick) in batch {
+                changes.push(aim(change, &model, pick));
+                model.apply(changes.last().unwrap());
+            }
+            let applied = world.apply(&changes);
+            history.extend(changes);
+            for change in applied.local_changed {
+                let fresh = if change.added { local.insert(change.prefix) } else { local.remove(&change.prefix) };
+                prop_assert!(fresh, "{change:?} reported twice");
+            }
+            check(&world, &model, &local, &history);
+            for bound in &applied.ports_back {
+                prop_assert_eq!(model.ports[usize::from(bound.id.0)].1, bound.index);
+            }
+        }
+        empty(&mut world, &model);
+    }
+}

@@ -1,0 +1,296 @@
+//! One test per rule.
+
+use crate::world::*;
+use bywash_engine::PortId;
+use bywash_route::model::{Address, Change, NeighbourState, RouteKind};
+use bywash_router::control::{HopState, LocalChange, PortBack, RouteStatus};
+use bywash_router::tables::Kind;
+
+#[test]
+fn nothing_known_is_no_route() {
+    let w = World::bare();
+    assert_eq!(w.brief("192.0.2.1"), "no-route");
+    assert_eq!(w.brief("2001:db8::1"), "no-route");
+    w.with(|t| assert_eq!(t.entries[0].kind, Kind::NoRoute));
+}
+
+#[test]
+fn gateway_pending_then_forward_then_failed_under_one_id() {
+    let mut w = World::new();
+    w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.254").into()]);
+    let id = w.id("192.0.2.1");
+    assert_eq!(w.brief("192.0.2.1"), "pending dev 1 via 10.0.0.254 mac 0");
+    let applied = w.apply(&[neighbour(P0, "10.0.0.254", 7)]);
+    assert!(applied.published);
+    assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.254 mac 7");
+    w.apply(&[neighbour(P0, "10.0.0.254", 8)]);
+    assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.254 mac 8");
+    w.apply(&[neighbour(P0, "10.0.0.254", 0)]);
+    assert_eq!(w.brief("192.0.2.1"), "failed dev 1 via 10.0.0.254 mac 0");
+    w.apply(&[Change::NeighbourGone { index: P0, addr: "10.0.0.254".parse().unwrap() }]);
+    assert_eq!(w.brief("192.0.2.1"), "pending dev 1 via 10.0.0.254 mac 0");
+    assert_eq!(w.id("192.0.2.1"), id);
+}
+
+#[test]
+fn a_neighbour_of_a_connected_net_has_a_host_route() {
+    let mut w = World::new();
+    assert_eq!(w.brief("10.0.0.9"), "glean dev 1 mac 0");
+    w.apply(&[neighbour(P0, "10.0.0.9", 9), neighbour(P1, "10.0.0.8", 8), neighbour(P0, "fd00::9", 9)]);
+    assert_eq!(w.brief("10.0.0.9"), "forward dev 1 via 10.0.0.9 mac 9");
+    assert_eq!(w.brief("fd00::9"), "forward dev 1 via fd00::9 mac 9");
+    assert_eq!(w.brief("10.0.0.8"), "glean dev 1 mac 0", "its neighbour is on another link");
+    // A more specific route takes the neighbour away, and gives it back.
+    w.apply(&[route("10.0.0.8/29").via(P1, "10.0.1.7").into()]);
+    assert_eq!(w.brief("10.0.0.9"), "pending dev 2 via 10.0.1.7 mac 0");
+    w.apply(&[route("10.0.0.8/29").gone()]);
+    assert_eq!(w.brief("10.0.0.9"), "forward dev 1 via 10.0.0.9 mac 9");
+    // A route to the host itself wins.
+    w.apply(&[route("10.0.0.9/32").kind(RouteKind::Blackhole).into()]);
+    assert_eq!(w.brief("10.0.0.9"), "blackhole");
+    w.apply(&[route("10.0.0.9/32").gone(), Change::NeighbourGone { index: P0, addr: "10.0.0.9".parse().unwrap() }]);
+    assert_eq!(w.brief("10.0.0.9"), "glean dev 1 mac 0");
+}
+
+#[test]
+fn a_host_route_on_the_link_asks_for_the_host() {
+    let mut w = World::new();
+    w.apply(&[route("192.0.2.5/32").dev(P0).into()]);
+    assert_eq!(w.brief("192.0.2.5"), "pending dev 1 via 192.0.2.5 mac 0");
+    w.apply(&[neighbour(P0, "192.0.2.5", 5)]);
+    assert_eq!(w.brief("192.0.2.5"), "forward dev 1 via 192.0.2.5 mac 5");
+}
+
+#[test]
+fn verdicts_metrics_and_dead_next_hops() {
+    let mut w = World::new();
+    let kinds = [
+        (RouteKind::Blackhole, "blackhole"),
+        (RouteKind::Unreachable, "unreachable"),
+        (RouteKind::Prohibit, "prohibit"),
+        (RouteKind::Throw, "no-route"),
+    ];
+    w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.254").into()]);
+    for (kind, name) in kinds {
+        w.apply(&[route("198.51.100.0/24").kind(kind).metric(5).into()]);
+        assert_eq!(w.brief("198.51.100.1"), name);
+        assert_eq!(w.brief("198.51.101.1"), "pending dev 1 via 10.0.0.254 mac 0");
+    }
+    w.apply(&[route("198.51.100.0/24").via(P1, "10.0.1.9").metric(4).into()]);
+    assert_eq!(w.brief("198.51.100.1"), "pending dev 2 via 10.0.1.9 mac 0");
+    w.apply(&[route("198.51.100.0/24").dead(P1, "10.0.1.9").metric(4).into()]);
+    assert_eq!(w.brief("198.51.100.1"), "no-route", "the throw of metric 5");
+    w.apply(&[route("198.51.100.0/24").metric(5).gone()]);
+    assert_eq!(w.brief("198.51.100.1"), "pending dev 1 via 10.0.0.254 mac 0", "a dead route is passed over");
+}
+
+#[test]
+fn an_interface_that_is_no_port_is_the_kernels() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").via(OTHER, "10.9.9.9").into(), route("203.0.113.0/24").dev(77).into()]);
+    assert_eq!((w.brief("198.51.100.1"), w.brief("203.0.113.1")), ("kernel".into(), "kernel".into()));
+    let status = |p: &str| w.control.routes().find(|r| r.prefix == prefix(p)).unwrap().status;
+    assert_eq!(status("198.51.100.0/24"), RouteStatus::Kernel);
+}
+
+#[test]
+fn groups_share_by_weight_and_are_found_again() {
+    let mut w = World::new();
+    let ecmp = |p: &str| route(p).weighted(P0, "10.0.0.2", 4).weighted(P1, "10.0.1.2", 2);
+    w.apply(&[ecmp("198.51.100.0/24").into(), ecmp("203.0.113.0/24").into(), neighbour(P0, "10.0.0.2", 2)]);
+    assert_eq!(w.id("198.51.100.1"), w.id("203.0.113.1"));
+    let count = w.with(|t| t.entries[lookup(t, "203.0.113.1".parse().unwrap()) as usize].count);
+    assert_eq!(count, 3, "weights 4 and 2 are 2 and 1");
+    let Got::Group(members) = w.got("203.0.113.1") else { panic!("no group") };
+    assert_eq!(members.iter().map(|m| m.1).sum::<usize>(), 3);
+    // In another order it is the same group; twice the same way out is no group.
+    w.apply(&[route("192.0.2.0/24").weighted(P1, "10.0.1.2", 1).weighted(P0, "10.0.0.2", 2).into()]);
+    assert_eq!(w.id("192.0.2.1"), w.id("203.0.113.1"));
+    w.apply(&[route("192.0.2.0/24").via(P0, "10.0.0.2").via(P0, "10.0.0.2").into()]);
+    assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.2 mac 2");
+    // A dead member is left out, and a link that goes down takes its member with it, under the same id.
+    let id = w.id("203.0.113.1");
+    let mut down = a_link(P1, "p1");
+    down.carrier = false;
+    w.apply(&[Change::Link(down)]);
+    assert_eq!((w.id("203.0.113.1"), w.brief("203.0.113.1")), (id, "group of 1".into()));
+    w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.2").dead(P1, "10.0.1.2").into()]);
+    assert_eq!(w.brief("203.0.113.1"), "forward dev 1 via 10.0.0.2 mac 2");
+}
+
+#[test]
+fn heavy_weights_fit_in_256_buckets() {
+    let mut w = World::new();
+    w.apply(&[route("0.0.0.0/0").weighted(P0, "10.0.0.2", 256).weighted(P1, "10.0.1.2", 255).into()]);
+    let Got::Group(members) = w.got("192.0.2.1") else { panic!("no group") };
+    assert_eq!(members.len(), 2);
+    assert!(members.iter().all(|m| (100..=128).contains(&m.1)), "{members:?}");
+    let many = (0..300).fold(route("0.0.0.0/0"), |r, n| r.via(P0, &format!("10.0.{}.{}", n / 100, n % 100 + 2)));
+    w.apply(&[many.into()]);
+    let Got::Group(members) = w.got("192.0.2.1") else { panic!("no group") };
+    assert_eq!(members.len(), 256);
+}
+
+#[test]
+fn a_route_of_several_links_own_is_the_kernels() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").dev(P0).dev(P1).into()]);
+    assert_eq!(w.brief("198.51.100.1"), "kernel");
+}
+
+#[test]
+fn ipv4_by_an_ipv6_gateway() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").via(P0, "fd00::2").into(), neighbour(P0, "fd00::2", 2)]);
+    assert_eq!(w.brief("198.51.100.1"), "forward dev 1 via fd00::2 mac 2");
+    let Got::Out { source4, source6, .. } = w.got("198.51.100.1") else { panic!() };
+    assert_eq!((source4, source6), (Some("10.0.0.1".parse().unwrap()), Some("fd00::1".parse().unwrap())));
+}
+
+#[test]
+fn mtu_is_the_smaller_of_link_and_route() {
+    let mut w = World::new();
+    w.apply(&[
+        route("198.51.100.0/24").via(P0, "10.0.0.2").mtu(1400).into(),
+        route("203.0.113.0/24").via(P0, "10.0.0.2").mtu(9000).into(),
+    ]);
+    let mtu = |w: &World, a: &str| match w.got(a) {
+        Got::Out { mtu, .. } => mtu,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((mtu(&w, "198.51.100.1"), mtu(&w, "203.0.113.1")), (1400, 1500));
+    let mut small = a_link(P0, "p0");
+    small.mtu = 1280;
+    let applied = w.apply(&[Change::Link(small)]);
+    assert_eq!(applied.ports_changed, [PortId(0)]);
+    assert_eq!((mtu(&w, "198.51.100.1"), mtu(&w, "203.0.113.1")), (1280, 1280));
+}
+
+#[test]
+fn a_link_that_is_down_fails_and_comes_back_under_the_same_id() {
+    let mut w = World::new();
+    w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.254").into(), neighbour(P0, "10.0.0.254", 7)]);
+    let id = w.id("192.0.2.1");
+    let mut down = a_link(P0, "p0");
+    down.up = false;
+    w.apply(&[Change::Link(down)]);
+    assert_eq!(w.brief("192.0.2.1"), "failed dev 1 via 10.0.0.254 mac 0");
+    let hop = w.control.routes().find(|r| r.prefix.len == 0).unwrap().next_hops[0].state;
+    assert_eq!(hop, HopState::LinkDown);
+    w.apply(&[link(P0, "p0")]);
+    assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.254 mac 7");
+    assert_eq!(w.id("192.0.2.1"), id);
+}
+
+#[test]
+fn sources_of_errors() {
+    let mut w = World::new();
+    let secondary =
+        Address { index: P0, addr: "10.0.0.77".parse().unwrap(), len: 24, secondary: true, link_scope: false };
+    w.apply(&[Change::Address(secondary), address(P0, "172.16.0.1", 16), address(P0, "fe80::1", 64)]);
+    w.apply(&[
+        route("198.51.100.0/24").via(P0, "172.16.3.3").into(),
+        route("203.0.113.0/24").via(P0, "10.0.0.3").source("10.0.0.77").into(),
+        route("192.0.2.0/24").via(P0, "192.168.1.1").into(),
+        route("2001:db8::/32").via(P0, "fe80::2").into(),
+    ]);
+    let source = |a: &str| match w.got(a) {
+        Got::Out { source4, .. } => source4.unwrap().to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(source("198.51.100.1"), "172.16.0.1", "the subnet of the gateway");
+    assert_eq!(source("203.0.113.1"), "10.0.0.77", "the route's own");
+    assert_eq!(source("192.0.2.1"), "10.0.0.1", "the first");
+    let Got::Out { source6, .. } = w.got("2001:db8::1") else { panic!() };
+    assert_eq!(source6, Some("fd00::1".parse().unwrap()), "global, though the gateway is link-local");
+}
+
+#[test]
+fn local_addresses_are_reported_loopback_is_not() {
+    let mut w = World::bare();
+    let applied = w.apply(&[
+        route("127.0.0.0/8").local().into(),
+        route("::1/128").local().into(),
+        route("10.0.0.1/32").local().into(),
+        route("fd00::1/128").local().into(),
+    ]);
+    let added = |p: &str, added| LocalChange { prefix: prefix(p), added };
+    assert_eq!(applied.local_changed, [added("10.0.0.1/32", true), added("fd00::1/128", true)]);
+    assert_eq!(w.brief("127.1.2.3"), "local");
+    // Said again with another source it is still local, and not news.
+    let again = w.apply(&[route("10.0.0.1/32").local().source("10.0.0.1").into()]);
+    assert!(again.local_changed.is_empty() && !again.published);
+    let gone = w.apply(&[route("10.0.0.1/32").local().gone()]);
+    assert_eq!(gone.local_changed, [added("10.0.0.1/32", false)]);
+}
+
+#[test]
+fn table_local_hides_what_main_has_beneath() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.8/29").via(P0, "10.0.0.2").into()]);
+    w.apply(&[route("198.51.100.0/24").local().into()]);
+    assert_eq!(w.brief("198.51.100.9"), "local");
+    let status = w.control.routes().find(|r| r.prefix == prefix("198.51.100.8/29")).unwrap().status;
+    assert_eq!(status, RouteStatus::Hidden);
+    w.apply(&[route("198.51.100.0/24").local().gone()]);
+    assert_eq!(w.brief("198.51.100.9"), "pending dev 1 via 10.0.0.2 mac 0");
+}
+
+#[test]
+fn other_tables_are_listed_and_not_used() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").via(P0, "10.0.0.2").table(100).into()]);
+    assert_eq!((w.brief("198.51.100.1"), w.control.stats().routes_other), ("no-route".into(), 1));
+    let status = w.control.routes().find(|r| r.table == 100).unwrap().status;
+    assert_eq!(status, RouteStatus::OtherTable);
+}
+
+#[test]
+fn a_port_goes_and_comes_back_under_its_name() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").via(P0, "10.0.0.2").into(), neighbour(P0, "10.0.0.2", 2)]);
+    let applied = w.apply(&[Change::LinkGone { index: P0 }]);
+    assert_eq!((applied.ports_gone, applied.ports_changed), (vec![PortId(0)], vec![PortId(0)]));
+    assert_eq!(w.brief("198.51.100.1"), "kernel");
+    w.with(|t| assert_eq!(t.ports[0].index, 0));
+    let applied = w.apply(&[link(9, "p0")]);
+    assert_eq!(applied.ports_back, [PortBack { id: PortId(0), index: 9 }]);
+    w.apply(&[route("198.51.100.0/24").via(9, "10.0.0.2").into(), neighbour(9, "10.0.0.2", 3)]);
+    assert_eq!(w.brief("198.51.100.1"), "forward dev 9 via 10.0.0.2 mac 3");
+    w.with(|t| assert_eq!((t.ports[0].index, t.ports[0].mac[5]), (9, 9)));
+    // A port keeps its interface when that is renamed.
+    let renamed = w.apply(&[link(9, "elsewhere")]);
+    assert!(renamed.ports_back.is_empty() && renamed.ports_gone.is_empty());
+    assert_eq!(w.brief("198.51.100.1"), "forward dev 9 via 10.0.0.2 mac 3");
+}
+
+#[test]
+fn nothing_is_published_for_known_next_hops_or_states_alike() {
+    let mut w = World::new();
+    w.apply(&[route("198.51.100.0/24").via(P0, "10.0.0.2").into(), neighbour(P0, "10.0.0.2", 2)]);
+    let before = w.control.stats().publishes;
+    let applied = w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.2").into(), route("198.51.100.0/24").gone()]);
+    assert!(!applied.published);
+    let mut stale = neighbour(P0, "10.0.0.2", 2);
+    if let Change::Neighbour(n) = &mut stale {
+        n.state = NeighbourState::Stale;
+    }
+    assert!(!w.apply(&[stale, link(P0, "p0"), address(P0, "10.0.0.1", 24)]).published);
+    assert_eq!(w.control.stats().publishes, before);
+    let shown = w.control.neighbours().find(|n| n.addr.to_string() == "10.0.0.2").unwrap();
+    assert_eq!((shown.state, shown.installed), (NeighbourState::Stale, true));
+}
+
+#[test]
+fn a_batch_is_published_once() {
+    let mut w = World::new();
+    let before = w.control.stats().publishes;
+    let batch: Vec<Change> = (2..100)
+        .flat_map(|n| {
+            let via = route(&format!("198.51.{n}.0/24")).via(P0, &format!("10.0.0.{n}"));
+            [via.into(), neighbour(P0, &format!("10.0.0.{n}"), n)]
+        })
+        .collect();
+    w.apply(&batch);
+    assert_eq!(w.control.stats().publishes, before + 1);
+}

@@ -1,0 +1,288 @@
+//! A control side under test, and short ways to say what the kernel reports.
+
+use bywash_engine::PortId;
+use bywash_route::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_router::control::{Applied, Control, PortSpec};
+use bywash_router::tables::{Cold, Entry, Kind, Tables};
+use bywash_sync::Qsbr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Indices of the interfaces most tests have: two ports and one that is none.
+pub const P0: u32 = 1;
+pub const P1: u32 = 2;
+pub const OTHER: u32 = 3;
+
+/// What becomes of a packet, with all that a stage would read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Got {
+    Verdict(&'static str),
+    Out {
+        kind: &'static str,
+        port: u16,
+        index: u32,
+        gateway: Option<IpAddr>,
+        to: Mac,
+        from: Mac,
+        mtu: u32,
+        source4: Option<Ipv4Addr>,
+        source6: Option<Ipv6Addr>,
+    },
+    /// Members with their share of the buckets, without a common divisor.
+    Group(Vec<(Got, usize)>),
+}
+
+pub struct World {
+    pub domain: Qsbr,
+    pub control: Control,
+}
+
+impl World {
+    /// Two ports, `p0` and `p1`, whose links have not been reported yet.
+    pub fn bare() -> Self {
+        let domain = Qsbr::new();
+        let spec =
+            |id, index, name: &str| PortSpec { id: PortId(id), index, name: name.into(), partial_checksums: false };
+        let control = Control::new(&domain, vec![spec(0, P0, "p0"), spec(1, P1, "p1")]).unwrap();
+        Self { domain, control }
+    }
+
+    /// The same with links up, 10.0.0.1/24 and fd00::1/64 on `p0`, 10.0.1.1/24 and fd01::1/64 on `p1`.
+    pub fn new() -> Self {
+        let mut w = Self::bare();
+        w.apply(&[link(P0, "p0"), link(P1, "p1"), link(OTHER, "x")]);
+        for (index, v4, v6) in [(P0, "10.0.0.1", "fd00::1"), (P1, "10.0.1.1", "fd01::1")] {
+            w.apply(&[address(index, v4, 24), address(index, v6, 64)]);
+            w.apply(&[route(&format!("{v4}/32")).local(), route(&format!("{v6}/128")).local()].map(R::into));
+            let connected = [route(&format!("{v4}/24")).dev(index).source(v4), route(&format!("{v6}/64")).dev(index)];
+            w.apply(&connected.map(R::into));
+        }
+        w
+    }
+
+    pub fn apply(&mut self, changes: &[Change]) -> Applied {
+        self.control.apply(changes)
+    }
+
+    pub fn with<T>(&self, f: impl FnOnce(&Tables) -> T) -> T {
+        let reader = self.domain.register();
+        f(self.control.tables().load(&reader))
+    }
+
+    pub fn id(&self, addr: &str) -> u32 {
+        self.with(|t| lookup(t, addr.parse().unwrap()))
+    }
+
+    pub fn got(&self, addr: &str) -> Got {
+        self.get(addr.parse().unwrap())
+    }
+
+    pub fn get(&self, addr: IpAddr) -> Got {
+        self.with(|t| got(t, lookup(t, addr)))
+    }
+
+    /// Kind, gateway and destination MAC's last byte: enough for most tests.
+    pub fn brief(&self, addr: &str) -> String {
+        match self.got(addr) {
+            Got::Verdict(kind) => kind.into(),
+            Got::Out { kind, index, gateway, to, .. } => {
+                let via = gateway.map(|g| format!(" via {g}")).unwrap_or_default();
+                format!("{kind} dev {index}{via} mac {}", to[5])
+            }
+            Got::Group(members) => format!("group of {}", members.len()),
+        }
+    }
+}
+
+pub fn lookup(t: &Tables, addr: IpAddr) -> u32 {
+    match addr {
+        IpAddr::V4(a) => t.fib4.lookup(a.to_bits()),
+        IpAddr::V6(a) => t.fib6.lookup(a.to_bits()),
+    }
+}
+
+/// What `id` says. Panics when it, or a member, is out of range.
+pub fn got(t: &Tables, id: u32) -> Got {
+    let (entry, cold): (&Entry, &Cold) = (&t.entries[id as usize], &t.cold[id as usize]);
+    let name = kind_name(entry.kind);
+    match entry.kind {
+        Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed => Got::Out {
+            kind: name,
+            port: entry.port.0,
+            index: cold.index,
+            gateway: cold.gateway,
+            to: entry.macs[..6].try_into().unwrap(),
+            from: entry.macs[6..].try_into().unwrap(),
+            mtu: entry.mtu,
+            source4: cold.source4,
+            source6: cold.source6,
+        },
+        Kind::Group => {
+            assert!((1..=256).contains(&entry.count));
+            let ids = &t.buckets[entry.first as usize..][..entry.count as usize];
+            share(ids.iter().map(|id| (got(t, *id), 1)).collect())
+        }
+        _ => Got::Verdict(name),
+    }
+}
+
+/// A group of members with weights, equal members merged.
+pub fn share(mut members: Vec<(Got, usize)>) -> Got {
+    members.sort();
+    members.dedup_by(|next, kept| {
+        next.0 == kept.0 && {
+            kept.1 += next.1;
+            true
+        }
+    });
+    let common = members.iter().fold(0, |a, m| gcd(a, m.1));
+    members.iter_mut().for_each(|m| m.1 /= common);
+    Got::Group(members)
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+pub fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::NoRoute => "no-route",
+        Kind::Forward => "forward",
+        Kind::Glean => "glean",
+        Kind::Pending => "pending",
+        Kind::Failed => "failed",
+        Kind::Group => "group",
+        Kind::Blackhole => "blackhole",
+        Kind::Unreachable => "unreachable",
+        Kind::Prohibit => "prohibit",
+        Kind::Local => "local",
+        Kind::Kernel => "kernel",
+    }
+}
+
+pub fn a_link(index: u32, name: &str) -> Link {
+    Link {
+        index,
+        name: name.into(),
+        mac: Some([2, 0, 0, 0, 0xff, index as u8]),
+        mtu: 1500,
+        up: true,
+        carrier: true,
+        kind: "veth".into(),
+        parent: None,
+        vlan: None,
+        master: None,
+        rx_queues: 1,
+    }
+}
+
+pub fn link(index: u32, name: &str) -> Change {
+    Change::Link(a_link(index, name))
+}
+
+pub fn address(index: u32, addr: &str, len: u8) -> Change {
+    let link_scope = addr.starts_with("fe80:");
+    Change::Address(Address { index, addr: addr.parse().unwrap(), len, secondary: false, link_scope })
+}
+
+/// A usable neighbour whose MAC ends in `mac`; 0: it failed.
+pub fn neighbour(index: u32, addr: &str, mac: u8) -> Change {
+    let (mac, state) = match mac {
+        0 => (None, NeighbourState::Failed),
+        n => (Some([2, 0, 0, 0, 0, n]), NeighbourState::Reachable),
+    };
+    Change::Neighbour(Neighbour { index, addr: addr.parse().unwrap(), mac, state })
+}
+
+pub fn prefix(text: &str) -> Prefix {
+    let (addr, len) = text.split_once('/').unwrap();
+    mask(addr.parse().unwrap(), len.parse().unwrap())
+}
+
+pub fn mask(addr: IpAddr, len: u8) -> Prefix {
+    let addr = match addr {
+        IpAddr::V4(a) => IpAddr::V4((a.to_bits() & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)).into()),
+        IpAddr::V6(a) => IpAddr::V6((a.to_bits() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()),
+    };
+    Prefix { addr, len }
+}
+
+/// A route being described.
+pub struct R(pub Route);
+
+pub fn route(to: &str) -> R {
+    R(Route {
+        table: 254,
+        prefix: prefix(to),
+        kind: RouteKind::Unicast,
+        metric: 0,
+        next_hops: [].into(),
+        mtu: None,
+        source: None,
+        protocol: 4,
+    })
+}
+
+impl R {
+    fn hop(mut self, hop: NextHop) -> Self {
+        let mut hops = self.0.next_hops.to_vec();
+        hops.push(hop);
+        self.0.next_hops = hops.into();
+        self
+    }
+
+    pub fn dev(self, index: u32) -> Self {
+        self.hop(NextHop { index, gateway: None, weight: 1, alive: true })
+    }
+
+    pub fn via(self, index: u32, gateway: &str) -> Self {
+        self.weighted(index, gateway, 1)
+    }
+
+    pub fn weighted(self, index: u32, gateway: &str, weight: u16) -> Self {
+        self.hop(NextHop { index, gateway: Some(gateway.parse().unwrap()), weight, alive: true })
+    }
+
+    pub fn dead(self, index: u32, gateway: &str) -> Self {
+        self.hop(NextHop { index, gateway: Some(gateway.parse().unwrap()), weight: 1, alive: false })
+    }
+
+    pub fn kind(mut self, kind: RouteKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    pub fn local(mut self) -> Self {
+        (self.0.kind, self.0.table) = (RouteKind::Local, 255);
+        self
+    }
+
+    pub fn table(mut self, table: u32) -> Self {
+        self.0.table = table;
+        self
+    }
+
+    pub fn metric(mut self, metric: u32) -> Self {
+        self.0.metric = metric;
+        self
+    }
+
+    pub fn mtu(mut self, mtu: u32) -> Self {
+        self.0.mtu = Some(mtu);
+        self
+    }
+
+    pub fn source(mut self, source: &str) -> Self {
+        self.0.source = Some(source.parse().unwrap());
+        self
+    }
+
+    pub fn gone(self) -> Change {
+        Change::RouteGone { table: self.0.table, prefix: self.0.prefix, metric: self.0.metric }
+    }
+}
+
+impl From<R> for Change {
+    fn from(r: R) -> Self {
+        Change::Route(r.0)
+    }
+}
