@@ -1,0 +1,204 @@
+//! Addresses as the tables see them: bit strings of 32 or 128 bits, in host order, most significant bit first.
+
+use crate::model;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bits one trie level takes: 64 slots, so that a level's bitmap is one machine word.
+pub(crate) const STRIDE: u8 = 6;
+/// Depth in bits of the directly indexed root: 2^18 words of 32 bits are 1 MiB, which a 1.25 MiB L2 holds.
+pub(crate) const ROOT: u8 = 18;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u32 {}
+    impl Sealed for u128 {}
+}
+
+/// An address family's integer: `u32` for IPv4, `u128` for IPv6, both in host order.
+pub trait Addr: sealed::Sealed + Copy + Eq + Ord + fmt::Debug + Send + Sync + 'static {
+    /// Width in bits.
+    const BITS: u8;
+    /// Depth from which chains of single children are skipped. Above it every level is a bitmap, which is what
+    /// the vector kernels want; below it sparse routes (host routes) would cost a chain of blocks each.
+    #[doc(hidden)]
+    const SKIP_FROM: u8;
+    /// Words the key and length of a skip take.
+    #[doc(hidden)]
+    const SKIP_WORDS: usize;
+    /// All bits zero.
+    const ZERO: Self;
+
+    /// The six bits at `depth`; bits beyond the end are zero. `depth < BITS`.
+    #[doc(hidden)]
+    fn slot(self, depth: u8) -> usize;
+    /// The bit at `at < BITS`.
+    #[doc(hidden)]
+    fn bit(self, at: u8) -> usize;
+    /// Only the first `len` bits.
+    #[doc(hidden)]
+    fn mask(self, len: u8) -> Self;
+    /// The first `len` bits of `self`, the others of `host`. `self`'s are zero there.
+    #[doc(hidden)]
+    fn join(self, host: Self, len: u8) -> Self;
+    /// How many leading bits `self` and `other` share.
+    #[doc(hidden)]
+    fn common(self, other: Self) -> u8;
+    /// The first 18 bits.
+    #[doc(hidden)]
+    fn root(self) -> usize;
+    /// The address whose first `len` bits are `bits`.
+    #[doc(hidden)]
+    fn from_top(bits: usize, len: u8) -> Self;
+    /// A skip's key and length as words.
+    #[doc(hidden)]
+    fn pack(self, len: u8) -> [u64; 3];
+    /// Inverse of `pack`.
+    #[doc(hidden)]
+    fn unpack(words: [u64; 3]) -> (Self, u8);
+    /// As a `std::net` address.
+    fn to_ip(self) -> IpAddr;
+}
+
+macro_rules! common_methods {
+    ($t:ty) => {
+        const ZERO: Self = 0;
+        #[inline(always)]
+        fn slot(self, depth: u8) -> usize {
+            ((self << depth) >> (<$t>::BITS - STRIDE as u32)) as usize
+        }
+        #[inline(always)]
+        fn bit(self, at: u8) -> usize {
+            ((self >> (<$t>::BITS - 1 - at as u32)) & 1) as usize
+        }
+        #[inline(always)]
+        fn mask(self, len: u8) -> Self {
+            if len == 0 { 0 } else { self & (<$t>::MAX << (<$t>::BITS - len as u32)) }
+        }
+        fn join(self, host: Self, len: u8) -> Self {
+            self | (host ^ host.mask(len))
+        }
+        #[inline(always)]
+        fn common(self, other: Self) -> u8 {
+            (self ^ other).leading_zeros() as u8
+        }
+        #[inline(always)]
+        fn root(self) -> usize {
+            (self >> (<$t>::BITS - ROOT as u32)) as usize
+        }
+        fn from_top(bits: usize, len: u8) -> Self {
+            if len == 0 { 0 } else { (bits as $t) << (<$t>::BITS - len as u32) }
+        }
+    };
+}
+
+impl Addr for u32 {
+    const BITS: u8 = 32;
+    const SKIP_FROM: u8 = 24;
+    const SKIP_WORDS: usize = 1;
+    common_methods!(u32);
+
+    #[inline]
+    fn pack(self, len: u8) -> [u64; 3] {
+        [u64::from(self) << 32 | u64::from(len), 0, 0]
+    }
+    #[inline]
+    fn unpack(w: [u64; 3]) -> (Self, u8) {
+        ((w[0] >> 32) as u32, w[0] as u8)
+    }
+    fn to_ip(self) -> IpAddr {
+        Ipv4Addr::from_bits(self).into()
+    }
+}
+
+impl Addr for u128 {
+    const BITS: u8 = 128;
+    const SKIP_FROM: u8 = 48;
+    const SKIP_WORDS: usize = 3;
+    common_methods!(u128);
+
+    #[inline]
+    fn pack(self, len: u8) -> [u64; 3] {
+        [(self >> 64) as u64, self as u64, u64::from(len)]
+    }
+    #[inline]
+    fn unpack(w: [u64; 3]) -> (Self, u8) {
+        (u128::from(w[0]) << 64 | u128::from(w[1]), w[2] as u8)
+    }
+    fn to_ip(self) -> IpAddr {
+        Ipv6Addr::from_bits(self).into()
+    }
+}
+
+/// A prefix of one family: host bits are zero and the length is within the family's width, by construction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Net<A: Addr> {
+    addr: A,
+    len: u8,
+}
+
+/// An IPv4 prefix.
+pub type Net4 = Net<u32>;
+/// An IPv6 prefix.
+pub type Net6 = Net<u128>;
+
+impl<A: Addr> Net<A> {
+    /// The prefix of `addr` with `len` bits; host bits are dropped. None when `len` exceeds the family's width.
+    pub fn new(addr: A, len: u8) -> Option<Self> {
+        (len <= A::BITS).then(|| Self { addr: addr.mask(len), len })
+    }
+
+    /// First address.
+    pub fn addr(self) -> A {
+        self.addr
+    }
+
+    /// Length in bits.
+    #[expect(clippy::len_without_is_empty, reason = "the length of a prefix, not of a collection")]
+    pub fn len(self) -> u8 {
+        self.len
+    }
+
+    /// Whether `addr` is in it.
+    pub fn contains(self, addr: A) -> bool {
+        self.addr.common(addr) >= self.len
+    }
+}
+
+impl<A: Addr> fmt::Display for Net<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr.to_ip(), self.len)
+    }
+}
+
+impl<A: Addr> fmt::Debug for Net<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<A: Addr> From<Net<A>> for model::Prefix {
+    fn from(n: Net<A>) -> Self {
+        Self { addr: n.addr.to_ip(), len: n.len }
+    }
+}
+
+impl Net4 {
+    /// From the model's prefix; none when it is of the other family or too long.
+    pub fn from_prefix(p: model::Prefix) -> Option<Self> {
+        match p.addr {
+            IpAddr::V4(a) => Self::new(a.to_bits(), p.len),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+impl Net6 {
+    /// From the model's prefix; none when it is of the other family or too long.
+    pub fn from_prefix(p: model::Prefix) -> Option<Self> {
+        match p.addr {
+            IpAddr::V6(a) => Self::new(a.to_bits(), p.len),
+            IpAddr::V4(_) => None,
+        }
+    }
+}

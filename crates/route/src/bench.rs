@@ -1,0 +1,155 @@
+//! Measures the tables: cycles of a lookup, memory, build time, rate of changes.
+
+use crate::addr::{Addr, Net};
+use crate::fib::{BATCH, Kernel, NextHopId};
+use crate::synth::{self, Random, Rng};
+use crate::table::Table;
+use bywash_sync::Qsbr;
+use bywash_sync::clock::tsc;
+use std::io;
+use std::time::Instant;
+
+/// Addresses of a pass: 4 MiB of IPv4 ones, so that their own reading is a stream from beyond the L2.
+const ADDRESSES: usize = 1 << 20;
+/// Passes measured; their median is reported.
+const PASSES: usize = 11;
+/// Changes timed for the rate: pairs of a removal and an insertion.
+const CHANGES: usize = 100_000;
+
+/// Where the looked-up addresses come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Traffic {
+    /// Uniformly random: all of IPv4, or 2000::/3.
+    Uniform,
+    /// A random address under a random route: the hard case where routes are sparse.
+    Routes,
+}
+
+/// Where the routes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Spread {
+    /// The global table's lengths ([`synth::routes4`], [`synth::routes6`]).
+    Global,
+    /// Random host routes ([`synth::hosts`]).
+    Hosts,
+}
+
+/// What one benchmark found.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct LookupFigures {
+    /// 4 or 6.
+    pub family: u8,
+    /// Routes in the table.
+    pub routes: usize,
+    /// Their kind.
+    pub spread: Spread,
+    /// The addresses' kind.
+    pub traffic: Traffic,
+    /// Code that looked up.
+    #[serde(rename = "impl")]
+    pub kernel: Kernel,
+    /// Keys in a batch.
+    pub batch: usize,
+    /// Ticks of the time-stamp counter for one lookup: median of the passes.
+    pub cycles_per_lookup: f64,
+    /// The fastest pass: what the machine does when nobody else uses it.
+    pub cycles_per_lookup_min: f64,
+    /// Lookups that found a route, in hundredths.
+    pub hit_percent: f64,
+    /// Bytes of the forwarding table.
+    pub bytes: usize,
+    /// Bytes of the routes' own trie, which lookups do not touch.
+    pub rib_bytes: usize,
+    /// Milliseconds to build the table from a list of routes.
+    pub build_ms: f64,
+    /// Single changes (removals and insertions of random routes of the table) in a second.
+    pub update_per_s: f64,
+}
+
+/// Runs one benchmark: `routes` routes of `family` (4 or 6). `kernel` is the processor's best when none.
+/// Takes a few hundred milliseconds for 500,000 routes.
+///
+/// # Errors
+/// When `family` is neither, or memory is refused.
+pub fn bench_lookup(
+    family: u8,
+    routes: usize,
+    spread: Spread,
+    traffic: Traffic,
+    kernel: Option<Kernel>,
+) -> io::Result<LookupFigures> {
+    const SEED: u64 = 1;
+    match (family, spread) {
+        (4, Spread::Global) => run(4, synth::routes4(routes, SEED), spread, traffic, kernel),
+        (4, Spread::Hosts) => run(4, synth::hosts::<u32>(routes, SEED), spread, traffic, kernel),
+        (6, Spread::Global) => run(6, synth::routes6(routes, SEED), spread, traffic, kernel),
+        (6, Spread::Hosts) => run(6, synth::hosts::<u128>(routes, SEED), spread, traffic, kernel),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "family is 4 or 6")),
+    }
+}
+
+fn run<A: Addr + Random>(
+    family: u8,
+    routes: Vec<(Net<A>, NextHopId)>,
+    spread: Spread,
+    traffic: Traffic,
+    kernel: Option<Kernel>,
+) -> io::Result<LookupFigures> {
+    let domain = Qsbr::new();
+    let mut table = Table::<A>::new(&domain)?;
+    let start = Instant::now();
+    table.load(routes.iter().copied());
+    let build_ms = start.elapsed().as_secs_f64() * 1e3;
+    let fib = table.reader();
+    let bytes = fib.bytes();
+    let kernel = kernel.filter(|k| *k == Kernel::Scalar).unwrap_or(fib.kernel());
+
+    let addresses = match traffic {
+        Traffic::Uniform => synth::uniform::<A>(ADDRESSES, 2),
+        Traffic::Routes => synth::under(&routes, ADDRESSES, 2),
+    };
+    let mut out = [0; BATCH];
+    let mut hits = 0usize;
+    let mut passes: Vec<f64> = (0..=PASSES)
+        .map(|_| {
+            hits = 0;
+            let start = tsc();
+            for keys in addresses.chunks_exact(BATCH) {
+                fib.lookup_batch_with(kernel, keys, &mut out);
+                hits += out.iter().filter(|id| **id != 0).count();
+            }
+            (tsc() - start) as f64 / addresses.len() as f64
+        })
+        .skip(1)
+        .collect();
+    passes.sort_by(f64::total_cmp);
+
+    let mut rng = Rng::new(3);
+    let start = Instant::now();
+    let mut changes = 0;
+    while changes < CHANGES && !routes.is_empty() {
+        let (net, id) = routes[rng.below(routes.len() as u64) as usize];
+        table.remove(net);
+        table.insert(net, id);
+        changes += 2;
+    }
+    let update_per_s = changes as f64 / start.elapsed().as_secs_f64();
+
+    Ok(LookupFigures {
+        family,
+        routes: table.len(),
+        spread,
+        traffic,
+        kernel,
+        batch: BATCH,
+        cycles_per_lookup: passes[passes.len() / 2],
+        cycles_per_lookup_min: passes[0],
+        hit_percent: hits as f64 * 100.0 / addresses.len() as f64,
+        bytes,
+        rib_bytes: table.rib_bytes(),
+        build_ms,
+        update_per_s,
+    })
+}

@@ -1,0 +1,143 @@
+//! The memory a table lives in: one reservation of address space, made writable from the front as the table grows.
+//!
+//! Readers follow indices found in this memory. Whatever they find, an index is masked into the reservation, all
+//! of which is readable (untouched parts read as zero) and stays mapped while the region lives: a reader can get a
+//! wrong answer only by outstaying a grace period, and can never read outside.
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes made writable at a time: a huge page.
+const STEP: usize = 2 << 20;
+/// Room behind the last index for the largest node.
+const SLACK: usize = 4096;
+/// Most words a reference can name.
+const MOST: usize = 1 << 30;
+
+/// A reservation of 64-bit words.
+pub(crate) struct Region {
+    base: NonNull<AtomicU64>,
+    map: *mut std::ffi::c_void,
+    map_len: usize,
+    /// Words reserved, a power of two, minus one.
+    mask: usize,
+}
+
+// SAFETY: the mapping is owned, and all access to it is through atomics.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves address space: 8 GiB, or the most that a limit (RLIMIT_AS) leaves. Nothing is accounted until
+    /// [`Region::commit`].
+    pub fn new() -> io::Result<Self> {
+        let mut words = MOST;
+        loop {
+            match Self::reserve(words) {
+                Ok(r) => return Ok(r),
+                Err(_) if words > 1 << 20 => words /= 2,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn reserve(words: usize) -> io::Result<Self> {
+        let map_len = words * 8 + SLACK + STEP;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let map = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), map_len, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        };
+        let pad = map.align_offset(STEP);
+        // SAFETY: pad < STEP, inside the mapping; the result is not null.
+        let base = unsafe { NonNull::new_unchecked(map.byte_add(pad).cast::<AtomicU64>()) };
+        // SAFETY: the range is inside our own mapping. A kernel without huge pages refuses; 4 KiB pages serve too.
+        let _ = unsafe { madvise(base.as_ptr().cast(), words * 8, Advice::LinuxHugepage) };
+        Ok(Self { base, map, map_len, mask: words - 1 })
+    }
+
+    /// Makes words `0..words` writable, given that `0..from` are. The new limit, at least `words`.
+    pub fn commit(&self, from: usize, words: usize) -> io::Result<usize> {
+        let end = (words * 8).next_multiple_of(STEP);
+        if end > (self.mask + 1) * 8 {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if end > from * 8 {
+            // SAFETY: the range is inside our own mapping and only gains a permission.
+            unsafe {
+                let at = self.base.as_ptr().byte_add(from * 8).cast();
+                mprotect(at, end - from * 8, MprotectFlags::READ | MprotectFlags::WRITE)?;
+            }
+        }
+        Ok(end / 8)
+    }
+
+    /// Gives the memory of words `from..to` back to the system; they read as zero and stay writable.
+    pub fn discard(&self, from: usize, to: usize) {
+        let (from, to) = ((from * 8).next_multiple_of(STEP), to * 8);
+        if from < to {
+            // SAFETY: the range is inside our own private mapping, all access to which is atomic; the caller
+            // has no node left there.
+            let _ = unsafe { madvise(self.base.as_ptr().byte_add(from).cast(), to - from, Advice::LinuxDontNeed) };
+        }
+    }
+
+    /// Address of word 0, for the vector kernels.
+    #[inline(always)]
+    pub fn base(&self) -> *const AtomicU64 {
+        self.base.as_ptr()
+    }
+
+    /// Words reserved minus one.
+    #[inline(always)]
+    pub fn mask(&self) -> usize {
+        self.mask
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: masked into the reservation, which is mapped readable, aligned and lives as long as `self`.
+        unsafe { &*self.base.as_ptr().add(at & self.mask) }
+    }
+
+    /// Word `at`, modulo the reservation.
+    #[inline(always)]
+    pub fn load(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    /// Half-word `at`, modulo the reservation.
+    #[inline(always)]
+    pub fn load32(&self, at: usize) -> u32 {
+        (self.load(at >> 1) >> ((at & 1) * 32)) as u32
+    }
+
+    /// Stores word `at`, which must be committed (else the process faults). The writer's only.
+    pub fn store(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Release);
+    }
+
+    /// Stores half-word `at`; the other half is the writer's own, so that reading it back is no race.
+    pub fn store32(&self, at: usize, value: u32) {
+        let shift = (at & 1) * 32;
+        let old = self.word(at >> 1).load(Ordering::Relaxed);
+        self.store(at >> 1, old & !(0xffff_ffff << shift) | u64::from(value) << shift);
+    }
+
+    /// Asks for the cache line of word `at`.
+    #[inline(always)]
+    pub fn prefetch(&self, at: usize) {
+        let p: *const AtomicU64 = self.word(at);
+        // SAFETY: SSE is in the baseline; a prefetch never faults.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `reserve`; nothing borrows it any more.
+        let _ = unsafe { munmap(self.map, self.map_len) };
+    }
+}

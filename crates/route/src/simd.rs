@@ -1,0 +1,132 @@
+//! Batches by AVX-512: eight keys in a vector, level by level over up to eight vectors.
+//!
+//! The scalar twin is `Fib::scalar_chunk`; a test holds them against each other.
+
+use crate::addr::{Addr, ROOT, STRIDE};
+use crate::fib::{BATCH, Fib, INDEX, NODE, NextHopId, SKIP};
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+/// Keys in a vector.
+const LANES: usize = 8;
+/// Vectors in a chunk.
+const VECTORS: usize = BATCH / LANES;
+
+/// Whether this processor has what [`chunk`] needs.
+pub(crate) fn available() -> bool {
+    static HAVE: OnceLock<bool> = OnceLock::new();
+    *HAVE.get_or_init(|| {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vpopcntdq")
+    })
+}
+
+/// Looks up at most 64 keys. `out` is as long as `dst`.
+///
+/// # Panics
+/// When the processor lacks the instructions.
+#[inline]
+pub(crate) fn chunk<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
+    assert!(fib.kernel() == crate::fib::Kernel::Avx512 && dst.len() == out.len() && dst.len() <= BATCH);
+    // SAFETY: a Fib's kernel is Avx512 only where `available` found the instructions.
+    unsafe { chunk_avx512(fib, dst, out) }
+}
+
+/// The first 64 bits of eight keys, left-aligned.
+///
+/// # Safety
+/// `at` points to eight readable keys of type `A`.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512vpopcntdq")]
+#[inline]
+unsafe fn load<A: Addr>(at: *const A) -> __m512i {
+    // SAFETY: eight keys are readable; u32 or u128, as `Addr` is sealed. Unaligned loads.
+    unsafe {
+        if A::BITS == 32 {
+            _mm512_slli_epi64::<32>(_mm512_cvtepu32_epi64(_mm256_loadu_si256(at.cast())))
+        } else {
+            let (a, b) = (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(4).cast()));
+            _mm512_permutex2var_epi64(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b)
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the instructions; `dst.len() == out.len() <= 64`.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512vpopcntdq")]
+unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
+    let n = dst.len();
+    let vectors = n.div_ceil(LANES);
+    let mut tail = [A::ZERO; LANES];
+    let mut keys = [_mm512_setzero_si512(); VECTORS];
+    let mut refs = [_mm256_setzero_si256(); VECTORS];
+    for v in 0..vectors {
+        let from = v * LANES;
+        let at = if from + LANES <= n {
+            dst[from..].as_ptr()
+        } else {
+            tail[..n - from].copy_from_slice(&dst[from..]);
+            tail.as_ptr()
+        };
+        // SAFETY: eight keys either in `dst` or in `tail`.
+        keys[v] = unsafe { load(at) };
+    }
+
+    let base = fib.region.base();
+    let word = _mm512_set1_epi64((fib.region.mask() & INDEX as usize) as i64);
+    let low = _mm512_set1_epi64(63);
+    let kind = _mm256_set1_epi32((NODE | SKIP) as i32);
+    let node = _mm256_set1_epi32(NODE as i32);
+    for v in 0..vectors {
+        let at = _mm512_srli_epi64::<{ 64 - ROOT as u32 }>(keys[v]);
+        // SAFETY: 18 bits index the root of 2^18 references.
+        refs[v] = unsafe { _mm512_i64gather_epi32::<4>(at, base.cast()) };
+    }
+
+    // Levels whose six bits lie within a key's first 64.
+    let mut depth = ROOT;
+    while depth < A::BITS && depth <= 64 - STRIDE {
+        let shift = _mm_cvtsi32_si128(i32::from(64 - STRIDE - depth));
+        let mut any = 0;
+        for v in 0..vectors {
+            let r = refs[v];
+            let open = _mm256_cmpeq_epi32_mask(_mm256_and_si256(r, kind), node);
+            any |= open;
+            if open == 0 {
+                continue;
+            }
+            let at = _mm512_and_si512(_mm512_cvtepu32_epi64(r), word);
+            // SAFETY: masked into the region, all of which is readable.
+            let bitmap = unsafe { _mm512_mask_i64gather_epi64::<8>(_mm512_setzero_si512(), open, at, base.cast()) };
+            let left = _mm512_andnot_si512(_mm512_srl_epi64(keys[v], shift), low);
+            let rank = _mm512_popcnt_epi64(_mm512_sllv_epi64(bitmap, left));
+            let half = _mm512_add_epi64(_mm512_add_epi64(at, at), _mm512_add_epi64(rank, _mm512_set1_epi64(2)));
+            // SAFETY: at most 33 words past a masked index, which the region's slack covers.
+            refs[v] = unsafe { _mm512_mask_i64gather_epi32::<4>(r, open, half, base.cast()) };
+        }
+        if any == 0 {
+            break;
+        }
+        depth += STRIDE;
+    }
+
+    for v in 0..vectors {
+        let from = v * LANES;
+        let mut lanes = [0u32; LANES];
+        // SAFETY: eight u32 of room; AVX is implied by the function's features.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), refs[v]) };
+        let mut open = _mm256_movemask_ps(_mm256_castsi256_ps(refs[v]));
+        let room = LANES.min(n - from);
+        while open != 0 {
+            let i = open.trailing_zeros() as usize;
+            open &= open - 1;
+            if i < room {
+                // A skip holds its own depth; a bitmap node is open only after the last vector level.
+                let at = if lanes[i] & SKIP == 0 { depth } else { ROOT };
+                lanes[i] = fib.walk(lanes[i], dst[from + i], at);
+            }
+        }
+        out[from..from + room].copy_from_slice(&lanes[..room]);
+    }
+}
