@@ -1,2 +1,93 @@
-//! stub
-fn main() {}
+//! `bywash`: the program. Its command line, its configuration, the API of a running instance, and their assembly
+//! into a router.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod bench;
+mod cli;
+mod config;
+mod demo;
+mod error;
+mod log;
+mod man;
+mod privileges;
+mod run;
+mod show;
+
+use clap::Parser;
+use cli::{Cli, Command, ConfigCommand, RunArgs};
+use config::{Config, ConfigErrors, Draft, Host};
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    log::panic_hook();
+    match dispatch(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error::report(&error),
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    let default = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
+    log::init(cli.log.as_deref(), default)?;
+    match cli.command {
+        Command::Run(args) => {
+            let config = configure(&args)?;
+            privileges::check()?;
+            run::run(config)
+        }
+        Command::Show(args) => show::run(&args),
+        Command::Config(ConfigCommand::Check { file, elsewhere }) => {
+            let config = Draft::read(&file)?.finish((!elsewhere).then(Host::this).as_ref())?;
+            let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
+            Ok(writeln!(std::io::stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
+        }
+        Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
+        Command::Restore(args) => run::restore(args.json),
+        Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completion { shell } => man::completion(shell),
+        Command::Man { out: None } => man::print(),
+        Command::Man { out: Some(directory) } => man::write(&directory),
+        Command::Version => Ok(writeln!(std::io::stdout(), "bywash {}", env!("CARGO_PKG_VERSION"))?),
+    }
+}
+
+/// The file or the interfaces, then the options, then the checks.
+fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
+    let mut draft = match &args.config {
+        Some(file) => Draft::read(file)?,
+        None => Draft::interfaces(&args.interfaces),
+    };
+    if let Some(count) = &args.workers {
+        draft.set("workers.count", |config| config.workers.count = count.clone());
+    }
+    if let Some(cpus) = &args.cpus {
+        draft.set("workers.cpus", |config| {
+            config.workers.cpus = cpus.set().map_or(config::Auto::Auto, |list| config::Auto::Set(list.0.clone()));
+        });
+    }
+    if let Some(kind) = args.pool {
+        draft.set("pool.kind", |config| config.pool.kind = kind);
+    }
+    if let Some(frames) = &args.frames {
+        draft.set("pool.frames", |config| config.pool.frames = frames.clone());
+    }
+    if let Some(pages) = args.pages {
+        draft.set("pool.pages", |config| config.pool.pages = pages);
+    }
+    if let Some(zero_copy) = args.zero_copy {
+        draft.set("", |config| {
+            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.zero_copy = zero_copy);
+        });
+    }
+    if let Some(idle) = args.idle {
+        draft.set("workers.idle", |config| config.workers.idle = idle);
+    }
+    if let Some(socket) = &args.socket {
+        draft.set("api.socket", |config| config.api.socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone()));
+    }
+    draft.finish(Some(&Host::this()))
+}

@@ -1,0 +1,87 @@
+//! Asking a running instance: HTTP and JSON over a unix socket.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `config` | that topic |
+//! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
+//! | `POST /v1/audit` | every cell counted: where it is |
+//! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
+//!
+//! An error is `{"error", "hint"}` with a status from 400 on.
+
+mod serve;
+mod socket;
+
+pub use serve::serve;
+pub use socket::{Listener, group_id};
+
+use serde_json::Value;
+
+/// Where an instance listens unless told otherwise.
+pub const SOCKET: &str = "/run/bywash/bywash.sock";
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// `[{name, id, interface, kind, state, reason?, mac, mtu, mode, level, queues: [{queue, worker, ..}], counters:
+    /// {rx_packets, ..}, details: {..}}]`
+    Ports,
+    /// `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
+    /// cycles}], rx_burst_mean, ..}]`
+    Workers,
+    /// `{arena: {cells, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, held, missing}}`
+    Pools,
+    /// `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu, installed,
+    /// reason?}]`
+    Routes,
+    /// `[{addr, interface, port, mac, state}]`
+    Neighbours,
+    /// `{drops: [{port, reason, packets}], events: [{event, count}], xdp: [{port, verdict, packets}]}`
+    Drops,
+    /// The [`crate::config::Config`] in effect.
+    Config,
+    /// `{cells, free, cached, held, missing}`, counted now.
+    Audit,
+}
+
+impl Topic {
+    /// All that are read with GET, in the order `show all` has them.
+    pub const SHOWN: [Topic; 7] = [
+        Topic::Ports,
+        Topic::Workers,
+        Topic::Pools,
+        Topic::Routes,
+        Topic::Neighbours,
+        Topic::Drops,
+        Topic::Config,
+    ];
+
+    /// Its name in paths.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ports => "ports",
+            Self::Workers => "workers",
+            Self::Pools => "pools",
+            Self::Routes => "routes",
+            Self::Neighbours => "neighbours",
+            Self::Drops => "drops",
+            Self::Config => "config",
+            Self::Audit => "audit",
+        }
+    }
+
+    /// Whether it takes a filter.
+    pub fn filtered(self) -> bool {
+        matches!(self, Self::Routes | Self::Neighbours)
+    }
+}
+
+/// The running program, as the API sees it.
+///
+/// # Thread-safety
+/// Called by several threads at once, while workers run: counters and snapshots are read, nothing is waited for.
+pub trait Instance: Send + Sync {
+    /// The topic now, in the shape its documentation gives. `filter` is there only for topics that take one, and is
+    /// the client's: anything. An error is told to the client as a bad request.
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
+}

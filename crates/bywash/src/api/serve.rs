@@ -1,0 +1,161 @@
+//! Serving the API, within bounds: no client can hold more of the program than one of a few connections, for a few
+//! seconds.
+
+use super::{Instance, Listener, Topic};
+use anyhow::Context;
+use axum::extract::{Query, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Connections served at once; more wait in the socket's backlog.
+const CONNECTIONS: usize = 64;
+/// Threads that ask the instance: a large answer does not keep others waiting.
+const ASKING: usize = 4;
+/// Longest that a request's header may take to arrive.
+const HEADER: Duration = Duration::from_secs(2);
+/// Longest that a connection lasts, from accepting it to the last byte of the answer.
+const CONNECTION: Duration = Duration::from_secs(15);
+/// Bytes of a request's header.
+const HEADER_BYTES: usize = 16 << 10;
+
+type Shared = Arc<dyn Instance>;
+
+/// The API's thread. Dropped, it stops: the socket is gone when that returns.
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves `instance` at `listener`, on a thread of its own.
+pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<Server> {
+    listener.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(ASKING)
+        .thread_name("bywash-api-ask")
+        .build()
+        .context("cannot start the API")?;
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::Builder::new()
+        .name("bywash-api".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(&listener, routes(instance)) => {}
+                    // Also when the sender is gone.
+                    _ = stopped => {}
+                }
+            });
+            // The name goes first: whoever finds it finds somebody who answers.
+            drop(listener);
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        })
+        .context("cannot start the API's thread")?;
+    Ok(Server { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It only fails by panicking, which the hook has told.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: &Listener, routes: Router) {
+    let socket = match listener.socket.try_clone().and_then(UnixListener::from_std) {
+        Ok(socket) => socket,
+        Err(why) => {
+            tracing::error!("the API does not listen: {why}");
+            return;
+        }
+    };
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    // One request a connection: what bounds the connection bounds the request and its answer.
+    http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match socket.accept().await {
+            Ok((stream, _)) => {
+                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes.clone()));
+                tokio::spawn(async move {
+                    // A client that goes away or takes too long is not worth a word.
+                    let _ = tokio::time::timeout(CONNECTION, connection).await;
+                    drop(place);
+                });
+            }
+            Err(why) => {
+                // Out of descriptors, most likely: trying again at once would burn a CPU.
+                tracing::warn!("the API cannot accept: {why}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn routes(instance: Shared) -> Router {
+    let mut router = Router::new();
+    for topic in Topic::SHOWN {
+        let handler = move |State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>| {
+            show(instance, topic, query)
+        };
+        router = router.route(&format!("/v1/{}", topic.name()), get(handler));
+    }
+    let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
+    router
+        .route("/v1/audit", post(audit))
+        .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
+        .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
+        .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
+        .layer(from_fn(as_json))
+        .with_state(instance)
+}
+
+async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
+    let filter = query.remove("prefix").filter(|_| topic.filtered());
+    if let Some(key) = query.keys().next() {
+        let hint = if topic.filtered() { "only `prefix` can be given" } else { "nothing can be given" };
+        return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), hint);
+    }
+    // Written as text there as well: a million routes take a while.
+    let asked = tokio::task::spawn_blocking(move || {
+        instance.show(topic, filter.as_deref()).map(|value| value.to_string())
+    });
+    match asked.await {
+        Ok(Ok(text)) => ([("content-type", "application/json")], text).into_response(),
+        Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "the log says more; please report it"),
+    }
+}
+
+fn error(status: StatusCode, what: &str, hint: &str) -> Response {
+    (status, Json(json!({ "error": what, "hint": hint }))).into_response()
+}
+
+/// Errors of the framework itself (a wrong method, a query it cannot read) in the shape of ours.
+async fn as_json(request: Request, next: Next) -> Response {
+    let what = format!("{} {}", request.method(), request.uri().path());
+    let response = next.run(request).await;
+    let status = response.status();
+    let ours = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
+    if status.is_success() || ours {
+        return response;
+    }
+    let reason = status.canonical_reason().unwrap_or("failed");
+    error(status, &format!("{reason}: {what}"), "GET reads; only /v1/audit is POSTed to")
+}

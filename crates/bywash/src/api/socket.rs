@@ -1,0 +1,106 @@
+//! The unix socket: made so that only one instance has it, and removed again.
+
+use crate::config::ApiConfig;
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags};
+use std::fs::Permissions;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A listening socket with a name, which goes away with it.
+///
+/// Make it first thing: it is what tells a second instance that there is one.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode: the name may since be another instance's.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at `config.socket`, for root and `config.group`. A socket that nobody listens at any more is
+    /// replaced; one that somebody does listen at is an error that names the process.
+    pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
+        let path = config.socket.as_path();
+        let name = path.display();
+        let group = match &config.group {
+            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] group: make it"))?),
+            None => None,
+        };
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .with_context(|| format!("cannot make {} for the API's socket", directory.display()))?;
+        // Held while the name changes hands, against another instance that starts at this moment. It ends with
+        // the descriptor.
+        let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let _lock = lock.with_context(|| format!("cannot lock {}", directory.display()))?;
+        vacate(path)?;
+        // Under another name until its owner and mode are right: nobody connects before.
+        let mut early = path.as_os_str().to_os_string();
+        early.push(format!(".{}", std::process::id()));
+        let early = PathBuf::from(early);
+        // Left by a process that had our number and died in between.
+        let _ = std::fs::remove_file(&early);
+        let socket = UnixListener::bind(&early).with_context(|| format!("cannot listen at {name}"))?;
+        let rename = || -> std::io::Result<(u64, u64)> {
+            if let Some(group) = group {
+                rustix::fs::chown(&early, None, Some(group))?;
+            }
+            std::fs::set_permissions(&early, Permissions::from_mode(0o660))?;
+            let metadata = std::fs::metadata(&early)?;
+            std::fs::rename(&early, path)?;
+            Ok((metadata.dev(), metadata.ino()))
+        };
+        match rename() {
+            Ok(identity) => Ok(Self { socket, path: path.into(), identity }),
+            Err(why) => {
+                let _ = std::fs::remove_file(&early);
+                Err(why).with_context(|| format!("cannot listen at {name}"))
+            }
+        }
+    }
+}
+
+/// Makes sure that nobody listens at `path` and that what is there is a socket.
+fn vacate(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let name = path.display();
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        bail!("cannot listen at {name}: there is something else; move it, or give another --socket");
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => {
+            let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero());
+            let pid = pid.map_or_else(|_| String::new(), |pid| format!(", pid {pid}"));
+            bail!("bywash already runs{pid}, at {name}: stop it, or give this one another --socket")
+        }
+        Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(why) => Err(why).with_context(|| format!("cannot tell whether somebody listens at {name}")),
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A group's number, by its name in /etc/group or by the number itself.
+pub fn group_id(group: &str) -> Option<Gid> {
+    let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = known.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    named.or_else(|| group.parse().ok()).filter(|&id| id != u32::MAX).map(Gid::from_raw)
+}

@@ -1,0 +1,167 @@
+//! The arguments of `bywash bench`.
+
+use crate::config::{Pages, PoolKind};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchArgs {
+    /// One worker, the full router path: pcap replayed from memory, two ports, discard
+    Forward(ForwardArgs),
+    /// Longest-prefix match: cycles, bytes and build time
+    Lookup(LookupArgs),
+    /// Two workers joined by ports in memory
+    Pair(PairArgs),
+    /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
+    Veth(VethArgs),
+}
+
+const SECONDS: std::ops::RangeInclusive<u64> = 1..=3600;
+
+/// `bywash bench forward`
+#[derive(Debug, Args)]
+pub struct ForwardArgs {
+    /// Order in which buffers are used again
+    #[arg(long, value_name = "KIND", default_value = "stack")]
+    pub pool: PoolKind,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Buffers in the worker's cache in front of the pool; it would hide the pool's policy  [default: 0]
+    #[arg(long, value_name = "N", value_parser = cache)]
+    pub cache: Option<usize>,
+    /// IPv4 routes in the table
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = routes)]
+    pub routes: usize,
+    /// Flows in the traffic: as many destination addresses
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Read every byte of every packet on the way
+    #[arg(long)]
+    pub touch: bool,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// CPU to run on  [default: where the kernel puts it]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Replay this pcap on both ports instead of generated traffic
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Only write the traffic and the routes (port0.pcap, port1.pcap, routes_v4.txt as l3fwd reads them), and end
+    #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
+    pub write_pcap: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Family {
+    /// IPv4
+    #[value(name = "4")]
+    V4,
+    /// IPv6
+    #[value(name = "6")]
+    V6,
+}
+
+/// Which addresses are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LookupTraffic {
+    /// Uniformly random addresses: most routes are missed, caches as well
+    Uniform,
+    /// Addresses within the routes
+    Routed,
+}
+
+/// `bywash bench lookup`
+#[derive(Debug, Args)]
+pub struct LookupArgs {
+    /// IP version
+    #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
+    pub family: Family,
+    /// Routes in the table  [default: 500000 for IPv4, 200000 for IPv6]
+    #[arg(long, value_name = "N", value_parser = routes)]
+    pub routes: Option<usize>,
+    /// Which addresses are looked up
+    #[arg(long, value_name = "KIND", default_value = "uniform")]
+    pub traffic: LookupTraffic,
+    /// CPU to run on  [default: where the kernel puts it]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench pair`
+#[derive(Debug, Args)]
+pub struct PairArgs {
+    /// Order in which buffers are used again
+    #[arg(long, value_name = "KIND", default_value = "stack")]
+    pub pool: PoolKind,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench veth`
+#[derive(Debug, Args)]
+pub struct VethArgs {
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Do not measure the kernel
+    #[arg(long)]
+    pub ours_only: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn number(text: &str, range: std::ops::RangeInclusive<usize>, what: &str) -> Result<usize, String> {
+    let wanted = || format!("expected {what} from {} to {}", range.start(), range.end());
+    text.replace('_', "").parse().ok().filter(|n| range.contains(n)).ok_or_else(wanted)
+}
+
+fn frames(text: &str) -> Result<usize, String> {
+    number(text, crate::config::FRAMES, "buffers")
+}
+
+fn cache(text: &str) -> Result<usize, String> {
+    number(text, 0..=8192, "buffers")
+}
+
+fn routes(text: &str) -> Result<usize, String> {
+    number(text, 1..=4_000_000, "routes")
+}
+
+fn flows(text: &str) -> Result<usize, String> {
+    number(text, 1..=1 << 20, "flows")
+}
+
+/// 64: the least Ethernet has; 1518: the most without VLAN tags or jumbo frames (RFC 2544, section 9.1).
+fn size(text: &str) -> Result<usize, String> {
+    number(text, 64..=1518, "bytes")
+}

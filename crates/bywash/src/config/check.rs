@@ -1,0 +1,229 @@
+//! What cannot be right although each value by itself is.
+
+use super::host::Host;
+use super::model::*;
+use super::problem::{Problem, nearest};
+
+/// Bytes around the payload that an interface's MTU does not count: Ethernet header and one VLAN tag.
+const LINK_HEADER: usize = 18;
+
+/// `sun_path` has 108 bytes (unix(7)); the socket is made under a name a little longer and then renamed.
+const SOCKET_NAME: usize = 90;
+
+/// Adds what is wrong with `config`, and with it on `host` when there is one.
+pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
+    if config.ports.is_empty() {
+        let example = "for each interface: [[port]] and interface = \"eth0\"";
+        problems.push(Problem::at("", "no port: there is nothing to forward between", "").help(example));
+        return;
+    }
+    let before = problems.len();
+    let socket = &config.api.socket;
+    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_NAME {
+        let expected = format!("expected a path from the root, at most {SOCKET_NAME} bytes");
+        problems.push(Problem::at("api.socket", format!("cannot listen at {}", socket.display()), expected));
+    }
+    names(config, problems);
+    sizes(config, problems);
+    workers(config, problems);
+    if let Some(host) = host {
+        on_host(config, host, problems);
+    }
+    // A plan of what is already wrong would say the same again.
+    if problems.len() > before {
+        return;
+    }
+    let queues: Option<Vec<Vec<usize>>> = config.ports.iter().map(|port| known_queues(port, host)).collect();
+    let cpus = host.map(|host| host.allowed.as_slice()).unwrap_or_default();
+    if let Some(queues) = queues
+        && let Err(problem) = config.lay_out(&queues, cpus)
+    {
+        problems.push(problem);
+    }
+}
+
+/// The port's queues, as far as they can be known before it is opened.
+fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
+    match port.af_xdp.as_ref().map(|port| &port.queues) {
+        Some(Queues::List(list)) => Some(list.clone()),
+        Some(Queues::All) => {
+            let interface = host?.interface(port.interface.as_ref()?)?;
+            Some((0..interface.queues?).collect())
+        }
+        None => Some(vec![0]),
+    }
+}
+
+/// The first of the earlier ports with the same value.
+fn earlier<'a, T: PartialEq>(ports: &'a [PortConfig], at: usize, value: impl Fn(&'a PortConfig) -> Option<T>) -> Option<usize> {
+    let mine = value(&ports[at])?;
+    ports[..at].iter().position(|other| value(other).is_some_and(|other| other == mine))
+}
+
+fn names(config: &Config, problems: &mut Vec<Problem>) {
+    let ports = &config.ports;
+    for (at, port) in ports.iter().enumerate() {
+        let missing = |key: &str, why: String| Problem::at(format!("port.{at}"), why, format!("add `{key}`"));
+        if port.interface.is_none() && matches!(port.kind, PortKind::AfXdp | PortKind::Tap) {
+            problems.push(missing("interface = \"..\"", format!("port {} has no interface", at + 1)));
+        } else if port.name.is_empty() {
+            problems.push(missing("name = \"..\"", format!("port {} has no name", at + 1)));
+        }
+        if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty()) {
+            problems.push(missing("file = \"..\"", format!("port {} has no file to replay", at + 1)));
+        }
+        if let Some(other) = earlier(ports, at, |port| port.interface.as_ref()) {
+            let interface = port.interface.as_deref().unwrap_or_default();
+            let what = format!("interface {interface} is there twice");
+            problems.push(
+                Problem::at(format!("port.{at}.interface"), what, "an interface is one port")
+                    .other(format!("port.{other}.interface"), "first here"),
+            );
+        } else if let Some(other) = earlier(ports, at, |port| Some(&port.name).filter(|name| !name.is_empty())) {
+            let what = format!("two ports are named {}", port.name);
+            problems.push(
+                Problem::at(format!("port.{at}.name"), what, "expected another name")
+                    .other(format!("port.{other}.name"), "first here"),
+            );
+        }
+        if let Some(other) = earlier(ports, at, |port| port.pcap.as_ref()?.record.as_ref()) {
+            let what = "two ports record to the same file";
+            problems.push(
+                Problem::at(format!("port.{at}.record"), what, "expected another file")
+                    .other(format!("port.{other}.record"), "first here"),
+            );
+        }
+    }
+}
+
+fn sizes(config: &Config, problems: &mut Vec<Problem>) {
+    let pool = &config.pool;
+    if ![2048, 4096].contains(&pool.cell) {
+        let what = format!("a cell cannot have {} bytes", pool.cell);
+        problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096: the chunk sizes AF_XDP takes"));
+    }
+    if let Some(&frames) = pool.frames.set()
+        && pool.cache_frames() > frames / 2
+    {
+        let what = format!("a cache of {} is more than half of a pool of {frames} buffers", pool.cache_frames());
+        let expected = format!("expected at most {}", frames / 2);
+        problems.push(Problem::at("pool.cache", what, expected).other("pool.frames", "the pool"));
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        let Some(af_xdp) = &port.af_xdp else { continue };
+        let rings = [
+            ("rx", af_xdp.ring.rx),
+            ("tx", af_xdp.ring.tx),
+            ("fill", af_xdp.ring.fill),
+            ("completion", af_xdp.ring.completion),
+        ];
+        let mut wrong: Vec<_> = rings.into_iter().filter(|(_, size)| !size.is_power_of_two()).collect();
+        if rings.iter().all(|(_, size)| *size == af_xdp.ring.rx) {
+            wrong.truncate(1);
+        }
+        for (name, size) in wrong {
+            let expected = format!("expected {} or {}", size.next_power_of_two() / 2, size.next_power_of_two());
+            let what = format!("a ring of {size} descriptors is impossible: sizes are powers of two");
+            problems.push(Problem::at(format!("port.{at}.ring.{name}"), what, expected));
+        }
+    }
+}
+
+fn workers(config: &Config, problems: &mut Vec<Problem>) {
+    let (count, cpus) = (config.workers.count.set().copied(), config.workers.cpus.set());
+    if let (Some(count), Some(cpus)) = (count, cpus)
+        && cpus.len() < count
+    {
+        let what = format!("{count} workers for {} CPUs", cpus.len());
+        problems
+            .push(Problem::at("workers.cpus", what, "expected a CPU for each worker").other("workers.count", "workers"));
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        let Some(of_queues) = port.worker.set() else { continue };
+        if let (Some(count), Some(&highest)) = (count, of_queues.iter().max())
+            && highest >= count
+        {
+            let what = format!("port {} wants worker {highest}, and there are {count}", port.name);
+            let expected = format!("expected 0 to {}", count - 1);
+            problems.push(Problem::at(format!("port.{at}.worker"), what, expected).other("workers.count", "workers"));
+        }
+        let queues = match port.af_xdp.as_ref().map(|port| &port.queues) {
+            Some(Queues::All) => continue,
+            Some(Queues::List(list)) => list.len(),
+            None => 1,
+        };
+        if of_queues.len() > queues {
+            let what = format!("port {} names {} workers for {queues} queue(s)", port.name, of_queues.len());
+            problems.push(Problem::at(format!("port.{at}.worker"), what, "expected at most one for each queue"));
+        }
+    }
+}
+
+fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
+    for &cpu in config.workers.cpus.set().into_iter().flatten() {
+        if !host.cpus.contains(&cpu) {
+            let expected = format!("this machine has {}", list(&host.cpus));
+            problems.push(Problem::at("workers.cpus", format!("there is no CPU {cpu}"), expected));
+        }
+    }
+    if let Some(group) = &config.api.group
+        && crate::api::group_id(group).is_none()
+    {
+        let expected = "not in /etc/group; a number is taken as it is";
+        problems.push(Problem::at("api.group", format!("there is no group {group}"), expected));
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        if let Some(pcap) = &port.pcap
+            && let Err(why) = std::fs::File::open(&pcap.file)
+        {
+            let what = format!("cannot read {}", pcap.file.display());
+            problems.push(Problem::at(format!("port.{at}.file"), what, why.to_string()));
+        }
+        let (Some(name), Some(af_xdp)) = (&port.interface, &port.af_xdp) else { continue };
+        let Some(interface) = host.interface(name) else {
+            let names = || host.interfaces.iter().map(|interface| interface.name.as_str());
+            let expected = match nearest(name, names()) {
+                Some(name) => format!("did you mean {name}?"),
+                None => "not in this network namespace".into(),
+            };
+            let all = names().collect::<Vec<_>>().join(", ");
+            problems.push(
+                Problem::at(format!("port.{at}.interface"), format!("there is no interface {name}"), expected)
+                    .help(format!("the interfaces here: {all}")),
+            );
+            continue;
+        };
+        let room = config.pool.cell.saturating_sub(bywash_frame::DATA_OFFSET);
+        if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
+            let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.pool.cell);
+            let help = match config.pool.cell {
+                2048 if mtu + LINK_HEADER <= 4096 - bywash_frame::DATA_OFFSET => "set `cell = 4096` in [pool]".into(),
+                _ => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
+            };
+            let expected = format!("the largest MTU is {}", room - LINK_HEADER);
+            problems.push(Problem::at(format!("port.{at}.interface"), what, expected).help(help));
+        }
+        if let (Queues::List(queues), Some(has)) = (&af_xdp.queues, interface.queues) {
+            for queue in queues.iter().filter(|&&queue| queue >= has) {
+                let what = format!("{name} has no queue {queue}");
+                let expected = format!("it has {has}: 0 to {}", has.saturating_sub(1));
+                problems.push(Problem::at(format!("port.{at}.queues"), what, expected));
+            }
+        }
+    }
+}
+
+/// `0-3,6`
+fn list(cpus: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &cpu in cpus {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => parts.push((cpu, cpu)),
+        }
+    }
+    let part = |&(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}

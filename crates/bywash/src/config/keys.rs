@@ -1,0 +1,248 @@
+//! Every key of the configuration file, once: for did-you-mean, and for docs/config.md.
+
+use super::model::PortKind;
+use std::fmt::Write;
+
+/// A key, documented.
+pub struct Key {
+    pub name: &'static str,
+    /// What it takes, in words.
+    pub takes: &'static str,
+    /// Its default: TOML, or words in parentheses.
+    pub default: &'static str,
+    /// Its unit; empty: none.
+    pub unit: &'static str,
+    pub doc: &'static str,
+    /// A value that is not the default, as TOML.
+    pub example: &'static str,
+    /// The kinds of port it belongs to; empty: all, or not a port's.
+    pub kinds: &'static [PortKind],
+}
+
+/// A table of the file.
+pub struct Section {
+    /// As in the file: `[pool]`, `[[port]]`.
+    pub header: &'static str,
+    pub doc: &'static str,
+    pub keys: &'static [Key],
+}
+
+const fn key(name: &'static str, takes: &'static str, default: &'static str, unit: &'static str) -> Key {
+    Key { name, takes, default, unit, doc: "", example: "", kinds: &[] }
+}
+
+impl Key {
+    const fn doc(self, doc: &'static str) -> Self {
+        Self { doc, ..self }
+    }
+
+    const fn example(self, example: &'static str) -> Self {
+        Self { example, ..self }
+    }
+
+    const fn of(self, kinds: &'static [PortKind]) -> Self {
+        Self { kinds, ..self }
+    }
+}
+
+const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
+const PCAP: &[PortKind] = &[PortKind::Pcap];
+
+pub static ROUTER: Section = Section {
+    header: "[router]",
+    doc: "What the router does beside forwarding.",
+    keys: &[
+        key("icmp_rate", "0 to 1000000", "1000", "errors/s per worker")
+            .doc("Most ICMP errors sent (RFC 1812, section 4.3.2.8). 0: none.")
+            .example("50"),
+        key("redirects", "`true`, `false`", "false", "")
+            .doc("Whether ICMP redirects are sent to hosts that have a better way.")
+            .example("true"),
+    ],
+};
+
+pub static POOL: Section = Section {
+    header: "[pool]",
+    doc: "Where packets lie: one pool per worker, all in one arena.",
+    keys: &[
+        key("kind", "`\"stack\"`, `\"ring\"`", "\"stack\"", "")
+            .doc(
+                "Which free buffer is used next. `stack`: the one last freed, which is still in the cache. `ring`: the \
+                 one freed longest ago, as DPDK does, behind a cache per worker.",
+            )
+            .example("\"ring\""),
+        key("cache", "`\"auto\"`, 0 to 8192", "\"auto\"", "buffers per worker")
+            .doc("Size of each worker's cache in front of the pool, at most half the pool. `auto`: 256 for `ring`, 0 for `stack`.")
+            .example("128"),
+        key("frames", "`\"auto\"`, 64 to 16777216", "\"auto\"", "buffers per worker")
+            .doc(
+                "Size of the pool. It must hold what the rings of the worker's queues can hold at once (rx, tx, fill and \
+                 completion together) and the cache. `auto`: that, and 1024.",
+            )
+            .example("65536"),
+        key("cell", "2048, 4096", "2048", "bytes")
+            .doc("Size of a buffer. 256 bytes of it are metadata and headroom: an interface's MTU and 18 bytes must fit the rest.")
+            .example("4096"),
+        key("pages", "`\"auto\"`, `\"2m\"`, `\"4k\"`", "\"auto\"", "")
+            .doc(
+                "Pages the buffers lie in. `auto`: reserved 2 MiB pages, else transparent ones, else 4 KiB; what it got is \
+                 in `bywash show pools`. `2m`: 2 MiB of either kind, or an error.",
+            )
+            .example("\"4k\""),
+    ],
+};
+
+pub static WORKERS: Section = Section {
+    header: "[workers]",
+    doc: "The threads that forward.",
+    keys: &[
+        key("count", "`\"auto\"`, 1 to 256", "\"auto\"", "threads")
+            .doc("`auto`: as many as every port has queues for, at most one per CPU in `cpus`.")
+            .example("2"),
+        key("cpus", "`\"auto\"`, a list of CPU numbers", "\"auto\"", "")
+            .doc("CPUs the workers are pinned to, in order: at least `count`. `auto`: those the process may use, the first of them last.")
+            .example("[0]"),
+        key("idle", "`\"sleep\"`, `\"spin\"`", "\"sleep\"", "")
+            .doc("What a worker does without packets. `sleep`: it backs off, then sleeps until one comes. `spin`: it polls on, for the lowest delay at the price of a CPU.")
+            .example("\"spin\""),
+    ],
+};
+
+pub static API: Section = Section {
+    header: "[api]",
+    doc: "Where the running program can be asked.",
+    keys: &[
+        key("socket", "a path", "\"/run/bywash/bywash.sock\"", "")
+            .doc("Unix socket with the HTTP API that `bywash show` uses. Each instance needs its own.")
+            .example("\"/tmp/bywash.sock\""),
+        key("group", "a group's name", "(none)", "")
+            .doc("Group that may connect, beside root.")
+            .example("\"root\""),
+    ],
+};
+
+pub static PORT: Section = Section {
+    header: "[[port]]",
+    doc: "A port. One table for each; their order is their numbering.",
+    keys: &[
+        key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(the interface's)", "")
+            .doc("Its name in `show` and in logs.")
+            .example("\"wan\""),
+        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"null\"`", "\"af_xdp\"", "")
+            .doc(
+                "What it is. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, made at the \
+                 start. `pcap`: a capture file that is replayed. `null`: receives nothing, discards what is sent.",
+            )
+            .example("\"null\""),
+        key("interface", "an interface's name", "(required)", "")
+            .doc("The interface. Ports of kind `pcap` and `null` have none.")
+            .example("\"lo\"")
+            .of(&[PortKind::AfXdp, PortKind::Tap]),
+        key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
+            .doc("Queues to take. What arrives on the others is the kernel's.")
+            .example("[0]")
+            .of(AF_XDP),
+        key("ring", "a power of two from 64 to 65536, or a table", "2048", "descriptors")
+            .doc("Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion = N }`, each with the default 2048.")
+            .example("{ rx = 512 }")
+            .of(AF_XDP),
+        key("zero_copy", "`\"auto\"`, `\"require\"`, `\"off\"`", "\"auto\"", "")
+            .doc("AF_XDP zero-copy. `auto`: where the driver can; what it got is in `bywash show ports`. `require`: or an error.")
+            .example("\"off\"")
+            .of(AF_XDP),
+        key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
+            .doc("Where the XDP program is attached. `auto`: in the driver where it can, else generic.")
+            .example("\"generic\"")
+            .of(AF_XDP),
+        key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")
+            .doc(
+                "Transport checksums that the sender left to its hardware. `fix`: finish those that are unfinished. \
+                 `trust`: leave all as they are. `auto`: `fix` on interfaces that hand over unfinished ones (veth).",
+            )
+            .example("\"fix\"")
+            .of(AF_XDP),
+        key("worker", "`\"auto\"`, a worker's number, a list of them", "\"auto\"", "")
+            .doc(
+                "Which worker polls which queue. `auto`: queue k is worker k's, modulo the number of workers. A number: all \
+                 queues. A list: one for each queue, in their order, repeated when it is shorter.",
+            )
+            .example("0"),
+        key("tx_burst", "1 to 64", "32", "frames").doc("Frames sent at once, at most.").example("16"),
+        key("tx_deadline_us", "0 to 10000", "0", "µs")
+            .doc("Longest that a frame waits for others to be sent with. 0: to the end of the worker's turn.")
+            .example("50"),
+        key("file", "a path", "(required)", "")
+            .doc("Capture that is replayed from memory: pcap or pcapng.")
+            .example("\"/dev/null\"")
+            .of(PCAP),
+        key("loop", "`true`, `false`", "false", "").doc("Whether it starts again at its end.").example("true").of(PCAP),
+        key("rate", "`\"auto\"`, 1 to 1000000000", "\"auto\"", "packets/s")
+            .doc("Speed of the replay. `auto`: as fast as packets are taken.")
+            .example("1000")
+            .of(PCAP),
+        key("record", "a path", "(none)", "")
+            .doc("Where frames sent to the port are written, as pcap. Without: they are discarded.")
+            .example("\"/dev/null\"")
+            .of(PCAP),
+    ],
+};
+
+/// The four rings of `ring = { .. }`.
+pub static RING: Section = Section {
+    header: "`ring`",
+    doc: "",
+    keys: &[
+        key("rx", "", "2048", "").example("512"),
+        key("tx", "", "2048", "").example("512"),
+        key("fill", "", "2048", "").example("512"),
+        key("completion", "", "2048", "").example("512"),
+    ],
+};
+
+/// The tables of the file, in the order they are documented in.
+pub static SECTIONS: &[&Section] = &[&PORT, &WORKERS, &POOL, &ROUTER, &API];
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Written by `bywash config reference`; a test compares the two. -->
+
+`bywash run --config FILE` reads a TOML file. Nothing is read that is not named: there is no file that is looked for.
+`bywash run IFACE...` is the same as a file with one `[[port]]` for each interface and nothing else. Options of
+`bywash run` override the file. `bywash config check FILE` says all that is wrong with a file, with line and column;
+`bywash show config` prints the configuration of the running program as a file that can be read again.
+
+```toml
+[[port]]
+interface = \"eth0\"
+
+[[port]]
+interface = \"eth1\"
+```
+
+Unknown keys, wrong types and impossible values are errors. Changes take effect at the next start.
+";
+
+/// docs/config.md.
+pub fn reference() -> String {
+    let mut out = INTRODUCTION.to_string();
+    for section in SECTIONS {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n## `{}`\n\n{}\n", section.header, section.doc);
+        for key in section.keys {
+            let code = |text: &str| if text.starts_with('(') { text.to_string() } else { format!("`{text}`") };
+            let _ = write!(out, "\n### `{}`\n\n{}\n\n", key.name, key.doc);
+            let _ = writeln!(out, "- takes {}", key.takes);
+            let _ = writeln!(out, "- default: {}", code(key.default));
+            let _ = writeln!(out, "- example: `{} = {}`", key.name, key.example);
+            if !key.unit.is_empty() {
+                let _ = writeln!(out, "- unit: {}", key.unit);
+            }
+            if !key.kinds.is_empty() {
+                let kinds: Vec<_> = key.kinds.iter().map(|kind| format!("`{}`", kind.name())).collect();
+                let _ = writeln!(out, "- only in ports of kind {}", kinds.join(", "));
+            }
+        }
+    }
+    out
+}

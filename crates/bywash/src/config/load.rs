@@ -1,0 +1,221 @@
+//! From a file, or from interfaces on the command line, to a checked configuration.
+
+use super::check::check;
+use super::host::Host;
+use super::keys;
+use super::model::*;
+use super::problem::{ConfigErrors, Problem, Source, nearest};
+use super::reader::{Notes, Table};
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// A configuration that is not yet checked, and where its values came from.
+#[derive(Default)]
+pub struct Draft {
+    config: Config,
+    source: Option<Source>,
+    notes: Notes,
+}
+
+impl Draft {
+    /// Default settings, with a port on each interface.
+    pub fn interfaces(interfaces: &[String]) -> Self {
+        Self { config: Config::for_interfaces(interfaces), ..Self::default() }
+    }
+
+    /// What a file says.
+    pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Self::text(&name, text)),
+            Err(why) => {
+                let what = format!("cannot read the configuration, {name}: {why}");
+                Err(ConfigErrors::new(None, Default::default(), vec![Problem::at("", what, "")]))
+            }
+        }
+    }
+
+    /// What a text says; `name` stands for it in errors.
+    pub fn text(name: &str, text: String) -> Self {
+        let mut notes = Notes::default();
+        let (root, errors) = DeTable::parse_recoverable(&text);
+        for error in &errors {
+            let mut lines = error.message().lines();
+            let what = lines.next().unwrap_or("not TOML").to_string();
+            let span = error.span().or(Some(0..0));
+            notes.problems.push(Problem { span, ..Problem::at("", what, lines.collect::<Vec<_>>().join(", ")) });
+        }
+        // What was recovered after a syntax error would only raise errors that are none.
+        let config = if errors.is_empty() { document(root.get_ref(), &mut notes) } else { Config::default() };
+        Self { config, source: Some(Source { name: name.into(), text }), notes }
+    }
+
+    /// Changes a value for the command line: errors in it do not point into the file any more. `path` is the
+    /// value's, such as `pool.frames`.
+    pub fn set(&mut self, path: &str, change: impl FnOnce(&mut Config)) {
+        change(&mut self.config);
+        self.notes.spans.insert(path.into(), None);
+    }
+
+    /// The configuration, if nothing is wrong with it. Checked against `host` when there is one.
+    pub fn finish(mut self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
+        // Checks of a configuration that was read in part would report what the reader already did.
+        if self.notes.problems.is_empty() {
+            check(&self.config, host, &mut self.notes.problems);
+        }
+        if self.notes.problems.is_empty() {
+            Ok(self.config)
+        } else {
+            Err(ConfigErrors::new(self.source, self.notes.spans, self.notes.problems))
+        }
+    }
+}
+
+fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
+    let mut config = Config::default();
+    for (key, value) in root {
+        let (name, span) = (key.get_ref().as_ref(), value.span());
+        notes.spans.insert(name.into(), Some(span.clone()));
+        let header = keys::SECTIONS.iter().map(|section| section.header);
+        let known = header.clone().find(|header| header.trim_matches(['[', ']']) == name);
+        let mut wrong = |what: String, expected: String| {
+            let list = header.clone().collect::<Vec<_>>().join(", ");
+            let problem = Problem { span: Some(key.span()), ..Problem::at("", what, expected) };
+            notes.problems.push(problem.help(format!("the tables of a configuration: {list}")));
+        };
+        match (known, value.get_ref()) {
+            (Some("[[port]]"), DeValue::Array(ports)) if ports.iter().all(|port| port.get_ref().is_table()) => {
+                for (at, port) in ports.iter().enumerate() {
+                    notes.spans.insert(format!("port.{at}"), Some(port.span()));
+                    if let Some(table) = port.get_ref().as_table() {
+                        config.ports.push(read_port(Table::new(&format!("port.{at}"), &keys::PORT, table, notes)));
+                    }
+                }
+            }
+            (Some("[router]"), DeValue::Table(table)) => {
+                read_router(Table::new(name, &keys::ROUTER, table, notes), &mut config.router);
+            }
+            (Some("[pool]"), DeValue::Table(table)) => {
+                read_pool(Table::new(name, &keys::POOL, table, notes), &mut config.pool);
+            }
+            (Some("[workers]"), DeValue::Table(table)) => {
+                read_workers(Table::new(name, &keys::WORKERS, table, notes), &mut config.workers);
+            }
+            (Some("[api]"), DeValue::Table(table)) => {
+                read_api(Table::new(name, &keys::API, table, notes), &mut config.api);
+            }
+            (Some(header), _) => wrong(format!("`{name}` is not a value but a table"), format!("write `{header}`")),
+            (None, _) => {
+                let names = header.clone().map(|header| header.trim_matches(['[', ']']));
+                let expected = match nearest(name, names) {
+                    Some(name) => format!("did you mean `{name}`?"),
+                    None => "not a table of a configuration".into(),
+                };
+                wrong(format!("unknown table `{name}`"), expected);
+            }
+        }
+    }
+    config
+}
+
+/// Sets a value when there is one: each key's default is the model's.
+fn put<T>(to: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *to = value;
+    }
+}
+
+fn read_router(mut table: Table<'_, '_>, router: &mut RouterConfig) {
+    put(&mut router.icmp_rate, table.integer("icmp_rate", 0..=1_000_000).map(|rate| rate as u32));
+    put(&mut router.redirects, table.boolean("redirects"));
+}
+
+fn read_pool(mut table: Table<'_, '_>, pool: &mut PoolConfig) {
+    put(&mut pool.kind, table.choice("kind"));
+    put(&mut pool.cache, table.auto_integer("cache", 0..=8192));
+    put(&mut pool.frames, table.auto_integer("frames", FRAMES));
+    put(&mut pool.cell, table.integer("cell", 1..=1 << 20));
+    put(&mut pool.pages, table.choice("pages"));
+}
+
+fn read_workers(mut table: Table<'_, '_>, workers: &mut WorkersConfig) {
+    put(&mut workers.count, table.auto_integer("count", WORKERS));
+    let cpus = table.list_or("cpus", "auto", 0..=4095);
+    put(&mut workers.cpus, cpus.map(|list| list.map_or(Auto::Auto, Auto::Set)));
+    put(&mut workers.idle, table.choice("idle"));
+}
+
+fn read_api(mut table: Table<'_, '_>, api: &mut ApiConfig) {
+    put(&mut api.socket, table.text("socket", not_empty).map(Into::into));
+    put(&mut api.group, table.text("group", not_empty).map(Some));
+}
+
+fn read_port(mut table: Table<'_, '_>) -> PortConfig {
+    let kind: PortKind = table.choice("kind").unwrap_or_default();
+    for key in keys::PORT.keys.iter().filter(|key| !key.kinds.is_empty() && !key.kinds.contains(&kind)) {
+        if let Some(span) = table.key_span(key.name) {
+            let kinds: Vec<_> = key.kinds.iter().map(|kind| kind.name()).collect();
+            let what = format!("a port of kind \"{}\" has no `{}`", kind.name(), key.name);
+            let expected = format!("only of kind {}", kinds.join(" or "));
+            table.notes.problems.push(Problem { span: Some(span), ..Problem::at("", what, expected) });
+        }
+    }
+    let mut port = PortConfig { kind, tx_burst: 32, ..PortConfig::default() };
+    if matches!(kind, PortKind::AfXdp | PortKind::Tap) {
+        port.interface = table.text("interface", |name| crate::cli::interface(name).map(drop));
+    }
+    port.name = table.text("name", name).or_else(|| port.interface.clone()).unwrap_or_default();
+    put(&mut port.worker, table.auto_one_or_more("worker", 0..=*WORKERS.end() - 1));
+    put(&mut port.tx_burst, table.integer("tx_burst", 1..=bywash_frame::BATCH));
+    put(&mut port.tx_deadline_us, table.integer("tx_deadline_us", 0..=10_000).map(|time| time as u32));
+    match kind {
+        PortKind::AfXdp => port.af_xdp = Some(read_af_xdp(&mut table)),
+        PortKind::Pcap => port.pcap = Some(read_pcap(&mut table)),
+        PortKind::Tap | PortKind::Null => {}
+    }
+    port
+}
+
+fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
+    let mut port = AfXdpConfig::default();
+    put(&mut port.queues, table.list_or("queues", "all", 0..=4095).map(|list| list.map_or(Queues::All, Queues::List)));
+    put(&mut port.zero_copy, table.choice("zero_copy"));
+    put(&mut port.mode, table.choice("mode"));
+    put(&mut port.checksum, table.choice("checksum"));
+    if let Some(mut rings) = table.table("ring", &keys::RING) {
+        for (name, ring) in [
+            ("rx", &mut port.ring.rx),
+            ("tx", &mut port.ring.tx),
+            ("fill", &mut port.ring.fill),
+            ("completion", &mut port.ring.completion),
+        ] {
+            put(ring, rings.integer(name, 64..=65536));
+        }
+    } else {
+        put(&mut port.ring, table.integer("ring", 64..=65536).map(Rings::all));
+    }
+    port
+}
+
+fn read_pcap(table: &mut Table<'_, '_>) -> PcapConfig {
+    let mut port = PcapConfig::default();
+    put(&mut port.file, table.text("file", not_empty).map(Into::into));
+    put(&mut port.repeat, table.boolean("loop"));
+    let rate = table.auto_integer("rate", 1..=1_000_000_000);
+    put(&mut port.rate, rate.map(|rate| rate.set().map_or(Auto::Auto, |&rate| Auto::Set(rate as u64))));
+    put(&mut port.record, table.text("record", not_empty).map(|path| Some(path.into())));
+    port
+}
+
+fn not_empty(text: &str) -> Result<(), String> {
+    if text.is_empty() { Err("expected something".into()) } else { Ok(()) }
+}
+
+fn name(text: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if (1..=32).contains(&text.len()) && text.chars().all(fits) {
+        Ok(())
+    } else {
+        Err("expected 1 to 32 of a-z A-Z 0-9 . _ -".into())
+    }
+}

@@ -1,0 +1,19 @@
+//! The configuration: its model, its file format, and what can be wrong with it.
+
+mod check;
+mod host;
+mod keys;
+mod load;
+mod model;
+mod plan;
+mod problem;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+pub use host::Host;
+pub use keys::reference;
+pub use load::Draft;
+pub use model::*;
+pub use plan::{Plan, WorkerPlan};
+pub use problem::ConfigErrors;

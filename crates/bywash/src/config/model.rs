@@ -1,0 +1,381 @@
+//! The configuration as the rest of the program uses it: plain values, every default filled in.
+//!
+//! It serializes to what can be read back: `bywash show config` prints a file.
+
+use clap::ValueEnum;
+use serde::{Serialize, Serializer};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Frames a pool can have. The most is 32 GiB of 2 KiB cells.
+pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
+/// Worker threads there can be.
+pub const WORKERS: RangeInclusive<usize> = 1..=256;
+
+/// A value, or the program's own choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// The program chooses.
+    #[default]
+    Auto,
+    /// This value.
+    Set(T),
+}
+
+impl<T> Auto<T> {
+    /// The value that was set.
+    pub fn set(&self) -> Option<&T> {
+        match self {
+            Self::Auto => None,
+            Self::Set(value) => Some(value),
+        }
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => to.serialize_str("auto"),
+            Self::Set(value) => value.serialize(to),
+        }
+    }
+}
+
+/// A pool's policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolKind {
+    /// Last in, first out
+    #[default]
+    Stack,
+    /// First in, first out, behind a cache per worker
+    Ring,
+}
+
+impl From<PoolKind> for bywash_frame::PoolKind {
+    fn from(kind: PoolKind) -> Self {
+        match kind {
+            PoolKind::Stack => Self::Stack,
+            PoolKind::Ring => Self::Ring,
+        }
+    }
+}
+
+/// A size of page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Pages {
+    /// The best that can be had
+    #[default]
+    Auto,
+    /// 2 MiB, or an error
+    #[serde(rename = "2m")]
+    #[value(name = "2m")]
+    Huge,
+    /// 4 KiB
+    #[serde(rename = "4k")]
+    #[value(name = "4k")]
+    Small,
+}
+
+impl From<Pages> for bywash_frame::Pages {
+    fn from(pages: Pages) -> Self {
+        match pages {
+            Pages::Auto => Self::Auto,
+            Pages::Huge => Self::Huge,
+            Pages::Small => Self::Small,
+        }
+    }
+}
+
+/// What a worker does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Idle {
+    /// Back off, then sleep until a packet comes
+    #[default]
+    Sleep,
+    /// Poll on: lowest delay, a whole CPU
+    Spin,
+}
+
+/// AF_XDP zero-copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ZeroCopy {
+    /// Where the driver can
+    #[default]
+    Auto,
+    /// Or an error
+    Require,
+    /// Never
+    Off,
+}
+
+/// Where the XDP program is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum XdpMode {
+    /// In the driver where it can, else generic
+    #[default]
+    Auto,
+    /// In the driver, or an error
+    Native,
+    /// Generic: any interface, slower
+    Generic,
+}
+
+/// What is done about transport checksums that the sender left to the hardware.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Checksum {
+    /// `fix` on interfaces that hand over unfinished checksums (veth), `trust` elsewhere
+    #[default]
+    Auto,
+    /// Finish those that are unfinished
+    Fix,
+    /// Leave them as they are
+    Trust,
+}
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// A network interface, through AF_XDP sockets
+    #[default]
+    #[value(name = "af_xdp")]
+    AfXdp,
+    /// A TAP interface, made for the kernel
+    Tap,
+    /// A capture file that is replayed
+    Pcap,
+    /// Receives nothing, discards what is sent
+    Null,
+}
+
+impl PortKind {
+    /// Its name in the config.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AfXdp => "af_xdp",
+            Self::Tap => "tap",
+            Self::Pcap => "pcap",
+            Self::Null => "null",
+        }
+    }
+}
+
+/// Queues of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// Every one it has.
+    #[default]
+    All,
+    /// These. The kernel keeps the others.
+    List(Vec<usize>),
+}
+
+impl Serialize for Queues {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => to.serialize_str("all"),
+            Self::List(queues) => queues.serialize(to),
+        }
+    }
+}
+
+/// Sizes of an AF_XDP socket's four rings, in descriptors: powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Rings {
+    /// Received frames waiting for the worker.
+    pub rx: usize,
+    /// Frames waiting for the device.
+    pub tx: usize,
+    /// Empty frames waiting for packets.
+    pub fill: usize,
+    /// Sent frames waiting to be taken back.
+    pub completion: usize,
+}
+
+impl Rings {
+    /// All four of `size`.
+    pub fn all(size: usize) -> Self {
+        Self { rx: size, tx: size, fill: size, completion: size }
+    }
+
+    /// Most frames they hold at once.
+    pub fn frames(&self) -> usize {
+        self.rx + self.tx + self.fill + self.completion
+    }
+}
+
+impl Default for Rings {
+    fn default() -> Self {
+        Self::all(2048)
+    }
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Config {
+    /// `[router]`
+    pub router: RouterConfig,
+    /// `[pool]`
+    pub pool: PoolConfig,
+    /// `[workers]`
+    pub workers: WorkersConfig,
+    /// `[api]`
+    pub api: ApiConfig,
+    /// `[[port]]`, in the file's order: a port's index is its number.
+    #[serde(rename = "port")]
+    pub ports: Vec<PortConfig>,
+}
+
+/// `[router]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RouterConfig {
+    /// Most ICMP errors a worker sends, per second; 0: none.
+    pub icmp_rate: u32,
+    /// Whether ICMP redirects are sent.
+    pub redirects: bool,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self { icmp_rate: 1000, redirects: false }
+    }
+}
+
+/// `[pool]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolConfig {
+    /// Policy.
+    pub kind: PoolKind,
+    /// Frames in each worker's cache; auto: the kind's default.
+    pub cache: Auto<usize>,
+    /// Frames per worker; auto: see [`crate::config::Plan`].
+    pub frames: Auto<usize>,
+    /// Bytes a cell: 2048 or 4096.
+    pub cell: usize,
+    /// Pages the cells lie in.
+    pub pages: Pages,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        let (kind, pages) = (PoolKind::default(), Pages::default());
+        Self { kind, cache: Auto::Auto, frames: Auto::Auto, cell: 2048, pages }
+    }
+}
+
+impl PoolConfig {
+    /// Frames in each worker's cache.
+    pub fn cache_frames(&self) -> usize {
+        let default = || bywash_frame::PoolKind::from(self.kind).default_cache();
+        self.cache.set().copied().unwrap_or_else(default)
+    }
+}
+
+/// `[workers]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkersConfig {
+    /// Threads.
+    pub count: Auto<usize>,
+    /// CPUs they are pinned to, in order.
+    pub cpus: Auto<Vec<usize>>,
+    /// What they do when there is nothing to do.
+    pub idle: Idle,
+}
+
+/// `[api]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ApiConfig {
+    /// Unix socket to listen on.
+    pub socket: PathBuf,
+    /// Group that may connect, beside root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self { socket: crate::api::SOCKET.into(), group: None }
+    }
+}
+
+/// `[[port]]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PortConfig {
+    /// Name in `show` and in logs.
+    pub name: String,
+    /// What it is.
+    pub kind: PortKind,
+    /// Network interface of an `af_xdp` or `tap` port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Which worker polls which queue; auto: queue k is worker k's, modulo the number of workers. One number: all
+    /// queues. A list: the worker of each queue, in the order of `queues`, repeated when it is shorter.
+    pub worker: Auto<Vec<usize>>,
+    /// Frames sent at once, at most.
+    pub tx_burst: usize,
+    /// Longest that a frame waits for others to be sent with, in microseconds; 0: to the end of the worker's turn.
+    pub tx_deadline_us: u32,
+    /// Settings of an `af_xdp` port.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub af_xdp: Option<AfXdpConfig>,
+    /// Settings of a `pcap` port.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub pcap: Option<PcapConfig>,
+}
+
+impl PortConfig {
+    /// A port on `interface`, named like it, with default settings.
+    pub fn interface(interface: &str) -> Self {
+        Self {
+            name: interface.into(),
+            interface: Some(interface.into()),
+            tx_burst: 32,
+            af_xdp: Some(AfXdpConfig::default()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Settings of an `af_xdp` port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AfXdpConfig {
+    /// Queues to take.
+    pub queues: Queues,
+    /// Ring sizes.
+    pub ring: Rings,
+    /// Zero-copy.
+    pub zero_copy: ZeroCopy,
+    /// Where the XDP program goes.
+    pub mode: XdpMode,
+    /// Unfinished checksums.
+    pub checksum: Checksum,
+}
+
+/// Settings of a `pcap` port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PcapConfig {
+    /// Replayed: pcap or pcapng.
+    pub file: PathBuf,
+    /// Whether it starts again at its end.
+    #[serde(rename = "loop")]
+    pub repeat: bool,
+    /// Packets per second; auto: as fast as they are taken.
+    pub rate: Auto<u64>,
+    /// Where frames sent to the port are written; none: they are discarded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<PathBuf>,
+}
+
+impl Config {
+    /// Default settings, with a port on each of these interfaces.
+    pub fn for_interfaces(interfaces: &[String]) -> Self {
+        let ports = interfaces.iter().map(|interface| PortConfig::interface(interface)).collect();
+        Self { ports, ..Self::default() }
+    }
+}

@@ -1,0 +1,112 @@
+//! Which worker polls what, where, and with how many buffers.
+
+use super::model::{Config, PortKind};
+use super::problem::{ConfigErrors, Problem};
+
+/// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
+/// collected.
+const SPARE: usize = 1024;
+/// Frames a port without rings may hold: what was received and not yet sent.
+const NO_RINGS: usize = 64;
+
+/// One worker's part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerPlan {
+    /// CPU it is pinned to; none: not pinned.
+    pub cpu: Option<usize>,
+    /// What it polls: index in [`Config::ports`], and the queue's number.
+    pub queues: Vec<(usize, usize)>,
+    /// Frames in its pool.
+    pub frames: usize,
+}
+
+/// What each worker does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub workers: Vec<WorkerPlan>,
+}
+
+impl Config {
+    /// Deals queues and buffers out to workers. `queues` are those each port has, in the order of `self.ports`;
+    /// `allowed` the CPUs that may be used where the configuration names none.
+    ///
+    /// Every worker gets a queue of every port: without one it could not send there.
+    pub fn plan(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, ConfigErrors> {
+        self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![problem]))
+    }
+
+    pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Problem> {
+        let fewest = queues.iter().map(Vec::len).min().unwrap_or(0);
+        let named = self.workers.cpus.set();
+        let count = match self.workers.count.set() {
+            Some(&count) => count,
+            None => self.auto_count(fewest, named.map_or(allowed.len(), Vec::len)),
+        };
+        let mut workers = vec![WorkerPlan::default(); count];
+        for (index, worker) in workers.iter_mut().enumerate() {
+            worker.cpu = match named {
+                Some(cpus) => cpus.get(index).copied(),
+                // The first CPU takes most of the machine's other work: last.
+                None if allowed.is_empty() => None,
+                None => Some(allowed[(index + 1) % allowed.len()]),
+            };
+        }
+        for (at, (port, queues)) in self.ports.iter().zip(queues).enumerate() {
+            for (order, &queue) in queues.iter().enumerate() {
+                let index = port.worker.set().map_or(order % count, |of_queues| of_queues[order % of_queues.len()]);
+                let Some(worker) = workers.get_mut(index) else {
+                    let what = format!("port {} wants worker {index}, and there are {count}", port.name);
+                    let expected = format!("expected 0 to {}", count - 1);
+                    return Err(Problem::at(format!("port.{at}.worker"), what, expected));
+                };
+                worker.queues.push((at, queue));
+            }
+            if let Some(index) = workers.iter().position(|worker| worker.queues.iter().all(|(port, _)| *port != at)) {
+                return Err(self.without_queue(at, index, queues.len()));
+            }
+        }
+        for (index, worker) in workers.iter_mut().enumerate() {
+            worker.frames = self.frames_of(index, worker)?;
+        }
+        Ok(Plan { workers })
+    }
+
+    /// As many as the port with the fewest queues has, at most one per CPU, and enough for the numbers named.
+    fn auto_count(&self, fewest: usize, cpus: usize) -> usize {
+        let named = self.ports.iter().filter_map(|port| port.worker.set()).flatten().max();
+        match named {
+            Some(highest) => highest + 1,
+            None => fewest.min(cpus.max(1)).max(1),
+        }
+    }
+
+    fn without_queue(&self, at: usize, worker: usize, queues: usize) -> Problem {
+        let port = &self.ports[at];
+        let what = format!("worker {worker} polls no queue of port {}, and could not send there", port.name);
+        let path = if port.worker.set().is_some() { format!("port.{at}.worker") } else { "workers.count".into() };
+        let help = match &port.interface {
+            Some(interface) if port.kind == PortKind::AfXdp => {
+                format!("give it more queues (ethtool -L {interface} combined N), or use fewer workers")
+            }
+            _ => format!("a port of kind \"{}\" has one queue: use one worker", port.kind.name()),
+        };
+        Problem::at(path, what, format!("the port has {queues} queue(s)")).help(help)
+    }
+
+    fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Problem> {
+        let held = |&(port, _): &(usize, usize)| {
+            self.ports[port].af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
+        };
+        let needed = worker.queues.iter().map(held).sum::<usize>() + self.pool.cache_frames();
+        match self.pool.frames.set() {
+            None => Ok(needed + SPARE),
+            Some(&frames) if frames >= needed => Ok(frames),
+            Some(&frames) => {
+                let what = format!("{frames} buffers are too few for worker {index}");
+                let (rings, cache) = (needed - self.pool.cache_frames(), self.pool.cache_frames());
+                let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
+                Err(Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help))
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the program logs, to stderr, and how a panic is told.
+
+use crate::error::Usage;
+use std::fmt;
+use std::io::IsTerminal;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormattedFields, time};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Starts logging at `level`, else at what BYWASH_LOG says, else at `default`.
+pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
+    let environment = std::env::var("BYWASH_LOG").ok();
+    let (text, origin) = match (level, &environment) {
+        (Some(level), _) => (level, "--log"),
+        (None, Some(level)) if !level.is_empty() => (level.as_str(), "BYWASH_LOG"),
+        _ => (default, "the default"),
+    };
+    let wanted = "expected error, warn, info, debug, trace, off, or a filter such as `info,bywash_port=debug`";
+    let filter =
+        EnvFilter::builder().parse(text).map_err(|_| Usage(format!("no log level `{text}` in {origin}: {wanted}")))?;
+    // A bare word would be taken as the name of a module, and silence everything else.
+    if text.chars().all(|c| c.is_ascii_alphanumeric()) && !text.is_empty() && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
+        return Err(Usage(format!("no log level `{text}` in {origin}: {wanted}")).into());
+    }
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let terminal = std::io::stderr().is_terminal();
+    // Failing means that somebody already logs: a test.
+    let _ = if !terminal && std::env::var_os("JOURNAL_STREAM").is_some() {
+        builder.event_format(Journal).try_init()
+    } else {
+        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).try_init()
+    };
+    Ok(())
+}
+
+/// Lines as journald wants them: it has the time, and takes the priority from the front (sd-daemon(3)).
+struct Journal;
+
+impl<S> FormatEvent<S, DefaultFields> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, DefaultFields>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            write!(writer, "{}", span.name())?;
+            let extensions = span.extensions();
+            if let Some(fields) = extensions.get::<FormattedFields<DefaultFields>>().filter(|fields| !fields.is_empty()) {
+                write!(writer, "{{{fields}}}")?;
+            }
+            write!(writer, ": ")?;
+        }
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// A panic is one line in the log, like any other error. It still unwinds: guards put the interfaces back.
+pub fn panic_hook() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("a panic");
+        let place = panic.location().map_or_else(|| "somewhere".to_string(), ToString::to_string);
+        let thread = std::thread::current();
+        let thread = thread.name().unwrap_or("unnamed");
+        // Not the log: its filter may hide it, and it may be what panicked.
+        eprintln!("bywash: internal error, thread {thread}, {place}: {message}: this is a bug, please report it");
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            eprintln!("{}", std::backtrace::Backtrace::force_capture());
+        }
+    }));
+}

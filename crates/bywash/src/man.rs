@@ -1,0 +1,54 @@
+//! Manual pages and completions, from the command line's definition.
+
+use crate::cli::Cli;
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::io::Write;
+use std::path::Path;
+
+/// Prints the completions of a shell.
+pub fn completion(shell: Shell) -> anyhow::Result<()> {
+    let mut out = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "bywash", &mut out);
+    Ok(std::io::stdout().write_all(&out)?)
+}
+
+/// Prints bywash(1).
+pub fn print() -> anyhow::Result<()> {
+    Ok(std::io::stdout().write_all(&page(command())?)?)
+}
+
+/// Writes bywash.1, bywash-run.1 and so on into a directory, and prints their names.
+pub fn write(directory: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let mut stdout = std::io::stdout();
+    let mut commands = vec![command()];
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands().cloned());
+        let name = command.get_display_name().unwrap_or(command.get_name()).to_string();
+        let path = directory.join(format!("{name}.1"));
+        std::fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;
+        writeln!(stdout, "{}", path.display())?;
+    }
+    Ok(())
+}
+
+/// The definition with every subcommand's full name. `help` needs no page.
+fn command() -> clap::Command {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+fn page(command: clap::Command) -> anyhow::Result<Vec<u8>> {
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_string();
+    let man = clap_mangen::Man::new(command)
+        .title(name.to_uppercase())
+        .section("1")
+        .source(concat!("bywash ", env!("CARGO_PKG_VERSION")))
+        .manual("Bywash");
+    let mut out = Vec::new();
+    man.render(&mut out)?;
+    Ok(out)
+}

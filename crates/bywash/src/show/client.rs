@@ -1,0 +1,90 @@
+//! One HTTP/1.1 request over a unix socket: all that `show` needs of it.
+
+use crate::api::Topic;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest that nothing may come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks the instance at `socket`.
+pub fn ask(socket: &Path, topic: Topic, prefix: Option<&str>) -> anyhow::Result<Value> {
+    let name = socket.display();
+    let mut stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            bail!("no bywash runs here (socket {name} not found): start one with `bywash run ...`")
+        }
+        Err(why) if why.kind() == ErrorKind::ConnectionRefused => {
+            bail!("no bywash runs here any more (nobody listens at {name}): start one with `bywash run ...`")
+        }
+        Err(why) if why.kind() == ErrorKind::PermissionDenied => {
+            bail!("not permitted to ask the bywash at {name}: try sudo, or set `group` in its [api] to one of yours")
+        }
+        Err(why) => return Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
+    };
+    let query = prefix.map(|prefix| format!("?prefix={}", encode(prefix))).unwrap_or_default();
+    let request = format!("GET /v1/{}{query} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\n\r\n", topic.name());
+    let mut answer = Vec::new();
+    let exchange = || {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(request.as_bytes())?;
+        // The server closes after one answer.
+        stream.read_to_end(&mut answer).map(drop)
+    };
+    let got: std::io::Result<()> = { exchange }();
+    got.with_context(|| format!("no answer from the bywash at {name}"))?;
+    let (status, body) = parse(&answer).with_context(|| format!("no answer to be understood from {name}"))?;
+    let value: Value = serde_json::from_slice(body).with_context(|| format!("no JSON from {name}"))?;
+    if status == 200 {
+        return Ok(value);
+    }
+    let part = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    match part("hint") {
+        "" => bail!("{}: show {}", part("error"), topic.name()),
+        hint => bail!("{}, show {}: {hint}", part("error"), topic.name()),
+    }
+}
+
+/// Status and body of an answer with a length, as the API gives it.
+fn parse(answer: &[u8]) -> Option<(u16, &[u8])> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let (header, body) = (std::str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
+    let mut lines = header.split("\r\n");
+    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let mut fields = lines.filter_map(|line| line.split_once(':'));
+    let (_, length) = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
+    // Shorter: the server went away in between.
+    (length.trim().parse() == Ok(body.len())).then_some((status, body))
+}
+
+/// For a query (RFC 3986, section 2.1).
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers() {
+        let good = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(parse(good), Some((200, b"{}".as_slice())));
+        assert_eq!(parse(&good[..good.len() - 1]), None);
+        assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\n{}"), None);
+        assert_eq!(parse(b"SSH-2.0-x\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn queries() {
+        assert_eq!(encode("2001:db8::/32"), "2001:db8::/32");
+        assert_eq!(encode("a b&c=\u{e4}"), "a%20b%26c%3D%C3%A4");
+    }
+}

@@ -1,0 +1,81 @@
+//! `bywash show`: asks the running instance, and lays out its answer.
+
+mod client;
+mod layout;
+mod tables;
+
+use crate::api::Topic;
+use crate::cli::{Show, ShowArgs};
+use crate::error::Usage;
+use serde_json::Value;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tables::Rates;
+
+/// Prints what was asked for, once or again and again.
+pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    let topics = topics(args)?;
+    if args.json {
+        let value = match topics.as_slice() {
+            [topic] => client::ask(&args.socket, *topic, args.filter.as_deref())?,
+            topics => {
+                let ask = |&topic: &Topic| Ok((topic.name().to_string(), client::ask(&args.socket, topic, None)?));
+                Value::Object(topics.iter().map(ask).collect::<anyhow::Result<_>>()?)
+            }
+        };
+        return Ok(writeln!(std::io::stdout(), "{value}")?);
+    }
+    let Some(seconds) = args.watch else {
+        let text = render(args, &topics, &mut Rates::default())?;
+        return Ok(std::io::stdout().write_all(text.as_bytes())?);
+    };
+    let (period, mut rates) = (Duration::from_secs_f64(seconds), Rates::default());
+    let mut next = Instant::now();
+    loop {
+        let text = render(args, &topics, &mut rates)?;
+        let mut stdout = std::io::stdout().lock();
+        // Home, the text with the rest of each line cleared, the rest of the screen cleared: nothing flickers.
+        let clear = std::io::IsTerminal::is_terminal(&stdout);
+        if clear {
+            write!(stdout, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+        } else {
+            writeln!(stdout, "{text}")?;
+        }
+        stdout.flush()?;
+        drop(stdout);
+        next += period;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
+    let topics = match args.what {
+        Show::Ports => vec![Topic::Ports],
+        Show::Workers => vec![Topic::Workers],
+        Show::Pools => vec![Topic::Pools],
+        Show::Routes => vec![Topic::Routes],
+        Show::Neighbours => vec![Topic::Neighbours],
+        Show::Drops => vec![Topic::Drops],
+        Show::Config => vec![Topic::Config],
+        Show::All => Topic::SHOWN.to_vec(),
+    };
+    if args.filter.is_some() && (topics.len() > 1 || !topics[0].filtered()) {
+        let what = "only `show routes` and `show neighbours` take a prefix";
+        return Err(Usage(format!("{what}: leave it out")).into());
+    }
+    Ok(topics)
+}
+
+fn render(args: &ShowArgs, topics: &[Topic], rates: &mut Rates) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for &topic in topics {
+        let value = client::ask(&args.socket, topic, args.filter.as_deref())?;
+        let text = tables::render(topic, &value, rates);
+        if topics.len() > 1 {
+            let name = topic.name();
+            out += &format!("{}{name}\n{}\n", if out.is_empty() { "" } else { "\n" }, "-".repeat(name.len()));
+        }
+        out += &text;
+    }
+    Ok(out)
+}

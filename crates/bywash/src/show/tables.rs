@@ -1,0 +1,320 @@
+//! One layout for each topic. A field that an answer lacks is left empty: client and instance may be of different
+//! versions.
+
+use super::layout::{Grid, bits, bytes, cell, pps};
+use crate::api::Topic;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// The last look at counters that only grow, to tell rates at the next.
+#[derive(Default)]
+pub struct Rates {
+    last: HashMap<String, (Instant, f64)>,
+}
+
+impl Rates {
+    /// Growth per second since the last look at `name`; none at the first, and after a restart.
+    fn of(&mut self, name: String, now: f64) -> Option<f64> {
+        let (time, before) = self.last.insert(name, (Instant::now(), now))?;
+        let seconds = time.elapsed().as_secs_f64();
+        (now >= before && seconds > 0.0).then(|| (now - before) / seconds)
+    }
+}
+
+/// The topic's answer as text.
+pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
+    match topic {
+        Topic::Ports => ports(value, rates),
+        Topic::Workers => workers(value),
+        Topic::Pools | Topic::Audit => pools(value),
+        Topic::Routes => routes(value),
+        Topic::Neighbours => neighbours(value),
+        Topic::Drops => drops(value, rates),
+        Topic::Config => toml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+fn text(value: &Value, key: &str) -> String {
+    cell(&value[key])
+}
+
+fn ports(value: &Value, rates: &mut Rates) -> String {
+    let mut grid =
+        Grid::new(&["port", "interface", "state", "mode", "mtu", "queues", "rx", "tx", "rx rate", "tx rate", "lost"]);
+    let mut more = String::new();
+    for port in list(value) {
+        let (name, counters) = (text(port, "name"), &port["counters"]);
+        let mut rate = |way: &str| {
+            let mut of = |unit: &str| {
+                let counter = format!("{way}_{unit}");
+                rates.of(format!("{name} {counter}"), number(&counters[counter.as_str()]))
+            };
+            let (packets, octets) = (of("packets"), of("bytes"));
+            packets.zip(octets).map_or(String::new(), |(p, b)| format!("{}, {}", pps(p), bits(b * 8.0)))
+        };
+        let (rx_rate, tx_rate) = (rate("rx"), rate("tx"));
+        let lost = number(&counters["rx_no_buffer"]) + number(&counters["rx_ring_full"]);
+        let interface = text(port, "interface");
+        let level = text(port, "level");
+        let mode = [text(port, "mode"), level].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        grid.row(vec![
+            name.clone(),
+            if interface == name { String::new() } else { interface },
+            text(port, "state"),
+            mode.join(", "),
+            text(port, "mtu"),
+            queues(&port["queues"]),
+            cell(&counters["rx_packets"]),
+            cell(&counters["tx_packets"]),
+            rx_rate,
+            tx_rate,
+            format!("{lost:.0}"),
+        ]);
+        for reason in [&port["reason"], &port["note"]].into_iter().filter_map(Value::as_str) {
+            more += &format!("{name}: {reason}\n");
+        }
+    }
+    grid.render("no ports") + &more
+}
+
+/// `0>0 1>1`: queue and its worker; only how many when there are many.
+fn queues(value: &Value) -> String {
+    let queues = list(value);
+    if queues.len() > 4 {
+        return queues.len().to_string();
+    }
+    let one = |queue: &Value| format!("{}>w{}", text(queue, "queue"), text(queue, "worker"));
+    queues.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn workers(value: &Value) -> String {
+    let mut grid = Grid::new(&["worker", "cpu", "idle", "busy %", "turns", "idle turns", "sleeps", "burst", "cycles/packet"]);
+    let mut more = Grid::new(&["worker", "stage", "packets", "cycles/packet"]);
+    for worker in list(value) {
+        let mut total = 0.0;
+        for stage in list(&worker["stages"]) {
+            total += number(&stage["cycles_per_packet"]);
+            more.row(vec![
+                text(worker, "id"),
+                text(stage, "name"),
+                text(stage, "packets"),
+                text(stage, "cycles_per_packet"),
+            ]);
+        }
+        grid.row(vec![
+            text(worker, "id"),
+            text(worker, "cpu"),
+            text(worker, "idle"),
+            text(worker, "busy_percent"),
+            text(worker, "turns"),
+            text(worker, "idle_turns"),
+            text(worker, "sleeps"),
+            text(worker, "rx_burst_mean"),
+            if total > 0.0 { format!("{total:.1}") } else { String::new() },
+        ]);
+    }
+    grid.render("no workers") + "\n" + &more.render("no stages")
+}
+
+fn pools(value: &Value) -> String {
+    let mut out = String::new();
+    let arena = &value["arena"];
+    if arena.is_object() {
+        out += &format!(
+            "arena: {} cells of {} B, {}, pages {}\n",
+            text(arena, "cells"),
+            text(arena, "cell"),
+            bytes(number(&arena["bytes"])),
+            text(arena, "pages")
+        );
+        if let Some(note) = arena["note"].as_str().filter(|note| !note.is_empty()) {
+            out += &format!("       {note}\n");
+        }
+        out += "\n";
+    }
+    let columns = ["name", "kind", "cache", "frames", "free", "cached", "in_use", "peak", "exhausted", "surplus"];
+    let mut grid = Grid::new(&["pool", "kind", "cache", "frames", "free", "cached", "in use", "peak", "exhausted", "surplus"]);
+    for pool in list(&value["pools"]) {
+        grid.row(columns.iter().map(|column| text(pool, column)).collect());
+    }
+    out += &grid.render("no pools");
+    let audit = if value["audit"].is_object() { &value["audit"] } else { value };
+    if audit["cells"].is_number() && audit["missing"].is_number() {
+        out += &format!(
+            "\naudit: {} cells = {} free + {} cached + {} held, {} missing\n",
+            text(audit, "cells"),
+            text(audit, "free"),
+            text(audit, "cached"),
+            text(audit, "held"),
+            text(audit, "missing")
+        );
+    }
+    out
+}
+
+/// As `ip route` writes them, with what became of them here.
+fn routes(value: &Value) -> String {
+    let mut out = String::new();
+    for route in list(value) {
+        let mut line = text(route, "prefix");
+        let mut word = |before: &str, value: String| {
+            if !value.is_empty() {
+                line += &format!(" {before}{value}");
+            }
+        };
+        let kind = text(route, "kind");
+        if kind != "unicast" {
+            word("", kind);
+        }
+        let hops = list(&route["next_hops"]);
+        let hop = |hop: &Value| {
+            let part = |before: &str, key: &str| {
+                let value = text(hop, key);
+                if value.is_empty() { value } else { format!("{before}{value}") }
+            };
+            let weight = Some(part("weight ", "weight")).filter(|_| hops.len() > 1).unwrap_or_default();
+            let device = if hop["interface"].is_null() { part("dev ", "port") } else { part("dev ", "interface") };
+            let parts = [part("via ", "via"), device, weight, part("", "state"), part("", "mac")];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+        };
+        if let [only] = hops {
+            word("", hop(only));
+        }
+        word("proto ", text(route, "protocol"));
+        // 0 says nothing: it is IPv4's default.
+        word("metric ", Some(text(route, "metric")).filter(|metric| metric != "0").unwrap_or_default());
+        word("mtu ", Some(text(route, "mtu")).filter(|mtu| mtu != "0").unwrap_or_default());
+        if route["installed"] == Value::Bool(false) {
+            let reason = text(route, "reason");
+            word("", if reason.is_empty() { "(not used)".into() } else { format!("(not used: {reason})") });
+        }
+        out += &line;
+        out += "\n";
+        if hops.len() > 1 {
+            out += &hops.iter().map(|one| format!("    {}\n", hop(one))).collect::<String>();
+        }
+    }
+    if out.is_empty() { "no routes\n".into() } else { out }
+}
+
+fn neighbours(value: &Value) -> String {
+    let mut grid = Grid::new(&["address", "interface", "port", "mac", "state"]);
+    for neighbour in list(value) {
+        let port = text(neighbour, "port");
+        let interface = text(neighbour, "interface");
+        let port = if port == interface { String::new() } else { port };
+        grid.row(vec![text(neighbour, "addr"), interface, port, text(neighbour, "mac"), text(neighbour, "state")]);
+    }
+    grid.render("no neighbours")
+}
+
+fn drops(value: &Value, rates: &mut Rates) -> String {
+    let mut out = String::new();
+    // An instance may answer with the list of drops alone.
+    let parts = [
+        (if value.is_array() { value } else { &value["drops"] }, "reason", "packets", "no drops"),
+        (&value["events"], "event", "count", ""),
+        (&value["xdp"], "verdict", "packets", ""),
+    ];
+    for (part, what, counted, none) in parts {
+        let mut grid = Grid::new(&["port", what, counted, "rate"]);
+        for one in list(part).iter().filter(|one| number(&one[counted]) > 0.0) {
+            let (port, reason) = (text(one, "port"), text(one, what));
+            let rate = rates.of(format!("{what} {port} {reason}"), number(&one[counted]));
+            let rate = rate.map(pps).unwrap_or_default();
+            grid.row(vec![port, reason, text(one, counted), rate]);
+        }
+        let text = grid.render(none);
+        if !text.trim().is_empty() {
+            out += if out.is_empty() { "" } else { "\n" };
+            out += &text;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn shown(topic: Topic, value: Value) -> String {
+        render(topic, &value, &mut Rates::default())
+    }
+
+    #[test]
+    fn answers_of_any_shape_are_shown() {
+        for topic in Topic::SHOWN {
+            for value in [json!(null), json!([]), json!({}), json!([1, "x", {}, null]), json!({ "pools": 3, "drops": {} })] {
+                shown(topic, value);
+            }
+        }
+    }
+
+    #[test]
+    fn routes_look_like_ip_route() {
+        let text = shown(
+            Topic::Routes,
+            json!([
+                { "prefix": "10.0.0.0/8", "kind": "unicast", "metric": 20, "protocol": "bgp", "mtu": 1400, "installed": true,
+                  "next_hops": [{ "via": "192.0.2.1", "interface": "eth0", "state": "reachable", "weight": 1 }] },
+                { "prefix": "0.0.0.0/0", "kind": "unicast", "metric": 0, "protocol": "static", "mtu": 0, "installed": true,
+                  "next_hops": [{ "via": "192.0.2.1", "interface": "eth0", "weight": 2 }, { "via": "198.51.100.1", "port": "b", "weight": 1 }] },
+                { "prefix": "203.0.113.0/24", "kind": "blackhole", "installed": false, "reason": "table 100" },
+            ]),
+        );
+        let expected = "\
+10.0.0.0/8 via 192.0.2.1 dev eth0 reachable proto bgp metric 20 mtu 1400
+0.0.0.0/0 proto static
+    via 192.0.2.1 dev eth0 weight 2
+    via 198.51.100.1 dev b weight 1
+203.0.113.0/24 blackhole (not used: table 100)
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn ports_and_pools() {
+        let text = shown(
+            Topic::Ports,
+            json!([{ "name": "wan", "interface": "eth0", "state": "down", "reason": "link down", "mode": "copy", "mtu": 1500,
+                     "queues": [{ "queue": 0, "worker": 1 }],
+                     "counters": { "rx_packets": 12, "tx_packets": 7, "rx_no_buffer": 1, "rx_ring_full": 2 } }]),
+        );
+        assert_eq!(
+            text,
+            "port  interface  state  mode  mtu   queues  rx  tx  lost\n\
+             wan   eth0       down   copy  1500  0>w1    12   7     3\n\
+             wan: link down\n"
+        );
+        let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
+        let text = shown(Topic::Pools, json!({ "arena": { "cells": 8, "cell": 2048, "bytes": 2097152, "pages": "4k", "note": "why" },
+                                               "pools": [], "audit": audit }));
+        assert!(text.starts_with("arena: 8 cells of 2048 B, 2.00 MiB, pages 4k\n       why\n"), "{text}");
+        assert!(text.ends_with("audit: 8 cells = 5 free + 1 cached + 2 held, 0 missing\n"), "{text}");
+    }
+
+    #[test]
+    fn rates_need_two_looks() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.of("x".into(), 5.0), None);
+        assert!(rates.of("x".into(), 6.0).is_some_and(|rate| rate > 0.0));
+        assert_eq!(rates.of("x".into(), 2.0), None, "restarted");
+    }
+
+    #[test]
+    fn config_is_a_file() {
+        let config = crate::config::Config::for_interfaces(&["eth0".into()]);
+        let text = shown(Topic::Config, serde_json::to_value(&config).unwrap());
+        assert!(text.contains("[[port]]\n") && text.contains("interface = \"eth0\"\n"), "{text}");
+    }
+}
