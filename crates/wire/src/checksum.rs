@@ -87,14 +87,16 @@ impl Sum {
     /// True when the sum, the checksum field among its words, says that nothing was changed.
     #[inline]
     pub fn is_valid(self) -> bool {
-        self.folded() == 0xffff
+        // The sum of end-around carries is the remainder by 0xffff; to test it against zero takes one multiplication.
+        self.0 != 0 && self.0.is_multiple_of(0xffff)
     }
 
     #[inline]
     fn folded(self) -> u16 {
-        // Adding a value to itself rotated by half leaves the end-around sum of the halves in the upper half.
-        let a = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
-        (a.wrapping_add(a.rotate_left(16)) >> 16) as u16
+        let (a, carry) = ((self.0 >> 32) as u32).overflowing_add(self.0 as u32);
+        let a = a.wrapping_add(u32::from(carry));
+        let (b, carry) = ((a >> 16) as u16).overflowing_add(a as u16);
+        b.wrapping_add(u16::from(carry))
     }
 }
 
@@ -127,7 +129,6 @@ pub fn checksum(data: &[u8]) -> u16 {
 /// Never turns a right checksum into a wrong one; a UDP checksum of zero means "none" and must not come here.
 #[inline]
 pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
-    // At most three times 0xffff, and the folded value of a sum is never 0 by mistake: ~old only is 0 for 0xffff.
     let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
     let sum = (sum & 0xffff) + (sum >> 16);
     !(((sum & 0xffff) + (sum >> 16)) as u16)

@@ -162,9 +162,13 @@ impl std::error::Error for Ipv4Error {}
 #[inline]
 pub fn check(l3: &[u8]) -> Result<Ipv4Info, Ipv4Error> {
     let Some(fixed) = l3.first_chunk::<HEADER_LEN>() else { return Err(Ipv4Error::Runt) };
-    let info = read(fixed);
-    let fits = usize::from(info.total_len) <= l3.len() && info.total_len >= HEADER_LEN as u16;
-    if fixed[0] == 0x45 && fits && header_checksum_ok(fixed) { Ok(info) } else { check_rare(l3, info) }
+    let total_len = u16::from_be_bytes([fixed[2], fixed[3]]);
+    let fits = usize::from(total_len) <= l3.len() && total_len >= HEADER_LEN as u16;
+    if !(fixed[0] == 0x45 && fits && header_checksum_ok(fixed)) {
+        check_rare(l3)?;
+    }
+    // Read only here, so that the fast path keeps it in registers across no call.
+    Ok(read(fixed))
 }
 
 #[inline]
@@ -184,21 +188,22 @@ fn read(h: &[u8; HEADER_LEN]) -> Ipv4Info {
 /// Headers with options, and naming the fault of a bad one.
 #[cold]
 #[inline(never)]
-fn check_rare(l3: &[u8], info: Ipv4Info) -> Result<Ipv4Info, Ipv4Error> {
-    let header_len = usize::from(info.header_len);
-    if l3.first().is_none_or(|b| b >> 4 != 4) {
+fn check_rare(l3: &[u8]) -> Result<(), Ipv4Error> {
+    let Some((header, _)) = Ipv4Header::parse(l3) else { return Err(Ipv4Error::Runt) };
+    let (header_len, total_len) = (header.header_len(), usize::from(header.total_len.get()));
+    if header.version_ihl >> 4 != 4 {
         return Err(Ipv4Error::Version);
     }
     if header_len < HEADER_LEN {
         return Err(Ipv4Error::HeaderLength);
     }
-    if usize::from(info.total_len) < header_len || usize::from(info.total_len) > l3.len() {
+    if total_len < header_len || total_len > l3.len() {
         return Err(Ipv4Error::Length);
     }
     if !l3.get(..header_len).is_some_and(|h| Sum::of(h).is_valid()) {
         return Err(Ipv4Error::Checksum);
     }
-    Ok(info)
+    Ok(())
 }
 
 /// True when the checksum of a header without options is right.
@@ -217,15 +222,16 @@ pub fn header_checksum_ok(header: &[u8; HEADER_LEN]) -> bool {
 /// False, and nothing changed, when the TTL is 0 or 1: then the packet must not be forwarded.
 #[inline]
 pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) -> bool {
-    let word = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-    if word & 0xff <= 1 {
+    let ttl = header[8];
+    if ttl <= 1 {
         return false;
     }
-    // Read as little endian the word is TTL, protocol, checksum from the bottom up. The sum lost 1 in the TTL's
-    // place, so the checksum gains 1 there, and its carry goes around: 0xffff, minus zero, becomes 0.
-    let carry = u32::from(word >= 0xfffe_0000) << 16;
-    let word = word.wrapping_sub(1).wrapping_add(1 << 16).wrapping_add(carry);
-    header[8..12].copy_from_slice(&word.to_le_bytes());
+    header[8] = ttl - 1;
+    // The header's sum lost 1 in the upper byte of a word, so the checksum gains it, in the machine's byte order as
+    // it lies; the carry goes around, and 0xffff, minus zero, becomes 0.
+    let sum = u32::from(u16::from_ne_bytes([header[10], header[11]])) + u32::from(0x0100u16.to_be());
+    let sum = (sum + u32::from(sum >= 0xffff)) as u16;
+    header[10..12].copy_from_slice(&sum.to_ne_bytes());
     true
 }
 

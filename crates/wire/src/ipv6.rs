@@ -191,20 +191,28 @@ pub fn is_extension(next_header: u8) -> bool {
 /// [`ExtensionError`]; the work is bounded by [`MAX_EXTENSIONS`].
 #[inline]
 pub fn walk(l3: &[u8], info: &Ipv6Info) -> Result<Upper, ExtensionError> {
-    let upper = Upper {
-        offset: HEADER_LEN,
-        proto: info.next_header,
-        fragment: false,
-        later_fragment: false,
-        hop_by_hop: false,
-        segments_left: false,
-    };
-    if is_extension(info.next_header) { walk_chain(l3, info, upper) } else { Ok(upper) }
+    if is_extension(info.next_header) { walk_chain(l3, info) } else { Ok(Upper::at_once(info)) }
+}
+
+impl Upper {
+    /// A packet without extension headers.
+    #[inline]
+    fn at_once(info: &Ipv6Info) -> Self {
+        Self {
+            offset: HEADER_LEN,
+            proto: info.next_header,
+            fragment: false,
+            later_fragment: false,
+            hop_by_hop: false,
+            segments_left: false,
+        }
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn walk_chain(l3: &[u8], info: &Ipv6Info, mut at: Upper) -> Result<Upper, ExtensionError> {
+fn walk_chain(l3: &[u8], info: &Ipv6Info) -> Result<Upper, ExtensionError> {
+    let mut at = Upper::at_once(info);
     let l3 = l3.get(..info.total_len as usize).ok_or(ExtensionError::Truncated)?;
     let mut passed = 0;
     while is_extension(at.proto) {

@@ -46,36 +46,40 @@ fn field(protocol: u8, l4: &[u8]) -> Option<(usize, u16)> {
     Some((at, u16::from_be_bytes(*bytes)))
 }
 
-/// The rule itself, for both families. A pseudo-header sum is never 0, so a UDP checksum of 0 is not taken for one.
+/// The rule itself, for both families, on the packet's `l3[at..end]`.
+///
+/// A pseudo-header sum is never 0, so a UDP checksum of 0 is not taken for one. Otherwise the field is equal to the
+/// sum when the sum and the field's complement make all ones.
 #[inline]
-fn judge(pseudo: Sum, field: u16) -> State {
-    if pseudo.fold() == field { State::Partial } else { State::Full }
+fn judge(l3: &[u8], protocol: u8, at: usize, end: usize, pseudo: impl FnOnce(usize) -> Sum) -> State {
+    let Some((field, min)) = field_of(protocol) else { return State::NotApplicable };
+    if end > l3.len() || at.saturating_add(min) > end {
+        return State::NotApplicable;
+    }
+    let Some(bytes) = l3.get(at + field..at + field + 2) else { return State::NotApplicable };
+    let field = u16::from_be_bytes([bytes[0], bytes[1]]);
+    if field != 0 && (pseudo(end - at) + Sum::of_u16(!field)).is_valid() { State::Partial } else { State::Full }
 }
 
 /// The state of an IPv4 packet that [`ipv4::check`] found good. A few additions; the data is not read.
 #[inline]
 pub fn state4(l3: &[u8], info: &Ipv4Info) -> State {
+    let Some(header) = l3.first_chunk() else { return State::NotApplicable };
     if info.is_fragment() {
         return State::NotApplicable;
     }
-    let l4 = info.payload(l3);
-    match (field(info.proto, l4), l3.first_chunk()) {
-        (Some((_, value)), Some(header)) => judge(pseudo4(header, info.proto, l4.len() as u16), value),
-        _ => State::NotApplicable,
-    }
+    let (at, end) = (usize::from(info.header_len), usize::from(info.total_len));
+    judge(l3, info.proto, at, end, |len| pseudo4(header, info.proto, len as u16))
 }
 
 /// The state of an IPv6 packet that [`ipv6::check`] and [`ipv6::walk`] found good.
 #[inline]
 pub fn state6(l3: &[u8], info: &Ipv6Info, upper: &Upper) -> State {
+    let Some(header) = l3.first_chunk() else { return State::NotApplicable };
     if upper.fragment || upper.segments_left {
         return State::NotApplicable;
     }
-    let Some(l4) = l3.get(upper.offset..info.total_len as usize) else { return State::NotApplicable };
-    match (field(upper.proto, l4), l3.first_chunk()) {
-        (Some((_, value)), Some(header)) => judge(pseudo6(header, upper.proto, l4.len() as u32), value),
-        _ => State::NotApplicable,
-    }
+    judge(l3, upper.proto, upper.offset, info.total_len as usize, |len| pseudo6(header, upper.proto, len as u32))
 }
 
 /// Completes the checksum of an IPv4 packet if it is partial; true when it was.

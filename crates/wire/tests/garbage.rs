@@ -118,6 +118,8 @@ fn stale_findings() {
             let _ = ipv6::walk(&other, &info6);
             if let Some(upper) = upper {
                 partial::complete6(&mut other, &info6, &upper);
+                let lying = ipv6::Upper { offset: usize::MAX, ..upper };
+                assert!(!partial::complete6(&mut other, &info6, &lying));
             }
             if let Ok(plan) = &plan {
                 for i in 0..=plan.count() {
