@@ -14,8 +14,8 @@ BYWASH := $(TARGET)/release/bywash
 
 # As a user, cargo builds as that user and only the test programs run as root.
 ifneq ($(SUDO),)
-HOST_TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-RUN_AS_ROOT = CARGO_TARGET_$(HOST_TRIPLE)_RUNNER='sudo -E'
+# Found out in the recipe: before 4.4, make's own shell function does not see the PATH above.
+RUN_AS_ROOT = env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=sudo -E"
 endif
 
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
