@@ -1,0 +1,251 @@
+//! One worker, pcap replayed from memory, the whole IPv4 router path, discard: what the program itself costs.
+
+use crate::cli::bench::ForwardArgs;
+use anyhow::{Context as _, bail};
+use bywash_engine::{App, Context, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
+use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_route::{Net4, Table4, Table6, synth};
+use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
+use bywash_router::{Router, RouterConfig};
+use bywash_sync::{Published, Qsbr, clock};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PORTS: u16 = 2;
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The routes' seed: the same table in every run.
+const SEED: u64 = 2544;
+
+#[derive(Serialize)]
+struct Figures {
+    mpps: f64,
+    cycles_per_packet: f64,
+    packets: u64,
+    drops: u64,
+    pool: String,
+    cache: usize,
+    frames: usize,
+    routes: usize,
+    flows: usize,
+    size: usize,
+    touch: bool,
+    pages: String,
+    seconds: f64,
+    /// Cycles per packet by stage.
+    stages: Vec<(String, f64)>,
+}
+
+pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
+    let traffic = Traffic::new(args)?;
+    if let Some(dir) = &args.write_pcap {
+        return traffic.write(dir);
+    }
+    let figures = measure(args, traffic)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        print(&figures);
+    }
+    Ok(())
+}
+
+fn print(f: &Figures) {
+    println!("{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)", f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops);
+    println!("pool {} of {} frames, cache {}, pages {}; {} routes, {} flows, {} B", f.pool, f.frames, f.cache, f.pages, f.routes, f.flows, f.size);
+    for (name, cycles) in &f.stages {
+        println!("  {name:8} {cycles:6.1} cycles/packet");
+    }
+}
+
+/// What is replayed on each port, and the routes it takes: what comes in by one leaves by the other.
+struct Traffic {
+    frames: [Vec<Vec<u8>>; PORTS as usize],
+    routes: Vec<(Net4, PortId)>,
+}
+
+impl Traffic {
+    fn new(args: &ForwardArgs) -> anyhow::Result<Self> {
+        // Routes alternate between the ports; flows spread evenly over the routes.
+        let prefixes = synth::routes4(args.routes, SEED);
+        let routable = prefixes.iter().filter(|(net, _)| net.addr() >> 24 != 127);
+        let routes: Vec<_> = routable.enumerate().map(|(i, (net, _))| (*net, PortId(i as u16 % PORTS))).collect();
+        if let Some(path) = &args.pcap {
+            let load = || PcapSource::load(path).with_context(|| format!("{}", path.display()));
+            let frames: Vec<Vec<u8>> = load()?.frames().collect();
+            return Ok(Self { frames: [frames.clone(), frames], routes });
+        }
+        let mut frames = [vec![], vec![]];
+        for flow in 0..args.flows {
+            let (net, to) = routes[flow * routes.len() / args.flows];
+            let (addr, len) = (net.addr(), net.len());
+            // Within the prefix, not its first address: a different host for each flow.
+            let host = if len >= 31 { 0 } else { 1 + (flow as u32 % ((1u32 << (32 - u32::from(len)).min(31)) - 2).max(1)) };
+            let src = SocketAddr::from((Ipv4Addr::from(0xc612_0000 + flow as u32 % 0xffff), 1024 + (flow % 50_000) as u16));
+            let dst = SocketAddr::from((Ipv4Addr::from(addr | host), 9));
+            let from = 1 - to.0;
+            let frame = Packet::udp(src, dst)
+                .macs(MacAddr([2, 0, 0, 0, 1, from as u8]), MacAddr([2, 0, 0, 0, 0, from as u8]))
+                .size(args.size)
+                .build()?;
+            frames[usize::from(from)].push(frame);
+        }
+        Ok(Self { frames, routes })
+    }
+
+    /// For peers: the same packets, and the same routes as l3fwd reads them.
+    fn write(&self, dir: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        for (i, frames) in self.frames.iter().enumerate() {
+            let path = dir.join(format!("port{i}.pcap"));
+            record(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let rules: String = self.routes.iter().map(|(n, p)| format!("R{}/{} {}\n", Ipv4Addr::from(n.addr()), n.len(), p.0)).collect();
+        let path = dir.join("routes_v4.txt");
+        std::fs::write(&path, rules).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn record(path: &Path, frames: &[Vec<u8>]) -> std::io::Result<()> {
+    let mut file = CaptureFile::create(path, &["bench"], 0)?;
+    for frame in frames {
+        let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };
+        file.write(meta, frame)?;
+    }
+    file.flush()
+}
+
+fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
+    // The cache in front of a pool hides its policy from a worker that frees what it took itself. Measured here is
+    // the policy, so there is no cache unless one is asked for.
+    let cache = args.cache.unwrap_or(0);
+    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let kind = args.pool.into();
+    let pools = PoolSet::new(arena, &[PoolConfig { name: "bench".into(), kind, cache, frames: args.frames }])?;
+
+    let domain = Qsbr::new();
+    let tables = tables(&domain, &traffic)?;
+    let mut out = Outputs::new();
+    let mut ports: Vec<Arc<PortCounters>> = vec![];
+    for frames in &traffic.frames {
+        if frames.is_empty() {
+            bail!("no traffic for one of the ports: give more flows or routes");
+        }
+        let port = PcapPort::replay(PcapSource::from_frames(frames)?.repeated());
+        ports.push(port.counters());
+        out.add(Box::new(port), TxQueue::new(TxQueueConfig::default()));
+    }
+    let (requests, _inbox) = rtrb::RingBuffer::new(256);
+    let router = Router::new(tables, requests, RouterConfig::default());
+    let app: Box<dyn App> = if args.touch { Box::new(Touch(router, 0)) } else { Box::new(router) };
+    let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
+    let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), domain.register()).spawn()?;
+
+    std::thread::sleep(WARM_UP);
+    let before = Sample::take(worker.counters(), &ports);
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let after = Sample::take(worker.counters(), &ports);
+    let counters = worker.counters().clone();
+    worker.stop();
+    let (missing, wrong) = pools.verify();
+    if !missing.is_empty() || !wrong.is_empty() {
+        bail!("{} cells lost and {} misplaced: a bug", missing.len(), wrong.len());
+    }
+
+    let packets = after.sent - before.sent;
+    let ticks = (after.tsc - before.tsc) as f64;
+    let seconds = ticks / clock::tsc_hz() as f64;
+    let stages = counters.stages.iter().zip(before.stages.iter().zip(&after.stages));
+    Ok(Figures {
+        mpps: packets as f64 / seconds / 1e6,
+        cycles_per_packet: ticks / packets.max(1) as f64,
+        packets,
+        drops: after.drops - before.drops,
+        pool: kind.to_string(),
+        cache,
+        frames: args.frames,
+        routes: traffic.routes.len(),
+        flows: traffic.frames.iter().map(Vec::len).sum(),
+        size: args.size,
+        touch: args.touch,
+        pages: pools.arena().pages().to_string(),
+        seconds,
+        stages: stages.map(|(s, (b, a))| (s.name.to_owned(), (a - b) as f64 / packets.max(1) as f64)).collect(),
+    })
+}
+
+struct Sample {
+    tsc: u64,
+    sent: u64,
+    drops: u64,
+    stages: Vec<u64>,
+}
+
+impl Sample {
+    fn take(worker: &WorkerCounters, ports: &[Arc<PortCounters>]) -> Self {
+        Self {
+            tsc: clock::tsc(),
+            sent: ports.iter().map(|p| p.tx_packets.get()).sum(),
+            drops: (0..PORTS).map(|p| worker.port(PortId(p)).total()).sum(),
+            stages: worker.stages.iter().map(|s| s.cycles.get()).collect(),
+        }
+    }
+}
+
+fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tables>>> {
+    let mut table4 = Table4::new(domain)?;
+    table4.load(traffic.routes.iter().map(|(net, to)| (*net, 1 + u32::from(to.0))));
+    let mut entries = vec![Entry::verdict(Kind::NoRoute)];
+    for port in 0..PORTS {
+        let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
+        entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
+    }
+    let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], partial_checksums: false, source4: None, source6: None };
+    let tables = Tables {
+        generation: 1,
+        fib4: table4.reader(),
+        fib6: Table6::new(domain)?.reader(),
+        cold: vec![Cold::default(); entries.len()],
+        entries,
+        buckets: vec![],
+        ports: vec![info; usize::from(PORTS)],
+    };
+    Ok(Arc::new(Published::new(domain, tables)))
+}
+
+/// Reads every byte of every packet before the router sees it, as a payload inspection would.
+struct Touch(Router, u64);
+
+impl App for Touch {
+    fn stages(&self) -> &'static [&'static str] {
+        self.0.stages()
+    }
+
+    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        for frame in batch.as_slice() {
+            let (words, rest) = cx.bufs.arena().data(frame).as_chunks::<8>();
+            let sum = words.iter().fold(0u64, |s, w| s.wrapping_add(u64::from_ne_bytes(*w)));
+            self.1 = rest.iter().fold(self.1.wrapping_add(sum), |s, b| s.wrapping_add(u64::from(*b)));
+        }
+        std::hint::black_box(self.1);
+        self.0.process(cx, from, batch);
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> bool {
+        self.0.turn(cx)
+    }
+
+    fn held(&self) -> usize {
+        self.0.held()
+    }
+
+    fn close(&mut self, cx: &mut Context<'_>) {
+        self.0.close(cx);
+    }
+}

@@ -1,0 +1,88 @@
+//! Two workers joined by ports in memory: what handing frames between CPUs costs.
+
+use crate::cli::bench::PairArgs;
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_port::{Port, pair};
+use bywash_sync::clock;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Serialize)]
+struct Figures {
+    mpps: f64,
+    cycles_per_packet: f64,
+    packets: u64,
+    pool: String,
+    frames: usize,
+    seconds: f64,
+    threads_on_cpus: Vec<usize>,
+}
+
+/// One thread takes frames from the pool and sends them; the other receives and frees them.
+pub fn run(args: &PairArgs) -> anyhow::Result<()> {
+    let kind = args.pool.into();
+    let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
+    let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
+    let (mut here, mut there) = pair(1024);
+    let counters = there.counters();
+    let stop = Arc::new(AtomicBool::new(false));
+    let cpus: Vec<usize> = (0..std::thread::available_parallelism()?.get()).take(2).collect();
+
+    let (set, stopped, cpu) = (pools.clone(), stop.clone(), cpus.first().copied());
+    let sender = std::thread::spawn(move || -> anyhow::Result<()> {
+        super::pin(cpu)?;
+        let mut bufs = Buffers::attach(&set, 0);
+        let mut batch = Batch::new();
+        while !stopped.load(Ordering::Relaxed) {
+            let room = batch.room();
+            bufs.alloc(&mut batch, room);
+            here.tx_burst(&mut bufs, &mut batch);
+            here.housekeep(&mut bufs);
+        }
+        bufs.free(&mut batch);
+        here.close(&mut bufs);
+        Ok(())
+    });
+    let (set, stopped, cpu) = (pools.clone(), stop.clone(), cpus.last().copied());
+    let receiver = std::thread::spawn(move || -> anyhow::Result<()> {
+        super::pin(cpu)?;
+        let mut bufs = Buffers::attach(&set, 0);
+        let mut batch = Batch::new();
+        while !stopped.load(Ordering::Relaxed) {
+            there.rx_burst(&mut bufs, &mut batch);
+            bufs.free(&mut batch);
+        }
+        there.close(&mut bufs);
+        Ok(())
+    });
+
+    std::thread::sleep(Duration::from_millis(200));
+    let (t0, n0) = (clock::tsc(), counters.rx_packets.get());
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let (ticks, packets) = (clock::tsc() - t0, counters.rx_packets.get() - n0);
+    stop.store(true, Ordering::Relaxed);
+    for thread in [sender, receiver] {
+        thread.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+    }
+    let (missing, wrong) = pools.verify();
+    anyhow::ensure!(missing.is_empty() && wrong.is_empty(), "{} cells lost, {} misplaced: a bug", missing.len(), wrong.len());
+
+    let seconds = ticks as f64 / clock::tsc_hz() as f64;
+    let f = Figures {
+        mpps: packets as f64 / seconds / 1e6,
+        cycles_per_packet: ticks as f64 / packets.max(1) as f64,
+        packets,
+        pool: kind.to_string(),
+        frames: args.frames,
+        seconds,
+        threads_on_cpus: cpus,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&f)?);
+    } else {
+        println!("{:.2} Mpps between two workers, {:.1} cycles/packet, pool {} of {} frames", f.mpps, f.cycles_per_packet, f.pool, f.frames);
+    }
+    Ok(())
+}

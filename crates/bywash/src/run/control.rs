@@ -1,0 +1,328 @@
+//! The control loop: the kernel's changes in, workers' requests out, XDP programs and ports kept in step.
+
+use super::ports::{Opened, Xdp, open, queues};
+use super::workers;
+use super::{ANSWER, instance};
+use crate::config::{Config, Host};
+use anyhow::{Context as _, bail};
+use bywash_engine::{PortId, WorkerExit};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolConfig, PoolSet};
+use bywash_mirror::Mirror;
+use bywash_port::PortCounters;
+use bywash_port::af_xdp::{Journal, Umem};
+use bywash_route::model::{Change, NeighbourState, RouteKind};
+use bywash_router::Request;
+use bywash_router::control::{Applied, Control, PortBack, PortSpec};
+use bywash_sync::Qsbr;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often workers' requests are looked at.
+const TICK: Duration = Duration::from_millis(2);
+/// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
+const CONFIRM: Duration = Duration::from_secs(15);
+/// Longest wait for the kernel's tables at the start.
+const FIRST_DUMP: Duration = Duration::from_secs(60);
+/// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
+const AT_ONCE: usize = 65_536;
+
+/// What the control loop and the API both use.
+pub struct Shared {
+    pub config: Config,
+    pub names: Vec<String>,
+    pub pools: Arc<PoolSet>,
+    pub control: Mutex<Control>,
+    /// The programs, by port.
+    pub xdp: Mutex<Vec<Option<Xdp>>>,
+    /// Counters of every end: port, queue.
+    pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
+    pub workers: Vec<workers::Shown>,
+    pub started: Instant,
+}
+
+/// A running instance.
+pub struct Runtime {
+    shared: Arc<Shared>,
+    umem: Arc<Umem>,
+    mirror: Mirror,
+    requests: Vec<rtrb::Consumer<Request>>,
+    /// To free frames handed over by workers.
+    bufs: Buffers,
+    confirmed: Instant,
+    sent: Vec<u64>,
+}
+
+impl Runtime {
+    /// Opens everything and starts forwarding.
+    pub fn start(config: Config, journal: &mut Journal) -> anyhow::Result<Self> {
+        // Following begins first: nothing the kernel changes from here on is missed.
+        let mirror = Mirror::start(bywash_mirror::Config::default()).context("cannot follow the kernel's routes")?;
+        let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
+        let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
+        let plan = config.plan(&per_port, &Host::this().allowed)?;
+
+        let total = plan.workers.iter().map(|w| w.frames).sum();
+        let arena_config =
+            ArenaConfig { cells: total, cell: config.pool.cell, pages: config.pool.pages.into(), node: None };
+        let arena = Arena::new(arena_config)?;
+        if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
+            tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
+        }
+        let pool = |(w, plan): (usize, &crate::config::WorkerPlan)| PoolConfig {
+            name: format!("worker{w}"),
+            kind: config.pool.kind.into(),
+            cache: config.pool.cache_frames(),
+            frames: plan.frames,
+        };
+        let pools = PoolSet::new(arena.clone(), &plan.workers.iter().enumerate().map(pool).collect::<Vec<_>>())?;
+
+        let umem = Umem::new(&arena);
+        let mut ports: Vec<Opened> = vec![];
+        for port in &config.ports {
+            ports.push(open(port, &umem, journal).with_context(|| format!("port `{}`", port.name))?);
+        }
+        let spec = |(i, p): (usize, &Opened)| PortSpec {
+            id: PortId(i as u16),
+            index: p.index,
+            name: p.config.interface.clone().unwrap_or_else(|| p.config.name.clone()),
+            partial_checksums: p.partial_checksums,
+        };
+        let domain = Qsbr::new();
+        let control = Control::new(&domain, ports.iter().enumerate().map(spec).collect())?;
+        let counters = ports.iter().enumerate().flat_map(|(i, p)| {
+            p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone()))
+        });
+        let counters = counters.collect();
+        let running = workers::start(&config, &plan, &mut ports, &pools, &domain, &control.tables())?;
+        let (shown, requests) = running.into_iter().unzip();
+        let sent = vec![0; ports.len()];
+        let shared = Arc::new(Shared {
+            names: config.ports.iter().map(|p| p.name.clone()).collect(),
+            config,
+            pools: pools.clone(),
+            control: Mutex::new(control),
+            xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
+            counters: Mutex::new(counters),
+            workers: shown,
+            started: Instant::now(),
+        });
+        let bufs = Buffers::attach(&pools, 0);
+        let mut runtime = Self { shared, umem, mirror, requests, bufs, confirmed: Instant::now(), sent };
+        runtime.first_dump()?;
+        for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
+            xdp.enable()?;
+        }
+        Ok(runtime)
+    }
+
+    /// Takes in all the kernel has before any frame is taken from it.
+    fn first_dump(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + FIRST_DUMP;
+        loop {
+            match self.mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(changes) => {
+                    if self.take(&changes) {
+                        return Ok(());
+                    }
+                }
+                Err(_) => bail!("the kernel did not tell its routes within {} s", FIRST_DUMP.as_secs()),
+            }
+        }
+    }
+
+    pub fn instance(&self) -> Arc<instance::Running> {
+        Arc::new(instance::Running(self.shared.clone()))
+    }
+
+    /// Runs until `stop`, or until a worker dies.
+    pub fn follow(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            match self.mirror.changes().recv_timeout(TICK) {
+                Ok(mut changes) => {
+                    while changes.len() < AT_ONCE
+                        && let Ok(more) = self.mirror.changes().try_recv()
+                    {
+                        changes.extend(more);
+                    }
+                    self.take(&changes);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("netlink following ended: routes can no longer be kept; the kernel forwards from now on")
+                }
+            }
+            self.answer();
+            self.confirm();
+            if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
+                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
+                bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies changes; true when the kernel's tables are complete.
+    fn take(&mut self, changes: &[Change]) -> bool {
+        let applied = self.shared.control.lock().expect("control").apply(changes);
+        self.carry_out(&applied);
+        applied.synced
+    }
+
+    /// Tells the XDP programs what became local, and what changed about their interfaces.
+    fn carry_out(&mut self, applied: &Applied) {
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        for change in &applied.local_changed {
+            for xdp in programs.iter_mut().flatten() {
+                let (program, len) = (&mut xdp.program, change.prefix.len);
+                let done = match (change.prefix.addr, change.added) {
+                    (IpAddr::V4(a), true) => program.add_local4(a, len),
+                    (IpAddr::V4(a), false) => program.remove_local4(a, len),
+                    (IpAddr::V6(a), true) => program.add_local6(a, len),
+                    (IpAddr::V6(a), false) => program.remove_local6(a, len),
+                };
+                if let Err(e) = done {
+                    tracing::error!("{}: {e}", xdp.interface);
+                }
+            }
+        }
+        for id in &applied.ports_gone {
+            if programs[usize::from(id.0)].take().is_some() {
+                tracing::warn!("port `{}`: its interface is gone; waiting for it", self.name(*id));
+            }
+        }
+        if !applied.ports_changed.is_empty() {
+            let control = self.shared.control.lock().expect("control");
+            for port in control.ports().filter(|p| applied.ports_changed.contains(&p.id)) {
+                if let (Some(xdp), Some(mac), Some(mtu)) = (&mut programs[usize::from(port.id.0)], port.mac, port.mtu)
+                    && let Err(e) = xdp.update(mac, mtu)
+                {
+                    tracing::error!("{e}");
+                }
+            }
+        }
+        drop(programs);
+        applied.ports_back.iter().for_each(|back| self.reattach(back));
+    }
+
+    fn name(&self, id: PortId) -> &str {
+        self.shared.names.get(usize::from(id.0)).map_or("?", String::as_str)
+    }
+
+    /// An interface of a port's name is there again: opens it anew.
+    fn reattach(&mut self, back: &PortBack) {
+        if let Err(e) = self.try_reattach(back) {
+            tracing::error!("port `{}` stays down: {e:#}", self.name(back.id));
+        }
+    }
+
+    fn try_reattach(&mut self, back: &PortBack) -> anyhow::Result<()> {
+        let at = usize::from(back.id.0);
+        if self.shared.xdp.lock().expect("programs")[at].is_some() {
+            return Ok(()); // the one it was opened on
+        }
+        let mut journal = Journal::open(super::journal_path())?;
+        let mut opened = open(&self.shared.config.ports[at], &self.umem, &mut journal)?;
+        let (Some(mut xdp), Some(end)) = (opened.xdp.take(), opened.ends.pop()) else { bail!("it has no queue") };
+        if !opened.ends.is_empty() {
+            bail!("it has more than one queue: restart bywash to take it over");
+        }
+        let worker = self.shared.workers.iter().find(|w| w.polls.contains(&(at, end.queue as usize)));
+        let worker = worker.context("no worker polls its queue any more")?;
+        self.shared.counters.lock().expect("counters").push((back.id, end.queue, end.counters));
+        if !worker.handle.replace(back.id, end.port, ANSWER) {
+            bail!("worker {} does not answer", worker.handle.id());
+        }
+        let control = self.shared.control.lock().expect("control");
+        let local = control.routes().filter(|r| r.kind == RouteKind::Local && !r.prefix.addr.is_loopback());
+        for prefix in local.map(|r| r.prefix) {
+            match prefix.addr {
+                IpAddr::V4(a) => xdp.program.add_local4(a, prefix.len)?,
+                IpAddr::V6(a) => xdp.program.add_local6(a, prefix.len)?,
+            }
+        }
+        drop(control);
+        xdp.enable()?;
+        self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
+        tracing::info!("port `{}` is back", self.name(back.id));
+        Ok(())
+    }
+
+    /// Does what workers asked for.
+    fn answer(&mut self) {
+        for requests in &mut self.requests {
+            while let Ok(request) = requests.pop() {
+                match request {
+                    Request::Resolve { index, addr } => {
+                        self.mirror.probe(index, addr);
+                    }
+                    Request::Punt { from: _, frame } => self.bufs.free_one(frame),
+                }
+            }
+        }
+    }
+
+    /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and
+    /// would never notice that one has moved.
+    fn confirm(&mut self) {
+        if self.confirmed.elapsed() < CONFIRM {
+            return;
+        }
+        self.confirmed = Instant::now();
+        let mut sent = vec![0; self.sent.len()];
+        for (id, _, counters) in self.shared.counters.lock().expect("counters").iter() {
+            sent[usize::from(id.0)] += counters.tx_packets.get();
+        }
+        let control = self.shared.control.lock().expect("control");
+        for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
+            if n.port.is_some_and(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
+                self.mirror.probe(n.index, n.addr);
+            }
+        }
+        drop(control);
+        self.sent = sent;
+    }
+
+    /// Takes everything apart: the programs first.
+    pub fn stop(self) {
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        programs.iter_mut().flatten().for_each(Xdp::disable);
+        for worker in &self.shared.workers {
+            if let WorkerExit::Panicked(why) = worker.handle.stop() {
+                tracing::error!("worker {} had failed: {why}", worker.handle.id());
+            }
+        }
+        programs.clear();
+        drop(programs);
+        let Self { mut bufs, mut requests, shared, .. } = self;
+        for requests in &mut requests {
+            while let Ok(request) = requests.pop() {
+                if let Request::Punt { frame, .. } = request {
+                    bufs.free_one(frame);
+                }
+            }
+        }
+        drop(bufs);
+        let (missing, wrong) = shared.pools.verify();
+        let cells = shared.pools.arena().cells();
+        if missing.is_empty() && wrong.is_empty() {
+            tracing::info!("audit: all {cells} cells are back in their pools");
+        } else {
+            tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());
+        }
+    }
+}
+
+/// The kernel takes over when this process ends: only if it forwards.
+pub fn warn_if_kernel_does_not_forward() {
+    for (family, path) in
+        [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")]
+    {
+        if std::fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
+            let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+            tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
+        }
+    }
+}

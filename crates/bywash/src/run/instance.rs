@@ -1,0 +1,327 @@
+//! What a running instance shows: the shapes stand with [`crate::api::Topic`].
+
+use super::ANSWER;
+use super::control::Shared;
+use crate::api::{Instance, Topic};
+use bywash_engine::{DROP_REASONS, EVENTS, PortId, PortReport};
+use bywash_port::PortState;
+use bywash_route::model::{Mac, Prefix};
+use bywash_router::control::{RouteStatus, RouteView};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The running instance, for the API.
+pub struct Running(pub Arc<Shared>);
+
+impl Instance for Running {
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String> {
+        Ok(match topic {
+            Topic::Ports => self.ports(),
+            Topic::Workers => self.workers(),
+            Topic::Pools => self.pools(),
+            Topic::Routes => self.routes(filter.map(parse_prefix).transpose()?),
+            Topic::Neighbours => self.neighbours(filter.map(parse_prefix).transpose()?),
+            Topic::Drops => self.drops(),
+            Topic::Config => serde_json::to_value(&self.0.config).map_err(|e| e.to_string())?,
+            Topic::Audit => self.audit(),
+        })
+    }
+}
+
+impl Running {
+    /// Every worker's ends, with the worker's number.
+    fn reports(&self) -> (Vec<(usize, PortReport)>, usize) {
+        let mut held = 0;
+        let mut ends = vec![];
+        for worker in &self.0.workers {
+            if let Some(report) = worker.handle.report(ANSWER) {
+                held += report.held;
+                ends.extend(report.ports.into_iter().map(|p| (worker.handle.id(), p)));
+            }
+        }
+        (ends, held)
+    }
+
+    fn ports(&self) -> Value {
+        let (ends, _) = self.reports();
+        let counters = self.0.counters.lock().expect("counters");
+        let xdp = self.0.xdp.lock().expect("programs");
+        let control = self.0.control.lock().expect("control");
+        let views = control.ports();
+        let ports = views.zip(&self.0.config.ports).map(|(view, config)| {
+            let id = view.id;
+            let mine = || counters.iter().filter(move |(p, _, _)| *p == id);
+            let mut sum: Map<String, Value> = Map::new();
+            for (_, _, c) in mine() {
+                let Ok(Value::Object(one)) = serde_json::to_value(c.as_ref()) else { continue };
+                for (name, n) in one {
+                    let n = n.as_u64().unwrap_or(0) + sum.get(&name).and_then(Value::as_u64).unwrap_or(0);
+                    sum.insert(name, n.into());
+                }
+            }
+            let program = xdp.get(usize::from(id.0)).and_then(Option::as_ref);
+            let queues: Vec<Value> = ends
+                .iter()
+                .filter(|(_, e)| e.id == id)
+                .map(|(worker, e)| {
+                    let mut q: Map<String, Value> =
+                        e.details.iter().map(|(k, v)| ((*k).to_owned(), Value::from(v.as_str()))).collect();
+                    q.insert("worker".into(), (*worker).into());
+                    q.insert("held".into(), e.held.into());
+                    q.insert("state".into(), state(&e.state).0.into());
+                    Value::Object(q)
+                })
+                .collect();
+            let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
+            let (mut up, mut reason) = end_state.map_or(("up", None), state);
+            let has_interface = config.interface.is_some();
+            if has_interface && up == "up" && !view.running {
+                (up, reason) = ("down", Some("the link is down".into()));
+            }
+            json!({
+                "name": self.port(id),
+                "id": id,
+                "interface": view.dev.as_ref().or(config.interface.as_ref()),
+                "kind": config.kind.name(),
+                "state": up,
+                "reason": reason,
+                "mac": view.mac.map(mac),
+                "mtu": view.mtu,
+                "addresses": view.addresses.iter().map(Prefix::to_string).collect::<Vec<_>>(),
+                "mode": program.map(|x| x.program.mode()),
+                "level": "user",
+                "queues": queues,
+                "counters": sum,
+            })
+        });
+        ports.collect()
+    }
+
+    fn workers(&self) -> Value {
+        let workers = self.0.workers.iter().map(|w| {
+            let c = w.handle.counters();
+            let cycles = c.cycles.get().max(1);
+            let bursts: u64 = c.rx_bursts.iter().map(|b| b.get()).sum();
+            let packets: u64 = c.rx_bursts.iter().enumerate().map(|(n, b)| n as u64 * b.get()).sum();
+            let stages: Vec<Value> = c
+                .stages
+                .iter()
+                .map(|s| {
+                    let (cycles, packets) = (s.cycles.get(), s.packets.get());
+                    json!({
+                        "name": s.name,
+                        "cycles": cycles,
+                        "packets": packets,
+                        "bursts": s.bursts.get(),
+                        "cycles_per_packet": cycles as f64 / packets.max(1) as f64,
+                    })
+                })
+                .collect();
+            let tx: Vec<Value> = w
+                .queues
+                .iter()
+                .zip(&self.0.names)
+                .map(|(q, port)| {
+                    let bursts: Vec<u64> = q.bursts.iter().map(|b| b.get()).collect();
+                    let waits: Vec<u64> = q.waits.iter().map(|b| b.get()).collect();
+                    json!({ "port": port, "bursts": bursts, "waits_us_log2": waits })
+                })
+                .collect();
+            let polls = w.polls.iter().map(|(p, q)| json!({ "port": self.0.names[*p], "queue": q }));
+            json!({
+                "id": w.handle.id(),
+                "cpu": w.cpu,
+                "idle": self.0.config.workers.idle,
+                "polls": polls.collect::<Vec<_>>(),
+                "turns": c.turns.get(),
+                "idle_turns": c.idle_turns.get(),
+                "sleeps": c.sleeps.get(),
+                "busy_percent": 100.0 * c.busy_cycles.get() as f64 / cycles as f64,
+                "rx_burst_mean": packets as f64 / bursts.max(1) as f64,
+                "rx_bursts": c.rx_bursts.iter().map(|b| b.get()).collect::<Vec<_>>(),
+                "stages": stages,
+                "tx_queues": tx,
+            })
+        });
+        workers.collect()
+    }
+
+    fn pools(&self) -> Value {
+        let arena = self.0.pools.arena();
+        let pools: Vec<_> = self.0.pools.pools().iter().map(|p| p.stats()).collect();
+        json!({
+            "arena": {
+                "cells": arena.cells(),
+                "cell": arena.cell_size(),
+                "bytes": arena.mapped(),
+                "pages": arena.pages().to_string(),
+                "note": arena.pages_note(),
+            },
+            "pools": pools,
+            "audit": self.audit(),
+        })
+    }
+
+    /// Counted worker after worker: exact when traffic stands still, else off by what moved meanwhile.
+    fn audit(&self) -> Value {
+        let (_, held) = self.reports();
+        serde_json::to_value(self.0.pools.audit(held)).unwrap_or_default()
+    }
+
+    fn routes(&self, filter: Option<Prefix>) -> Value {
+        let control = self.0.control.lock().expect("control");
+        let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
+        shown.map(|r| self.route(&r)).collect()
+    }
+
+    fn route(&self, r: &RouteView) -> Value {
+        let hops: Vec<Value> = r
+            .next_hops
+            .iter()
+            .map(|h| {
+                json!({
+                    "via": h.via,
+                    "port": h.port.map(|p| self.port(p)),
+                    "interface": h.dev,
+                    "state": h.state,
+                    "weight": h.weight,
+                })
+            })
+            .collect();
+        json!({
+            "prefix": r.prefix.to_string(),
+            "table": r.table,
+            "kind": r.kind,
+            "metric": r.metric,
+            "protocol": r.protocol,
+            "next_hops": hops,
+            "mtu": r.mtu,
+            "source": r.source,
+            "installed": r.status == RouteStatus::Installed,
+            "reason": (r.status != RouteStatus::Installed).then_some(r.status),
+        })
+    }
+
+    fn neighbours(&self, filter: Option<Prefix>) -> Value {
+        let control = self.0.control.lock().expect("control");
+        let shown = control.neighbours().filter(|n| filter.is_none_or(|f| covers(f, host(n.addr))));
+        shown
+            .map(|n| {
+                json!({
+                    "addr": n.addr,
+                    "interface": n.dev,
+                    "port": n.port.map(|p| self.port(p)),
+                    "mac": n.mac.map(mac),
+                    "state": n.state,
+                    "installed": n.installed,
+                })
+            })
+            .collect()
+    }
+
+    fn drops(&self) -> Value {
+        let (mut drops, mut events, mut passes) = (vec![], vec![], vec![]);
+        for (i, port) in self.0.names.iter().enumerate() {
+            let id = PortId(i as u16);
+            let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
+            for reason in DROP_REASONS {
+                let n: u64 = counters().map(|c| c.drops(*reason)).sum();
+                if n > 0 {
+                    drops.push(json!({ "port": port, "reason": reason.name(), "packets": n }));
+                }
+            }
+            for event in EVENTS {
+                let n: u64 = counters().map(|c| c.events(*event)).sum();
+                if n > 0 {
+                    events.push(json!({ "port": port, "event": event.name(), "count": n }));
+                }
+            }
+        }
+        // What the kernel and the driver lost before or after us is lost all the same.
+        for (id, _, c) in self.0.counters.lock().expect("counters").iter() {
+            let port = self.port(*id);
+            for (reason, n) in [
+                ("rx-no-buffer", c.rx_no_buffer.get()),
+                ("rx-ring-full", c.rx_ring_full.get()),
+                ("invalid-descriptor", c.invalid.get()),
+            ] {
+                if n > 0 {
+                    drops.push(json!({ "port": port, "reason": reason, "packets": n }));
+                }
+            }
+        }
+        let xdp = self.0.xdp.lock().expect("programs");
+        for (port, xdp) in self.0.names.iter().zip(xdp.iter()) {
+            if let Some(Ok(counters)) = xdp.as_ref().map(|x| x.program.counters()) {
+                let counted = counters.iter().filter(|(_, n)| *n > 0);
+                passes.extend(counted.map(|(verdict, n)| json!({ "port": port, "verdict": verdict, "packets": n })));
+            }
+        }
+        json!({ "drops": drops, "events": events, "xdp": passes })
+    }
+
+    fn port(&self, id: PortId) -> &str {
+        self.0.names.get(usize::from(id.0)).map_or("?", String::as_str)
+    }
+}
+
+fn state(state: &PortState) -> (&'static str, Option<String>) {
+    match state {
+        PortState::Up => ("up", None),
+        PortState::Down(reason) => ("down", Some(reason.clone())),
+        PortState::Ended => ("ended", None),
+    }
+}
+
+fn mac(mac: Mac) -> String {
+    bywash_wire::ethernet::MacAddr(mac).to_string()
+}
+
+fn host(addr: IpAddr) -> Prefix {
+    Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
+}
+
+fn parse_prefix(text: &str) -> Result<Prefix, String> {
+    let wrong = || format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8");
+    let (addr, len) = match text.split_once('/') {
+        Some((addr, len)) => (addr, Some(len.parse::<u8>().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let whole = host(addr.parse().map_err(|_| wrong())?);
+    let len = len.unwrap_or(whole.len);
+    if len > whole.len { Err(wrong()) } else { Ok(Prefix { len, ..whole }) }
+}
+
+/// Whether `outer` contains `inner`.
+fn covers(outer: Prefix, inner: Prefix) -> bool {
+    let bits = |a: IpAddr| match a {
+        IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
+        IpAddr::V6(a) => a.to_bits(),
+    };
+    let shift = 128 - u32::from(outer.len);
+    let head = |a| bits(a).checked_shr(shift).unwrap_or(0);
+    outer.addr.is_ipv4() == inner.addr.is_ipv4() && outer.len <= inner.len && head(outer.addr) == head(inner.addr)
+}
+
+/// Routes within a prefix, or covering it.
+fn related(route: Prefix, filter: Prefix) -> bool {
+    covers(route, filter) || covers(filter, route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        let p = |t| parse_prefix(t).unwrap();
+        assert!(covers(p("0.0.0.0/0"), p("10.1.2.3")) && !covers(p("::/0"), p("10.1.2.3")));
+        assert!(covers(p("10.0.0.0/8"), p("10.1.0.0/16")) && !covers(p("10.1.0.0/16"), p("10.0.0.0/8")));
+        assert!(!covers(p("10.0.0.0/8"), p("11.0.0.1")) && covers(p("fd00::/8"), p("fd12::1")));
+        assert!(related(p("0.0.0.0/0"), p("10.0.0.0/8")) && related(p("10.1.2.0/24"), p("10.0.0.0/8")));
+        for bad in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "x", "10.0.0.0/"] {
+            assert!(parse_prefix(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `bywash run`: puts the parts together, keeps them in step with the kernel, and takes them apart again.
+//!
+//! Order matters at both ends. Starting: buffers, the kernel's tables, sockets, workers, and only then the XDP programs
+//! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
+
+mod control;
+mod instance;
+mod ports;
+mod workers;
+
+use crate::config::Config;
+use bywash_port::af_xdp::{Change, Journal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where changed interface settings are written down until they are put back.
+const STATE: &str = "/run/bywash";
+
+/// The journal of the network namespace that this process is in: instances in different namespaces keep apart.
+fn journal_path() -> PathBuf {
+    let ns = std::fs::metadata("/proc/self/ns/net").map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap_or(0);
+    Path::new(STATE).join(format!("settings-{ns}.json"))
+}
+
+/// Forwards until told to stop.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal while the first is obeyed ends the process at once: the kernel detaches what is attached.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let mut journal = Journal::open(journal_path())?;
+    if !journal.changes().is_empty() {
+        tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
+        put_back(&mut journal)?;
+    }
+    let result = forward(config, &mut journal, &stop);
+    put_back(&mut journal)?;
+    result
+}
+
+fn forward(config: Config, journal: &mut Journal, stop: &AtomicBool) -> anyhow::Result<()> {
+    control::warn_if_kernel_does_not_forward();
+    // First the socket: it is where a second instance finds out that there is one.
+    let listener = crate::api::Listener::bind(&config.api)?;
+    let mut runtime = control::Runtime::start(config, journal)?;
+    let api = crate::api::serve(listener, runtime.instance())?;
+    tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
+    let result = runtime.follow(stop);
+    drop(api);
+    if stop.load(Ordering::Acquire) {
+        tracing::info!("stopping: the kernel forwards from now on");
+    }
+    runtime.stop();
+    result
+}
+
+fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
+    for (change, error) in journal.restore()? {
+        tracing::error!("{change:?} could not be put back: {error}; `bywash restore` tries again");
+    }
+    Ok(())
+}
+
+/// `bywash restore`: puts back what a killed run in this network namespace changed.
+pub fn restore(json: bool) -> anyhow::Result<()> {
+    let mut journal = Journal::open(journal_path())?;
+    let all: Vec<Change> = journal.changes().to_vec();
+    let failed = journal.restore()?;
+    let failed: Vec<String> = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature)).collect();
+    if json {
+        println!("{}", serde_json::json!({ "settings": all, "failed": failed }));
+    } else if all.is_empty() {
+        println!("nothing to put back");
+    } else {
+        println!("{} of {} settings put back", all.len() - failed.len(), all.len());
+    }
+    anyhow::ensure!(failed.is_empty(), "could not put back {}", failed.join("; "));
+    Ok(())
+}
+
+/// How long a worker is given to answer a question.
+const ANSWER: Duration = Duration::from_millis(200);

@@ -1,0 +1,176 @@
+//! Opening the configured ports: one end per queue, and the XDP program in front of them.
+
+use crate::config::{Checksum, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
+use anyhow::{Context as _, bail};
+use bywash_port::af_xdp::{
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig, driver,
+    max_frame,
+};
+use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
+use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A configured port, opened.
+pub struct Opened {
+    pub config: PortConfig,
+    /// Kernel index of its interface; 0 for a port without one.
+    pub index: u32,
+    pub partial_checksums: bool,
+    pub ends: Vec<End>,
+    pub xdp: Option<Xdp>,
+}
+
+/// One queue of a port.
+pub struct End {
+    pub queue: u32,
+    pub port: Box<dyn Port>,
+    pub counters: Arc<PortCounters>,
+}
+
+/// An AF_XDP port's program, and the sockets it will hand frames to once workers serve them.
+pub struct Xdp {
+    pub program: Program,
+    pub interface: String,
+    pub room: usize,
+    sockets: Vec<(u32, OwnedFd)>,
+}
+
+impl Xdp {
+    /// Frames go to user space from now on.
+    pub fn enable(&mut self) -> anyhow::Result<()> {
+        for (queue, socket) in self.sockets.drain(..) {
+            self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
+        }
+        let config = XdpConfig { enabled: true, ..self.program.config() };
+        Ok(self.program.set_config(config)?)
+    }
+
+    /// Every frame is the kernel's from now on.
+    pub fn disable(&mut self) {
+        let config = XdpConfig { enabled: false, ..self.program.config() };
+        if let Err(e) = self.program.set_config(config) {
+            tracing::warn!("{}: {e}", self.interface);
+        }
+    }
+
+    /// The interface changed its address or MTU.
+    pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
+        let max_frame = max_frame(mtu, self.room) as u32;
+        Ok(self.program.set_config(XdpConfig { mac, max_frame, ..self.program.config() })?)
+    }
+}
+
+/// Queues a port has to serve, before it is opened.
+pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
+    let Some(af_xdp) = &port.af_xdp else { return Ok(vec![0]) };
+    let link = LinkInfo::query(interface(port)?)?;
+    match &af_xdp.queues {
+        Queues::All => Ok((0..link.queues).collect()),
+        Queues::List(list) => Ok(list.iter().map(|q| *q as u32).collect()),
+    }
+}
+
+fn interface(port: &PortConfig) -> anyhow::Result<&str> {
+    port.interface.as_deref().with_context(|| format!("port `{}` has no interface", port.name))
+}
+
+/// Opens one port.
+pub fn open(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal) -> anyhow::Result<Opened> {
+    let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
+    let mut opened =
+        Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
+    match port.kind {
+        PortKind::AfXdp => open_af_xdp(port, umem, journal, &mut opened)?,
+        PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
+        PortKind::Tap => {
+            // Its virtio header says which checksums are partial, and the port completes them.
+            let tap = TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?;
+            opened.index = LinkInfo::query(tap.name())?.index;
+            opened.ends = single(Box::new(tap));
+        }
+        PortKind::Pcap => {
+            let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
+            let mut source = PcapSource::load(&pcap.file)?;
+            if pcap.repeat {
+                source = source.repeated();
+            }
+            if let Some(rate) = pcap.rate.set() {
+                source = source.paced(Pace::PacketsPerSecond(*rate));
+            }
+            let sink = pcap.record.as_ref().map(PcapRecorder::create).transpose()?;
+            opened.ends = single(Box::new(PcapPort::new(Some(source), sink)));
+        }
+    }
+    Ok(opened)
+}
+
+fn open_af_xdp(
+    port: &PortConfig,
+    umem: &Arc<Umem>,
+    journal: &mut Journal,
+    opened: &mut Opened,
+) -> anyhow::Result<()> {
+    let af_xdp = port.af_xdp.clone().unwrap_or_default();
+    let interface = interface(port)?;
+    let link = LinkInfo::query(interface)?;
+    let driver = driver(interface).unwrap_or_default();
+    let how = match af_xdp.mode {
+        XdpMode::Auto => XdpAttach::Auto,
+        XdpMode::Native => XdpAttach::Native,
+        XdpMode::Generic => XdpAttach::Generic,
+    };
+    let mut program = Program::attach(&link, how)?;
+    if !program.note().is_empty() {
+        tracing::warn!("{interface}: {} XDP: {}", program.mode(), program.note());
+    }
+    prepare(interface, &driver, journal);
+    let zero_copy = match af_xdp.zero_copy {
+        crate::config::ZeroCopy::Auto => bywash_port::af_xdp::ZeroCopy::Auto,
+        ZeroCopy::Require => bywash_port::af_xdp::ZeroCopy::Require,
+        ZeroCopy::Off => bywash_port::af_xdp::ZeroCopy::Off,
+    };
+    let r = af_xdp.ring;
+    let rings = RingSizes {
+        rx: r.rx as u32,
+        tx: r.tx as u32,
+        fill: r.fill as u32,
+        completion: r.completion as u32,
+    };
+    let config = SocketConfig { rings, zero_copy, ..SocketConfig::default() };
+    let mut sockets = vec![];
+    for queue in queues(port)? {
+        let end = AfXdpPort::open(umem, &link, queue, &config)?;
+        if let Some(fd) = end.fd() {
+            sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
+        }
+        opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
+    }
+    let room = umem.arena().max_data();
+    let max_frame = max_frame(link.mtu, room) as u32;
+    program.set_config(XdpConfig { enabled: false, mac: link.mac, max_frame, raw: false })?;
+    opened.index = link.index;
+    opened.partial_checksums = match af_xdp.checksum {
+        Checksum::Auto => driver == "veth" || driver == "tun",
+        Checksum::Fix => true,
+        Checksum::Trust => false,
+    };
+    opened.xdp = Some(Xdp { program, interface: interface.into(), room, sockets });
+    Ok(())
+}
+
+/// Settings the fast path needs. Tags must be in the frame for the program to see them: real NICs strip them.
+fn prepare(interface: &str, driver: &str, journal: &mut Journal) {
+    if driver == "veth" {
+        return;
+    }
+    let done = Features::of(interface).and_then(|f| match f.get("rx-vlan-hw-parse")? {
+        Some(true) => journal.set(&f, "rx-vlan-hw-parse", false),
+        _ => Ok(false),
+    });
+    match done {
+        Ok(true) => tracing::info!("{interface}: VLAN tag stripping turned off until the end of this run"),
+        Ok(false) => {}
+        Err(e) => tracing::warn!("{interface}: VLAN tags may be stripped by the NIC: {e}"),
+    }
+}

@@ -1,0 +1,97 @@
+//! Which worker polls what, and the workers themselves.
+//!
+//! Every worker can send by every port. Where it has no queue of its own it hands its frames, by a ring in memory, to a
+//! worker that has.
+
+use super::ports::Opened;
+use crate::config::{Config, Idle, Plan};
+use anyhow::Context as _;
+use bywash_engine::{Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_frame::{Buffers, PoolSet};
+use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
+use bywash_router::tables::Tables;
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use std::sync::Arc;
+
+/// Frames a ring between two workers holds.
+const HANDOFF: usize = 1024;
+/// Requests a worker can have open.
+const REQUESTS: usize = 512;
+
+/// A running worker, as everyone sees it.
+pub struct Shown {
+    pub handle: WorkerHandle,
+    pub cpu: Option<usize>,
+    /// What it polls: port, queue.
+    pub polls: Vec<(usize, usize)>,
+    /// Its tx queues' statistics, by port.
+    pub queues: Vec<Arc<TxQueueStats>>,
+}
+
+/// A running worker, and what it asks of the control side.
+pub type Running = (Shown, rtrb::Consumer<Request>);
+
+/// Starts the workers of `plan`. Their ends are taken out of `ports`.
+pub fn start(
+    config: &Config,
+    plan: &Plan,
+    ports: &mut [Opened],
+    pools: &Arc<PoolSet>,
+    domain: &Qsbr,
+    tables: &Arc<Published<Tables>>,
+) -> anyhow::Result<Vec<Running>> {
+    // (worker, port) -> the ends it polls; the first is the one it sends by.
+    let count = plan.workers.len();
+    let mut own: Vec<Vec<Vec<Box<dyn Port>>>> = (0..count).map(|_| ports.iter().map(|_| vec![]).collect()).collect();
+    for (w, worker) in plan.workers.iter().enumerate() {
+        for &(port, queue) in &worker.queues {
+            let ends = &mut ports[port].ends;
+            let at = ends.iter().position(|e| e.queue as usize == queue).context("a queue that was not opened")?;
+            own[w][port].push(ends.remove(at).port);
+        }
+    }
+    let mut transit: Vec<Vec<(Box<dyn Port>, PortId)>> = (0..count).map(|_| vec![]).collect();
+    for port in 0..ports.len() {
+        let Some(owner) = (0..count).find(|w| !own[*w][port].is_empty()) else { continue };
+        for w in (0..count).filter(|w| *w != owner) {
+            if own[w][port].is_empty() {
+                let (here, there) = pair(HANDOFF);
+                own[w][port].push(Box::new(here));
+                transit[owner].push((Box::new(there), PortId(port as u16)));
+            }
+        }
+    }
+
+    let mut running = vec![];
+    for (w, (ends, transit)) in own.into_iter().zip(transit).enumerate() {
+        let mut out = Outputs::new();
+        let mut queues = vec![];
+        let mut more = vec![];
+        for (p, ends) in ends.into_iter().enumerate() {
+            let settings = &ports[p].config;
+            let queue =
+                TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() });
+            queues.push(queue.stats());
+            let mut ends = ends.into_iter();
+            let main = ends.next().with_context(|| format!("port `{}` has no end", settings.name))?;
+            let id = out.add(main, queue);
+            more.extend(ends.map(|end| (end, Role::Receive(id))));
+        }
+        more.extend(transit.into_iter().map(|(end, to)| (end, Role::Transit(to))));
+        let (requests, inbox) = rtrb::RingBuffer::new(REQUESTS);
+        let settings = RouterConfig { icmp_rate: config.router.icmp_rate, redirects: config.router.redirects };
+        let app = Box::new(Router::new(tables.clone(), requests, settings));
+        let idle = match config.workers.idle {
+            Idle::Sleep => bywash_engine::Idle::Sleep,
+            Idle::Spin => bywash_engine::Idle::Spin,
+        };
+        let cpu = plan.workers[w].cpu;
+        let worker_config = WorkerConfig { id: w, cpu, idle };
+        let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, w), domain.register());
+        more.into_iter().for_each(|(end, role)| worker.add(end, role));
+        let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
+        running.push((Shown { handle, cpu, polls: plan.workers[w].queues.clone(), queues }, inbox));
+    }
+    Ok(running)
+}
