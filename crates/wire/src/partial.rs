@@ -197,6 +197,23 @@ mod tests {
         }
     }
 
+    /// The rule word by word, for every sum a pseudo-header can have and the fields next to it.
+    #[test]
+    fn agrees_with_naive() {
+        for word in 0..=u16::MAX {
+            let mut l3 = packet(false, false, b"data", false);
+            l3[14..16].copy_from_slice(&word.to_be_bytes());
+            ipv4::fill_checksum(&mut l3);
+            let pseudo = [&l3[12..20], &[0, 17, 0, 12][..]].concat();
+            let sum = crate::checksum::tests::naive(&pseudo);
+            for field in [0, 1, sum.wrapping_sub(1), sum, sum.wrapping_add(1), !sum, 0xffff] {
+                l3[26..28].copy_from_slice(&field.to_be_bytes());
+                let want = if field == sum { State::Partial } else { State::Full };
+                assert_eq!(state(&l3), want, "sum {sum:04x}, field {field:04x}");
+            }
+        }
+    }
+
     /// The one payload in 65,536 whose full checksum equals the pseudo-header sum.
     #[test]
     fn look_alike_is_completed_to_itself() {
