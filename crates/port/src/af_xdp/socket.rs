@@ -178,7 +178,7 @@ impl Socket {
         config: &SocketConfig,
         zero_copy: bool,
     ) -> Result<Self, (&'static str, Errno)> {
-        for member in umem.members(zero_copy) {
+        for member in umem.members(zero_copy, (link.index, queue)) {
             match Self::set_up(umem, link, queue, config, zero_copy, Some(&member)) {
                 // The member's interface is gone, so that it is bound to nothing: try the next.
                 Err(("bind", Errno::BADF)) => {}
@@ -235,7 +235,7 @@ impl Socket {
         let options = sockopt::xdp_options(&fd).map_err(|e| ("reading the mode back", e))?;
         let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         let fd = Arc::new(fd);
-        umem.joined(&fd, zero_copy);
+        umem.joined(&fd, zero_copy, (link.index, queue));
         Ok(Self { fill, completion, rx, tx, fd, zero_copy, note: String::new(), tx_budget })
     }
 

@@ -23,6 +23,8 @@ pub struct Umem {
 struct Member {
     socket: Weak<OwnedFd>,
     zero_copy: bool,
+    /// Interface index and queue.
+    place: (u32, u32),
 }
 
 impl Umem {
@@ -50,16 +52,18 @@ impl Umem {
         Ok(sockopt::set_xdp_umem_reg(socket, umem)?)
     }
 
-    /// Sockets that a new one of the same mode can join.
-    pub(super) fn members(&self, zero_copy: bool) -> Vec<Arc<OwnedFd>> {
+    /// Sockets that a new one at `place` of the same mode can join. A socket at that very place cannot be joined:
+    /// two with rings of their own there are a conflict, which the kernel tells clearly only without joining.
+    pub(super) fn members(&self, zero_copy: bool, place: (u32, u32)) -> Vec<Arc<OwnedFd>> {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|m| m.socket.strong_count() > 0);
-        members.iter().filter(|m| m.zero_copy == zero_copy).filter_map(|m| m.socket.upgrade()).collect()
+        let fit = members.iter().filter(|m| m.zero_copy == zero_copy && m.place != place);
+        fit.filter_map(|m| m.socket.upgrade()).collect()
     }
 
     /// Makes a bound socket known to those that come later.
-    pub(super) fn joined(&self, socket: &Arc<OwnedFd>, zero_copy: bool) {
+    pub(super) fn joined(&self, socket: &Arc<OwnedFd>, zero_copy: bool, place: (u32, u32)) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-        members.push(Member { socket: Arc::downgrade(socket), zero_copy });
+        members.push(Member { socket: Arc::downgrade(socket), zero_copy, place });
     }
 }

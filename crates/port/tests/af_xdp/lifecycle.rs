@@ -1,1 +1,278 @@
-//! x
+//! Starting, ending, and what can happen in between.
+
+use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
+use bywash_frame::{Batch, Buffers};
+use bywash_lab::{require, require_lab};
+use bywash_port::af_xdp::{
+    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, ZeroCopy,
+};
+use bywash_port::{Port, PortState};
+use std::time::{Duration, Instant};
+
+const IPV4: u16 = 0x0800;
+
+fn packet(tag: u32) -> Vec<u8> {
+    frame(R0, IPV4, &ipv4([10, 0, 1, 2], [10, 0, 2, 2], tag))
+}
+
+#[test]
+fn an_empty_pool_recovers_by_itself() {
+    require!(require_lab());
+    let net = Net::new();
+    let near = net.host.enter(|| Wire::open("h0")).unwrap();
+    let pools = pools(256);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let rings = RingSizes { fill: 128, rx: 128, tx: 128, completion: 128 };
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..Default::default() });
+            // Everything the pool has left is kept elsewhere, and so is what arrives.
+            a.port.housekeep(&mut bufs);
+            let mut hoard = vec![];
+            let mut keep = Batch::new();
+            while bufs.alloc(&mut keep, 64) > 0 {
+                hoard.push(std::mem::take(&mut keep));
+            }
+            for i in 0..300 {
+                near.send(&packet(i));
+                if a.port.rx_burst(&mut bufs, &mut keep) > 0 && keep.room() == 0 {
+                    hoard.push(std::mem::take(&mut keep));
+                }
+                a.port.housekeep(&mut bufs);
+            }
+            std::thread::sleep(Duration::from_millis(60));
+            (0..32).for_each(|_| a.port.housekeep(&mut bufs));
+            assert!(a.port.counters().rx_no_buffer.get() > 0, "{:?}", a.port.counters());
+            assert_eq!(a.port.held(), 0, "all 128 frames posted have arrived");
+
+            // Frames come back: the port receives again without being told.
+            hoard.push(keep);
+            hoard.iter_mut().for_each(|batch| bufs.free(batch));
+            a.port.housekeep(&mut bufs);
+            let mut got = Batch::new();
+            for i in 0..50 {
+                near.send(&packet(i));
+            }
+            let end = Instant::now() + Duration::from_secs(2);
+            while got.len() < 50 && Instant::now() < end {
+                a.port.rx_burst(&mut bufs, &mut got);
+            }
+            assert_eq!(got.len(), 50);
+            bufs.free(&mut got);
+            a.port.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn an_interface_deleted_while_running_is_told_and_leaks_nothing() {
+    require!(require_lab());
+    let net = Net::new();
+    let (near, far) = net.host.enter(|| (Wire::open("h0"), Wire::open("h1"))).unwrap();
+    let pools = pools(8192);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            let mut b = Taken::new(&umem, "r1", true, &SocketConfig::default());
+            forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
+            (0..200).for_each(|i| near.send(&packet(i)));
+            // r0's socket holds the UMEM's registration: r1 must go on without it.
+            net.router.ip(&["link", "del", "r0"]).unwrap();
+            let down = forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() != PortState::Up);
+            let PortState::Down(reason) = a.port.state() else { panic!("{down} {:?}", a.port.state()) };
+            assert!(reason.contains("r0") && reason.contains("deleted"), "{reason}");
+            assert_eq!(a.port.held(), 0, "the kernel has let go");
+            assert!(a.port.fd().is_none());
+
+            let before = b.port.counters().rx_packets.get();
+            far.send(&packet(1));
+            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, b| b.counters().rx_packets.get() > before));
+            assert_eq!(b.port.state(), PortState::Up);
+
+            // And a new interface joins the memory.
+            net.router.ip(&["link", "add", "r2", "type", "veth", "peer", "name", "h2"]).unwrap();
+            net.router.ip_batch("link set r2 up\nlink set h2 up\n").unwrap();
+            let mut c = Taken::new(&umem, "r2", true, &SocketConfig::default());
+            c.port.housekeep(&mut bufs);
+            assert!(c.port.held() > 0);
+            for port in [&mut a.port, &mut b.port, &mut c.port] {
+                port.close(&mut bufs);
+            }
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn a_link_that_goes_down_comes_back() {
+    require!(require_lab());
+    let net = Net::new();
+    let near = net.host.enter(|| Wire::open("h0")).unwrap();
+    let pools = pools(8192);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            let mut b = Taken::new(&umem, "r1", true, &SocketConfig::default());
+            net.router.ip(&["link", "set", "r0", "down"]).unwrap();
+            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
+                a.state() == PortState::Down("link is down".into())
+            }));
+            net.router.ip(&["link", "set", "r0", "up"]).unwrap();
+            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() == PortState::Up));
+            let before = a.port.counters().rx_packets.get();
+            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
+                near.send(&packet(1));
+                a.counters().rx_packets.get() > before
+            }));
+            a.port.close(&mut bufs);
+            b.port.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    require!(require_lab());
+    let net = Net::new();
+    let pools = pools(4096);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let link = LinkInfo::query("r0").unwrap();
+            assert_eq!((link.kind.as_str(), link.mac, link.mtu, link.queues), ("veth", R0, 1500, 1));
+            let first = Program::attach(&link, XdpAttach::Auto).unwrap();
+
+            // Another program, whether the snapshot of the link knows it or not, and in the other mode too.
+            for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
+                for how in [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic] {
+                    let error = Program::attach(&link, how).err().unwrap();
+                    assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
+                }
+            }
+            drop(first);
+            assert_eq!(LinkInfo::query("r0").unwrap().program, None, "dropped, but still attached");
+
+            // A queue that is taken, one that does not exist, sizes that cannot be, and a mode veth has not.
+            let config = SocketConfig { bind_timeout_ms: 100, ..Default::default() };
+            let mut held = AfXdpPort::open(&umem, &link, 0, &config).unwrap();
+            let started = Instant::now();
+            let error = AfXdpPort::open(&umem, &link, 0, &config).err().unwrap();
+            assert!(matches!(error, Error::QueueBusy { queue: 0, .. }), "{error}");
+            assert!(started.elapsed() >= Duration::from_millis(100));
+            let error = AfXdpPort::open(&umem, &link, 7, &config).err().unwrap();
+            assert!(matches!(error, Error::NoQueue { queue: 7, queues: 1, .. }), "{error}");
+            for size in [0, 100, 65536] {
+                let rings = RingSizes { tx: size, ..Default::default() };
+                let error = AfXdpPort::open(&umem, &link, 0, &SocketConfig { rings, ..config.clone() }).err().unwrap();
+                assert!(matches!(error, Error::RingSize { ring: "tx", .. }), "{error}");
+            }
+            let zero_copy = SocketConfig { zero_copy: ZeroCopy::Require, ..config.clone() };
+            let other = LinkInfo::query("r1").unwrap();
+            let error = AfXdpPort::open(&umem, &other, 0, &zero_copy).err().unwrap();
+            assert!(error.to_string().contains("the driver cannot do that"), "{error}");
+
+            // Closed and opened again at once: the kernel needs a moment, and gets it.
+            held.housekeep(&mut bufs);
+            held.close(&mut bufs);
+            drop(held);
+            let mut again = AfXdpPort::open(&umem, &link, 0, &SocketConfig::default()).unwrap();
+            again.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn features_change_and_come_back_after_a_kill() {
+    require!(require_lab());
+    let net = Net::new();
+    let path = std::env::temp_dir().join(format!("bywash-test-{}/journal.json", std::process::id()));
+    net.router
+        .enter(|| {
+            let features = Features::of("r0").unwrap();
+            let was = features.get("rx-gro").unwrap().unwrap();
+            let tx = features.get("tx-scatter-gather").unwrap().unwrap();
+            let mut journal = Journal::open(&path).unwrap();
+            assert!(journal.set(&features, "rx-gro", !was).unwrap());
+            assert!(!journal.set(&features, "rx-gro", !was).unwrap(), "changed twice");
+            assert!(journal.set(&features, "tx-scatter-gather", !tx).unwrap());
+            // A driver's refusal leaves nothing to put back.
+            assert!(journal.set(&features, "tx-lockless", false).is_err());
+            assert_eq!(journal.changes().len(), 2);
+            // The process ends here; the next one finds the file.
+            drop(journal);
+            let mut journal = Journal::open(&path).unwrap();
+            assert_eq!(features.get("rx-gro").unwrap(), Some(!was));
+            assert!(journal.restore().unwrap().is_empty());
+            assert_eq!(features.get("rx-gro").unwrap(), Some(was));
+            assert_eq!(features.get("tx-scatter-gather").unwrap(), Some(tx));
+            assert!(!path.exists());
+        })
+        .unwrap();
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+/// Not a test of its own: the process that `kill_9_leaves_nothing_attached` kills.
+#[test]
+#[ignore = "started by another test"]
+fn hold_r0_until_killed() {
+    if std::env::var_os("BYWASH_HOLD").is_none() {
+        return;
+    }
+    let pools = pools(4096);
+    let umem = Umem::new(pools.arena());
+    let mut bufs = Buffers::attach(&pools, 0);
+    let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+    a.port.housekeep(&mut bufs);
+    println!("held");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn kill_9_leaves_nothing_attached() {
+    require!(require_lab());
+    let net = Net::new();
+    let me = std::env::current_exe().unwrap();
+    let arguments = ["lifecycle::hold_r0_until_killed", "--exact", "--ignored", "--nocapture"];
+    let mut child = std::process::Command::new("ip")
+        .args(["netns", "exec", net.router.name()])
+        .arg(me)
+        .args(arguments)
+        .env("BYWASH_HOLD", "1")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let attached = || net.router.enter(|| LinkInfo::query("r0").unwrap().program).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while attached().is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let was = attached();
+    std::thread::sleep(Duration::from_millis(50));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = Instant::now();
+    assert!(was.is_some(), "the child never attached");
+    while attached().is_some() && killed.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(attached(), None, "still attached a second after the kill");
+    // And the queue is free for the next start.
+    let pools = pools(4096);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            a.port.close(&mut bufs);
+        })
+        .unwrap();
+}

@@ -1,0 +1,172 @@
+//! A frame generator that lives in the kernel: BPF_PROG_TEST_RUN with live frames.
+//!
+//! The kernel runs a small program over pages of its own and sends what it made out of a device, several times faster
+//! than a packet or AF_XDP socket (as `xdp-trafficgen` does). Needs kernel 5.18.
+
+use super::Error;
+use aya::maps::{Array, MapData};
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/gen.bpf.o");
+
+/// Bytes of a frame that are written anew each time; a frame is at least as long.
+const HEAD: usize = 60;
+/// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
+const LONGEST: usize = 3072;
+/// Frames in one system call, so that a run ends in time.
+const CHUNK: u64 = 1 << 16;
+
+// linux/bpf.h
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+
+/// The `test` member of `union bpf_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// `struct xdp_md`.
+#[repr(C)]
+#[derive(Default)]
+struct XdpMd {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    ingress_ifindex: u32,
+    rx_queue_index: u32,
+    egress_ifindex: u32,
+}
+
+/// `struct gen` of `xdp/gen.bpf.c`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawGen {
+    head: [u8; 64],
+    flows: u32,
+    v4: u32,
+    v6: u32,
+    next: u32,
+}
+
+// SAFETY: repr(C), integers only, no padding.
+unsafe impl aya::Pod for RawGen {}
+
+/// Sends copies of one frame out of an interface, the destination address varied over a number of flows.
+///
+/// On veth the frames reach the peer's XDP program, or are lost where the peer has neither a program nor GRO on.
+/// Belongs to one thread, in the interface's network namespace: the kernel looks the interface up in each run.
+pub struct LiveGen {
+    interface: String,
+    index: u32,
+    frame: Vec<u8>,
+    program: Ebpf,
+}
+
+impl LiveGen {
+    /// Sets up for `frame`, 60 to 3,072 bytes with its Ethernet header and without FCS. When it is IPv4 or IPv6,
+    /// flow n of `flows` goes to its destination address plus n, and an IPv4 header checksum is kept right.
+    pub fn new(interface: &str, frame: &[u8], flows: u32) -> Result<Self, Error> {
+        let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
+        let index = super::LinkInfo::query(interface)?.index;
+        if !(HEAD..=LONGEST).contains(&frame.len()) {
+            return Err(failed(format!("a frame of {} bytes: {HEAD} to {LONGEST} are possible", frame.len())));
+        }
+        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| failed(e.to_string()))?;
+        let mut raw = RawGen { head: [0; 64], flows: flows.max(1), v4: 0, v6: 0, next: 0 };
+        raw.head[..HEAD].copy_from_slice(&frame[..HEAD]);
+        (raw.v4, raw.v6) = match frame[12..14] {
+            [0x08, 0x00] => (1, 0),
+            [0x86, 0xdd] => (0, 1),
+            _ => (0, 0),
+        };
+        let map = ebpf.take_map("gen").ok_or_else(|| failed("the object has no map `gen`".into()))?;
+        let mut map: Array<MapData, RawGen> = map.try_into().map_err(|e: aya::maps::MapError| failed(e.to_string()))?;
+        map.set(0, raw, 0).map_err(|e| failed(e.to_string()))?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut("generate")
+            .ok_or_else(|| failed("the object has no program `generate`".into()))?
+            .try_into()
+            .map_err(|e: aya::programs::ProgramError| failed(e.to_string()))?;
+        xdp.load().map_err(|e| failed(e.to_string()))?;
+        Ok(Self { interface: interface.into(), index, frame: frame.to_vec(), program: ebpf })
+    }
+
+    /// Makes `packets` frames, `batch` at a time (1 to 256; 64 is the kernel's own choice). Returns how many were
+    /// made; those the device did not take are not told apart: count what arrives.
+    pub fn run(&mut self, packets: u64, batch: u32) -> Result<u64, Error> {
+        let mut left = packets;
+        while left > 0 {
+            let n = left.min(CHUNK);
+            self.chunk(n as u32, batch)?;
+            left -= n;
+        }
+        Ok(packets)
+    }
+
+    /// As [`LiveGen::run`], for a time rather than a number.
+    pub fn run_for(&mut self, time: Duration, batch: u32) -> Result<u64, Error> {
+        let end = Instant::now() + time;
+        let mut made = 0;
+        while Instant::now() < end {
+            self.chunk(CHUNK as u32, batch)?;
+            made += CHUNK;
+        }
+        Ok(made)
+    }
+
+    fn chunk(&mut self, packets: u32, batch: u32) -> Result<(), Error> {
+        let failed = |reason: String| Error::Generator { interface: self.interface.clone(), reason };
+        let program: &Xdp = self
+            .program
+            .program("generate")
+            .and_then(|p| p.try_into().ok())
+            .ok_or_else(|| failed("the program is gone".into()))?;
+        let fd = program.fd().map_err(|e| failed(e.to_string()))?;
+        let context = XdpMd { data_end: self.frame.len() as u32, ingress_ifindex: self.index, ..XdpMd::default() };
+        let mut attr = TestRun {
+            prog_fd: fd.as_fd().as_raw_fd() as u32,
+            data_in: self.frame.as_ptr() as u64,
+            data_size_in: self.frame.len() as u32,
+            ctx_in: &raw const context as u64,
+            ctx_size_in: size_of::<XdpMd>() as u32,
+            repeat: packets,
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            batch_size: batch.clamp(1, 256),
+            ..TestRun::default()
+        };
+        loop {
+            // SAFETY: bpf(2) with an attribute of its size; what it points to outlives the call and is only read.
+            let rc = unsafe {
+                libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRun>() as libc::c_uint)
+            };
+            if rc >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(failed(error.to_string()));
+            }
+        }
+    }
+}
