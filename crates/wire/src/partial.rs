@@ -8,9 +8,11 @@
 //! that a good packet is never changed. (A corrupted one that looks partial would be made good: as unlikely as a
 //! corruption the checksum misses.)
 //!
-//! Only the outermost TCP or UDP is looked at. Left alone are fragments, UDP over IPv4 without checksum, packets
-//! with a routing header that is not used up (their pseudo-header holds another destination), ICMPv6 and raw sockets
-//! (the kernel fills theirs in, net/ipv6/icmp.c and raw.c), and SCTP, whose CRC-32c has no partial form.
+//! Only the outermost TCP or UDP is looked at, so that a tunnel's inner checksum left to the device is not found.
+//! Left alone are fragments, UDP over IPv4 without checksum, packets with a routing header that is not used up (their
+//! pseudo-header holds another destination), and ICMPv6, which the kernel fills in itself
+//! (net/ipv6/icmp.c, `icmpv6_push_pending_frames`). SCTP is not helped: veth claims its CRC-32c too
+//! (`NETIF_F_SCTP_CRC`), and nothing in the field tells that it is missing.
 
 use crate::checksum::{Sum, pseudo4, pseudo6};
 use crate::ipv4::{self, Ipv4Info};
