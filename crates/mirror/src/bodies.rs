@@ -1,0 +1,212 @@
+//! Route bodies, each stored once: a full table has a million routes and a few dozen bodies.
+
+use crate::parse::{Body, Leg, Object};
+use crate::state::RouteBody;
+use crate::uapi::*;
+use bywash_route::model::{Link, NextHop, RouteKind};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Names a body while something holds it.
+pub type BodyId = u32;
+
+/// A stored body and what it comes to.
+#[derive(Debug)]
+pub struct Entry {
+    pub body: Arc<Body>,
+    pub resolved: Arc<RouteBody>,
+    holders: u32,
+}
+
+/// What a body's outcome depends on beside itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    pub links: &'a BTreeMap<u32, crate::kernel::Stamped<Link>>,
+    pub objects: &'a HashMap<u32, crate::kernel::Stamped<Object>>,
+}
+
+impl Around<'_> {
+    /// Whether a link can send. One not heard of yet is thought to.
+    pub fn sends(&self, index: u32) -> bool {
+        self.links.get(&index).is_none_or(|link| link.value.up && link.value.carrier)
+    }
+
+    /// Leaves `dead` only where the link does not explain it, so that a link coming back revives its legs at once.
+    pub fn excuse(&self, legs: &mut [Leg]) {
+        for leg in legs {
+            leg.dead &= self.sends(leg.index);
+        }
+    }
+
+    fn hop(&self, leg: &Leg, weight: u16) -> NextHop {
+        NextHop {
+            index: if leg.encapsulated { 0 } else { leg.index },
+            gateway: leg.gateway,
+            weight,
+            alive: !leg.dead && self.sends(leg.index),
+        }
+    }
+
+    /// What `body` does, next-hop objects followed.
+    pub fn resolve(&self, body: &Body) -> RouteBody {
+        let mut kind = match body.kind {
+            RTN_LOCAL | RTN_BROADCAST | RTN_ANYCAST | RTN_MULTICAST => RouteKind::Local,
+            RTN_BLACKHOLE => RouteKind::Blackhole,
+            RTN_UNREACHABLE => RouteKind::Unreachable,
+            RTN_PROHIBIT => RouteKind::Prohibit,
+            RTN_THROW => RouteKind::Throw,
+            _ => RouteKind::Unicast,
+        };
+        let mut hops: Vec<NextHop> = Vec::new();
+        if kind == RouteKind::Unicast && body.object != 0 {
+            match self.objects.get(&body.object).map(|object| &object.value) {
+                Some(Object::Leg(leg)) => hops.push(self.hop(leg, 1)),
+                Some(Object::Blackhole) => kind = RouteKind::Blackhole,
+                Some(Object::Group(members)) => {
+                    for (id, weight) in members {
+                        if let Some(Object::Leg(leg)) = self.objects.get(id).map(|object| &object.value) {
+                            hops.push(self.hop(leg, *weight));
+                        }
+                    }
+                }
+                None => {}
+            }
+        } else if kind == RouteKind::Unicast {
+            hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
+        }
+        RouteBody { kind, next_hops: hops.into(), mtu: body.mtu, source: body.source, protocol: body.protocol }
+    }
+}
+
+/// The bodies.
+#[derive(Debug, Default)]
+pub struct Bodies {
+    entries: Vec<Option<Entry>>,
+    ids: HashMap<Arc<Body>, BodyId>,
+    free: Vec<BodyId>,
+    last: BodyId,
+}
+
+impl Bodies {
+    /// Stores `body`, or finds it stored. To be released.
+    pub fn hold(&mut self, body: Body, around: &Around<'_>) -> BodyId {
+        // Neighbouring routes of a dump are mostly alike.
+        let last = self.entries.get(self.last as usize).and_then(Option::as_ref);
+        let known = match last.filter(|entry| *entry.body == body) {
+            Some(_) => Some(self.last),
+            None => self.ids.get(&body).copied(),
+        };
+        let id = match known {
+            Some(id) => {
+                if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
+                    entry.holders += 1;
+                }
+                id
+            }
+            None => {
+                let resolved = Arc::new(around.resolve(&body));
+                let body = Arc::new(body);
+                let entry = Some(Entry { body: Arc::clone(&body), resolved, holders: 1 });
+                let id = match self.free.pop() {
+                    Some(id) => {
+                        self.entries[id as usize] = entry;
+                        id
+                    }
+                    None => {
+                        self.entries.push(entry);
+                        (self.entries.len() - 1) as BodyId
+                    }
+                };
+                self.ids.insert(body, id);
+                id
+            }
+        };
+        self.last = id;
+        id
+    }
+
+    /// Gives back one hold.
+    pub fn release(&mut self, id: BodyId) {
+        let slot = &mut self.entries[id as usize];
+        let Some(entry) = slot else { return };
+        entry.holders -= 1;
+        if entry.holders == 0 {
+            self.ids.remove(&entry.body);
+            *slot = None;
+            self.free.push(id);
+        }
+    }
+
+    /// A body that is held.
+    pub fn get(&self, id: BodyId) -> &Entry {
+        self.entries[id as usize].as_ref().expect("a body is stored while it is held")
+    }
+
+    /// Makes `resolved` the outcome of `id`.
+    pub fn settle(&mut self, id: BodyId, resolved: Arc<RouteBody>) {
+        if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
+            entry.resolved = resolved;
+        }
+    }
+
+    /// All bodies.
+    pub fn iter(&self) -> impl Iterator<Item = (BodyId, &Entry)> {
+        (0..).zip(&self.entries).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// What the routes with these bodies come to: the first usable one counts, as in the kernel's lookup, else the
+    /// first.
+    pub fn effective(&self, list: &[BodyId]) -> Option<Arc<RouteBody>> {
+        let first = *list.first()?;
+        let chosen = match list.len() {
+            1 => first,
+            _ => list.iter().copied().find(|id| self.get(*id).resolved.is_usable()).unwrap_or(first),
+        };
+        Some(Arc::clone(&self.get(chosen).resolved))
+    }
+}
+
+impl Body {
+    /// Whether this is the same route as `other`, seen at another time: what the kernel marks dead may differ.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.kind, self.protocol, self.scope, self.mtu, self.source, self.object)
+            == (other.kind, other.protocol, other.scope, other.mtu, other.source, other.object)
+            && self.legs.len() == other.legs.len()
+            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b) && a.weight == b.weight)
+    }
+
+    /// Whether an IPv6 route becomes one leg among the others of its prefix and metric (rt6_qualify_for_ecmp).
+    pub fn joins(&self) -> bool {
+        self.object == 0 && self.protocol != RTPROT_RA && self.legs.iter().any(|leg| leg.gateway.is_some())
+    }
+
+    /// Whether two IPv6 routes differ by nothing that the kernel tells routes apart by.
+    pub fn leads_where(&self, other: &Self) -> bool {
+        (self.kind, self.object) == (other.kind, other.object)
+            && self.legs.len() == other.legs.len()
+            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b))
+    }
+
+    /// Whether anything of it goes over a link.
+    pub fn uses(&self, index: u32) -> bool {
+        self.legs.iter().any(|leg| leg.index == index)
+    }
+
+    /// Whether it prefers `addr` as a source.
+    pub fn prefers(&self, addr: IpAddr) -> bool {
+        self.source == Some(addr)
+    }
+}
+
+impl Leg {
+    /// Same interface and gateway.
+    pub fn leads_where(&self, other: &Self) -> bool {
+        self.index == other.index && self.gateway == other.gateway
+    }
+}

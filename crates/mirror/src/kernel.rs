@@ -1,0 +1,478 @@
+//! What the kernel has, as its messages tell: kept close enough to the kernel's own structure that every message can
+//! be taken in, and turned into the model's changes.
+
+use crate::bodies::{Around, Bodies, BodyId};
+use crate::parse::{Body, Event, Object, RouteKey, Rule, Unfollowed};
+use crate::pending::Pending;
+use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
+use crate::state::{RouteBody, route_gone};
+use bywash_route::model::{Address, Change, Link, Neighbour};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A value and the dump in which it was last seen.
+#[derive(Clone, Debug)]
+pub struct Stamped<T> {
+    pub value: T,
+    pub generation: u32,
+}
+
+/// Kinds of objects, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope(u8);
+
+impl Scope {
+    pub const NONE: Self = Self(0);
+    pub const LINKS: Self = Self(1);
+    pub const ADDRESSES: Self = Self(2);
+    pub const OBJECTS: Self = Self(4);
+    pub const ROUTES4: Self = Self(8);
+    pub const ROUTES6: Self = Self(16);
+    pub const NEIGHBOURS: Self = Self(32);
+    pub const RULES: Self = Self(64);
+    pub const ALL: Self = Self(127);
+    /// What goes silently when a link does.
+    const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
+
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    fn when(condition: bool, scope: Self) -> Self {
+        if condition { scope } else { Self::NONE }
+    }
+}
+
+impl std::ops::BitOr for Scope {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A dump: one of several bodies of a key, in order.
+    Dump,
+    /// A notification, newer than all that is known.
+    Live,
+    /// A notification that a dump may have overtaken.
+    Replay,
+}
+
+/// The kernel's tables.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    links: BTreeMap<u32, Stamped<Link>>,
+    addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
+    neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
+    objects: HashMap<u32, Stamped<Object>>,
+    routes4: Routes<Key4>,
+    routes6: Routes<Key6>,
+    bodies: Bodies,
+    rules: BTreeSet<Rule>,
+    by_tos: u64,
+    by_source: u64,
+    generation: u32,
+    pending: Pending,
+    /// Links and next-hop objects whose bodies are to be resolved anew before anything is reported.
+    stirred_links: BTreeSet<u32>,
+    stirred_objects: bool,
+}
+
+impl Kernel {
+    /// Takes in one event; returns what must be read again because the kernel changes it without a word.
+    pub fn apply(&mut self, event: Event, origin: Origin) -> Scope {
+        match event {
+            Event::Link { link, switched } => self.link(link, switched, origin),
+            Event::LinkGone(index) => self.link_gone(index),
+            Event::Address(address) => self.address(address, origin),
+            Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
+            Event::Route { key, body, flags, gone } => self.route(key, body, flags, gone, origin),
+            Event::Unfollowed(Unfollowed::Tos) => {
+                self.by_tos += 1;
+                Scope::NONE
+            }
+            Event::Unfollowed(Unfollowed::Source) => {
+                self.by_source += 1;
+                Scope::NONE
+            }
+            Event::Object(id, object) => self.object(id, object),
+            Event::ObjectGone(id) => self.object_gone(id),
+            Event::Neighbour(neighbour) => {
+                self.neighbour(neighbour);
+                Scope::NONE
+            }
+            Event::NeighbourGone(index, addr) => {
+                self.drop_neighbour((index, addr));
+                Scope::NONE
+            }
+            Event::Rule(rule) if origin == Origin::Dump => {
+                self.rules.insert(rule);
+                Scope::NONE
+            }
+            Event::Rule(_) => Scope::RULES,
+        }
+    }
+
+    /// Begins a dump.
+    pub fn begin(&mut self, scope: Scope) {
+        self.generation = self.generation.wrapping_add(1);
+        if scope.has(Scope::RULES) {
+            self.rules.clear();
+        }
+        if scope.has(Scope::ROUTES4) && scope.has(Scope::ROUTES6) {
+            (self.by_tos, self.by_source) = (0, 0);
+        }
+    }
+
+    /// Ends the dump of one kind: what it did not show is gone.
+    pub fn finish(&mut self, kind: Scope) {
+        let generation = self.generation;
+        if kind.has(Scope::LINKS) {
+            for index in unseen(&self.links, generation) {
+                self.link_gone(index);
+            }
+        }
+        if kind.has(Scope::ADDRESSES) {
+            for key in unseen(&self.addresses, generation) {
+                self.drop_address(key);
+            }
+        }
+        if kind.has(Scope::OBJECTS) {
+            let before = self.objects.len();
+            self.objects.retain(|_, object| object.generation == generation);
+            self.stirred_objects |= before != self.objects.len();
+        }
+        if kind.has(Scope::NEIGHBOURS) {
+            let stale: Vec<_> =
+                self.neighbours.iter().filter(|(_, n)| n.generation != generation).map(|(key, _)| *key).collect();
+            for key in stale {
+                self.drop_neighbour(key);
+            }
+        }
+        if kind.has(Scope::ROUTES4) {
+            let stale = self.routes4.unseen(generation);
+            clear(&mut self.routes4, stale, &mut self.bodies, &mut self.pending);
+        }
+        if kind.has(Scope::ROUTES6) {
+            let stale = self.routes6.unseen(generation);
+            clear(&mut self.routes6, stale, &mut self.bodies, &mut self.pending);
+        }
+    }
+
+    /// How many objects have changed since the last report.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// A link came back under the index of one that went since the last report: report before going on.
+    pub fn must_report(&self, event: &Event) -> bool {
+        matches!(event, Event::Link { link, .. }
+            if !self.links.contains_key(&link.index) && self.pending.links.get(&link.index).is_some_and(Option::is_some))
+    }
+
+    /// The changes since the last report, each object once.
+    pub fn report(&mut self, mut emit: impl FnMut(Change)) {
+        self.settle();
+        let mut gone = Vec::new();
+        for (index, old) in std::mem::take(&mut self.pending.links) {
+            match self.links.get(&index).map(|link| &link.value) {
+                Some(new) if old.as_ref() != Some(new) => emit(Change::Link(new.clone())),
+                None if old.is_some() => gone.push(Change::LinkGone { index }),
+                _ => {}
+            }
+        }
+        for (key, old) in std::mem::take(&mut self.pending.addresses) {
+            match self.addresses.get(&key).map(|address| &address.value) {
+                Some(new) if old.as_ref() != Some(new) => emit(Change::Address(new.clone())),
+                None if old.is_some() => gone.push(Change::AddressGone { index: key.0, addr: key.1, len: key.2 }),
+                _ => {}
+            }
+        }
+        let mut list = Vec::new();
+        for (key, old) in std::mem::take(&mut self.pending.routes) {
+            match key.prefix.addr {
+                IpAddr::V4(_) => self.routes4.read(&Key4::of(&key), &mut list),
+                IpAddr::V6(_) => self.routes6.read(&Key6::of(&key), &mut list),
+            };
+            match self.bodies.effective(&list) {
+                Some(new) if old.as_ref() != Some(&new) => emit(Change::Route(new.route(key))),
+                None if old.is_some() => emit(route_gone(key)),
+                _ => {}
+            }
+        }
+        for (key, old) in std::mem::take(&mut self.pending.neighbours) {
+            match self.neighbours.get(&key).map(|neighbour| &neighbour.value) {
+                Some(new) if old.as_ref() != Some(new) => emit(Change::Neighbour(new.clone())),
+                None if old.is_some() => emit(Change::NeighbourGone { index: key.0, addr: key.1 }),
+                _ => {}
+            }
+        }
+        gone.into_iter().rev().for_each(emit);
+    }
+
+    /// Links, addresses, routes of both families, neighbours, and distinct route bodies.
+    pub fn sizes(&self) -> [usize; 6] {
+        let (four, six) = (self.routes4.len(), self.routes6.len());
+        [self.links.len(), self.addresses.len(), four, six, self.neighbours.len(), self.bodies.len()]
+    }
+
+    /// What steers packets in the kernel and is not followed, in words.
+    pub fn warnings(&self) -> Vec<String> {
+        crate::warnings::of(&self.rules, self.by_tos, self.by_source)
+    }
+
+    fn link(&mut self, link: Link, switched: bool, origin: Origin) -> Scope {
+        let index = link.index;
+        let old = self.links.get(&index).map(|old| &old.value);
+        let sending = |link: &Link| link.up && link.carrier;
+        let turned = old.is_none_or(|old| sending(old) != sending(&link));
+        let mut scope = Scope::NONE;
+        if origin != Origin::Dump {
+            let moved = old.is_some_and(|old| old.master != link.master);
+            // Read again even when this message changes nothing: the kernel sends a first one before it clears the
+            // routes and a second one after.
+            let shaken = (switched || turned || moved) && self.is_used(index);
+            scope = Scope::when(shaken, Scope::UNDER_LINKS);
+            // rt6_mtu_change lowers and raises explicit route MTUs without a message.
+            if old.is_some_and(|old| old.mtu != link.mtu) {
+                let fixed = self.bodies.iter().any(|(_, entry)| entry.body.mtu.is_some() && entry.body.uses(index));
+                scope.add(Scope::when(fixed, Scope::ROUTES6));
+            }
+        }
+        if turned {
+            self.stirred_links.insert(index);
+        }
+        if old != Some(&link) {
+            let old = old.cloned();
+            self.pending.links.entry(index).or_insert(old);
+        }
+        self.links.insert(index, Stamped { value: link, generation: self.generation });
+        scope
+    }
+
+    fn link_gone(&mut self, index: u32) -> Scope {
+        let Some(old) = self.links.remove(&index) else { return Scope::NONE };
+        self.pending.links.entry(index).or_insert(Some(old.value));
+        self.stirred_links.insert(index);
+        Scope::when(self.is_used(index), Scope::UNDER_LINKS)
+    }
+
+    /// Whether a route or next-hop object goes over a link.
+    fn is_used(&self, index: u32) -> bool {
+        self.bodies.iter().any(|(_, entry)| entry.body.uses(index))
+            || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if leg.index == index))
+    }
+
+    fn address(&mut self, address: Address, origin: Origin) -> Scope {
+        let (key, index) = ((address.index, address.addr, address.len), address.index);
+        let old = self.addresses.get(&key).map(|old| &old.value);
+        let is_new = old.is_none();
+        if old != Some(&address) {
+            let old = old.cloned();
+            self.pending.addresses.entry(key).or_insert(old);
+        }
+        self.addresses.insert(key, Stamped { value: address, generation: self.generation });
+        // The first IPv4 address of a link revives its legs silently (fib_sync_up).
+        let dead = |body: &Body| body.legs.iter().any(|leg| leg.index == index && leg.dead);
+        let revived = origin != Origin::Dump && is_new && self.bodies.iter().any(|(_, entry)| dead(&entry.body));
+        Scope::when(revived, Scope::ROUTES4)
+    }
+
+    fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8) -> Scope {
+        self.drop_address((index, addr, len));
+        // Another address may remain that differs by its peer only.
+        let mut scope = Scope::ADDRESSES;
+        let preferred = self.bodies.iter().any(|(_, entry)| entry.body.prefers(addr));
+        if addr.is_ipv4() {
+            // With the last address all IPv4 routes of the link go, silently (fib_disable_ip).
+            let last = !self.addresses.keys().any(|(of, addr, _)| *of == index && addr.is_ipv4());
+            scope.add(Scope::when(preferred || last, Scope::ROUTES4));
+        } else {
+            scope.add(Scope::when(preferred, Scope::ROUTES6));
+        }
+        scope
+    }
+
+    fn drop_address(&mut self, key: (u32, IpAddr, u8)) {
+        if let Some(old) = self.addresses.remove(&key) {
+            self.pending.addresses.entry(key).or_insert(Some(old.value));
+        }
+    }
+
+    fn neighbour(&mut self, neighbour: Neighbour) {
+        let key = (neighbour.index, neighbour.addr);
+        let generation = self.generation;
+        match self.neighbours.get_mut(&key) {
+            Some(known) if known.value == neighbour => known.generation = generation,
+            known => {
+                let old = known.map(|known| known.value.clone());
+                self.pending.neighbours.entry(key).or_insert(old);
+                self.neighbours.insert(key, Stamped { value: neighbour, generation });
+            }
+        }
+    }
+
+    fn drop_neighbour(&mut self, key: (u32, IpAddr)) {
+        if let Some(old) = self.neighbours.remove(&key) {
+            self.pending.neighbours.entry(key).or_insert(Some(old.value));
+        }
+    }
+
+    fn object(&mut self, id: u32, mut object: Object) -> Scope {
+        if let Object::Leg(leg) = &mut object {
+            Around { links: &self.links, objects: &self.objects }.excuse(std::slice::from_mut(leg));
+        }
+        let new = Stamped { value: object, generation: self.generation };
+        let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
+        self.stirred_objects |= changed;
+        self.objects.insert(id, new);
+        Scope::NONE
+    }
+
+    fn object_gone(&mut self, id: u32) -> Scope {
+        self.objects.remove(&id);
+        self.stirred_objects = true;
+        // IPv4 routes through it go silently, and groups shrink.
+        let grouped = |object: &Object| matches!(object, Object::Group(members) if members.iter().any(|m| m.0 == id));
+        let used = self.objects.values().any(|object| grouped(&object.value))
+            || self.bodies.iter().any(|(_, entry)| entry.body.object == id);
+        Scope::when(used, Scope::OBJECTS | Scope::ROUTES4 | Scope::ROUTES6)
+    }
+
+    fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
+        let around = Around { links: &self.links, objects: &self.objects };
+        around.excuse(&mut body.legs);
+        let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
+        let (bodies, pending) = (&mut self.bodies, &mut self.pending);
+        let v4 = key.prefix.addr.is_ipv4();
+        let outcome = match v4 {
+            true => take_in(&mut self.routes4, message, bodies, &around, pending),
+            false => take_in(&mut self.routes6, message, bodies, &around, pending),
+        };
+        // A replayed message may be older than the dump before it; it tells nothing about drift.
+        let drifted = outcome == Outcome::Unsure && (origin == Origin::Live || !gone);
+        Scope::when(drifted, if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 })
+    }
+
+    /// Resolves anew what links and next-hop objects have changed for.
+    fn settle(&mut self) {
+        if self.stirred_links.is_empty() && !self.stirred_objects {
+            return;
+        }
+        let links = std::mem::take(&mut self.stirred_links);
+        // A link may be behind any object.
+        let objects = std::mem::take(&mut self.stirred_objects) || !links.is_empty();
+        let around = Around { links: &self.links, objects: &self.objects };
+        let mut changed: HashMap<BodyId, Arc<RouteBody>> = HashMap::new();
+        for (id, entry) in self.bodies.iter() {
+            let concerned = match entry.body.object {
+                0 => entry.body.legs.iter().any(|leg| links.contains(&leg.index)),
+                _ => objects,
+            };
+            if concerned {
+                let resolved = around.resolve(&entry.body);
+                if resolved != *entry.resolved {
+                    changed.insert(id, Arc::new(resolved));
+                }
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        note(&self.routes4, &changed, &self.bodies, &mut self.pending);
+        note(&self.routes6, &changed, &self.bodies, &mut self.pending);
+        for (id, resolved) in changed {
+            self.bodies.settle(id, resolved);
+        }
+    }
+}
+
+/// A route message on its way into the table of its family.
+struct RouteMessage {
+    key: RouteKey,
+    body: Body,
+    flags: u16,
+    gone: bool,
+    origin: Origin,
+    generation: u32,
+}
+
+fn take_in<K: Key>(
+    routes: &mut Routes<K>,
+    message: RouteMessage,
+    bodies: &mut Bodies,
+    around: &Around<'_>,
+    pending: &mut Pending,
+) -> Outcome {
+    let RouteMessage { key, body, flags, gone, origin, generation } = message;
+    let short = K::of(&key);
+    let (mut list, mut released) = (Vec::new(), Vec::new());
+    let seen = routes.read(&short, &mut list);
+    let v6 = key.prefix.addr.is_ipv6();
+    let first = origin == Origin::Dump && seen != Some(generation);
+    if first && list.len() == 1 && *bodies.get(list[0]).body == body {
+        routes.write(short, &list, generation);
+        return Outcome::Sure;
+    }
+    pending.routes.entry(key).or_insert_with(|| bodies.effective(&list));
+    let outcome = if first {
+        // The dump's first body of this key starts the list afresh.
+        released.append(&mut list);
+        list.push(bodies.hold(body, around));
+        Outcome::Sure
+    } else if gone {
+        routes::remove(&mut list, v6, &body, (bodies, around), &mut released)
+    } else {
+        let flags = if origin == Origin::Dump { crate::uapi::NLM_F_APPEND } else { flags };
+        routes::insert(&mut list, v6, body, flags, (bodies, around), &mut released)
+    };
+    routes.write(short, &list, generation);
+    for id in released {
+        bodies.release(id);
+    }
+    outcome
+}
+
+/// Notes what the routes with a changed body came to before.
+fn note<K: Key>(
+    routes: &Routes<K>,
+    changed: &HashMap<BodyId, Arc<RouteBody>>,
+    bodies: &Bodies,
+    pending: &mut Pending,
+) {
+    let mut list = Vec::new();
+    for key in routes.with_body(|id| changed.contains_key(&id)) {
+        routes.read(&key, &mut list);
+        pending.routes.entry(key.full()).or_insert_with(|| bodies.effective(&list));
+    }
+}
+
+fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pending: &mut Pending) {
+    let mut list = Vec::new();
+    for key in keys {
+        routes.read(&key, &mut list);
+        pending.routes.entry(key.full()).or_insert_with(|| bodies.effective(&list));
+        routes.write(key, &[], 0);
+        for id in &list {
+            bodies.release(*id);
+        }
+    }
+    routes.trim();
+}
+
+fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> {
+    map.iter().filter(|(_, value)| value.generation != generation).map(|(key, _)| *key).collect()
+}

@@ -1,0 +1,32 @@
+//! One interface, asked for by name.
+
+use crate::error::Error;
+use crate::parse::{Event, parse};
+use crate::socket::{DATAGRAM, Socket};
+use crate::uapi::*;
+use bywash_route::model::Link;
+
+/// The interface called `name` in the calling thread's network namespace; none when there is none.
+///
+/// # Errors
+/// When the kernel cannot be asked.
+pub fn interface_by_name(name: &str) -> Result<Option<Link>, Error> {
+    let mut socket = Socket::open(&[], 1 << 20)?;
+    let mut found = None;
+    let mask = RTEXT_FILTER_SKIP_STATS.to_ne_bytes();
+    socket.dump(
+        RTM_GETLINK,
+        &[0; 16],
+        &[(IFLA_EXT_MASK, &mask)],
+        &mut vec![0; DATAGRAM],
+        |message| {
+            if let Ok(Some(Event::Link { link, .. })) = parse(message)
+                && link.name == name
+            {
+                found = Some(link);
+            }
+        },
+        || Ok(()),
+    )?;
+    Ok(found)
+}

@@ -1,0 +1,278 @@
+//! The mirror as its owner sees it: a thread, a channel of changes, counters.
+
+use crate::error::Error;
+use crate::follow::Follower;
+use crate::probe::Prober;
+use crate::state::State;
+use crate::stats::Stats;
+use bywash_route::model::Change;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often a full channel is tried again.
+const KNOCK: Duration = Duration::from_millis(2);
+
+/// How the mirror works. The default suits a router with full tables.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Receive buffer in octets. Memory is taken only while notifications wait in it; each takes about 1 KiB.
+    pub receive_buffer: usize,
+    /// Changes in a batch, at most.
+    pub batch: usize,
+    /// Batches in the channel, at most. While it is full, changes to one object become one; nothing is lost.
+    pub queue: usize,
+    /// How long the kernel is given to finish what it changes silently before the tables are read again.
+    pub settle: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { receive_buffer: 128 << 20, batch: 4096, queue: 16, settle: Duration::from_millis(10) }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    resync: AtomicBool,
+    wake: OwnedFd,
+    stats: Mutex<Stats>,
+}
+
+/// Follows the kernel until dropped.
+///
+/// One thread, `bywash-mirror`, does all the work; the owner receives batches of changes from [`Mirror::changes`]. The
+/// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
+#[derive(Debug)]
+pub struct Mirror {
+    changes: Receiver<Vec<Change>>,
+    shared: Arc<Shared>,
+    prober: Prober,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mirror {
+    /// Starts following the network namespace of the calling thread. The first batches describe all there is, up to
+    /// [`Change::Synced`].
+    ///
+    /// # Errors
+    /// When no netlink socket can be opened or no thread started. Needs no privilege but for a receive buffer above
+    /// `net.core.rmem_max` (CAP_NET_ADMIN), which is then smaller.
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let follower = Follower::new(config.receive_buffer, config.settle)?;
+        let prober = Prober::open()?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::Socket { doing: "wake", source: error.into() })?;
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            resync: AtomicBool::new(false),
+            wake,
+            stats: Mutex::default(),
+        });
+        // Bounded: a control side that is behind must not grow the process; the mirror merges changes meanwhile.
+        let (sender, changes) = sync_channel(config.queue.max(1));
+        let runner = Runner {
+            follower,
+            outbox: Outbox { batch: config.batch.max(1), waiting: VecDeque::new(), last: Vec::new(), changes: 0 },
+            sender,
+            shared: Arc::clone(&shared),
+        };
+        let thread =
+            thread::Builder::new().name("bywash-mirror".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
+        Ok(Self { changes, shared, prober, thread: Some(thread) })
+    }
+
+    /// Where batches of changes arrive. It closes when the mirror has failed; [`Stats::failed`] then says why.
+    pub fn changes(&self) -> &Receiver<Vec<Change>> {
+        &self.changes
+    }
+
+    /// Has everything read again; differences are reported, then [`Change::Synced`]. Returns at once.
+    pub fn request_resync(&self) {
+        self.shared.resync.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
+    /// See [`Prober::probe`].
+    pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
+        self.prober.probe(index, addr)
+    }
+
+    /// A handle for asking the kernel about neighbours from any thread, in this mirror's network namespace.
+    pub fn prober(&self) -> Prober {
+        self.prober.clone()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    /// Reads everything once, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked, or changes faster than it can be read.
+    pub fn read() -> Result<Self, Error> {
+        let mut follower = Follower::new(64 << 20, Duration::ZERO)?;
+        let mut state = Self::default();
+        for _ in 0..8 {
+            follower.want_all();
+            follower.read(&mut |change| state.apply(&change))?;
+            if follower.due().is_none() {
+                return Ok(state);
+            }
+        }
+        Err(Error::Restless)
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        // Full means that a wake-up is under way.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Changes on their way into the channel.
+#[derive(Debug)]
+struct Outbox {
+    batch: usize,
+    waiting: VecDeque<Vec<Change>>,
+    last: Vec<Change>,
+    changes: u64,
+}
+
+impl Outbox {
+    fn put(&mut self, change: Change) {
+        self.changes += 1;
+        self.last.push(change);
+        if self.last.len() >= self.batch {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.last.is_empty() {
+            self.waiting.push_back(std::mem::take(&mut self.last));
+        }
+    }
+
+    /// Sends what the channel takes; false when nobody receives any more.
+    fn send(&mut self, sender: &SyncSender<Vec<Change>>) -> bool {
+        while let Some(batch) = self.waiting.pop_front() {
+            match sender.try_send(batch) {
+                Ok(()) => {}
+                Err(TrySendError::Full(batch)) => {
+                    self.waiting.push_front(batch);
+                    return true;
+                }
+                Err(TrySendError::Disconnected(_)) => return false,
+            }
+        }
+        true
+    }
+}
+
+struct Runner {
+    follower: Follower,
+    outbox: Outbox,
+    sender: SyncSender<Vec<Change>>,
+    shared: Arc<Shared>,
+}
+
+impl Runner {
+    fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let outcome = self.follow();
+        let mut stats = shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.clone_from(&self.follower.stats);
+        if let Err(error) = outcome {
+            let reason = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+            tracing::error!("the mirror of the kernel's routing has stopped: {error}{reason}");
+            stats.failed = Some(format!("{error}{reason}"));
+        }
+    }
+
+    fn follow(&mut self) -> Result<(), Error> {
+        self.follower.want_all();
+        self.read()?;
+        loop {
+            self.publish();
+            if !self.wait()? {
+                return Ok(());
+            }
+            if self.shared.resync.swap(false, Ordering::AcqRel) {
+                self.follower.want_all();
+            }
+            let outbox = &mut self.outbox;
+            self.follower.hear(&mut |change| outbox.put(change))?;
+            if self.follower.due().is_some_and(|due| due <= Instant::now()) && self.outbox.waiting.is_empty() {
+                self.read()?;
+            }
+            // What waits is not added to, so that later changes to the same objects merge.
+            if self.outbox.waiting.is_empty() {
+                let outbox = &mut self.outbox;
+                self.follower.report(&mut |change| outbox.put(change));
+                self.outbox.close();
+            }
+            if !self.outbox.send(&self.sender) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<(), Error> {
+        let (outbox, sender) = (&mut self.outbox, &self.sender);
+        self.follower.read(&mut |change| {
+            outbox.put(change);
+            // A full table is taken in while it is still being read.
+            outbox.send(sender);
+        })?;
+        self.outbox.close();
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        self.follower.stats.changes = self.outbox.changes;
+        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.follower.stats);
+    }
+
+    /// Waits for something to do; false when the mirror is to stop.
+    fn wait(&mut self) -> Result<bool, Error> {
+        let blocked = !self.outbox.waiting.is_empty();
+        let until_due = self.follower.due().map(|due| due.saturating_duration_since(Instant::now()));
+        let timeout = if blocked { Some(KNOCK) } else { until_due };
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+        let mut fds =
+            [PollFd::new(self.follower.heard(), PollFlags::IN), PollFd::new(&self.shared.wake, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::Socket { doing: "wait for", source: error.into() }),
+        }
+        if !fds[1].revents().is_empty() {
+            let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        }
+        Ok(!self.shared.stop.load(Ordering::Acquire))
+    }
+}

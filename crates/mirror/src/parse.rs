@@ -1,0 +1,430 @@
+//! The kernel's messages as events: what the tracked objects look like on the wire.
+
+use crate::uapi::*;
+use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
+use bywash_route::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What names a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteKey {
+    /// Table: 254 main, 255 local.
+    pub table: u32,
+    /// Destination.
+    pub prefix: Prefix,
+    /// Priority: lower wins.
+    pub metric: u32,
+}
+
+/// One way out, as written in a route or next-hop object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Leg {
+    pub index: u32,
+    pub gateway: Option<IpAddr>,
+    pub weight: u16,
+    /// RTNH_F_DEAD or RTNH_F_LINKDOWN.
+    pub dead: bool,
+    /// Carries RTA_ENCAP: cannot be followed outside the kernel.
+    pub encapsulated: bool,
+}
+
+/// All of a route but its key. Equal bodies are stored once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Body {
+    /// RTN_*.
+    pub kind: u8,
+    pub protocol: u8,
+    pub scope: u8,
+    pub mtu: Option<u32>,
+    pub source: Option<IpAddr>,
+    /// Next-hop object; 0 for none. With one, `legs` is empty: the object says it.
+    pub object: u32,
+    pub legs: Vec<Leg>,
+}
+
+/// A next-hop object (RTM_NEWNEXTHOP).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    Leg(Leg),
+    Blackhole,
+    /// Members and weights.
+    Group(Vec<(u32, u16)>),
+}
+
+/// Why a route is not followed, though it steers packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfollowed {
+    /// It holds for one TOS only.
+    Tos,
+    /// It holds for some sources only.
+    Source,
+}
+
+/// A rule of the policy database, as far as it can be told from the kernel's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    pub v6: bool,
+    pub priority: u32,
+    pub table: u32,
+    /// Selects by anything, or does anything but look into `table`.
+    pub special: bool,
+}
+
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `switched`: IFF_UP, RUNNING or LOWER_UP changed with this message.
+    Link {
+        link: Link,
+        switched: bool,
+    },
+    LinkGone(u32),
+    Address(Address),
+    AddressGone(u32, IpAddr, u8),
+    /// `flags` are the message's NLM_F_*.
+    Route {
+        key: RouteKey,
+        body: Body,
+        flags: u16,
+        gone: bool,
+    },
+    Unfollowed(Unfollowed),
+    Object(u32, Object),
+    ObjectGone(u32),
+    Neighbour(Neighbour),
+    NeighbourGone(u32, IpAddr),
+    Rule(Rule),
+}
+
+/// A message too short for its kind, or without what it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Reads one message. None for those that are of no concern: other families, caches, bridge entries.
+pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
+    let body = message.body;
+    let parsed = match message.kind {
+        RTM_NEWLINK | RTM_DELLINK => link(body, message.kind == RTM_DELLINK),
+        RTM_NEWADDR | RTM_DELADDR => address(body, message.kind == RTM_DELADDR),
+        RTM_NEWROUTE | RTM_DELROUTE => route(body, message.flags, message.kind == RTM_DELROUTE),
+        RTM_NEWNEIGH | RTM_DELNEIGH => neighbour(body, message.kind == RTM_DELNEIGH),
+        RTM_NEWNEXTHOP | RTM_DELNEXTHOP => object(body, message.kind == RTM_DELNEXTHOP),
+        RTM_NEWRULE | RTM_DELRULE => rule(body),
+        _ => return Ok(None),
+    };
+    match parsed {
+        Some(event) => Ok(event),
+        None => Err(Malformed),
+    }
+}
+
+/// `None`: malformed; `Some(None)`: of no concern.
+type Parsed = Option<Option<Event>>;
+
+fn link(body: &[u8], gone: bool) -> Parsed {
+    // Bridge ports repeat their news with AF_BRIDGE, and say DELLINK when they leave the bridge.
+    if u8_at(body, 0)? != AF_UNSPEC {
+        return Some(None);
+    }
+    let (hardware, index, flags, change) = (u16_at(body, 2)?, u32_at(body, 4)?, u32_at(body, 8)?, u32_at(body, 12)?);
+    if gone {
+        return Some(Some(Event::LinkGone(index)));
+    }
+    let mut link = Link {
+        index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up: flags & IFF_UP != 0,
+        carrier: flags & IFF_LOWER_UP != 0,
+        kind: String::new(),
+        parent: None,
+        vlan: None,
+        master: None,
+        rx_queues: 1,
+    };
+    let mut elsewhere = false;
+    let mut mtu = None;
+    for (kind, value) in Attributes::after(body, 16) {
+        match kind {
+            // Wireless events carry a name and nothing else of the link.
+            IFLA_WIRELESS => return Some(None),
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_ADDRESS if hardware == ARPHRD_ETHER => link.mac = mac(value),
+            IFLA_MTU => mtu = u32_at(value, 0),
+            IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
+            IFLA_LINK_NETNSID => elsewhere = true,
+            IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
+            IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
+            IFLA_LINKINFO => link_info(value, &mut link),
+            _ => {}
+        }
+    }
+    // A pair's other end is no lower device.
+    if elsewhere || link.kind == "veth" || link.kind == "netkit" {
+        link.parent = None;
+    }
+    if link.name.is_empty() {
+        return None;
+    }
+    link.mtu = mtu?;
+    let switched = change & (IFF_UP | IFF_RUNNING | IFF_LOWER_UP) != 0;
+    Some(Some(Event::Link { link, switched }))
+}
+
+fn link_info(info: &[u8], link: &mut Link) {
+    let mut data: &[u8] = &[];
+    for (kind, value) in Attributes::after(info, 0) {
+        match kind {
+            IFLA_INFO_KIND => link.kind = text(value),
+            IFLA_INFO_DATA => data = value,
+            _ => {}
+        }
+    }
+    if link.kind == "vlan" {
+        link.vlan = Attributes::after(data, 0).find(|(kind, _)| *kind == IFLA_VLAN_ID).and_then(|(_, v)| u16_at(v, 0));
+    }
+}
+
+fn address(body: &[u8], gone: bool) -> Parsed {
+    let family = u8_at(body, 0)?;
+    if family != AF_INET && family != AF_INET6 {
+        return Some(None);
+    }
+    let (len, short_flags, scope, index) = (u8_at(body, 1)?, u8_at(body, 2)?, u8_at(body, 3)?, u32_at(body, 4)?);
+    let (mut local, mut peer, mut flags) = (None, None, u32::from(short_flags));
+    for (kind, value) in Attributes::after(body, 8) {
+        match kind {
+            IFA_LOCAL => local = ip(family, value),
+            IFA_ADDRESS => peer = ip(family, value),
+            IFA_FLAGS => flags = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    let addr = local.or(peer)?;
+    if gone {
+        return Some(Some(Event::AddressGone(index, addr, len)));
+    }
+    let unpreferred = IFA_F_SECONDARY | IFA_F_DEPRECATED | IFA_F_TENTATIVE | IFA_F_DADFAILED;
+    let link_scope = if addr.is_ipv4() { scope != RT_SCOPE_UNIVERSE } else { scope >= RT_SCOPE_LINK };
+    Some(Some(Event::Address(Address { index, addr, len, secondary: flags & unpreferred != 0, link_scope })))
+}
+
+fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
+    let family = u8_at(body, 0)?;
+    let flags = u32_at(body, 8)?;
+    // Multicast routes have families of their own; cloned ones are caches (path MTU, redirects).
+    if (family != AF_INET && family != AF_INET6) || flags & RTM_F_CLONED != 0 {
+        return Some(None);
+    }
+    let (len, source_len, tos) = (u8_at(body, 1)?, u8_at(body, 2)?, u8_at(body, 3)?);
+    let mut key = RouteKey {
+        table: u32::from(u8_at(body, 4)?),
+        prefix: Prefix { addr: unspecified(family), len },
+        metric: 0,
+    };
+    let mut read = Body {
+        kind: u8_at(body, 7)?,
+        protocol: u8_at(body, 5)?,
+        scope: u8_at(body, 6)?,
+        mtu: None,
+        source: None,
+        object: 0,
+        legs: Vec::new(),
+    };
+    let mut leg = Leg { index: 0, gateway: None, weight: 1, dead: is_dead(flags), encapsulated: false };
+    let mut nested = false;
+    for (kind, value) in Attributes::after(body, 12) {
+        match kind {
+            RTA_DST => key.prefix.addr = ip(family, value)?,
+            RTA_TABLE => key.table = u32_at(value, 0)?,
+            RTA_PRIORITY => key.metric = u32_at(value, 0)?,
+            RTA_PREFSRC => read.source = ip(family, value),
+            RTA_METRICS => {
+                read.mtu = Attributes::after(value, 0)
+                    .find(|(kind, _)| *kind == RTAX_MTU)
+                    .and_then(|(_, mtu)| u32_at(mtu, 0))
+                    .filter(|mtu| *mtu != 0);
+            }
+            RTA_NH_ID => read.object = u32_at(value, 0)?,
+            RTA_MULTIPATH => {
+                nested = true;
+                read.legs = multipath(family, value)?;
+            }
+            _ => leg_attribute(family, kind, value, &mut leg),
+        }
+    }
+    if source_len != 0 {
+        return Some(Some(Event::Unfollowed(Unfollowed::Source)));
+    }
+    if tos != 0 {
+        return Some(Some(Event::Unfollowed(Unfollowed::Tos)));
+    }
+    if read.object != 0 {
+        read.legs = Vec::new();
+    } else if !nested && leg.index != 0 {
+        read.legs = vec![leg];
+    }
+    let longest = if family == AF_INET { 32 } else { 128 };
+    if len > longest {
+        return None;
+    }
+    Some(Some(Event::Route { key, body: read, flags: message_flags, gone }))
+}
+
+/// The legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes.
+fn multipath(family: u8, mut rest: &[u8]) -> Option<Vec<Leg>> {
+    let mut legs = Vec::new();
+    while rest.len() >= 8 {
+        let length = usize::from(u16_at(rest, 0)?);
+        let one = rest.get(..length).filter(|one| one.len() >= 8)?;
+        let mut leg = Leg {
+            index: u32_at(one, 4)?,
+            gateway: None,
+            weight: u16::from(u8_at(one, 3)?) + 1,
+            dead: is_dead(u32::from(u8_at(one, 2)?)),
+            encapsulated: false,
+        };
+        for (kind, value) in Attributes::after(one, 8) {
+            if kind != RTA_OIF {
+                leg_attribute(family, kind, value, &mut leg);
+            }
+        }
+        legs.push(leg);
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(legs)
+}
+
+fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) {
+    match kind {
+        RTA_OIF => leg.index = u32_at(value, 0).unwrap_or(0),
+        RTA_GATEWAY => leg.gateway = ip(family, value).filter(|gateway| !gateway.is_unspecified()),
+        // struct rtvia: a family, then an address of it.
+        RTA_VIA => {
+            let via = u16_at(value, 0).and_then(|family| ip(u8::try_from(family).ok()?, &value[2..]));
+            leg.gateway = via.or(leg.gateway);
+        }
+        RTA_ENCAP_TYPE => leg.encapsulated = u16_at(value, 0).is_some_and(|kind| kind != 0),
+        _ => {}
+    }
+}
+
+fn object(body: &[u8], gone: bool) -> Parsed {
+    let family = u8_at(body, 0)?;
+    let mut leg =
+        Leg { index: 0, gateway: None, weight: 1, dead: is_dead(u32_at(body, 4)?), encapsulated: false };
+    let (mut id, mut group, mut blackhole) = (None, None, false);
+    for (kind, value) in Attributes::after(body, 8) {
+        match kind {
+            NHA_ID => id = u32_at(value, 0),
+            NHA_GROUP => group = Some(members(value)),
+            NHA_BLACKHOLE => blackhole = true,
+            NHA_OIF => leg.index = u32_at(value, 0)?,
+            NHA_GATEWAY => leg.gateway = ip(family, value).filter(|gateway| !gateway.is_unspecified()),
+            NHA_ENCAP_TYPE => leg.encapsulated = u16_at(value, 0).is_some_and(|kind| kind != 0),
+            // Used by VXLAN; routes cannot refer to it.
+            NHA_FDB => return Some(None),
+            _ => {}
+        }
+    }
+    let id = id?;
+    Some(Some(match (gone, group, blackhole) {
+        (true, ..) => Event::ObjectGone(id),
+        (_, Some(members), _) => Event::Object(id, Object::Group(members)),
+        (_, None, true) => Event::Object(id, Object::Blackhole),
+        (_, None, false) => Event::Object(id, Object::Leg(leg)),
+    }))
+}
+
+/// struct nexthop_grp: id, low octet of weight - 1, high octet (since Linux 6.12).
+fn members(value: &[u8]) -> Vec<(u32, u16)> {
+    value
+        .chunks_exact(8)
+        .filter_map(|member| {
+            let weight = u16::from_le_bytes([u8_at(member, 4)?, u8_at(member, 5)?]);
+            Some((u32_at(member, 0)?, weight.saturating_add(1)))
+        })
+        .collect()
+}
+
+fn neighbour(body: &[u8], gone: bool) -> Parsed {
+    let family = u8_at(body, 0)?;
+    let (index, state, flags) = (u32_at(body, 4)?, u16_at(body, 8)?, u8_at(body, 10)?);
+    if (family != AF_INET && family != AF_INET6) || flags & NTF_PROXY != 0 {
+        return Some(None);
+    }
+    let (mut addr, mut lladdr) = (None, None);
+    for (kind, value) in Attributes::after(body, 12) {
+        match kind {
+            NDA_DST => addr = ip(family, value),
+            NDA_LLADDR => lladdr = mac(value),
+            _ => {}
+        }
+    }
+    let addr = addr?;
+    // Mappings of multicast addresses come silently and say nothing that the address itself does not.
+    if addr.is_multicast() || addr == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Some(None);
+    }
+    let state = match state {
+        _ if gone => return Some(Some(Event::NeighbourGone(index, addr))),
+        NUD_NONE => return Some(Some(Event::NeighbourGone(index, addr))),
+        NUD_INCOMPLETE => NeighbourState::Incomplete,
+        state if state & NUD_FAILED != 0 => NeighbourState::Failed,
+        state if state & NUD_STALE != 0 => NeighbourState::Stale,
+        _ => NeighbourState::Reachable,
+    };
+    let usable = matches!(state, NeighbourState::Reachable | NeighbourState::Stale);
+    Some(Some(Event::Neighbour(Neighbour { index, addr, mac: lladdr.filter(|_| usable), state })))
+}
+
+fn rule(body: &[u8]) -> Parsed {
+    let family = u8_at(body, 0)?;
+    if family != AF_INET && family != AF_INET6 {
+        return Some(None);
+    }
+    let flags = u32_at(body, 8)?;
+    let mut rule = Rule {
+        v6: family == AF_INET6,
+        priority: 0,
+        table: u32::from(u8_at(body, 4)?),
+        special: u8_at(body, 7)? != FR_ACT_TO_TBL || body.get(1..4)? != [0, 0, 0] || flags != 0,
+    };
+    for (kind, value) in Attributes::after(body, 12) {
+        match kind {
+            FRA_PRIORITY => rule.priority = u32_at(value, 0)?,
+            FRA_TABLE => rule.table = u32_at(value, 0)?,
+            // Present in every rule; these values mean nothing is asked.
+            FRA_SUPPRESS_PREFIXLEN if u32_at(value, 0)? == u32::MAX => {}
+            FRA_PROTOCOL => {}
+            FRA_L3MDEV if u8_at(value, 0)? == 0 => {}
+            _ => rule.special = true,
+        }
+    }
+    Some(Some(Event::Rule(rule)))
+}
+
+fn is_dead(flags: u32) -> bool {
+    flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0
+}
+
+fn unspecified(family: u8) -> IpAddr {
+    if family == AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
+    match family {
+        AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        AF_INET6 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+fn mac(value: &[u8]) -> Option<Mac> {
+    value.try_into().ok()
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.split(|octet| *octet == 0).next().unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,23 @@
+//! What has changed since the last report, by what it was then: a burst of changes to one object is one change.
+
+use crate::parse::RouteKey;
+use crate::state::RouteBody;
+use bywash_route::model::{Address, Link, Neighbour};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Old values; none for what did not exist.
+#[derive(Debug, Default)]
+pub struct Pending {
+    pub links: BTreeMap<u32, Option<Link>>,
+    pub addresses: BTreeMap<(u32, IpAddr, u8), Option<Address>>,
+    pub routes: HashMap<RouteKey, Option<Arc<RouteBody>>>,
+    pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
+}
+
+impl Pending {
+    pub fn len(&self) -> usize {
+        self.links.len() + self.addresses.len() + self.routes.len() + self.neighbours.len()
+    }
+}

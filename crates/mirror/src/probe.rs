@@ -1,0 +1,75 @@
+//! Asking the kernel to resolve neighbours.
+
+use crate::error::Error;
+use crate::socket::{DATAGRAM, Received, Socket};
+use crate::uapi::*;
+use crate::wire::Request;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The kernel itself asks once a second (retrans_time); more often is of no use.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Addresses remembered. Beyond it a scan of a large prefix is under way, and probes are refused.
+const REMEMBERED: usize = 16 << 10;
+
+#[derive(Debug)]
+struct Inner {
+    socket: Socket,
+    asked: HashMap<(u32, IpAddr), Instant>,
+    buffer: Vec<u8>,
+}
+
+/// Asks the kernel to resolve or confirm neighbours. Clones share one socket; any thread may use them.
+#[derive(Clone, Debug)]
+pub struct Prober(Arc<Mutex<Inner>>);
+
+impl Prober {
+    pub(crate) fn open() -> Result<Self, Error> {
+        let socket = Socket::open(&[], 256 << 10)?;
+        Ok(Self(Arc::new(Mutex::new(Inner { socket, asked: HashMap::new(), buffer: vec![0; DATAGRAM] }))))
+    }
+
+    /// Has the kernel resolve `addr` on interface `index`, or confirm it when it is stale (NTF_USE, as if it had a
+    /// packet to send). What becomes of it arrives as a change of the neighbour. Returns false when it was asked less
+    /// than half a second ago, too many others were, or the kernel refuses (no such interface, no CAP_NET_ADMIN).
+    ///
+    /// Runs in the caller's thread and may wait for the kernel's configuration lock: never call it from a worker.
+    pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { socket, asked, buffer } = &mut *inner;
+        let now = Instant::now();
+        if asked.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
+            return false;
+        }
+        if asked.len() >= REMEMBERED {
+            asked.retain(|_, last| now - *last < INTERVAL);
+            if asked.len() >= REMEMBERED {
+                return false;
+            }
+        }
+        asked.insert((index, addr), now);
+        let sent = socket.send(|sequence| request(sequence, index, addr));
+        // The kernel has answered within the call.
+        let mut accepted = false;
+        while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
+            let code = crate::wire::u32_at(&buffer[..length], 16);
+            accepted = code == Some(0);
+        }
+        sent.is_ok() && accepted
+    }
+}
+
+fn request(sequence: u32, index: u32, addr: IpAddr) -> Request {
+    let mut body = [0; 12];
+    body[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    body[8..10].copy_from_slice(&NUD_NONE.to_ne_bytes());
+    body[10] = NTF_USE;
+    let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, sequence, &body);
+    match addr {
+        IpAddr::V4(addr) => request.attribute(NDA_DST, &addr.octets()),
+        IpAddr::V6(addr) => request.attribute(NDA_DST, &addr.octets()),
+    }
+}

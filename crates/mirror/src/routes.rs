@@ -1,0 +1,260 @@
+//! Routes by key, as the kernel keeps them: several may share prefix and metric, in an order that matters.
+
+use crate::bodies::{Around, Bodies, BodyId};
+use crate::parse::{Body, RouteKey};
+use crate::uapi::{NLM_F_APPEND, NLM_F_EXCL, NLM_F_REPLACE};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A key no larger than its family needs.
+pub trait Key: Copy + Eq + Hash {
+    fn of(key: &RouteKey) -> Self;
+    fn full(&self) -> RouteKey;
+}
+
+/// 16 octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key4 {
+    addr: u32,
+    table: u32,
+    metric: u32,
+    len: u8,
+}
+
+/// 28 octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key6 {
+    addr: [u8; 16],
+    table: u32,
+    metric: u32,
+    len: u8,
+}
+
+impl Key for Key4 {
+    fn of(key: &RouteKey) -> Self {
+        let IpAddr::V4(addr) = key.prefix.addr else { unreachable!("an IPv6 route among IPv4 routes") };
+        Self { addr: addr.into(), table: key.table, metric: key.metric, len: key.prefix.len }
+    }
+
+    fn full(&self) -> RouteKey {
+        let addr = IpAddr::V4(Ipv4Addr::from(self.addr));
+        let prefix = bywash_route::model::Prefix { addr, len: self.len };
+        RouteKey { table: self.table, prefix, metric: self.metric }
+    }
+}
+
+impl Key for Key6 {
+    fn of(key: &RouteKey) -> Self {
+        let IpAddr::V6(addr) = key.prefix.addr else { unreachable!("an IPv4 route among IPv6 routes") };
+        Self { addr: addr.octets(), table: key.table, metric: key.metric, len: key.prefix.len }
+    }
+
+    fn full(&self) -> RouteKey {
+        let addr = IpAddr::V6(Ipv6Addr::from(self.addr));
+        let prefix = bywash_route::model::Prefix { addr, len: self.len };
+        RouteKey { table: self.table, prefix, metric: self.metric }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    first: BodyId,
+    generation: u32,
+}
+
+/// The routes of a family. The first body of a key is kept apart from the rare others: 24 octets an IPv4 route.
+#[derive(Debug)]
+pub struct Routes<K> {
+    slots: HashMap<K, Slot>,
+    others: HashMap<K, Vec<BodyId>>,
+}
+
+impl<K> Default for Routes<K> {
+    fn default() -> Self {
+        Self { slots: HashMap::new(), others: HashMap::new() }
+    }
+}
+
+impl<K: Key> Routes<K> {
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Writes the bodies of a key to `list`, and tells the generation in which it was last seen.
+    pub fn read(&self, key: &K, list: &mut Vec<BodyId>) -> Option<u32> {
+        list.clear();
+        let slot = self.slots.get(key)?;
+        list.push(slot.first);
+        if !self.others.is_empty() {
+            list.extend(self.others.get(key).into_iter().flatten());
+        }
+        Some(slot.generation)
+    }
+
+    /// Makes `list` the bodies of a key.
+    pub fn write(&mut self, key: K, list: &[BodyId], generation: u32) {
+        match list {
+            [] => {
+                self.slots.remove(&key);
+                self.others.remove(&key);
+            }
+            [first, others @ ..] => {
+                self.slots.insert(key, Slot { first: *first, generation });
+                if !others.is_empty() {
+                    self.others.insert(key, others.to_vec());
+                } else if !self.others.is_empty() {
+                    self.others.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Keys that a dump of `generation` did not show.
+    pub fn unseen(&self, generation: u32) -> Vec<K> {
+        self.slots.iter().filter(|(_, slot)| slot.generation != generation).map(|(key, _)| *key).collect()
+    }
+
+    /// Keys for which `of` holds of any body.
+    pub fn with_body(&self, mut of: impl FnMut(BodyId) -> bool) -> Vec<K> {
+        let mut keys: Vec<K> = self.slots.iter().filter(|(_, slot)| of(slot.first)).map(|(key, _)| *key).collect();
+        keys.extend(self.others.iter().filter(|(_, others)| others.iter().any(|id| of(*id))).map(|(key, _)| *key));
+        keys
+    }
+
+    /// Gives memory back after most routes have gone.
+    pub fn trim(&mut self) {
+        if self.slots.capacity() > 4 * self.slots.len().max(1024) {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
+    }
+}
+
+/// How sure the outcome of a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As the kernel has it.
+    Sure,
+    /// The kernel may have it otherwise; the tables should be read again.
+    Unsure,
+}
+
+/// Puts a route into the bodies of its key, the way its kernel function does (fib_table_insert, fib6_add_rt2node).
+/// Bodies that leave `list` are added to `released`.
+pub fn insert(
+    list: &mut Vec<BodyId>,
+    v6: bool,
+    body: Body,
+    flags: u16,
+    (bodies, around): (&mut Bodies, &Around<'_>),
+    released: &mut Vec<BodyId>,
+) -> Outcome {
+    if v6 { insert6(list, body, flags, bodies, around, released) } else { insert4(list, body, flags, bodies, around, released) }
+}
+
+fn insert4(
+    list: &mut Vec<BodyId>,
+    body: Body,
+    flags: u16,
+    bodies: &mut Bodies,
+    around: &Around<'_>,
+    released: &mut Vec<BodyId>,
+) -> Outcome {
+    let same = list.iter().position(|id| bodies.get(*id).body.is(&body));
+    let new = bodies.hold(body, around);
+    if let Some(at) = same {
+        released.push(std::mem::replace(&mut list[at], new));
+        // A replacement by what is there already further down: this message is older than the list.
+        return if flags & NLM_F_REPLACE != 0 && at > 0 { Outcome::Unsure } else { Outcome::Sure };
+    }
+    if flags & NLM_F_EXCL != 0 || list.is_empty() {
+        // The kernel had none of this key; what is here went silently.
+        released.append(list);
+        list.push(new);
+    } else if flags & NLM_F_REPLACE != 0 {
+        released.push(std::mem::replace(&mut list[0], new));
+    } else if flags & NLM_F_APPEND != 0 {
+        list.push(new);
+    } else {
+        list.insert(0, new);
+    }
+    Outcome::Sure
+}
+
+fn insert6(
+    list: &mut Vec<BodyId>,
+    mut body: Body,
+    flags: u16,
+    bodies: &mut Bodies,
+    around: &Around<'_>,
+    released: &mut Vec<BodyId>,
+) -> Outcome {
+    let joins = body.joins();
+    let alike = list.iter().position(|id| bodies.get(*id).body.joins() == joins);
+    if flags & NLM_F_REPLACE != 0 {
+        let new = bodies.hold(body, around);
+        match alike.or(if list.is_empty() { None } else { Some(0) }) {
+            Some(at) => released.push(std::mem::replace(&mut list[at], new)),
+            None => list.push(new),
+        }
+        return Outcome::Sure;
+    }
+    if flags & NLM_F_EXCL != 0 {
+        released.append(list);
+    } else if joins {
+        // The message shows all legs of the key, the new one first.
+        if let Some(at) = alike {
+            let old = &bodies.get(list[at]).body;
+            let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
+            body.legs.sort_by_key(|leg| old.legs.iter().position(|known| known.leads_where(leg)).unwrap_or(usize::MAX));
+            let new = bodies.hold(body, around);
+            released.push(std::mem::replace(&mut list[at], new));
+            // Each leg has attributes of its own and the kernel shows those of one.
+            return if agree { Outcome::Sure } else { Outcome::Unsure };
+        }
+    } else if let Some(at) = list.iter().position(|id| bodies.get(*id).body.leads_where(&body)) {
+        let new = bodies.hold(body, around);
+        released.push(std::mem::replace(&mut list[at], new));
+        return Outcome::Sure;
+    }
+    list.push(bodies.hold(body, around));
+    Outcome::Sure
+}
+
+/// Takes a route, or one leg of it, out of the bodies of its key.
+pub fn remove(
+    list: &mut Vec<BodyId>,
+    v6: bool,
+    body: &Body,
+    (bodies, around): (&mut Bodies, &Around<'_>),
+    released: &mut Vec<BodyId>,
+) -> Outcome {
+    if list.is_empty() {
+        return Outcome::Sure;
+    }
+    if v6 && body.joins() {
+        let Some(at) = list.iter().position(|id| bodies.get(*id).body.joins()) else { return Outcome::Unsure };
+        let old = Body::clone(&bodies.get(list[at]).body);
+        let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
+        let mut left = old;
+        left.legs.retain(|leg| !body.legs.iter().any(|gone| gone.leads_where(leg)));
+        if left.legs.is_empty() {
+            released.push(list.remove(at));
+            return Outcome::Sure;
+        }
+        let new = bodies.hold(left, around);
+        released.push(std::mem::replace(&mut list[at], new));
+        return if agree { Outcome::Sure } else { Outcome::Unsure };
+    }
+    let found = list.iter().position(|id| {
+        let known = &bodies.get(*id).body;
+        if v6 { known.leads_where(body) } else { known.is(body) }
+    });
+    match found {
+        Some(at) => {
+            released.push(list.remove(at));
+            Outcome::Sure
+        }
+        None => Outcome::Unsure,
+    }
+}

@@ -1,0 +1,174 @@
+//! A routing netlink socket: bound in the network namespace of the thread that opens it, and in it ever after.
+
+use crate::error::Error;
+use crate::uapi::*;
+use crate::wire::{Message, Messages, Request};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use std::time::Duration;
+
+/// What is asked for at most before a dump is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The kernel writes no dump datagram above 32 KiB; a notification can be longer.
+pub const DATAGRAM: usize = 64 << 10;
+
+/// All groups the mirror follows.
+pub const GROUPS: [u32; 9] = [
+    RTNLGRP_LINK,
+    RTNLGRP_NEIGH,
+    RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV4_RULE,
+    RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_IPV6_ROUTE,
+    RTNLGRP_IPV6_RULE,
+    RTNLGRP_NEXTHOP,
+];
+
+/// What came of one receive.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A datagram of that many octets.
+    Datagram(usize),
+    /// Nothing there.
+    Empty,
+    /// Messages were lost: the buffer was full, or one was longer than [`DATAGRAM`].
+    Lost,
+}
+
+/// How a dump ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dumped {
+    /// Whole.
+    Whole,
+    /// The tables changed meanwhile and something may be missing (NLM_F_DUMP_INTR).
+    Interrupted,
+    /// The kernel knows no such objects.
+    Unsupported,
+}
+
+/// The socket. Not shared: one thread reads it.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens one that hears `groups`, with a receive buffer of `receive_buffer` octets (as far as the system allows).
+    pub fn open(groups: &[u32], receive_buffer: usize) -> Result<Self, Error> {
+        let opening = |source: Errno| Error::Socket { doing: "open", source: source.into() };
+        // NETLINK_ROUTE is protocol 0.
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(opening)?;
+        // Above net.core.rmem_max only with CAP_NET_ADMIN.
+        if sockopt::set_socket_recv_buffer_size_force(&fd, receive_buffer).is_err() {
+            sockopt::set_socket_recv_buffer_size(&fd, receive_buffer).map_err(opening)?;
+        }
+        let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, mask)).map_err(opening)?;
+        Ok(Self { fd, sequence: 0 })
+    }
+
+    /// Sends a request built by `build` from its sequence number, which is returned.
+    pub fn send(&mut self, build: impl FnOnce(u32) -> Request) -> Result<u32, Error> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = build(self.sequence);
+        loop {
+            match rustix::net::send(&self.fd, request.bytes(), SendFlags::empty()) {
+                Ok(_) => return Ok(self.sequence),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::Socket { doing: "send to", source: error.into() }),
+            }
+        }
+    }
+
+    /// Receives without waiting.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Error> {
+        loop {
+            let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+            match rustix::net::recvfrom(&self.fd, &mut *buffer, flags) {
+                Ok((_, length, from)) => {
+                    let kernel = from.is_none_or(|a| SocketAddrNetlink::try_from(a).is_ok_and(|a| a.pid() == 0));
+                    return Ok(match kernel {
+                        // Another process may write to this socket; only the kernel is believed.
+                        false => continue,
+                        true if length > buffer.len() => Received::Lost,
+                        true => Received::Datagram(length),
+                    });
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Empty),
+                Err(Errno::NOBUFS) => return Ok(Received::Lost),
+                Err(error) => return Err(Error::Socket { doing: "receive from", source: error.into() }),
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind and hands each message to `each`, and calls `between` after every datagram.
+    pub fn dump(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        attributes: &[(u16, &[u8])],
+        buffer: &mut [u8],
+        mut each: impl FnMut(&Message<'_>),
+        mut between: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Dumped, Error> {
+        let sequence = self.send(|sequence| {
+            let request = Request::new(kind, NLM_F_DUMP, sequence, body);
+            attributes.iter().fold(request, |request, (kind, value)| request.attribute(*kind, value))
+        })?;
+        let mut interrupted = false;
+        loop {
+            let length = match self.receive(buffer)? {
+                Received::Datagram(length) => length,
+                Received::Lost => {
+                    interrupted = true;
+                    continue;
+                }
+                Received::Empty => {
+                    self.wait(PATIENCE)?;
+                    continue;
+                }
+            };
+            for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
+                interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+                match message.kind {
+                    NLMSG_DONE if interrupted => return Ok(Dumped::Interrupted),
+                    NLMSG_DONE => return Ok(Dumped::Whole),
+                    NLMSG_ERROR => return dump_error(message.body),
+                    _ => each(&message),
+                }
+            }
+            between()?;
+        }
+    }
+
+    fn wait(&self, patience: Duration) -> Result<(), Error> {
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => Err(Error::Silent),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::Socket { doing: "wait for", source: error.into() }),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn dump_error(body: &[u8]) -> Result<Dumped, Error> {
+    let code = crate::wire::u32_at(body, 0).unwrap_or(0) as i32;
+    match Errno::from_raw_os_error(code.saturating_neg()) {
+        Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::INVAL => Ok(Dumped::Unsupported),
+        error => Err(Error::Socket { doing: "dump from", source: error.into() }),
+    }
+}

@@ -1,0 +1,214 @@
+//! A copy of everything the mirror reports: what a stream of changes adds up to, and how two such copies differ.
+
+use bywash_route::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use crate::parse::RouteKey;
+
+/// All of a route but what names it. Routes that are alike share one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct RouteBody {
+    /// What it does.
+    pub kind: RouteKind,
+    /// Ways out, for unicast.
+    pub next_hops: Arc<[NextHop]>,
+    /// MTU in bytes, when the route sets one.
+    pub mtu: Option<u32>,
+    /// Preferred source address.
+    pub source: Option<IpAddr>,
+    /// Who made it (rtm_protocol).
+    pub protocol: u8,
+}
+
+impl RouteBody {
+    /// The route named `key` with this body.
+    pub fn route(&self, key: RouteKey) -> Route {
+        Route {
+            table: key.table,
+            prefix: key.prefix,
+            kind: self.kind,
+            metric: key.metric,
+            next_hops: Arc::clone(&self.next_hops),
+            mtu: self.mtu,
+            source: self.source,
+            protocol: self.protocol,
+        }
+    }
+
+    /// Whether a packet can be sent this way now. Routes that send nothing are always usable.
+    pub fn is_usable(&self) -> bool {
+        self.kind != RouteKind::Unicast || self.next_hops.iter().any(|hop| hop.alive)
+    }
+}
+
+impl From<&Route> for RouteBody {
+    fn from(route: &Route) -> Self {
+        Self {
+            kind: route.kind,
+            next_hops: Arc::clone(&route.next_hops),
+            mtu: route.mtu,
+            source: route.source,
+            protocol: route.protocol,
+        }
+    }
+}
+
+/// Links, addresses, routes and neighbours. A plain value, about 45 bytes a route.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeMap<(u32, IpAddr, u8), Address>,
+    neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
+    routes: HashMap<RouteKey, Arc<RouteBody>>,
+    bodies: HashSet<Arc<RouteBody>>,
+    /// Size of `bodies` at which those that no route has any more are dropped.
+    sweep_at: usize,
+}
+
+impl State {
+    /// Takes in one change. [`Change::Synced`] changes nothing.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Link(link) => {
+                self.links.insert(link.index, link.clone());
+            }
+            Change::LinkGone { index } => {
+                self.links.remove(index);
+            }
+            Change::Address(address) => {
+                self.addresses.insert((address.index, address.addr, address.len), address.clone());
+            }
+            Change::AddressGone { index, addr, len } => {
+                self.addresses.remove(&(*index, *addr, *len));
+            }
+            Change::Route(route) => {
+                let body = self.share(route.into());
+                self.routes.insert(
+                    RouteKey { table: route.table, prefix: route.prefix, metric: route.metric },
+                    body,
+                );
+            }
+            Change::RouteGone { table, prefix, metric } => {
+                self.routes.remove(&RouteKey { table: *table, prefix: *prefix, metric: *metric });
+            }
+            Change::Neighbour(neighbour) => {
+                self.neighbours.insert((neighbour.index, neighbour.addr), neighbour.clone());
+            }
+            Change::NeighbourGone { index, addr } => {
+                self.neighbours.remove(&(*index, *addr));
+            }
+            Change::Synced => {}
+        }
+    }
+
+    /// What turns `from` into `to`: applied to `from`, in order, it makes them equal.
+    pub fn diff(from: &Self, to: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        changes.extend(fresh(&from.links, &to.links).map(|(_, link)| Change::Link(link.clone())));
+        changes.extend(fresh(&from.addresses, &to.addresses).map(|(_, address)| Change::Address(address.clone())));
+        for (key, body) in &to.routes {
+            if from.routes.get(key).is_none_or(|old| old != body) {
+                changes.push(Change::Route(body.route(*key)));
+            }
+        }
+        for key in from.routes.keys().filter(|key| !to.routes.contains_key(key)) {
+            changes.push(route_gone(*key));
+        }
+        changes.extend(fresh(&from.neighbours, &to.neighbours).map(|(_, n)| Change::Neighbour(n.clone())));
+        changes.extend(
+            missing(&from.neighbours, &to.neighbours)
+                .map(|(index, addr)| Change::NeighbourGone { index: *index, addr: *addr }),
+        );
+        changes.extend(
+            missing(&from.addresses, &to.addresses)
+                .map(|(index, addr, len)| Change::AddressGone { index: *index, addr: *addr, len: *len }),
+        );
+        changes.extend(missing(&from.links, &to.links).map(|index| Change::LinkGone { index: *index }));
+        changes
+    }
+
+    /// Links, by index.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.values()
+    }
+
+    /// The link with that index.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.get(&index)
+    }
+
+    /// The link with that name.
+    pub fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|link| link.name == name)
+    }
+
+    /// Addresses, by interface.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.addresses.values()
+    }
+
+    /// Neighbours, by interface.
+    pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.neighbours.values()
+    }
+
+    /// Routes, in no order.
+    pub fn routes(&self) -> impl Iterator<Item = Route> {
+        self.routes.iter().map(|(key, body)| body.route(*key))
+    }
+
+    /// One route.
+    pub fn route(&self, table: u32, prefix: Prefix, metric: u32) -> Option<Route> {
+        let key = RouteKey { table, prefix, metric };
+        self.routes.get(&key).map(|body| body.route(key))
+    }
+
+    /// How many routes there are.
+    pub fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn share(&mut self, body: RouteBody) -> Arc<RouteBody> {
+        if let Some(known) = self.bodies.get(&body) {
+            return Arc::clone(known);
+        }
+        if self.bodies.len() >= self.sweep_at {
+            self.bodies.retain(|body| Arc::strong_count(body) > 1);
+            self.sweep_at = (self.bodies.len() * 2).max(1024);
+        }
+        let body = Arc::new(body);
+        self.bodies.insert(Arc::clone(&body));
+        body
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.links == other.links
+            && self.addresses == other.addresses
+            && self.neighbours == other.neighbours
+            && self.routes == other.routes
+    }
+}
+
+impl Eq for State {}
+
+/// The change that says a route is gone.
+pub(crate) fn route_gone(key: RouteKey) -> Change {
+    Change::RouteGone { table: key.table, prefix: key.prefix, metric: key.metric }
+}
+
+fn fresh<'a, K: Ord, V: PartialEq>(
+    from: &'a BTreeMap<K, V>,
+    to: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = (&'a K, &'a V)> {
+    to.iter().filter(|(key, value)| from.get(key) != Some(*value))
+}
+
+/// Keys of `from` that `to` lacks.
+fn missing<'a, K: Ord, V>(from: &'a BTreeMap<K, V>, to: &'a BTreeMap<K, V>) -> impl Iterator<Item = &'a K> {
+    from.keys().filter(|key| !to.contains_key(key))
+}

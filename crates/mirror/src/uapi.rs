@@ -1,0 +1,129 @@
+//! Numbers of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
+//! if_addr.h, neighbour.h, nexthop.h, fib_rules.h).
+
+pub const NLMSG_ERROR: u16 = 2;
+pub const NLMSG_DONE: u16 = 3;
+
+pub const NLM_F_REQUEST: u16 = 0x1;
+pub const NLM_F_ACK: u16 = 0x4;
+pub const NLM_F_DUMP_INTR: u16 = 0x10;
+pub const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_REPLACE: u16 = 0x100;
+pub const NLM_F_EXCL: u16 = 0x200;
+pub const NLM_F_CREATE: u16 = 0x400;
+pub const NLM_F_APPEND: u16 = 0x800;
+
+pub const RTM_NEWLINK: u16 = 16;
+pub const RTM_DELLINK: u16 = 17;
+pub const RTM_GETLINK: u16 = 18;
+pub const RTM_NEWADDR: u16 = 20;
+pub const RTM_DELADDR: u16 = 21;
+pub const RTM_GETADDR: u16 = 22;
+pub const RTM_NEWROUTE: u16 = 24;
+pub const RTM_DELROUTE: u16 = 25;
+pub const RTM_GETROUTE: u16 = 26;
+pub const RTM_NEWNEIGH: u16 = 28;
+pub const RTM_DELNEIGH: u16 = 29;
+pub const RTM_GETNEIGH: u16 = 30;
+pub const RTM_NEWRULE: u16 = 32;
+pub const RTM_DELRULE: u16 = 33;
+pub const RTM_GETRULE: u16 = 34;
+pub const RTM_NEWNEXTHOP: u16 = 104;
+pub const RTM_DELNEXTHOP: u16 = 105;
+pub const RTM_GETNEXTHOP: u16 = 106;
+
+pub const RTNLGRP_LINK: u32 = 1;
+pub const RTNLGRP_NEIGH: u32 = 3;
+pub const RTNLGRP_IPV4_IFADDR: u32 = 5;
+pub const RTNLGRP_IPV4_ROUTE: u32 = 7;
+pub const RTNLGRP_IPV4_RULE: u32 = 8;
+pub const RTNLGRP_IPV6_IFADDR: u32 = 9;
+pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
+pub const RTNLGRP_IPV6_RULE: u32 = 19;
+pub const RTNLGRP_NEXTHOP: u32 = 32;
+
+pub const AF_UNSPEC: u8 = 0;
+pub const AF_INET: u8 = 2;
+pub const AF_INET6: u8 = 10;
+
+pub const NLA_TYPE_MASK: u16 = 0x3fff;
+
+pub const IFF_UP: u32 = 0x1;
+pub const IFF_RUNNING: u32 = 0x40;
+pub const IFF_LOWER_UP: u32 = 0x1_0000;
+pub const ARPHRD_ETHER: u16 = 1;
+
+pub const IFLA_ADDRESS: u16 = 1;
+pub const IFLA_IFNAME: u16 = 3;
+pub const IFLA_MTU: u16 = 4;
+pub const IFLA_LINK: u16 = 5;
+pub const IFLA_MASTER: u16 = 10;
+pub const IFLA_WIRELESS: u16 = 11;
+pub const IFLA_LINKINFO: u16 = 18;
+pub const IFLA_EXT_MASK: u16 = 29;
+pub const IFLA_NUM_RX_QUEUES: u16 = 32;
+pub const IFLA_LINK_NETNSID: u16 = 37;
+pub const IFLA_INFO_KIND: u16 = 1;
+pub const IFLA_INFO_DATA: u16 = 2;
+pub const IFLA_VLAN_ID: u16 = 1;
+pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
+
+pub const IFA_ADDRESS: u16 = 1;
+pub const IFA_LOCAL: u16 = 2;
+pub const IFA_FLAGS: u16 = 8;
+pub const IFA_F_SECONDARY: u32 = 0x01;
+pub const IFA_F_DADFAILED: u32 = 0x08;
+pub const IFA_F_DEPRECATED: u32 = 0x20;
+pub const IFA_F_TENTATIVE: u32 = 0x40;
+pub const RT_SCOPE_UNIVERSE: u8 = 0;
+pub const RT_SCOPE_LINK: u8 = 253;
+
+pub const RTA_DST: u16 = 1;
+pub const RTA_OIF: u16 = 4;
+pub const RTA_GATEWAY: u16 = 5;
+pub const RTA_PRIORITY: u16 = 6;
+pub const RTA_PREFSRC: u16 = 7;
+pub const RTA_METRICS: u16 = 8;
+pub const RTA_MULTIPATH: u16 = 9;
+pub const RTA_TABLE: u16 = 15;
+pub const RTA_VIA: u16 = 18;
+pub const RTA_ENCAP_TYPE: u16 = 21;
+pub const RTA_NH_ID: u16 = 30;
+pub const RTAX_MTU: u16 = 2;
+pub const RTM_F_CLONED: u32 = 0x200;
+pub const RTNH_F_DEAD: u32 = 1;
+pub const RTNH_F_LINKDOWN: u32 = 16;
+pub const RTPROT_RA: u8 = 9;
+
+pub const RTN_LOCAL: u8 = 2;
+pub const RTN_BROADCAST: u8 = 3;
+pub const RTN_ANYCAST: u8 = 4;
+pub const RTN_MULTICAST: u8 = 5;
+pub const RTN_BLACKHOLE: u8 = 6;
+pub const RTN_UNREACHABLE: u8 = 7;
+pub const RTN_PROHIBIT: u8 = 8;
+pub const RTN_THROW: u8 = 9;
+
+pub const NDA_DST: u16 = 1;
+pub const NDA_LLADDR: u16 = 2;
+pub const NTF_USE: u8 = 0x01;
+pub const NTF_PROXY: u8 = 0x08;
+pub const NUD_INCOMPLETE: u16 = 0x01;
+pub const NUD_STALE: u16 = 0x04;
+pub const NUD_FAILED: u16 = 0x20;
+pub const NUD_NONE: u16 = 0;
+
+pub const NHA_ID: u16 = 1;
+pub const NHA_GROUP: u16 = 2;
+pub const NHA_BLACKHOLE: u16 = 4;
+pub const NHA_OIF: u16 = 5;
+pub const NHA_GATEWAY: u16 = 6;
+pub const NHA_ENCAP_TYPE: u16 = 7;
+pub const NHA_FDB: u16 = 11;
+
+pub const FRA_PRIORITY: u16 = 6;
+pub const FRA_L3MDEV: u16 = 19;
+pub const FRA_TABLE: u16 = 15;
+pub const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub const FRA_PROTOCOL: u16 = 21;
+pub const FR_ACT_TO_TBL: u8 = 1;

@@ -1,0 +1,33 @@
+//! What the kernel decides packets by and the mirror does not follow, said in words.
+
+use crate::parse::Rule;
+use std::collections::BTreeSet;
+
+/// The rules a namespace is born with: priority and table (fib_default_rules_init, fib6_rules_net_init).
+const BORN4: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
+const BORN6: [(u32, u32); 2] = [(0, 255), (32766, 254)];
+
+/// The warnings for these rules and numbers of routes left out.
+pub fn of(rules: &BTreeSet<Rule>, by_tos: u64, by_source: u64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (v6, name, born) in [(false, "IPv4", &BORN4[..]), (true, "IPv6", &BORN6[..])] {
+        let of_family = || rules.iter().filter(move |rule| rule.v6 == v6);
+        let is_born = |rule: &&Rule| !rule.special && born.contains(&(rule.priority, rule.table));
+        let added = of_family().filter(|rule| !is_born(rule)).count();
+        if added > 0 {
+            warnings.push(format!("{added} {name} policy rule(s) (ip rule) are not followed: table main decides alone"));
+        }
+        // A kernel without policy routing has no rules at all.
+        let kept = of_family().filter(is_born).count();
+        if kept < born.len() && of_family().next().is_some() {
+            warnings.push(format!("{} of the kernel's own {name} policy rules are gone; they are followed all the same", born.len() - kept));
+        }
+    }
+    if by_tos > 0 {
+        warnings.push(format!("{by_tos} IPv4 route message(s) for one TOS only are left out"));
+    }
+    if by_source > 0 {
+        warnings.push(format!("{by_source} IPv6 route message(s) for some sources only (ip route ... from) are left out"));
+    }
+    warnings
+}

@@ -1,0 +1,170 @@
+//! Netlink framing: messages and attributes out of a buffer, and requests into one. Numbers are in host order; nothing
+//! here trusts a length.
+
+use crate::uapi::{NLA_TYPE_MASK, NLM_F_REQUEST};
+
+const HEADER: usize = 16;
+const ATTRIBUTE: usize = 4;
+
+/// One message of a datagram (struct nlmsghdr).
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    pub kind: u16,
+    pub flags: u16,
+    pub sequence: u32,
+    pub body: &'a [u8],
+}
+
+/// The messages of a datagram. Ends early, with [`Messages::is_whole`] false, at one whose length is a lie.
+#[derive(Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+    whole: bool,
+}
+
+impl<'a> Messages<'a> {
+    pub fn new(datagram: &'a [u8]) -> Self {
+        Self { rest: datagram, whole: true }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let rest = std::mem::take(&mut self.rest);
+        let length = u32_at(rest, 0).unwrap_or(0) as usize;
+        let Some(whole) = rest.get(..length).filter(|m| m.len() >= HEADER) else {
+            self.whole = false;
+            return None;
+        };
+        self.rest = rest.get(align(length)..).unwrap_or_default();
+        Some(Message {
+            kind: u16_at(whole, 4)?,
+            flags: u16_at(whole, 6)?,
+            sequence: u32_at(whole, 8)?,
+            body: &whole[HEADER..],
+        })
+    }
+}
+
+/// The attributes (struct nlattr) of a message or of a nest. Ends at the first whose length is a lie: the kernel
+/// writes none, and what was read before it stands.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// Of `bytes` after `skip` octets of fixed header.
+    pub fn after(bytes: &'a [u8], skip: usize) -> Self {
+        Self(bytes.get(align(skip)..).unwrap_or_default())
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        let rest = std::mem::take(&mut self.0);
+        let length = usize::from(u16_at(rest, 0)?);
+        let kind = u16_at(rest, 2)? & NLA_TYPE_MASK;
+        let value = rest.get(ATTRIBUTE..length)?;
+        self.0 = rest.get(align(length)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+/// A request being written.
+#[derive(Debug)]
+pub struct Request(Vec<u8>);
+
+impl Request {
+    pub fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(96);
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+        bytes.extend_from_slice(&sequence.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(body);
+        let mut request = Self(bytes);
+        request.close();
+        request
+    }
+
+    pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = (ATTRIBUTE + value.len()) as u16;
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.close();
+        self
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn close(&mut self) {
+        self.0.resize(align(self.0.len()), 0);
+        let length = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+    }
+}
+
+pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
+}
+
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn align(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let request = Request::new(24, 0x10, 7, &[1, 2, 3, 4]).attribute(1, b"abc").attribute(2, &9u32.to_ne_bytes());
+        let mut messages = Messages::new(request.bytes());
+        let message = messages.next().unwrap();
+        assert_eq!((message.kind, message.flags, message.sequence), (24, 0x11, 7));
+        let attributes: Vec<_> = Attributes::after(message.body, 4).collect();
+        assert_eq!(attributes, [(1, &b"abc"[..]), (2, &9u32.to_ne_bytes()[..])]);
+        assert!(messages.next().is_none());
+        assert!(messages.is_whole());
+    }
+
+    #[test]
+    fn a_lying_length_ends_the_datagram() {
+        let mut bytes = Request::new(24, 0, 7, &[0; 12]).bytes().to_vec();
+        bytes[0] = 200;
+        let mut messages = Messages::new(&bytes);
+        assert!(messages.next().is_none());
+        assert!(!messages.is_whole());
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_end(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert!(Messages::new(&bytes).count() <= bytes.len() / HEADER);
+            prop_assert!(Attributes::after(&bytes, 0).count() <= bytes.len() / ATTRIBUTE);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The kernel's state as `ip` shows it, in the mirror's terms: what the tests compare the mirror with.
+
+#![allow(dead_code)]
+
+use bywash_lab::Namespace;
+use bywash_mirror::{Config, Mirror, State};
+use bywash_route::model::*;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Says why a test cannot run here, when it cannot.
+pub fn skipped() -> bool {
+    match bywash_lab::require_lab() {
+        Ok(()) => false,
+        Err(reason) => {
+            bywash_lab::report_skip(&reason);
+            true
+        }
+    }
+}
+
+/// A mirror and the copy that its changes add up to.
+pub struct Followed {
+    pub mirror: Mirror,
+    pub state: State,
+    pub changes: u64,
+    pub synced: u64,
+}
+
+impl Followed {
+    pub fn start(namespace: &Namespace, config: Config) -> Self {
+        let mirror = namespace.enter(|| Mirror::start(config)).unwrap().unwrap();
+        let mut followed = Self { mirror, state: State::default(), changes: 0, synced: 0 };
+        followed.until_synced(1);
+        followed
+    }
+
+    pub fn take(&mut self, patience: Duration) -> bool {
+        let Ok(batch) = self.mirror.changes().recv_timeout(patience) else { return false };
+        for change in &batch {
+            self.changes += 1;
+            self.synced += u64::from(*change == Change::Synced);
+            self.state.apply(change);
+        }
+        true
+    }
+
+    pub fn until_synced(&mut self, times: u64) {
+        let began = Instant::now();
+        while self.synced < times {
+            self.take(Duration::from_millis(100));
+            assert!(began.elapsed() < Duration::from_secs(60), "no Synced: {:?}", self.mirror.stats());
+        }
+    }
+
+    /// Takes in changes until the state is the kernel's, or fails with the difference.
+    pub fn must_agree(&mut self, namespace: &Namespace, what: &str) {
+        let began = Instant::now();
+        loop {
+            while self.take(Duration::from_millis(30)) {}
+            let difference = differences(&self.state, &Oracle::of(namespace));
+            if difference.is_empty() {
+                return;
+            }
+            if began.elapsed() > Duration::from_secs(5) {
+                panic!(
+                    "after {what} the mirror differs from the kernel:\n{}\n{:?}",
+                    difference.join("\n"),
+                    self.mirror.stats()
+                );
+            }
+        }
+    }
+}
+
+/// What `ip` says, as sorted lines in the words of the model.
+pub struct Oracle {
+    lines: BTreeMap<String, String>,
+}
+
+type Names = HashMap<String, u32>;
+
+impl Oracle {
+    pub fn of(namespace: &Namespace) -> Self {
+        let mut lines = BTreeMap::new();
+        let links = json(namespace, &["-j", "-d", "link", "show"]);
+        let names: Names =
+            links.iter().map(|l| (text(l, "ifname").to_string(), number(l, "ifindex").unwrap() as u32)).collect();
+        for link in &links {
+            let model = link_of(link, &names);
+            lines.insert(format!("link {}", model.index), format!("{model:?}"));
+        }
+        for link in json(namespace, &["-j", "-d", "-N", "addr", "show"]) {
+            let index = number(&link, "ifindex").unwrap_or(0) as u32;
+            for address in link["addr_info"].as_array().into_iter().flatten() {
+                let model = address_of(index, address);
+                lines.insert(format!("address {index} {} {}", model.addr, model.len), format!("{model:?}"));
+            }
+        }
+        for neighbour in json(namespace, &["-j", "neigh", "show", "nud", "all"]) {
+            if let Some(model) = neighbour_of(&neighbour, &names) {
+                lines.insert(format!("neighbour {} {}", model.index, model.addr), forwarding_view(&model));
+            }
+        }
+        for family in ["-4", "-6"] {
+            let mut routes: HashMap<String, Vec<Route>> = HashMap::new();
+            for route in json(namespace, &[family, "-j", "-d", "-N", "route", "show", "table", "all"]) {
+                if let Some(model) = route_of(&route, &names, family == "-6") {
+                    let key = format!("route {} {} {}", model.table, model.prefix, model.metric);
+                    routes.entry(key).or_default().push(model);
+                }
+            }
+            for (key, all) in routes {
+                let usable = |r: &&Route| r.kind != RouteKind::Unicast || r.next_hops.iter().any(|h| h.alive);
+                let model = all.iter().find(usable).unwrap_or(&all[0]);
+                lines.insert(key, route_view(model));
+            }
+        }
+        Self { lines }
+    }
+}
+
+/// The differences, as lines to read.
+pub fn differences(state: &State, oracle: &Oracle) -> Vec<String> {
+    let mut lines = BTreeMap::new();
+    for link in state.links() {
+        lines.insert(format!("link {}", link.index), format!("{link:?}"));
+    }
+    for address in state.addresses() {
+        lines.insert(format!("address {} {} {}", address.index, address.addr, address.len), format!("{address:?}"));
+    }
+    for neighbour in state.neighbours().filter(|n| n.addr.is_ipv4() || !n.addr.is_multicast()) {
+        lines.insert(format!("neighbour {} {}", neighbour.index, neighbour.addr), forwarding_view(neighbour));
+    }
+    for route in state.routes() {
+        lines.insert(format!("route {} {} {}", route.table, route.prefix, route.metric), route_view(&route));
+    }
+    let mut out = Vec::new();
+    for (key, line) in &oracle.lines {
+        if lines.get(key) != Some(line) {
+            out.push(format!("{key}\n  kernel: {line}\n  mirror: {}", lines.get(key).map_or("nothing", |l| l)));
+        }
+    }
+    for (key, line) in lines.iter().filter(|(key, _)| !oracle.lines.contains_key(*key)) {
+        out.push(format!("{key}\n  kernel: nothing\n  mirror: {line}"));
+    }
+    out
+}
+
+/// Stale entries become delayed ones without a message, which is the same to forwarding.
+fn forwarding_view(neighbour: &Neighbour) -> String {
+    let state = match neighbour.state {
+        NeighbourState::Reachable | NeighbourState::Stale => "usable",
+        NeighbourState::Incomplete | NeighbourState::Failed => "unusable",
+    };
+    format!("{state} {:?}", neighbour.mac)
+}
+
+fn route_view(route: &Route) -> String {
+    let mut hops: Vec<String> = route.next_hops.iter().map(|hop| format!("{hop:?}")).collect();
+    hops.sort();
+    format!("{:?} mtu {:?} source {:?} by {} {hops:?}", route.kind, route.mtu, route.source, route.protocol)
+}
+
+fn json(namespace: &Namespace, arguments: &[&str]) -> Vec<Value> {
+    let output = namespace.ip(arguments).unwrap().stdout;
+    match output.trim() {
+        "" => Vec::new(),
+        text => serde_json::from_str(text).unwrap(),
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or("")
+}
+
+/// Numbers come as numbers or, with -N, as text.
+fn number(value: &Value, key: &str) -> Option<u64> {
+    value[key].as_u64().or_else(|| value[key].as_str()?.parse().ok())
+}
+
+fn flag(value: &Value, wanted: &str) -> bool {
+    value["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag.as_str() == Some(wanted)))
+}
+
+fn mac(text: &str) -> Option<Mac> {
+    let octets: Vec<u8> = text.split(':').map(|o| u8::from_str_radix(o, 16)).collect::<Result<_, _>>().ok()?;
+    octets.try_into().ok()
+}
+
+fn link_of(link: &Value, names: &Names) -> Link {
+    let kind = text(&link["linkinfo"], "info_kind").to_string();
+    let paired = kind == "veth" || !link["link_netnsid"].is_null();
+    let parent = names.get(text(link, "link")).copied().or(number(link, "link_index").map(|n| n as u32));
+    Link {
+        index: number(link, "ifindex").unwrap() as u32,
+        name: text(link, "ifname").into(),
+        mac: if text(link, "link_type") == "ether" { mac(text(link, "address")) } else { None },
+        mtu: number(link, "mtu").unwrap() as u32,
+        up: flag(link, "UP"),
+        carrier: flag(link, "LOWER_UP"),
+        parent: if paired { None } else { parent },
+        vlan: if kind == "vlan" { number(&link["linkinfo"]["info_data"], "id").map(|n| n as u16) } else { None },
+        kind,
+        master: names.get(text(link, "master")).copied(),
+        rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,
+    }
+}
+
+fn address_of(index: u32, address: &Value) -> Address {
+    let addr: IpAddr = text(address, "local").parse().unwrap();
+    let set = |key: &str| address[key].as_bool() == Some(true);
+    let scope = address["scope"].as_str().map(str::to_string).unwrap_or(address["scope"].to_string());
+    let link_scope = match (&addr, scope.as_str()) {
+        (IpAddr::V4(_), scope) => !matches!(scope, "global" | "0"),
+        (IpAddr::V6(_), scope) => matches!(scope, "link" | "host" | "253" | "254"),
+    };
+    let secondary = ["secondary", "temporary", "deprecated", "tentative", "dadfailed"].iter().any(|key| set(key));
+    Address { index, addr, len: number(address, "prefixlen").unwrap() as u8, secondary, link_scope }
+}
+
+fn neighbour_of(neighbour: &Value, names: &Names) -> Option<Neighbour> {
+    let addr: IpAddr = text(neighbour, "dst").parse().ok()?;
+    let states: Vec<&str> = neighbour["state"].as_array()?.iter().filter_map(Value::as_str).collect();
+    if addr.is_multicast() || states.contains(&"NOARP") || states.contains(&"NONE") || states.is_empty() {
+        return None;
+    }
+    let state = match states[0] {
+        "INCOMPLETE" => NeighbourState::Incomplete,
+        "FAILED" => NeighbourState::Failed,
+        "STALE" => NeighbourState::Stale,
+        _ => NeighbourState::Reachable,
+    };
+    let usable = matches!(state, NeighbourState::Reachable | NeighbourState::Stale);
+    let mac = mac(text(neighbour, "lladdr")).filter(|_| usable);
+    Some(Neighbour { index: *names.get(text(neighbour, "dev"))?, addr, mac, state })
+}
+
+fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
+    let (any, longest): (IpAddr, u8) =
+        if v6 { (Ipv6Addr::UNSPECIFIED.into(), 128) } else { (Ipv4Addr::UNSPECIFIED.into(), 32) };
+    let prefix = match text(route, "dst") {
+        "default" => Prefix { addr: any, len: 0 },
+        dst => match dst.split_once('/') {
+            Some((addr, len)) => Prefix { addr: addr.parse().unwrap(), len: len.parse().unwrap() },
+            None => Prefix { addr: dst.parse().unwrap(), len: longest },
+        },
+    };
+    let kind = match text(route, "type") {
+        "unicast" | "1" | "" => RouteKind::Unicast,
+        "blackhole" | "6" => RouteKind::Blackhole,
+        "unreachable" | "7" => RouteKind::Unreachable,
+        "prohibit" | "8" => RouteKind::Prohibit,
+        "throw" | "9" => RouteKind::Throw,
+        _ => RouteKind::Local,
+    };
+    let mut next_hops = Vec::new();
+    if kind == RouteKind::Unicast {
+        match route["nexthops"].as_array() {
+            Some(hops) => next_hops.extend(hops.iter().map(|hop| hop_of(hop, names))),
+            None => next_hops.push(hop_of(route, names)),
+        }
+    }
+    // A route through a black-hole object has no device.
+    let kind = if kind == RouteKind::Unicast && next_hops.iter().all(|hop| hop.index == 0) {
+        next_hops.clear();
+        RouteKind::Blackhole
+    } else {
+        kind
+    };
+    Some(Route {
+        table: match text(route, "table") {
+            "" | "main" => number(route, "table").unwrap_or(254) as u32,
+            "local" => 255,
+            other => other.parse().unwrap(),
+        },
+        prefix,
+        kind,
+        metric: number(route, "metric").unwrap_or(0) as u32,
+        next_hops: next_hops.into(),
+        mtu: route["metrics"].as_array().and_then(|m| m.iter().find_map(|m| number(m, "mtu"))).map(|mtu| mtu as u32),
+        source: text(route, "prefsrc").parse().ok(),
+        protocol: number(route, "protocol").unwrap_or(3) as u8,
+    })
+}
+
+fn hop_of(hop: &Value, names: &Names) -> NextHop {
+    let gateway = text(hop, "gateway").parse().ok().or(text(&hop["via"], "host").parse().ok());
+    let index = names.get(text(hop, "dev")).copied().unwrap_or(0);
+    let alive = !flag(hop, "dead") && !flag(hop, "linkdown");
+    NextHop { index, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
+}
