@@ -2,11 +2,11 @@
 
 use bywash_route::{Addr, Net};
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of one family. Its order is numeric, so a prefix is a range of keys.
-pub(super) trait Bits: Copy + Ord + Hash + Debug + Into<IpAddr> {
+/// An address of one family, as keys have it: machine words, since `Ipv6Addr` compares by eight segments. Its order
+/// is numeric, so a prefix is a range of keys.
+pub(super) trait Bits: Copy + Ord + Debug {
     /// As the FIB has it.
     type Word: Addr;
     /// Bits in an address.
@@ -17,7 +17,9 @@ pub(super) trait Bits: Copy + Ord + Hash + Debug + Into<IpAddr> {
     fn last(self, len: u8) -> Self;
     /// `ip`, when it is of this family.
     fn of(ip: IpAddr) -> Option<Self>;
-    /// Its value.
+    /// As the rest of the world has it.
+    fn ip(self) -> IpAddr;
+    /// As the FIB has it.
     fn word(self) -> Self::Word;
 }
 
@@ -26,59 +28,80 @@ pub(super) fn net<A: Bits>(addr: A, len: u8) -> Net<A::Word> {
     Net::new(addr.word(), len).expect("lengths are bounded where routes come in")
 }
 
-impl Bits for Ipv4Addr {
+/// An IPv4 address.
+pub(super) type V4 = u32;
+
+/// An IPv6 address: two words, which need not be aligned as a `u128` must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct V6(u64, u64);
+
+impl From<Ipv6Addr> for V6 {
+    fn from(a: Ipv6Addr) -> Self {
+        let bits = a.to_bits();
+        Self((bits >> 64) as u64, bits as u64)
+    }
+}
+
+impl Bits for V4 {
     type Word = u32;
     const MAX: u8 = 32;
 
     fn first(self, len: u8) -> Self {
-        Self::from_bits(self.to_bits() & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0))
+        self & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
     }
 
     fn last(self, len: u8) -> Self {
-        Self::from_bits(self.to_bits() | u32::MAX.checked_shr(len.into()).unwrap_or(0))
+        self | u32::MAX.checked_shr(len.into()).unwrap_or(0)
     }
 
     fn of(ip: IpAddr) -> Option<Self> {
         match ip {
-            IpAddr::V4(a) => Some(a),
+            IpAddr::V4(a) => Some(a.to_bits()),
             IpAddr::V6(_) => None,
         }
     }
 
+    fn ip(self) -> IpAddr {
+        Ipv4Addr::from_bits(self).into()
+    }
+
     fn word(self) -> u32 {
-        self.to_bits()
+        self
     }
 }
 
-impl Bits for Ipv6Addr {
+impl Bits for V6 {
     type Word = u128;
     const MAX: u8 = 128;
 
     fn first(self, len: u8) -> Self {
-        Self::from_bits(self.to_bits() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0))
+        Ipv6Addr::from_bits(self.word() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()
     }
 
     fn last(self, len: u8) -> Self {
-        Self::from_bits(self.to_bits() | u128::MAX.checked_shr(len.into()).unwrap_or(0))
+        Ipv6Addr::from_bits(self.word() | u128::MAX.checked_shr(len.into()).unwrap_or(0)).into()
     }
 
     fn of(ip: IpAddr) -> Option<Self> {
         match ip {
-            IpAddr::V6(a) => Some(a),
+            IpAddr::V6(a) => Some(a.into()),
             IpAddr::V4(_) => None,
         }
     }
 
+    fn ip(self) -> IpAddr {
+        Ipv6Addr::from_bits(self.word()).into()
+    }
+
     fn word(self) -> u128 {
-        self.to_bits()
+        u128::from(self.0) << 64 | u128::from(self.1)
     }
 }
 
 /// Whether `addr` is in the subnet of `len` bits around `of`; false across families.
 pub(super) fn contains(of: IpAddr, len: u8, addr: IpAddr) -> bool {
-    match (of, addr) {
-        (IpAddr::V4(n), IpAddr::V4(a)) => n.first(len) == a.first(len),
-        (IpAddr::V6(n), IpAddr::V6(a)) => n.first(len) == a.first(len),
-        _ => false,
+    fn same<A: Bits>(of: IpAddr, len: u8, addr: IpAddr) -> bool {
+        A::of(of).zip(A::of(addr)).is_some_and(|(n, a)| n.first(len) == a.first(len))
     }
+    same::<V4>(of, len, addr) || same::<V6>(of, len, addr)
 }

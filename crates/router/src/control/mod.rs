@@ -25,7 +25,7 @@ mod view;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
 use crate::tables::Tables;
-use bits::{Bits, net};
+use bits::{Bits, V4, V6, net};
 use bywash_engine::PortId;
 use bywash_route::model::{Change, Prefix, Route, RouteKind};
 use bywash_route::{Table, Table4, Table6};
@@ -39,7 +39,7 @@ use rib::{Key, Rank, Rec, Rib};
 use sets::{Outcome, Sets};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The kernel's number of table main (RT_TABLE_MAIN).
@@ -104,8 +104,8 @@ pub struct Control {
     sets: Sets,
     hops: Hops,
     image: Image,
-    rib4: Rib<Ipv4Addr>,
-    rib6: Rib<Ipv6Addr>,
+    rib4: Rib<V4>,
+    rib6: Rib<V6>,
     fib4: Table4,
     fib6: Table6,
     /// Routes of tables that are not used, to be shown.
@@ -117,8 +117,8 @@ pub struct Control {
 /// What a batch has touched.
 #[derive(Default)]
 struct Touched {
-    v4: Vec<(Ipv4Addr, u8)>,
-    v6: Vec<(Ipv6Addr, u8)>,
+    v4: Vec<(V4, u8)>,
+    v6: Vec<(V6, u8)>,
     /// Interfaces that became a port's or ceased to be.
     indices: Vec<u32>,
     /// Ports as workers see them must be published.
@@ -128,8 +128,8 @@ struct Touched {
 impl Touched {
     fn host(&mut self, addr: IpAddr) {
         match addr {
-            IpAddr::V4(a) => self.v4.push((a, 32)),
-            IpAddr::V6(a) => self.v6.push((a, 128)),
+            IpAddr::V4(a) => self.v4.push((a.to_bits(), 32)),
+            IpAddr::V6(a) => self.v6.push((a.into(), 128)),
         }
     }
 }
@@ -291,8 +291,8 @@ impl Control {
         let rec = Rec { set, protocol: route.protocol, usable };
         let Prefix { addr, len } = route.prefix;
         let old = match addr {
-            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a, len, rank, route.metric, Some(rec)),
-            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a, len, rank, route.metric, Some(rec)),
+            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec)),
+            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), len, rank, route.metric, Some(rec)),
         };
         old.into_iter().for_each(|old| self.let_go(old.set));
     }
@@ -308,8 +308,8 @@ impl Control {
             }
         };
         let old = match prefix.addr {
-            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a, prefix.len, rank, metric, None),
-            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a, prefix.len, rank, metric, None),
+            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, rank, metric, None),
+            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), prefix.len, rank, metric, None),
         };
         old.into_iter().for_each(|old| self.let_go(old.set));
     }
@@ -412,7 +412,7 @@ fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>
         };
         old.into_iter().for_each(|old| hops.release(old));
         let (was, is) = (old == Some(LOCAL), id == Some(LOCAL));
-        let ip: IpAddr = addr.into();
+        let ip = addr.ip();
         if was != is && !ip.is_loopback() {
             applied.local_changed.push(LocalChange { prefix: Prefix { addr: ip, len }, added: is });
         }

@@ -74,7 +74,7 @@ impl Neighbours {
 
     /// Addresses of neighbours within a prefix.
     pub fn within<A: Bits>(&self, addr: A, len: u8) -> impl Iterator<Item = A> {
-        let (low, high) = (addr.first(len).into(), addr.last(len).into());
+        let (low, high) = (addr.first(len).ip(), addr.last(len).ip());
         self.known.range((low, 0)..=(high, u32::MAX)).filter_map(|((a, _), _)| A::of(*a))
     }
 }

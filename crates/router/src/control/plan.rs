@@ -61,7 +61,7 @@ impl Planner<'_> {
     /// The id that should be at a prefix (held), when it is not the one that is.
     fn differs<A: Bits>(&mut self, rib: &Rib<A>, old: Option<u32>, addr: A, len: u8) -> Option<Option<u32>> {
         let new = match rib.winner(addr, len) {
-            Some((_, rec)) => Some(self.target(rec.set, Prefix { addr: addr.into(), len })),
+            Some((_, rec)) => Some(self.target(rec.set, Prefix { addr: addr.ip(), len })),
             None if len == A::MAX => self.host(rib, addr),
             None => None,
         };
@@ -74,14 +74,14 @@ impl Planner<'_> {
 
     /// The neighbour `addr` itself, when the route over it is its own link's.
     fn host<A: Bits>(&mut self, rib: &Rib<A>, addr: A) -> Option<u32> {
-        let mut on = self.neighbours.with(addr.into()).peekable();
+        let mut on = self.neighbours.with(addr.ip()).peekable();
         on.peek()?;
         let (key, rec) = rib.covering(addr)?;
-        let glean = self.target(rec.set, Prefix { addr: key.addr.into(), len: key.len });
+        let glean = self.target(rec.set, Prefix { addr: key.addr.ip(), len: key.len });
         self.hops.release(glean);
         let over = self.hops.adjacency(glean).copied().filter(|a| matches!(a.way, Way::Glean(_)))?;
         on.any(|index| index == over.index)
-            .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { way: Way::Via(addr.into()), ..over })))
+            .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { way: Way::Via(addr.ip()), ..over })))
     }
 
     /// The id of what `set` says for `prefix`, held.

@@ -39,13 +39,16 @@ pub(super) struct Rib<A> {
     routes: BTreeMap<Key<A>, Rec>,
     /// Routes of table main by prefix length: what a longest match must try.
     main: [u32; 129],
-    /// Routes of table local by prefix length, host routes left out: they hide what main has beneath them.
-    wide: [u32; 129],
+    /// Routes of table local by prefix length.
+    local: [u32; 129],
+    /// Prefixes of table local that are no host routes, with their number of routes: few, and they hide what main
+    /// has beneath them.
+    wide: BTreeMap<(u8, A), u32>,
 }
 
 impl<A: Bits> Rib<A> {
     pub fn new() -> Self {
-        Self { routes: BTreeMap::new(), main: [0; 129], wide: [0; 129] }
+        Self { routes: BTreeMap::new(), main: [0; 129], local: [0; 129], wide: BTreeMap::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -76,22 +79,31 @@ impl<A: Bits> Rib<A> {
     fn count(&mut self, key: Key<A>, by: u32) {
         let counts = match key.rank {
             Rank::Main => &mut self.main,
-            Rank::Local if key.len == A::MAX => return,
-            Rank::Local => &mut self.wide,
+            Rank::Local => &mut self.local,
         };
         let n = &mut counts[usize::from(key.len)];
         *n = n.wrapping_add(by);
+        if key.rank == Rank::Local && key.len < A::MAX {
+            let n = self.wide.entry((key.len, key.addr)).or_default();
+            *n = n.wrapping_add(by);
+            if *n == 0 {
+                self.wide.remove(&(key.len, key.addr));
+            }
+        }
     }
 
     /// The usable route of lowest metric to exactly this prefix in one table.
     fn best(&self, addr: A, len: u8, rank: Rank) -> Option<(Key<A>, Rec)> {
-        let (low, high) = (Key { addr, len, rank, metric: 0 }, Key { addr, len, rank, metric: u32::MAX });
-        self.routes.range(low..=high).find(|(_, r)| r.usable).map(|(k, r)| (*k, *r))
+        // No upper bound: looking for it would double the search.
+        let from = self.routes.range(Key { addr, len, rank, metric: 0 }..);
+        let here = from.take_while(|(k, _)| k.addr == addr && k.len == len && k.rank == rank);
+        here.map(|(k, r)| (*k, *r)).find(|(_, r)| r.usable)
     }
 
     /// The route that decides at exactly this prefix; none when there is none, or when table local hides it.
     pub fn winner(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
-        self.best(addr, len, Rank::Local).or_else(|| {
+        let local = if self.local[usize::from(len)] > 0 { self.best(addr, len, Rank::Local) } else { None };
+        local.or_else(|| {
             let found = self.best(addr, len, Rank::Main)?;
             self.hidden(addr, len).is_none().then_some(found)
         })
@@ -99,8 +111,9 @@ impl<A: Bits> Rib<A> {
 
     /// The longest usable prefix of table local that covers this one (or is it), host routes left out.
     fn hidden(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
-        let lens = (0..=len).rev().filter(|l| self.wide[usize::from(*l)] > 0);
-        lens.map(|l| (addr.first(l), l)).find_map(|(a, l)| self.best(a, l, Rank::Local))
+        let lens = (0..=len.min(A::MAX - 1)).rev().filter(|l| self.local[usize::from(*l)] > 0);
+        let mut known = lens.map(|l| (l, addr.first(l))).filter(|at| self.wide.contains_key(at));
+        known.find_map(|(l, a)| self.best(a, l, Rank::Local))
     }
 
     /// The route that decides for `addr` when its own host route is left out.

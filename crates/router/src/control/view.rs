@@ -1,6 +1,6 @@
 //! What `show` asks the control side.
 
-use super::bits::{Bits, net};
+use super::bits::{Bits, V4, V6, net};
 use super::hops::{Adjacency, KERNEL, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
@@ -180,7 +180,7 @@ impl Control {
             Rank::Local => LOCAL_TABLE,
             Rank::Main => MAIN,
         };
-        self.route_view(Prefix { addr: key.addr.into(), len: key.len }, table, key.metric, rec, status)
+        self.route_view(Prefix { addr: key.addr.ip(), len: key.len }, table, key.metric, rec, status)
     }
 
     fn route_view(&self, prefix: Prefix, table: u32, metric: u32, rec: Rec, status: RouteStatus) -> RouteView {
@@ -237,10 +237,9 @@ impl Control {
 
     /// The id at an address's own prefix.
     fn at(&self, addr: IpAddr) -> Option<u32> {
-        match addr {
-            IpAddr::V4(a) => self.fib4.get(net(a, 32)),
-            IpAddr::V6(a) => self.fib6.get(net(a, 128)),
-        }
+        let at4 = || self.fib4.get(net(V4::of(addr)?, 32));
+        let at6 = || self.fib6.get(net(V6::of(addr)?, 128));
+        at4().or_else(at6)
     }
 
     /// All ports, by number.
