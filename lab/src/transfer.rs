@@ -195,3 +195,33 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the receiver says about a stream of 200,000 bytes that `spoil` got its hands on.
+    fn received(spoil: impl FnOnce(&mut Vec<u8>)) -> TransferReport {
+        let transfer = Transfer::new(200_000).seed(7);
+        let mut stream = vec![0; 200_000];
+        Content::new(7).write(&mut stream);
+        spoil(&mut stream);
+        let (tell_port, port) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| transfer.receive(IpAddr::from([127, 0, 0, 1]), tell_port));
+            TcpStream::connect(port.recv().unwrap()).unwrap().write_all(&stream).unwrap();
+            receiver.join().unwrap().unwrap()
+        })
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_found_where_it_is() {
+        assert_eq!(received(|_| {}).first_difference, None);
+        assert_eq!(received(|stream| stream[150_001] ^= 1).first_difference, Some(150_001));
+        assert_eq!(received(|stream| stream.truncate(199_999)).first_difference, Some(199_999));
+        assert_eq!(received(|stream| stream.push(0)).first_difference, Some(200_000));
+        assert!(received(|stream| stream.swap(10, 11)).first_difference.is_some());
+        let repeated = received(|stream| stream.copy_within(65_536..131_072, 0));
+        assert_eq!((repeated.first_difference, repeated.received), (Some(0), 200_000));
+    }
+}
