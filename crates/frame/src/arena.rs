@@ -354,7 +354,7 @@ mod tests {
         let mut bytes = [0u8; 29 * 64];
         bytes.iter_mut().enumerate().for_each(|(i, b)| *b = (i % 251) as u8);
         let lines: Vec<Line> = bytes.chunks(64).map(|c| Line(c.try_into().unwrap())).collect();
-        for n in 0..=29 {
+        for n in 0..=29usize {
             for len in [0, n * 64, (n * 64).saturating_sub(4), n * 64 + 1] {
                 assert!(a.write(&mut f, b"before"));
                 a.push(&mut f, 20);
@@ -368,7 +368,8 @@ mod tests {
                 }
             }
         }
-        assert!(a.data(&next).iter().chain(a.meta_mut(&mut next).iter()).all(|b| *b == 7));
+        assert!(a.data(&next).iter().all(|b| *b == 7));
+        assert!(a.meta_mut(&mut next).iter().all(|b| *b == 7));
     }
 
     #[test]
