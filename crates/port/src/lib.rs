@@ -4,13 +4,19 @@
 //! a port and is one (`fault`, `capture`).
 
 pub mod af_xdp;
+mod capture;
+mod fault;
 mod null;
 mod pair;
 pub mod pcap;
 mod port;
+mod tap;
 mod txq;
 
+pub use capture::{Capture, CaptureControl, CaptureStats};
+pub use fault::{Fault, FaultCounters, Faults};
 pub use null::NullPort;
 pub use pair::{PairPort, pair};
 pub use port::{Port, PortCounters, PortState};
+pub use tap::{TapConfig, TapError, TapPort};
 pub use txq::{TxQueue, TxQueueConfig, TxQueueStats, WAIT_BUCKETS};

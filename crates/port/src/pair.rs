@@ -63,14 +63,17 @@ impl PairPort {
         self.joint.closed[1 - self.side].load(Ordering::Acquire)
     }
 
-    /// Whether frames of `bufs` may pass here.
+    /// Whether frames of `bufs` may pass here. An end where they may not closes, and what was sent to it goes back.
     #[inline]
     fn admits(&mut self, bufs: &Buffers) -> bool {
         let base = bufs.arena().base() as usize;
         let known = self.joint.arena.load(Ordering::Relaxed);
-        let same = known == base || (known == 0 && self.claim(base));
-        self.foreign = !same;
-        same
+        if known == base || (known == 0 && self.claim(base)) {
+            return true;
+        }
+        self.foreign = true;
+        self.retire();
+        false
     }
 
     #[cold]
@@ -120,7 +123,7 @@ fn drain(ring: &mut Consumer<RawFrame>, bufs: &mut Buffers) {
         if got.is_empty() {
             return;
         }
-        // SAFETY: `tx_burst` put them in by `into_raw`, each once, and only for this arena (`admits`).
+        // SAFETY: `tx_burst` gave them up, each once, and the caller's `bufs` are of the same arena (`admits`).
         unsafe { bufs.free_raw(got.iter().copied()) };
     }
 }
@@ -128,17 +131,19 @@ fn drain(ring: &mut Consumer<RawFrame>, bufs: &mut Buffers) {
 impl Port for PairPort {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if !self.admits(bufs) {
+            return 0;
+        }
         let Some(rx) = self.rx.as_mut() else { return 0 };
         let mut raw = [const { MaybeUninit::uninit() }; BATCH];
         let got = take(rx, &mut raw[..out.room()]);
         if got.is_empty() {
             return 0;
         }
-        assert_eq!(bufs.arena().base() as usize, self.joint.arena.load(Ordering::Relaxed), "frames of another arena");
         let mut bytes = 0;
         for &raw in got {
             bytes += u64::from(raw.len);
-            // SAFETY: `tx_burst` gave the frame up by `into_raw`; the ring delivers it once.
+            // SAFETY: `tx_burst` gave the frame up, to an end of the same arena; the ring delivers it once.
             let pushed = out.push(unsafe { Frame::from_raw(raw) });
             debug_assert!(pushed.is_ok());
         }
@@ -170,7 +175,7 @@ impl Port for PairPort {
 
     #[inline]
     fn housekeep(&mut self, bufs: &mut Buffers) {
-        if !self.alone && self.peer_closed() {
+        if !self.alone && self.peer_closed() && self.admits(bufs) {
             self.take_back(bufs);
         }
     }
@@ -205,6 +210,9 @@ impl Port for PairPort {
     }
 
     fn close(&mut self, bufs: &mut Buffers) {
+        if !self.admits(bufs) {
+            return;
+        }
         if let Some(rx) = self.rx.as_mut() {
             drain(rx, bufs);
         }

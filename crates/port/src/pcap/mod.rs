@@ -8,4 +8,5 @@ mod replay;
 pub use file::{CaptureFile, Direction, Format, PacketMeta};
 pub use port::PcapPort;
 pub use record::PcapRecorder;
+pub(crate) use record::wall_ns;
 pub use replay::{Pace, PcapError, PcapSource};

@@ -351,3 +351,27 @@ fn copy(arena: &Arena, lines: &[Line], run: &[Record], frames: &mut [Frame]) -> 
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pacer_keeps_its_rate_on_average_and_catches_up_within_limits() {
+        let (hz, start) = (2_500_000_000, 77);
+        for rate in [1, 999, 1_000_000, 14_880_952] {
+            let mut pacer = Pacer { rate, last: start, credit: 0, hz };
+            let (mut sent, mut now) = (0u64, start);
+            for i in 0..200_000u64 {
+                now += 500 + i * 7919 % 20_000;
+                let n = pacer.due(now).min(BATCH);
+                pacer.spend(n);
+                sent += n as u64;
+            }
+            let want = (u128::from(now - start) * u128::from(rate) / u128::from(hz)) as u64;
+            assert!(sent <= want && sent + 2 * BATCH as u64 >= want, "{sent} of {want} at {rate}");
+            let late = pacer.due(now + 100 * hz);
+            assert!(late as u64 <= BATCH as u64 + rate / 50, "{late} at once at {rate}");
+        }
+    }
+}

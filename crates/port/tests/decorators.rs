@@ -1,0 +1,277 @@
+//! Faults and capture around a port that notes everything.
+
+mod common;
+
+use bywash_frame::{Batch, Buffers};
+use bywash_port::pcap::{CaptureFile, Format, PcapSource};
+use bywash_port::{Capture, Fault, Faults, Port, PortState, pair};
+use common::{Scripted, assert_conserved, batch_of, contents, pools};
+use proptest::prelude::*;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+fn number(i: u32) -> Vec<u8> {
+    let mut p = vec![0x5a; 60];
+    p[..4].copy_from_slice(&i.to_be_bytes());
+    p
+}
+
+/// Sends `n` numbered frames through `port` and returns what its inner port saw.
+fn send(bufs: &mut Buffers, port: &mut dyn Port, n: u32) {
+    let mut left = Batch::new();
+    for i in 0..n {
+        let mut one = batch_of(bufs, [number(i)]);
+        one.move_to(&mut left);
+        if left.room() == 0 || i + 1 == n {
+            while !left.is_empty() {
+                port.tx_burst(bufs, &mut left);
+            }
+        }
+    }
+}
+
+/// The tail of a pair behind a fault: everything that comes out of it.
+fn through(faults: Faults, seed: u64, n: u32) -> (Vec<Vec<u8>>, [u64; 6]) {
+    let pools = pools(8192);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let (near, mut far) = pair(8192);
+    let mut port = Fault::new(near, seed, Faults::default(), faults);
+    send(&mut bufs, &mut port, n);
+    let mut got = Vec::new();
+    let mut batch = Batch::new();
+    while far.rx_burst(&mut bufs, &mut batch) > 0 {
+        got.extend(contents(&mut bufs, &mut batch));
+    }
+    let c = port.tx_faults();
+    assert_eq!(port.held() + far.held(), 0);
+    port.close(&mut bufs);
+    far.close(&mut bufs);
+    drop(bufs);
+    assert_conserved(&pools);
+    let figures = [&c.dropped, &c.duplicated, &c.reordered, &c.corrupted, &c.truncated, &c.limited].map(|c| c.get());
+    (got, figures)
+}
+
+#[test]
+fn without_faults_nothing_happens() {
+    let (got, figures) = through(Faults::default(), 1, 500);
+    assert_eq!(got, (0..500).map(number).collect::<Vec<_>>());
+    assert_eq!(figures, [0; 6]);
+}
+
+#[test]
+fn each_fault_does_what_it_says_as_often_as_it_says() {
+    const N: u32 = 4000;
+    let near = |n: u64, share: f64| (n as f64 - share * f64::from(N)).abs() < 0.05 * f64::from(N);
+    let off = Faults::default();
+
+    let (got, [dropped, ..]) = through(Faults { drop: 0.25, ..off }, 7, N);
+    assert_eq!(got.len() as u64, u64::from(N) - dropped);
+    assert!(near(dropped, 0.25), "{dropped}");
+
+    let (got, [_, duplicated, ..]) = through(Faults { duplicate: 0.3, ..off }, 7, N);
+    assert_eq!(got.len() as u64, u64::from(N) + duplicated);
+    assert!(near(duplicated, 0.3), "{duplicated}");
+    let mut unique = got;
+    unique.dedup();
+    assert_eq!(unique, (0..N).map(number).collect::<Vec<_>>());
+
+    let (got, [_, _, reordered, ..]) = through(Faults { reorder: 0.2, ..off }, 7, N);
+    assert!(near(reordered, 0.2), "{reordered}");
+    assert_ne!(got, (0..N).map(number).collect::<Vec<_>>());
+    let mut sorted = got;
+    sorted.sort();
+    assert_eq!(sorted, (0..N).map(number).collect::<Vec<_>>());
+
+    let (got, [_, _, _, corrupted, ..]) = through(Faults { corrupt: 0.4, ..off }, 7, N);
+    let differ = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a != b).count();
+    let changed = got.iter().zip(0..).map(|(g, i)| differ(g, &number(i))).inspect(|d| assert!(*d <= 1));
+    assert_eq!(changed.sum::<usize>() as u64, corrupted);
+    assert!(near(corrupted, 0.4), "{corrupted}");
+
+    let (got, [_, _, _, _, truncated, _]) = through(Faults { truncate: 0.5, ..off }, 7, N);
+    assert_eq!(got.iter().filter(|g| g.len() < 60).count() as u64, truncated);
+    assert!(near(truncated, 0.5), "{truncated}");
+}
+
+#[test]
+fn the_same_seed_does_the_same() {
+    let faults = Faults { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, truncate: 0.1, ..Faults::default() };
+    assert_eq!(through(faults, 42, 1000), through(faults, 42, 1000));
+    assert_ne!(through(faults, 42, 1000), through(faults, 43, 1000));
+}
+
+#[test]
+fn the_rate_limit_lets_a_burst_through_and_no_more() {
+    let (got, [.., limited]) = through(Faults { limit_pps: 1, ..Faults::default() }, 1, 640);
+    assert!((64..=66).contains(&got.len()), "{}", got.len());
+    assert_eq!(got.len() as u64 + limited, 640);
+}
+
+#[test]
+fn delayed_frames_are_held_and_come_later() {
+    let pools = pools(256);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let (mut far, near) = pair(64);
+    let delay = Duration::from_millis(20);
+    let faults = Faults { delay_ns: delay.as_nanos() as u64, ..Faults::default() };
+    let mut port = Fault::new(near, 1, faults, Faults::default());
+    let mut batch = batch_of(&mut bufs, (0..10).map(number));
+    let start = Instant::now();
+    far.tx_burst(&mut bufs, &mut batch);
+    assert_eq!(port.rx_burst(&mut bufs, &mut batch), 0);
+    assert_eq!((far.held() + port.held(), port.receives(), port.state()), (10, true, PortState::Up));
+    while port.rx_burst(&mut bufs, &mut batch) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+    assert!(start.elapsed() >= delay);
+    assert_eq!(contents(&mut bufs, &mut batch), (0..10).map(number).collect::<Vec<_>>());
+    let mut late = batch_of(&mut bufs, [[1]]);
+    far.tx_burst(&mut bufs, &mut late);
+    port.close(&mut bufs);
+    far.close(&mut bufs);
+    bufs.free(&mut batch);
+    drop(bufs);
+    let (missing, wrong) = pools.verify();
+    assert_eq!((missing.len(), wrong.len()), (0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the faults and however little the inner port takes, every frame is somewhere.
+    #[test]
+    fn faults_lose_no_buffer(
+        rates in prop::array::uniform5(0.0..1.0f64),
+        seed in any::<u64>(),
+        takes in prop::collection::vec(0..64usize, 0..40),
+        delay_ns in prop_oneof![Just(0), Just(10_000u64)],
+    ) {
+        let [drop_, duplicate, reorder, corrupt, truncate] = rates;
+        let faults = Faults { drop: drop_, duplicate, reorder, corrupt, truncate, delay_ns, limit_pps: 0 };
+        let pools = pools(512);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let inner = Scripted { take: takes.into(), receive: (0..200).map(number).collect(), ..Default::default() };
+        let mut port = Fault::new(inner, seed, faults, faults);
+        let mut batch = Batch::new();
+        for i in 0..60u32 {
+            port.rx_burst(&mut bufs, &mut batch);
+            if i % 2 == 0 {
+                let n = batch.room().min(5);
+                bufs.alloc(&mut batch, n);
+            }
+            port.tx_burst(&mut bufs, &mut batch);
+            port.housekeep(&mut bufs);
+            prop_assert_eq!(pools.audit(port.held() + batch.len()).missing, 0);
+        }
+        bufs.free(&mut batch);
+        port.close(&mut bufs);
+        drop(bufs);
+        assert_conserved(&pools);
+    }
+}
+
+/// A file in memory that outlives its writer.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn captured(memory: &Memory) -> Vec<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    std::fs::write(&path, &*memory.0.lock().unwrap()).unwrap();
+    PcapSource::load(&path).map_or(vec![], |s| s.frames().collect())
+}
+
+#[test]
+fn a_capture_holds_what_passed_while_it_was_on_and_only_what_was_sent() {
+    let pools = pools(256);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let inner = Scripted { take: [64, 3, 64].into(), receive: (50..55).map(number).collect(), ..Default::default() };
+    let (mut port, mut control) = Capture::new(inner, 1 << 20);
+    let mut batch = batch_of(&mut bufs, (0..2).map(number));
+    port.tx_burst(&mut bufs, &mut batch);
+    assert!(!control.running());
+
+    let memory = Memory::default();
+    control.start(CaptureFile::new(memory.clone(), Format::PcapNg, &["x"], 30).unwrap(), 30).unwrap();
+    assert!(control.running());
+    let mut batch = batch_of(&mut bufs, (10..15).map(number));
+    assert_eq!(port.tx_burst(&mut bufs, &mut batch), 3);
+    let mut got = Batch::new();
+    assert_eq!(port.rx_burst(&mut bufs, &mut got), 5);
+    bufs.free(&mut got);
+    control.stop().unwrap();
+    port.tx_burst(&mut bufs, &mut batch);
+    assert!(batch.is_empty());
+
+    let want: Vec<Vec<u8>> = (10..13).chain(50..55).map(|i| number(i)[..30].to_vec()).collect();
+    assert_eq!(captured(&memory), want);
+    assert_eq!(control.stats().captured, 8);
+    assert_eq!(control.stats().lost, 0);
+
+    // Again, into another file, uncut.
+    let memory = Memory::default();
+    control.start(CaptureFile::new(memory.clone(), Format::Pcap, &[], 0).unwrap(), 0).unwrap();
+    let mut last = batch_of(&mut bufs, [number(99)]);
+    port.tx_burst(&mut bufs, &mut last);
+    control.stop().unwrap();
+    assert_eq!(captured(&memory), [number(99)]);
+    port.close(&mut bufs);
+    drop(bufs);
+    assert_conserved(&pools);
+}
+
+/// A disk that takes the head of a file and hangs on the rest.
+struct Stuck(Arc<Mutex<()>>, bool);
+
+impl std::io::Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.1 {
+            let _gate = self.0.lock().unwrap();
+            return Err(std::io::Error::from_raw_os_error(28));
+        }
+        self.1 = true;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_slow_disk_loses_packets_of_the_capture_and_nothing_else() {
+    let pools = pools(256);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let (mut port, mut control) = Capture::new(Scripted::default(), 4096);
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let mut file = CaptureFile::new(Stuck(gate.clone(), false), Format::PcapNg, &["x"], 0).unwrap();
+    file.flush().unwrap();
+    control.start(file, 0).unwrap();
+    for round in 0..200 {
+        let mut batch = batch_of(&mut bufs, (0..64).map(|i| number(round * 64 + i)));
+        assert_eq!(port.tx_burst(&mut bufs, &mut batch), 64);
+    }
+    drop(closed);
+    let stats = control.stats();
+    assert_eq!(stats.captured + stats.lost, 200 * 64);
+    assert!(stats.lost > 0);
+    let error = control.stop().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(28));
+    assert!(!control.running());
+    port.close(&mut bufs);
+    drop(bufs);
+    assert_conserved(&pools);
+}
