@@ -75,6 +75,10 @@ impl Around<'_> {
         } else if kind == RouteKind::Unicast {
             hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }
+        // Alone, it takes everything, whatever its weight in its group.
+        if let [only] = &mut hops[..] {
+            only.weight = 1;
+        }
         RouteBody { kind, next_hops: hops.into(), mtu: body.mtu, source: body.source, protocol: body.protocol }
     }
 }

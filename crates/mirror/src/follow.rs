@@ -115,6 +115,7 @@ impl Follower {
     /// Reports what has changed.
     pub fn report(&mut self, emit: &mut dyn FnMut(Change)) {
         self.kernel.report(emit);
+        self.stats.warnings = self.kernel.warnings();
         [
             self.stats.links,
             self.stats.addresses,
@@ -157,7 +158,6 @@ impl Follower {
         self.took = self.ended - began;
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
-        self.stats.warnings = self.kernel.warnings();
         // Wanted while reading: no sooner than a rest from now.
         if let Some(due) = &mut self.due {
             *due = (*due).max(self.ended + 2 * self.took);

@@ -230,14 +230,17 @@ impl Runner {
             if self.follower.due().is_some_and(|due| due <= Instant::now()) && self.outbox.waiting.is_empty() {
                 self.read()?;
             }
+            if !self.outbox.send(&self.sender) {
+                return Ok(());
+            }
             // What waits is not added to, so that later changes to the same objects merge.
             if self.outbox.waiting.is_empty() {
                 let outbox = &mut self.outbox;
                 self.follower.report(&mut |change| outbox.put(change));
                 self.outbox.close();
-            }
-            if !self.outbox.send(&self.sender) {
-                return Ok(());
+                if !self.outbox.send(&self.sender) {
+                    return Ok(());
+                }
             }
         }
     }

@@ -235,7 +235,10 @@ pub fn remove(
     if v6 && body.joins() {
         let Some(at) = list.iter().position(|id| bodies.get(*id).body.joins()) else { return Outcome::Unsure };
         let old = Body::clone(&bodies.get(list[at]).body);
-        let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
+        // The attributes shown were those of the first leg; the next one's are its own.
+        let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.leads_where(leg));
+        let agree = !old.legs.first().is_some_and(leads)
+            && (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
         let mut left = old;
         left.legs.retain(|leg| !body.legs.iter().any(|gone| gone.leads_where(leg)));
         if left.legs.is_empty() {

@@ -179,7 +179,7 @@ fn next_hop_objects() {
             "-6 route add 2001:db8:1::/48 nhid 5",
             "-6 route add 2001:db8:2::/48 nhid 7",
             "nexthop replace id 1 via 10.1.0.3 dev a0",
-            "nexthop replace id 3 group 2,5",
+            "nexthop replace id 3 group 2,5/1",
             "nexthop del id 2",
             "route add 192.0.6.0/24 nhid 3",
             "link set b1 down",
@@ -210,4 +210,145 @@ fn neighbours_and_addresses() {
             "addr flush dev a0",
         ],
     );
+}
+
+#[test]
+fn overflow_forced_by_a_tiny_buffer_ends_in_the_same_state() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("tiny");
+    // The kernel doubles it and allows no less than 2304.
+    let config = Config { receive_buffer: 1, ..Config::default() };
+    let mut followed = Followed::start(&ns, config);
+    for round in 0..5u32 {
+        let lines: String = (0..2000u32)
+            .map(|n| format!("route replace 10.{}.{}.0/24 via 10.1.0.{}\n", 100 + round, n % 250, n / 250 + 2))
+            .collect();
+        ns.ip_batch(&lines).unwrap();
+        ip(&ns, &format!("route flush root 10.{}.0.0/17", 100 + round));
+        followed.must_agree(&ns, "an overflow");
+    }
+    let stats = followed.mirror.stats();
+    assert!(stats.overflows > 0 && stats.resyncs > 1, "{stats:?}");
+}
+
+#[test]
+fn a_resync_on_request_reports_nothing_but_its_end() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("resync");
+    let mut followed = Followed::start(&ns, Config::default());
+    followed.must_agree(&ns, "the start");
+    let before = followed.changes;
+    followed.mirror.request_resync();
+    followed.until_synced(2);
+    assert_eq!(followed.changes, before + 1);
+}
+
+#[test]
+fn a_full_channel_merges_and_loses_nothing() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("full");
+    let config = Config { batch: 1, queue: 1, ..Config::default() };
+    let mut followed = Followed::start(&ns, config);
+    for _ in 0..20 {
+        let lines: String = (0..200).map(|n| format!("route replace 192.0.2.0/24 via 10.1.0.{}\n", n % 250 + 2)).collect();
+        ns.ip_batch(&lines).unwrap();
+    }
+    let before = followed.changes;
+    followed.must_agree(&ns, "4,000 replacements that nobody took in");
+    assert!(followed.changes - before < 3000, "{} changes for one route", followed.changes - before);
+}
+
+#[test]
+fn dropping_a_mirror_that_nobody_listens_to_does_not_hang() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("drop");
+    let config = Config { batch: 1, queue: 1, ..Config::default() };
+    let mirror = ns.enter(|| bywash_mirror::Mirror::start(config)).unwrap().unwrap();
+    let began = std::time::Instant::now();
+    drop(mirror);
+    assert!(began.elapsed().as_secs() < 2);
+}
+
+#[test]
+fn probing_makes_the_kernel_ask() {
+    if skipped() {
+        return;
+    }
+    let (ns, peer) = (Namespace::new("ask").unwrap(), Namespace::new("asked").unwrap());
+    ip(&ns, &format!("link add p0 type veth peer name p1 netns {}", peer.name()));
+    for line in ["link set p0 up", "addr add 10.1.0.1/24 dev p0"] {
+        ip(&ns, line);
+    }
+    for line in ["link set p1 up", "addr add 10.1.0.2/24 dev p1"] {
+        ip(&peer, line);
+    }
+    let mut followed = Followed::start(&ns, Config::default());
+    let index = followed.state.link_named("p0").unwrap().index;
+    let there = "10.1.0.2".parse().unwrap();
+    assert!(followed.mirror.probe(index, there));
+    assert!(!followed.mirror.probe(index, there), "asked twice at once");
+    assert!(!followed.mirror.probe(9999, there), "there is no such interface");
+    let began = std::time::Instant::now();
+    while !followed.state.neighbours().any(|n| n.addr == there && n.mac.is_some()) {
+        followed.take(std::time::Duration::from_millis(50));
+        assert!(began.elapsed().as_secs() < 5, "not resolved");
+    }
+}
+
+#[test]
+fn policy_rules_and_vrfs_are_warned_about() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("rules");
+    let mut followed = Followed::start(&ns, Config::default());
+    let warnings = |followed: &mut Followed| {
+        while followed.take(std::time::Duration::from_millis(100)) {}
+        followed.mirror.stats().warnings
+    };
+    assert_eq!(warnings(&mut followed), Vec::<String>::new());
+    ip(&ns, "rule add from 10.0.0.0/8 table 100 priority 50");
+    let told = warnings(&mut followed);
+    assert!(told.len() == 1 && told[0].contains("1 IPv4 policy rule"), "{told:?}");
+    ip(&ns, "-6 rule add fwmark 7 table 100");
+    assert_eq!(warnings(&mut followed).len(), 2);
+    ip(&ns, "rule del priority 50");
+    ip(&ns, "-6 rule del fwmark 7 table 100");
+    assert_eq!(warnings(&mut followed), Vec::<String>::new());
+    ip(&ns, "route add 192.0.2.0/24 tos 0x10 via 10.1.0.2");
+    ip(&ns, "-6 route add 2001:db8::/48 from 2001:db8:1::/48 via fd01::2");
+    assert_eq!(warnings(&mut followed).len(), 2);
+    assert!(followed.state.route_count() > 0);
+}
+
+#[test]
+fn sysctls_and_the_namespace_are_those_of_the_thread() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("sysctl");
+    ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    ns.sysctl("net/ipv6/conf/a0/forwarding", "1").unwrap();
+    let here = bywash_mirror::netns::identity().unwrap();
+    ns.enter(|| {
+        use bywash_mirror::sysctl;
+        assert!(sysctl::ipv4_forwarding().unwrap());
+        assert!(sysctl::ipv4_forwarding_of("a0").unwrap());
+        assert!(sysctl::ipv6_forwarding_of("a0").unwrap());
+        assert!(!sysctl::ipv6_forwarding_of("b0").unwrap());
+        assert!(sysctl::ipv4_forwarding_of("../all").is_err());
+        assert_ne!(bywash_mirror::netns::identity().unwrap(), here);
+        let link = bywash_mirror::interface_by_name("a0").unwrap().unwrap();
+        assert_eq!((link.name.as_str(), link.kind.as_str(), link.up), ("a0", "veth", true));
+        assert_eq!(bywash_mirror::interface_by_name("nosuch").unwrap(), None);
+    })
+    .unwrap();
 }
