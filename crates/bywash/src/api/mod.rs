@@ -11,6 +11,8 @@
 
 mod serve;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use serve::serve;
 pub use socket::{Listener, group_id};

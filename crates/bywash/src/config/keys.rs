@@ -117,7 +117,7 @@ pub static API: Section = Section {
             .example("\"/tmp/bywash.sock\""),
         key("group", "a group's name", "(none)", "")
             .doc("Group that may connect, beside root.")
-            .example("\"root\""),
+            .example("\"bywash\""),
     ],
 };
 
@@ -133,10 +133,10 @@ pub static PORT: Section = Section {
                 "What it is. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, made at the \
                  start. `pcap`: a capture file that is replayed. `null`: receives nothing, discards what is sent.",
             )
-            .example("\"null\""),
+            .example("\"tap\""),
         key("interface", "an interface's name", "(required)", "")
             .doc("The interface. Ports of kind `pcap` and `null` have none.")
-            .example("\"lo\"")
+            .example("\"eth1\"")
             .of(&[PortKind::AfXdp, PortKind::Tap]),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
             .doc("Queues to take. What arrives on the others is the kernel's.")
@@ -173,7 +173,7 @@ pub static PORT: Section = Section {
             .example("50"),
         key("file", "a path", "(required)", "")
             .doc("Capture that is replayed from memory: pcap or pcapng.")
-            .example("\"/dev/null\"")
+            .example("\"/var/lib/trace.pcap\"")
             .of(PCAP),
         key("loop", "`true`, `false`", "false", "").doc("Whether it starts again at its end.").example("true").of(PCAP),
         key("rate", "`\"auto\"`, 1 to 1000000000", "\"auto\"", "packets/s")
@@ -182,7 +182,7 @@ pub static PORT: Section = Section {
             .of(PCAP),
         key("record", "a path", "(none)", "")
             .doc("Where frames sent to the port are written, as pcap. Without: they are discarded.")
-            .example("\"/dev/null\"")
+            .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
     ],
 };

@@ -1,0 +1,295 @@
+//! The file format: every key, every error, and where errors point.
+
+use super::host::{Host, Interface};
+use super::keys::{self, Key, Section};
+use super::load::Draft;
+use super::model::*;
+use super::problem::{ConfigErrors, Problem};
+use proptest::prelude::*;
+
+fn host() -> Host {
+    let interface = |name: &str, mtu| Interface { name: name.into(), mtu: Some(mtu), queues: Some(2) };
+    let interfaces = vec![interface("lo", 1500), interface("eth0", 1500), interface("jumbo0", 9000)];
+    Host { interfaces, cpus: vec![0, 1, 2, 3], allowed: vec![0, 1, 2, 3] }
+}
+
+fn load(text: &str) -> Result<Config, ConfigErrors> {
+    Draft::text("t.toml", text.into()).finish(Some(&host()))
+}
+
+/// Without looking at what there is on a machine.
+fn read(text: &str) -> Config {
+    Draft::text("t.toml", text.into()).finish(None).unwrap_or_else(|errors| panic!("{text}\n{errors}"))
+}
+
+/// The only problem, and the text it points at.
+fn problem(text: &str) -> (Problem, String) {
+    let errors = load(text).expect_err(text);
+    assert_eq!(errors.problems().len(), 1, "{errors}");
+    let shown = errors.to_string();
+    let at = shown.lines().find_map(|line| line.trim().strip_prefix("--> t.toml:"));
+    let place = at.map(|place| {
+        let (line, column) = place.split_once(':').unwrap();
+        let line = text.lines().nth(line.parse::<usize>().unwrap() - 1).unwrap();
+        line[column.parse::<usize>().unwrap() - 1..].to_string()
+    });
+    (errors.problems()[0].clone(), place.unwrap_or_default())
+}
+
+const PORT: &str = "[[port]]\ninterface = \"eth0\"\n";
+
+/// A file with one key of a section set, and what that section needs.
+fn with(section: &Section, key: &Key, value: &str) -> String {
+    let assigned = format!("{} = {value}\n", key.name);
+    if section.header != "[[port]]" {
+        return format!("{PORT}{}\n{assigned}", section.header);
+    }
+    let kind = key.kinds.first().copied().unwrap_or_default();
+    let mut text = format!("[[port]]\n{assigned}");
+    let mut need = |key_name: &str, line: &str| {
+        if key.name != key_name {
+            text += line;
+        }
+    };
+    need("kind", &format!("kind = \"{}\"\n", kind.name()));
+    match kind {
+        PortKind::AfXdp | PortKind::Tap => need("interface", "interface = \"eth0\"\n"),
+        PortKind::Pcap => {
+            need("name", "name = \"x\"\n");
+            need("file", "file = \"/dev/null\"\n");
+        }
+        PortKind::Null => need("name", "name = \"x\"\n"),
+    }
+    text
+}
+
+#[test]
+fn every_key_is_read() {
+    for section in keys::SECTIONS {
+        for key in section.keys {
+            let set = with(section, key, key.example);
+            let config = read(&set);
+            // Keys that are required have no default to differ from.
+            if key.default != "(required)" {
+                let default = read(&set.replace(&format!("{} = {}\n", key.name, key.example), ""));
+                assert_ne!(config, default, "{} {} changes nothing", section.header, key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn documented_defaults_are_the_defaults() {
+    for section in keys::SECTIONS {
+        for key in section.keys.iter().filter(|key| !key.default.starts_with('(')) {
+            let explicit = with(section, key, key.default);
+            let implicit = explicit.replace(&format!("{} = {}\n", key.name, key.default), "");
+            assert_eq!(read(&explicit), read(&implicit), "{} {}", section.header, key.name);
+        }
+    }
+}
+
+#[test]
+fn reference_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let written = std::fs::read_to_string(path).expect(path);
+    assert!(written == keys::reference(), "docs/config.md is old: bywash config reference > docs/config.md");
+}
+
+#[test]
+fn interfaces_are_a_file_with_ports() {
+    let config = Config::for_interfaces(&["eth0".into(), "lo".into()]);
+    assert_eq!(load(&format!("{PORT}[[port]]\ninterface = \"lo\"\n")).unwrap(), config);
+}
+
+#[test]
+fn effective_configuration_is_a_file() {
+    let text = r#"
+[[port]]
+name = "wan"
+interface = "eth0"
+queues = [1, 0]
+ring = { rx = 512 }
+worker = 0
+[[port]]
+kind = "pcap"
+name = "replay"
+file = "/dev/null"
+loop = true
+rate = 5
+[[port]]
+kind = "tap"
+interface = "tap0"
+[pool]
+cache = 64
+[workers]
+cpus = [2]
+count = 1
+[api]
+group = "0"
+"#;
+    let config = load(text).unwrap_or_else(|errors| panic!("{errors}"));
+    let printed = toml::to_string(&config).unwrap();
+    assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
+    // The way it comes through the API.
+    let through: serde_json::Value = serde_json::to_value(&config).unwrap();
+    let printed = toml::to_string(&through).unwrap();
+    assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
+}
+
+#[test]
+fn all_errors_at_once() {
+    let text = "[pool]\nkind = \"heap\"\nframs = 5\n[[port]]\ninterface = 3\nring = 7\n[[port]]\nfoo = 1\n[poool]\n";
+    let errors = load(text).unwrap_err();
+    let whats: Vec<&str> = errors.problems().iter().map(|problem| problem.what.as_str()).collect();
+    assert_eq!(
+        whats,
+        [
+            "`kind` in [pool] cannot be \"heap\"",
+            "unknown key `frams` in [pool]",
+            "`interface` in [[port]] cannot be 3",
+            "`ring` in [[port]] cannot be 7",
+            "unknown key `foo` in [[port]]",
+            "unknown table `poool`",
+        ]
+    );
+    assert!(errors.to_string().contains("did you mean `frames`?"));
+    assert!(errors.to_string().contains("did you mean `pool`?"));
+}
+
+#[test]
+fn errors_point_at_the_value() {
+    let (wrong, place) = problem("[[port]]\ninterface = \"eth0\"\nring = { rx = 1000 }\n");
+    assert_eq!(wrong.expected, "expected 512 or 1024");
+    assert!(place.starts_with("1000"), "{place}");
+
+    let (wrong, place) = problem("[[port]]\ninterface = \"eth0\"\nname = \"a\"\n[[port]]\ninterface = \"lo\"\nname = \"a\"\n");
+    assert_eq!(wrong.what, "two ports are named a");
+    assert_eq!((place.as_str(), wrong.other.unwrap().0.as_str()), ("\"a\"", "port.0.name"));
+
+    let (wrong, place) = problem(&format!("{PORT}[[port]]\ninterface = \"eth0\"\nname = \"b\"\n"));
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("interface eth0 is there twice", "\"eth0\""));
+
+    let (wrong, place) = problem("[[port]]\ninterface = \"eth3\"\n");
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("did you mean eth0?", "\"eth3\""));
+
+    let (wrong, place) = problem("[[port]]\ninterface = \"eth0\"\nloop = true\n");
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("a port of kind \"af_xdp\" has no `loop`", "loop = true"));
+
+    let (wrong, place) = problem("[[port]]\ninterface = \"jumbo0\"\n");
+    assert_eq!(wrong.help, "lower its MTU: ip link set jumbo0 mtu 1774");
+    assert_eq!(place, "\"jumbo0\"");
+
+    let (wrong, place) = problem(&format!("{PORT}[workers]\ncpus = [9]\n"));
+    assert_eq!((wrong.what.as_str(), wrong.expected.as_str()), ("there is no CPU 9", "this machine has 0-3"));
+    assert_eq!(place, "[9]");
+
+    let (wrong, place) = problem("[[port]]\nkind = \"pcap\"\nname = \"p\"\nfile = \"/nowhere\"\n");
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("cannot read /nowhere", "\"/nowhere\""));
+}
+
+#[test]
+fn pool_must_hold_the_rings() {
+    // Two queues of four rings of 2048.
+    let (wrong, place) = problem(&format!("{PORT}[workers]\ncount = 1\n[pool]\nframes = 16383\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected at least 16384", "16383"));
+    assert!(load(&format!("{PORT}[workers]\ncount = 1\n[pool]\nframes = 16384\n")).is_ok());
+    let (wrong, _) = problem(&format!("{PORT}[workers]\ncount = 1\n[pool]\nframes = 16384\ncache = 1\n"));
+    assert_eq!(wrong.expected, "expected at least 16385");
+    let (wrong, place) = problem(&format!("{PORT}[pool]\nframes = 1000\ncache = 501\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected at most 500", "501"));
+}
+
+#[test]
+fn options_do_not_point_into_the_file() {
+    let mut draft = Draft::text("t.toml", format!("{PORT}[pool]\nframes = 65536\n"));
+    draft.set("pool.frames", |config| config.pool.frames = Auto::Set(100));
+    let errors = draft.finish(Some(&host())).unwrap_err().to_string();
+    let expected = "bywash: 100 buffers are too few for worker 0: expected at least 8192: its 1 queue(s) can hold 8192, its cache 0";
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn workers_get_a_queue_of_every_port() {
+    let text = format!("{PORT}[[port]]\ninterface = \"lo\"\n");
+    let config = load(&text).unwrap();
+    let plan = config.plan(&[vec![0, 1, 2], vec![0, 1]], &[0, 1, 2, 3]).unwrap();
+    assert_eq!(plan.workers.len(), 2);
+    assert_eq!(plan.workers[0].queues, [(0, 0), (0, 2), (1, 0)]);
+    assert_eq!(plan.workers[1].queues, [(0, 1), (1, 1)]);
+    assert_eq!((plan.workers[0].cpu, plan.workers[1].cpu), (Some(1), Some(2)), "the first CPU last");
+    assert_eq!(plan.workers[1].frames, 2 * 4 * 2048 + 1024);
+    // One CPU: one worker, on it.
+    let plan = config.plan(&[vec![0, 1], vec![0, 1]], &[5]).unwrap();
+    assert_eq!((plan.workers.len(), plan.workers[0].cpu), (1, Some(5)));
+
+    let (wrong, place) = problem(&format!("{text}[workers]\ncount = 3\n"));
+    assert_eq!(wrong.what, "worker 2 polls no queue of port eth0, and could not send there");
+    assert_eq!(place, "3");
+    let (wrong, place) = problem(&format!("{PORT}worker = [0, 2]\n[workers]\ncount = 2\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 to 1", "[0, 2]"));
+    let (wrong, _) = problem(&format!("{PORT}[workers]\ncount = 2\ncpus = [0]\n"));
+    assert_eq!(wrong.what, "2 workers for 1 CPUs");
+}
+
+#[test]
+fn what_is_needed() {
+    for (text, what) in [
+        ("", "no port: there is nothing to forward between"),
+        ("[[port]]\n", "port 1 has no interface"),
+        ("[[port]]\nkind = \"null\"\n", "port 1 has no name"),
+        ("[[port]]\nkind = \"pcap\"\nname = \"p\"\n", "port 1 has no file to replay"),
+        ("[port]\ninterface = \"eth0\"\n", "`port` is not a value but a table"),
+        ("port = 3\n", "`port` is not a value but a table"),
+    ] {
+        assert_eq!(problem(text).0.what, what, "{text}");
+    }
+    for bad in ["\"0123456789abcdef\"", "\"\"", "\"a b\"", "3", "[]"] {
+        assert_eq!(problem(&format!("[[port]]\ninterface = {bad}\n")).0.path, "port.0.interface", "{bad}");
+    }
+    for (key, bad) in [
+        ("queues", "[]"),
+        ("queues", "[0, 0]"),
+        ("queues", "[2]"),
+        ("queues", "\"some\""),
+        ("ring", "63"),
+        ("ring", "{ rx = 131072 }"),
+        ("tx_burst", "65"),
+        ("tx_burst", "1.5"),
+        ("worker", "\"all\""),
+        ("worker", "[]"),
+        ("zero_copy", "true"),
+        ("name", "\"two words\""),
+    ] {
+        let (wrong, _) = problem(&format!("{PORT}{key} = {bad}\n"));
+        assert!(wrong.path.starts_with(&format!("port.0.{key}")), "{key} = {bad}: {wrong:?}");
+    }
+}
+
+#[test]
+fn syntax_errors_have_a_place() {
+    let (wrong, place) = problem("[[port]]\ninterface = eth0\n");
+    assert!(place.starts_with("eth0"), "{wrong:?} at {place}");
+    let errors = load("a = = 1\nb = \"\nc = [1\n").unwrap_err();
+    assert!(errors.problems().len() >= 2, "{errors}");
+}
+
+proptest! {
+    /// Anything at all is read or refused, without a panic, and every refusal can be shown.
+    #[test]
+    fn any_text(text in "\\PC{0,80}|([\\[\\]a-z_=\"{}0-9 ,.\n]{0,120})") {
+        if let Err(errors) = load(&text) {
+            prop_assert!(!errors.to_string().is_empty());
+        }
+    }
+
+    /// Any value under any key, too.
+    #[test]
+    fn any_value(section in 0..5usize, key in 0..20usize, value in "[0-9a-z\"\\[\\]{}=, .-]{0,16}|\"[a-z0-9_/]{0,100}\"|-?[0-9]{1,30}") {
+        let section = keys::SECTIONS[section];
+        let key = &section.keys[key % section.keys.len()];
+        if let Err(errors) = load(&with(section, key, &value)) {
+            prop_assert!(!errors.to_string().is_empty());
+        }
+    }
+}
