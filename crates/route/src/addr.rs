@@ -44,6 +44,9 @@ pub trait Addr: sealed::Sealed + Copy + Eq + Ord + fmt::Debug + Send + Sync + 's
     /// How many leading bits `self` and `other` share.
     #[doc(hidden)]
     fn common(self, other: Self) -> u8;
+    /// The first 64 bits, left-aligned.
+    #[doc(hidden)]
+    fn high(self) -> u64;
     /// The first 18 bits.
     #[doc(hidden)]
     fn root(self) -> usize;
@@ -98,6 +101,10 @@ impl Addr for u32 {
     const SKIP_WORDS: usize = 1;
     common_methods!(u32);
 
+    #[inline(always)]
+    fn high(self) -> u64 {
+        u64::from(self) << 32
+    }
     #[inline]
     fn pack(self, len: u8) -> [u64; 3] {
         [u64::from(self) << 32 | u64::from(len), 0, 0]
@@ -117,6 +124,10 @@ impl Addr for u128 {
     const SKIP_WORDS: usize = 3;
     common_methods!(u128);
 
+    #[inline(always)]
+    fn high(self) -> u64 {
+        (self >> 64) as u64
+    }
     #[inline]
     fn pack(self, len: u8) -> [u64; 3] {
         [(self >> 64) as u64, self as u64, u64::from(len)]

@@ -17,7 +17,7 @@
 //! id that was never a route's, nothing worse. Ids that a control side retires need the same grace period.
 
 use crate::addr::{Addr, ROOT, STRIDE};
-use crate::region::Region;
+use crate::region::{Region, View};
 use crate::simd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,6 +47,7 @@ pub struct Fib<A> {
     pub(crate) region: Region,
     pub(crate) top_bytes: AtomicUsize,
     vector: bool,
+    bmi2: bool,
     family: std::marker::PhantomData<A>,
 }
 
@@ -59,20 +60,27 @@ pub type Fib6 = Fib<u128>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
-    /// Eight keys at a time: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later).
-    Avx512,
-    /// One key at a time, branch-free, misses overlapped.
+    /// One key after the other, branch-free, level by level with prefetch. The default: measured faster wherever
+    /// gathers are slow, as they are on every Intel core with the mitigation of CVE-2022-40982.
     Scalar,
+    /// Eight keys at a time by gathers: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later).
+    Avx512,
 }
 
 impl<A: Addr> Fib<A> {
     pub(crate) fn new(region: Region) -> Self {
-        Self { region, top_bytes: AtomicUsize::new(0), vector: simd::available(), family: std::marker::PhantomData }
+        Self {
+            region,
+            top_bytes: AtomicUsize::new(0),
+            vector: simd::available(),
+            bmi2: simd::bmi2(),
+            family: std::marker::PhantomData,
+        }
     }
 
-    /// The code that this processor's batches use.
-    pub fn kernel(&self) -> Kernel {
-        if self.vector { Kernel::Avx512 } else { Kernel::Scalar }
+    /// Whether this processor can run `kernel`.
+    pub fn can(&self, kernel: Kernel) -> bool {
+        kernel == Kernel::Scalar || self.vector
     }
 
     /// Bytes of memory in use, root included; free memory between nodes counts.
@@ -91,7 +99,7 @@ impl<A: Addr> Fib<A> {
     /// # Panics
     /// When the slices' lengths differ.
     pub fn lookup_batch(&self, dst: &[A], out: &mut [NextHopId]) {
-        self.lookup_batch_with(self.kernel(), dst, out);
+        self.lookup_batch_with(Kernel::Scalar, dst, out);
     }
 
     /// [`Fib::lookup_batch`] by a given kernel; scalar where the processor has no other.
@@ -152,43 +160,101 @@ impl<A: Addr> Fib<A> {
         (key, len, refs as u32, (refs >> 32) as u32)
     }
 
-    /// Level by level over the whole chunk, so that misses of different keys overlap; keys that are done drop out
-    /// of the list without a branch.
+    /// A chunk by the scalar kernel, compiled twice: shifts by a variable count are one operation with BMI2, three
+    /// without.
     fn scalar_chunk(&self, dst: &[A], out: &mut [NextHopId]) {
-        let mut open = [0u8; BATCH];
-        let mut n = 0;
-        for (i, (d, o)) in dst.iter().zip(out.iter_mut()).enumerate() {
-            let r = self.region.load32(d.root());
-            self.region.prefetch((r & INDEX & 0u32.wrapping_sub(r >> 31)) as usize);
-            *o = r;
-            open[n] = i as u8;
-            n += (r >> 31) as usize;
+        if let (Ok(dst), Ok(out)) = (dst.try_into(), <&mut [_; BATCH]>::try_from(&mut *out)) {
+            return self.scalar_full(dst, out);
+        }
+        let (mut keys, mut ids) = ([A::ZERO; BATCH], [NO_ROUTE; BATCH]);
+        keys[..dst.len()].copy_from_slice(dst);
+        self.scalar_full(&keys, &mut ids);
+        out.copy_from_slice(&ids[..out.len()]);
+    }
+
+    fn scalar_full(&self, dst: &[A; BATCH], out: &mut [NextHopId; BATCH]) {
+        if self.bmi2 {
+            // SAFETY: the flag says that the processor has the instructions.
+            unsafe { self.scalar_bmi2(dst, out) }
+        } else {
+            self.scalar_body(dst, out);
+        }
+    }
+
+    /// # Safety
+    /// The processor has BMI1, BMI2 and LZCNT.
+    #[target_feature(enable = "bmi1,bmi2,lzcnt,popcnt")]
+    unsafe fn scalar_bmi2(&self, dst: &[A; BATCH], out: &mut [NextHopId; BATCH]) {
+        self.scalar_body(dst, out);
+    }
+
+    /// Level by level over the whole chunk, so that misses of different keys overlap. Levels where many keys go on
+    /// are done for all of them without a branch; the rest only for those that do. (A list of open keys in memory
+    /// would be slower: its stores' addresses wait for the misses, and later loads for the stores.)
+    #[inline(always)]
+    fn scalar_body(&self, dst: &[A; BATCH], refs: &mut [NextHopId; BATCH]) {
+        let region = self.region.view();
+        let mut open = 0u64;
+        let mut nodes = 0;
+        for i in (0..BATCH).rev() {
+            let at = dst[i].root() as u32;
+            let r = (region.load(at >> 1, 0) >> ((at << 5) & 63)) as u32;
+            region.prefetch(r);
+            refs[i] = r;
+            open = open << 1 | u64::from(plain(r) >> 31);
+            nodes |= r;
         }
         let mut depth = ROOT;
-        while n > 0 {
-            let mut left = 0;
-            for j in 0..n {
-                let i = usize::from(open[j]);
-                let mut r = out[i];
-                if r & SKIP == 0 {
-                    r = self.step(r, dst[i], depth);
-                    self.region.prefetch((r & INDEX & 0u32.wrapping_sub(r >> 31)) as usize);
-                } else {
-                    r = self.walk(r, dst[i], depth);
+        while open != 0 && depth <= 64 - STRIDE && depth < A::BITS {
+            let shift = 64 - STRIDE - depth;
+            if open.count_ones() as usize >= BATCH / 3 {
+                open = 0;
+                nodes = 0;
+                for i in (0..BATCH).rev() {
+                    let r = refs[i];
+                    let next = level(region, r, dst[i].high() >> shift);
+                    let r = std::hint::select_unpredictable((plain(r) as i32) < 0, next, r);
+                    region.prefetch(r);
+                    refs[i] = r;
+                    open = open << 1 | u64::from(plain(r) >> 31);
+                    nodes |= r;
                 }
-                out[i] = r;
-                open[left] = i as u8;
-                left += (r >> 31) as usize;
+            } else {
+                let mut todo = open;
+                while todo != 0 {
+                    let i = todo.trailing_zeros() as usize % BATCH;
+                    let bit = todo & todo.wrapping_neg();
+                    todo ^= bit;
+                    let r = level(region, refs[i], dst[i].high() >> shift);
+                    region.prefetch(r);
+                    refs[i] = r;
+                    open ^= std::hint::select_unpredictable((plain(r) as i32) < 0, 0, bit);
+                    nodes |= r;
+                }
             }
-            n = left;
             depth += STRIDE;
-            if depth >= A::BITS {
-                // Only memory reused under a reader leads here with anything left.
-                for i in &open[..n] {
-                    out[usize::from(*i)] = NO_ROUTE;
+        }
+        if nodes & NODE != 0 {
+            for i in 0..BATCH {
+                let r = refs[i];
+                if r & NODE != 0 {
+                    // A skip holds its own depth; a bitmap node is left only after the last level above.
+                    refs[i] = self.walk(r, dst[i], if r & SKIP == 0 { depth } else { ROOT });
                 }
-                return;
             }
         }
     }
+}
+
+/// [`Fib::step`] for the low six bits of `key`; anything when `r` is no bitmap node.
+#[inline(always)]
+fn level(region: View<'_>, r: u32, key: u64) -> u32 {
+    let rank = (region.load(r, 0) << (!key & 63)).count_ones() as usize;
+    (region.load(r, 1 + (rank >> 1)) >> ((rank << 5) & 63)) as u32
+}
+
+/// The top bit says whether `r` names a bitmap node.
+#[inline(always)]
+fn plain(r: u32) -> u32 {
+    r & !(r << 1)
 }

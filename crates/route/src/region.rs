@@ -6,6 +6,7 @@
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 use std::io;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -126,10 +127,35 @@ impl Region {
         self.store(at >> 1, old & !(0xffff_ffff << shift) | u64::from(value) << shift);
     }
 
-    /// Asks for the cache line of word `at`.
+    /// The region for a loop: its fields in registers, which loads of an atomic would otherwise make it reread.
     #[inline(always)]
-    pub fn prefetch(&self, at: usize) {
-        let p: *const AtomicU64 = self.word(at);
+    pub fn view(&self) -> View<'_> {
+        View { base: self.base, mask: self.mask, region: PhantomData }
+    }
+}
+
+/// See [`Region::view`].
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    base: NonNull<AtomicU64>,
+    mask: usize,
+    region: PhantomData<&'a Region>,
+}
+
+impl View<'_> {
+    /// Word `at` modulo the reservation, plus `near`, which is at most 64.
+    #[inline(always)]
+    pub fn load(self, at: u32, near: usize) -> u64 {
+        debug_assert!(near <= 64);
+        let at = at as usize & self.mask;
+        // SAFETY: masked into the reservation, which is mapped readable; behind it is room for 512 words.
+        unsafe { &*self.base.as_ptr().add(at).add(near) }.load(Ordering::Acquire)
+    }
+
+    /// Asks for the cache line of word `at` modulo the reservation.
+    #[inline(always)]
+    pub fn prefetch(self, at: u32) {
+        let p = self.base.as_ptr().wrapping_add(at as usize & self.mask);
         // SAFETY: SSE is in the baseline; a prefetch never faults.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
     }

@@ -1,9 +1,10 @@
 //! Batches by AVX-512: eight keys in a vector, level by level over up to eight vectors.
 //!
-//! The scalar twin is `Fib::scalar_chunk`; a test holds them against each other.
+//! The scalar twin is `Fib::scalar_chunk`; a test holds them against each other. Gathers are plain loads to the
+//! processor; the order they need, a node after the reference to it, is that of their data dependency.
 
 use crate::addr::{Addr, ROOT, STRIDE};
-use crate::fib::{BATCH, Fib, INDEX, NODE, NextHopId, SKIP};
+use crate::fib::{BATCH, Fib, INDEX, Kernel, NODE, NextHopId, SKIP};
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
@@ -23,14 +24,19 @@ pub(crate) fn available() -> bool {
     })
 }
 
+/// Whether this processor has BMI1, BMI2 and LZCNT.
+pub(crate) fn bmi2() -> bool {
+    is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt")
+}
+
 /// Looks up at most 64 keys. `out` is as long as `dst`.
 ///
 /// # Panics
 /// When the processor lacks the instructions.
 #[inline]
 pub(crate) fn chunk<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
-    assert!(fib.kernel() == crate::fib::Kernel::Avx512 && dst.len() == out.len() && dst.len() <= BATCH);
-    // SAFETY: a Fib's kernel is Avx512 only where `available` found the instructions.
+    assert!(fib.can(Kernel::Avx512) && dst.len() == out.len() && dst.len() <= BATCH);
+    // SAFETY: a Fib can do this only where `available` found the instructions; the lengths are checked.
     unsafe { chunk_avx512(fib, dst, out) }
 }
 
