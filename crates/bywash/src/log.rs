@@ -21,7 +21,10 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     let filter =
         EnvFilter::builder().parse(text).map_err(|_| Usage(format!("no log level `{text}` in {origin}: {wanted}")))?;
     // A bare word would be taken as the name of a module, and silence everything else.
-    if text.chars().all(|c| c.is_ascii_alphanumeric()) && !text.is_empty() && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
+    if text.chars().all(|c| c.is_ascii_alphanumeric())
+        && !text.is_empty()
+        && text.parse::<tracing::level_filters::LevelFilter>().is_err()
+    {
         return Err(Usage(format!("no log level `{text}` in {origin}: {wanted}")).into());
     }
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -59,7 +62,8 @@ where
         for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
             write!(writer, "{}", span.name())?;
             let extensions = span.extensions();
-            if let Some(fields) = extensions.get::<FormattedFields<DefaultFields>>().filter(|fields| !fields.is_empty()) {
+            if let Some(fields) = extensions.get::<FormattedFields<DefaultFields>>().filter(|fields| !fields.is_empty())
+            {
                 write!(writer, "{{{fields}}}")?;
             }
             write!(writer, ": ")?;

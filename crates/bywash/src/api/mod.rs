@@ -48,15 +48,8 @@ pub enum Topic {
 
 impl Topic {
     /// All that are read with GET, in the order `show all` has them.
-    pub const SHOWN: [Topic; 7] = [
-        Topic::Ports,
-        Topic::Workers,
-        Topic::Pools,
-        Topic::Routes,
-        Topic::Neighbours,
-        Topic::Drops,
-        Topic::Config,
-    ];
+    pub const SHOWN: [Topic; 7] =
+        [Topic::Ports, Topic::Workers, Topic::Pools, Topic::Routes, Topic::Neighbours, Topic::Drops, Topic::Config];
 
     /// Its name in paths.
     pub fn name(self) -> &'static str {

@@ -127,15 +127,14 @@ fn routes(instance: Shared) -> Router {
 }
 
 async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
-    let filter = query.remove("prefix").filter(|_| topic.filtered());
+    let filter = if topic.filtered() { query.remove("prefix") } else { None };
     if let Some(key) = query.keys().next() {
         let hint = if topic.filtered() { "only `prefix` can be given" } else { "nothing can be given" };
         return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), hint);
     }
     // Written as text there as well: a million routes take a while.
-    let asked = tokio::task::spawn_blocking(move || {
-        instance.show(topic, filter.as_deref()).map(|value| value.to_string())
-    });
+    let asked =
+        tokio::task::spawn_blocking(move || instance.show(topic, filter.as_deref()).map(|value| value.to_string()));
     match asked.await {
         Ok(Ok(text)) => ([("content-type", "application/json")], text).into_response(),
         Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),

@@ -141,7 +141,7 @@ pub struct VethArgs {
 }
 
 fn number(text: &str, range: std::ops::RangeInclusive<usize>, what: &str) -> Result<usize, String> {
-    let wanted = || format!("expected {what} from {} to {}", range.start(), range.end());
+    let wanted = || format!("expected {} to {} {what}", range.start(), range.end());
     text.replace('_', "").parse().ok().filter(|n| range.contains(n)).ok_or_else(wanted)
 }
 

@@ -55,7 +55,11 @@ fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
 }
 
 /// The first of the earlier ports with the same value.
-fn earlier<'a, T: PartialEq>(ports: &'a [PortConfig], at: usize, value: impl Fn(&'a PortConfig) -> Option<T>) -> Option<usize> {
+fn earlier<'a, T: PartialEq>(
+    ports: &'a [PortConfig],
+    at: usize,
+    value: impl Fn(&'a PortConfig) -> Option<T>,
+) -> Option<usize> {
     let mine = value(&ports[at])?;
     ports[..at].iter().position(|other| value(other).is_some_and(|other| other == mine))
 }
@@ -135,8 +139,9 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
         && cpus.len() < count
     {
         let what = format!("{count} workers for {} CPUs", cpus.len());
-        problems
-            .push(Problem::at("workers.cpus", what, "expected a CPU for each worker").other("workers.count", "workers"));
+        problems.push(
+            Problem::at("workers.cpus", what, "expected a CPU for each worker").other("workers.count", "workers"),
+        );
     }
     for (at, port) in config.ports.iter().enumerate() {
         let Some(of_queues) = port.worker.set() else { continue };
@@ -174,6 +179,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     }
     for (at, port) in config.ports.iter().enumerate() {
         if let Some(pcap) = &port.pcap
+            && !pcap.file.as_os_str().is_empty()
             && let Err(why) = std::fs::File::open(&pcap.file)
         {
             let what = format!("cannot read {}", pcap.file.display());

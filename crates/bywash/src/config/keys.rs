@@ -115,9 +115,7 @@ pub static API: Section = Section {
         key("socket", "a path", "\"/run/bywash/bywash.sock\"", "")
             .doc("Unix socket with the HTTP API that `bywash show` uses. Each instance needs its own.")
             .example("\"/tmp/bywash.sock\""),
-        key("group", "a group's name", "(none)", "")
-            .doc("Group that may connect, beside root.")
-            .example("\"bywash\""),
+        key("group", "a group's name", "(none)", "").doc("Group that may connect, beside root.").example("\"bywash\""),
     ],
 };
 

@@ -163,7 +163,8 @@ fn errors_point_at_the_value() {
     assert_eq!(wrong.expected, "expected 512 or 1024");
     assert!(place.starts_with("1000"), "{place}");
 
-    let (wrong, place) = problem("[[port]]\ninterface = \"eth0\"\nname = \"a\"\n[[port]]\ninterface = \"lo\"\nname = \"a\"\n");
+    let (wrong, place) =
+        problem("[[port]]\ninterface = \"eth0\"\nname = \"a\"\n[[port]]\ninterface = \"lo\"\nname = \"a\"\n");
     assert_eq!(wrong.what, "two ports are named a");
     assert_eq!((place.as_str(), wrong.other.unwrap().0.as_str()), ("\"a\"", "port.0.name"));
 

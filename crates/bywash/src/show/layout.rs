@@ -32,9 +32,11 @@ impl Grid {
             table.add_row(columns.iter().map(|&column| row[column].as_str()));
         }
         for (at, &column) in columns.iter().enumerate() {
-            let number = |row: &Vec<String>| row[column].is_empty() || row[column].starts_with(|c: char| c.is_ascii_digit());
-            // An address starts with a digit as well.
-            let right = self.rows.iter().all(number) && !["via", "address", "prefix", "cpu", "mac"].contains(&self.headings[column]);
+            let number =
+                |row: &Vec<String>| row[column].is_empty() || row[column].starts_with(|c: char| c.is_ascii_digit());
+            // Addresses and queues start with a digit as well.
+            let words = ["address", "mac", "queues"].contains(&self.headings[column]);
+            let right = !words && self.rows.iter().all(number);
             if let Some(column) = table.column_mut(at) {
                 column.set_padding((0, 2));
                 if right {

@@ -97,7 +97,8 @@ fn queues(value: &Value) -> String {
 }
 
 fn workers(value: &Value) -> String {
-    let mut grid = Grid::new(&["worker", "cpu", "idle", "busy %", "turns", "idle turns", "sleeps", "burst", "cycles/packet"]);
+    let mut grid =
+        Grid::new(&["worker", "cpu", "idle", "busy %", "turns", "idle turns", "sleeps", "burst", "cycles/packet"]);
     let mut more = Grid::new(&["worker", "stage", "packets", "cycles/packet"]);
     for worker in list(value) {
         let mut total = 0.0;
@@ -142,7 +143,8 @@ fn pools(value: &Value) -> String {
         out += "\n";
     }
     let columns = ["name", "kind", "cache", "frames", "free", "cached", "in_use", "peak", "exhausted", "surplus"];
-    let mut grid = Grid::new(&["pool", "kind", "cache", "frames", "free", "cached", "in use", "peak", "exhausted", "surplus"]);
+    let mut grid =
+        Grid::new(&["pool", "kind", "cache", "frames", "free", "cached", "in use", "peak", "exhausted", "surplus"]);
     for pool in list(&value["pools"]) {
         grid.row(columns.iter().map(|column| text(pool, column)).collect());
     }
@@ -254,7 +256,9 @@ mod tests {
     #[test]
     fn answers_of_any_shape_are_shown() {
         for topic in Topic::SHOWN {
-            for value in [json!(null), json!([]), json!({}), json!([1, "x", {}, null]), json!({ "pools": 3, "drops": {} })] {
+            for value in
+                [json!(null), json!([]), json!({}), json!([1, "x", {}, null]), json!({ "pools": 3, "drops": {} })]
+            {
                 shown(topic, value);
             }
         }
@@ -292,13 +296,16 @@ mod tests {
         );
         assert_eq!(
             text,
-            "port  interface  state  mode  mtu   queues  rx  tx  lost\n\
+            "port  interface  state  mode   mtu  queues  rx  tx  lost\n\
              wan   eth0       down   copy  1500  0>w1    12   7     3\n\
              wan: link down\n"
         );
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
-        let text = shown(Topic::Pools, json!({ "arena": { "cells": 8, "cell": 2048, "bytes": 2097152, "pages": "4k", "note": "why" },
-                                               "pools": [], "audit": audit }));
+        let text = shown(
+            Topic::Pools,
+            json!({ "arena": { "cells": 8, "cell": 2048, "bytes": 2097152, "pages": "4k", "note": "why" },
+                                               "pools": [], "audit": audit }),
+        );
         assert!(text.starts_with("arena: 8 cells of 2048 B, 2.00 MiB, pages 4k\n       why\n"), "{text}");
         assert!(text.ends_with("audit: 8 cells = 5 free + 1 cached + 2 held, 0 missing\n"), "{text}");
     }

@@ -1,0 +1,158 @@
+//! The command line as its user meets it: golden/*.txt hold commands and what they print.
+//!
+//! `BYWASH_BLESS=1 cargo test -p bywash --test cli` rewrites them from what is printed now.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn bywash(args: &[&str]) -> Command {
+    let mut command = Command::new(BYWASH);
+    command.args(args).current_dir(golden()).stdin(Stdio::null());
+    for variable in ["BYWASH_SOCKET", "BYWASH_LOG", "JOURNAL_STREAM", "RUST_BACKTRACE"] {
+        command.env_remove(variable);
+    }
+    command.env("COLUMNS", "100");
+    command
+}
+
+/// Standard output of a command that succeeds and says nothing on standard error.
+fn output(args: &[&str]) -> String {
+    let out = bywash(args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && stderr.is_empty(), "{args:?}: {}\n{stderr}", out.status);
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// A transcript of the commands in a golden file: `$ bywash ..`, `? status`, standard output, standard error.
+fn transcript(commands: &str) -> String {
+    let mut text = String::new();
+    for line in commands.lines().filter(|line| line.starts_with("$ bywash")) {
+        let args: Vec<&str> = line.split_whitespace().skip(2).collect();
+        let out = bywash(&args).output().unwrap();
+        let status = out.status.code().map_or("killed".into(), |code| code.to_string());
+        text += &format!("{line}\n? {status}\n");
+        text += &String::from_utf8_lossy(&out.stdout);
+        text += &String::from_utf8_lossy(&out.stderr);
+        text += "\n";
+    }
+    text
+}
+
+fn check(name: &str) {
+    let path = golden().join(name);
+    let expected = std::fs::read_to_string(&path).unwrap();
+    let printed = transcript(&expected);
+    if std::env::var_os("BYWASH_BLESS").is_some() {
+        std::fs::write(&path, printed).unwrap();
+        return;
+    }
+    for (line, (expected, printed)) in expected.lines().zip(printed.lines()).enumerate() {
+        assert_eq!(printed, expected, "{}:{}, in:\n{printed}", path.display(), line + 1);
+    }
+    assert_eq!(printed.len(), expected.len(), "{} ends elsewhere:\n{printed}", path.display());
+}
+
+#[test]
+fn help() {
+    check("help.txt");
+}
+
+#[test]
+fn usage_errors() {
+    check("usage.txt");
+}
+
+#[test]
+fn configuration_errors() {
+    check("config.txt");
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for (shell, mark) in [("bash", "complete "), ("zsh", "#compdef bywash"), ("fish", "complete -c bywash")] {
+        let script = output(&["completion", shell]);
+        assert!(script.contains(mark) && script.contains("restore") && script.contains("zero-copy"), "{shell}");
+    }
+}
+
+#[test]
+fn bash_takes_the_completions() {
+    let script = output(&["completion", "bash"]);
+    let mut bash = Command::new("bash").args(["-n"]).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut bash.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    assert!(bash.wait().unwrap().success());
+}
+
+#[test]
+fn manual_pages_are_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    let listed = output(&["man", "--out", directory.path().to_str().unwrap()]);
+    let pages: Vec<&str> = listed.lines().collect();
+    for name in ["bywash", "bywash-run", "bywash-show", "bywash-config-check", "bywash-bench-forward"] {
+        let page = directory.path().join(format!("{name}.1"));
+        assert!(pages.contains(&page.to_str().unwrap()), "no {name} in {listed}");
+    }
+    assert_eq!(output(&["man"]), std::fs::read_to_string(directory.path().join("bywash.1")).unwrap());
+    let man = Command::new("man").arg("--version").output();
+    if !man.is_ok_and(|out| out.status.success()) {
+        println!("SKIP: no man(1) to check the pages with");
+        return;
+    }
+    for page in pages {
+        let out = Command::new("man").args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && stderr.is_empty(), "{page}: {stderr}");
+    }
+}
+
+/// Whoever reads only the first line of a long output ends the program, quietly.
+#[test]
+fn broken_pipe_is_quiet() {
+    let shell = format!("{BYWASH} config reference | head -n 1; exit ${{PIPESTATUS[0]}}");
+    for _ in 0..10 {
+        let out = Command::new("bash").args(["-c", &shell]).output().unwrap();
+        assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let out = bywash(&["config", "reference"]).stdout(writer).output().unwrap();
+    assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn privileges_are_asked_for_by_name() {
+    let nobody = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--", "/bin/true"])
+        .status();
+    if !nobody.is_ok_and(|status| status.success()) {
+        println!("SKIP: not root, or no setpriv");
+        return;
+    }
+    // Somewhere that nobody may read it.
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("bywash");
+    std::fs::copy(BYWASH, &program).unwrap();
+    let config = directory.path().join("good.toml");
+    std::fs::copy(golden().join("good.toml"), &config).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--"])
+        .arg(&program)
+        .args(["run", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{stderr}");
+    for part in ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK", "try `sudo bywash run --config "] {
+        assert!(stderr.contains(part), "no {part} in {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
