@@ -447,12 +447,7 @@ fn take_in<K: Key>(
 }
 
 /// Notes what the routes with a changed body came to before.
-fn note<K: Key>(
-    routes: &Routes<K>,
-    changed: &HashMap<BodyId, Arc<RouteBody>>,
-    bodies: &Bodies,
-    pending: &mut Pending,
-) {
+fn note<K: Key>(routes: &Routes<K>, changed: &HashMap<BodyId, Arc<RouteBody>>, bodies: &Bodies, pending: &mut Pending) {
     let mut list = Vec::new();
     for key in routes.with_body(|id| changed.contains_key(&id)) {
         routes.read(&key, &mut list);

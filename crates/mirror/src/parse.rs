@@ -218,11 +218,8 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         return Some(None);
     }
     let (len, source_len, tos) = (u8_at(body, 1)?, u8_at(body, 2)?, u8_at(body, 3)?);
-    let mut key = RouteKey {
-        table: u32::from(u8_at(body, 4)?),
-        prefix: Prefix { addr: unspecified(family), len },
-        metric: 0,
-    };
+    let mut key =
+        RouteKey { table: u32::from(u8_at(body, 4)?), prefix: Prefix { addr: unspecified(family), len }, metric: 0 };
     let mut read = Body {
         kind: u8_at(body, 7)?,
         protocol: u8_at(body, 5)?,
@@ -312,8 +309,7 @@ fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) {
 
 fn object(body: &[u8], gone: bool) -> Parsed {
     let family = u8_at(body, 0)?;
-    let mut leg =
-        Leg { index: 0, gateway: None, weight: 1, dead: is_dead(u32_at(body, 4)?), encapsulated: false };
+    let mut leg = Leg { index: 0, gateway: None, weight: 1, dead: is_dead(u32_at(body, 4)?), encapsulated: false };
     let (mut id, mut group, mut blackhole) = (None, None, false);
     for (kind, value) in Attributes::after(body, 8) {
         match kind {
@@ -427,4 +423,71 @@ fn mac(value: &[u8]) -> Option<Mac> {
 
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.split(|octet| *octet == 0).next().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KINDS: [u16; 12] = [
+        RTM_NEWLINK,
+        RTM_DELLINK,
+        RTM_NEWADDR,
+        RTM_DELADDR,
+        RTM_NEWROUTE,
+        RTM_DELROUTE,
+        RTM_NEWNEIGH,
+        RTM_DELNEIGH,
+        RTM_NEWNEXTHOP,
+        RTM_DELNEXTHOP,
+        RTM_NEWRULE,
+        RTM_DELRULE,
+    ];
+
+    fn attributes() -> impl Strategy<Value = Vec<u8>> {
+        let one = (0u16..33, prop::collection::vec(any::<u8>(), 0..24), -3i16..4);
+        prop::collection::vec(one, 0..8).prop_map(|all| {
+            let mut bytes = Vec::new();
+            for (kind, value, lie) in all {
+                // Mostly the truth, as random octets alone never get past the first attribute.
+                let lie = if lie > 2 { 5 } else { 0 };
+                bytes.extend_from_slice(&((4 + value.len()) as u16 + lie).to_ne_bytes());
+                bytes.extend_from_slice(&kind.to_ne_bytes());
+                bytes.extend_from_slice(&value);
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+            }
+            bytes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_it_panic(
+            kind in prop::sample::select(&KINDS[..]),
+            family in prop::sample::select(&[AF_UNSPEC, AF_INET, AF_INET6, 7][..]),
+            fixed in prop::collection::vec(any::<u8>(), 0..16),
+            attributes in attributes(),
+            flags in any::<u16>(),
+        ) {
+            let mut body = vec![family];
+            body.extend(fixed);
+            body.extend(attributes);
+            let message = Message { kind, flags, sequence: 0, body: &body };
+            if let Ok(Some(Event::Route { key, .. })) = parse(&message) {
+                let longest = if key.prefix.addr.is_ipv4() { 32 } else { 128 };
+                prop_assert!(key.prefix.len <= longest);
+            }
+        }
+    }
+
+    #[test]
+    fn cached_routes_and_bridge_entries_are_of_no_concern() {
+        let mut body = [0; 12];
+        body[0] = AF_INET;
+        body[8..].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
+        assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, body: &body }), Ok(None));
+        let body = [7; 16];
+        assert_eq!(parse(&Message { kind: RTM_DELLINK, flags: 0, sequence: 0, body: &body }), Ok(None));
+    }
 }

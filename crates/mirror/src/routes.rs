@@ -149,7 +149,11 @@ pub fn insert(
     (bodies, around): (&mut Bodies, &Around<'_>),
     released: &mut Vec<BodyId>,
 ) -> Outcome {
-    if v6 { insert6(list, body, flags, bodies, around, released) } else { insert4(list, body, flags, bodies, around, released) }
+    if v6 {
+        insert6(list, body, flags, bodies, around, released)
+    } else {
+        insert4(list, body, flags, bodies, around, released)
+    }
 }
 
 fn insert4(

@@ -86,10 +86,7 @@ impl State {
             }
             Change::Route(route) => {
                 let body = self.share(route.into());
-                self.routes.insert(
-                    RouteKey { table: route.table, prefix: route.prefix, metric: route.metric },
-                    body,
-                );
+                self.routes.insert(RouteKey { table: route.table, prefix: route.prefix, metric: route.metric }, body);
             }
             Change::RouteGone { table, prefix, metric } => {
                 self.routes.remove(&RouteKey { table: *table, prefix: *prefix, metric: *metric });
@@ -122,10 +119,11 @@ impl State {
             missing(&from.neighbours, &to.neighbours)
                 .map(|(index, addr)| Change::NeighbourGone { index: *index, addr: *addr }),
         );
-        changes.extend(
-            missing(&from.addresses, &to.addresses)
-                .map(|(index, addr, len)| Change::AddressGone { index: *index, addr: *addr, len: *len }),
-        );
+        changes.extend(missing(&from.addresses, &to.addresses).map(|(index, addr, len)| Change::AddressGone {
+            index: *index,
+            addr: *addr,
+            len: *len,
+        }));
         changes.extend(missing(&from.links, &to.links).map(|index| Change::LinkGone { index: *index }));
         changes
     }
@@ -211,4 +209,86 @@ fn fresh<'a, K: Ord, V: PartialEq>(
 /// Keys of `from` that `to` lacks.
 fn missing<'a, K: Ord, V>(from: &'a BTreeMap<K, V>, to: &'a BTreeMap<K, V>) -> impl Iterator<Item = &'a K> {
     from.keys().filter(|key| !to.contains_key(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_route::model::NeighbourState;
+    use proptest::prelude::*;
+
+    fn addr() -> impl Strategy<Value = IpAddr> {
+        prop_oneof![
+            (0u8..4).prop_map(|n| IpAddr::from([10, 0, 0, n])),
+            (0u16..4).prop_map(|n| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n])),
+        ]
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let prefix = || (addr(), 30u8..33).prop_map(|(addr, len)| Prefix { addr, len });
+        let hop = (1u32..4, prop::option::of(addr()), any::<bool>()).prop_map(|(index, gateway, alive)| NextHop {
+            index,
+            gateway,
+            weight: 1,
+            alive,
+        });
+        let route = (prefix(), 0u32..2, prop::collection::vec(hop, 0..3)).prop_map(|(prefix, metric, hops)| Route {
+            table: 254,
+            prefix,
+            kind: RouteKind::Unicast,
+            metric,
+            next_hops: hops.into(),
+            mtu: None,
+            source: None,
+            protocol: 3,
+        });
+        let link = (1u32..4, 1280u32..1283).prop_map(|(index, mtu)| Link {
+            index,
+            name: format!("e{index}"),
+            mac: None,
+            mtu,
+            up: true,
+            carrier: true,
+            kind: String::new(),
+            parent: None,
+            vlan: None,
+            master: None,
+            rx_queues: 1,
+        });
+        prop_oneof![
+            link.prop_map(Change::Link),
+            (1u32..4).prop_map(|index| Change::LinkGone { index }),
+            (1u32..4, addr(), any::<bool>()).prop_map(|(index, addr, secondary)| {
+                Change::Address(Address { index, addr, len: 30, secondary, link_scope: false })
+            }),
+            (1u32..4, addr()).prop_map(|(index, addr)| Change::AddressGone { index, addr, len: 30 }),
+            route.prop_map(Change::Route),
+            (prefix(), 0u32..2).prop_map(|(prefix, metric)| Change::RouteGone { table: 254, prefix, metric }),
+            (1u32..4, addr(), any::<bool>()).prop_map(|(index, addr, known)| {
+                let state = if known { NeighbourState::Reachable } else { NeighbourState::Failed };
+                Change::Neighbour(Neighbour { index, addr, mac: known.then_some([2; 6]), state })
+            }),
+            (1u32..4, addr()).prop_map(|(index, addr)| Change::NeighbourGone { index, addr }),
+            Just(Change::Synced),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_difference_makes_one_state_the_other(
+            one in prop::collection::vec(change(), 0..60),
+            other in prop::collection::vec(change(), 0..60),
+        ) {
+            let state = |changes: &[Change]| {
+                let mut state = State::default();
+                changes.iter().for_each(|change| state.apply(change));
+                state
+            };
+            let (mut from, to) = (state(&one), state(&other));
+            let difference = State::diff(&from, &to);
+            difference.iter().for_each(|change| from.apply(change));
+            prop_assert_eq!(&from, &to);
+            prop_assert_eq!(State::diff(&from, &to), vec![]);
+        }
+    }
 }

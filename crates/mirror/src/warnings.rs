@@ -15,19 +15,24 @@ pub fn of(rules: &BTreeSet<Rule>, by_tos: u64, by_source: u64) -> Vec<String> {
         let is_born = |rule: &&Rule| !rule.special && born.contains(&(rule.priority, rule.table));
         let added = of_family().filter(|rule| !is_born(rule)).count();
         if added > 0 {
-            warnings.push(format!("{added} {name} policy rule(s) (ip rule) are not followed: table main decides alone"));
+            warnings
+                .push(format!("{added} {name} policy rule(s) (ip rule) are not followed: table main decides alone"));
         }
         // A kernel without policy routing has no rules at all.
         let kept = of_family().filter(is_born).count();
         if kept < born.len() && of_family().next().is_some() {
-            warnings.push(format!("{} of the kernel's own {name} policy rules are gone; they are followed all the same", born.len() - kept));
+            warnings.push(format!(
+                "{} of the kernel's own {name} policy rules are gone; they are followed all the same",
+                born.len() - kept
+            ));
         }
     }
     if by_tos > 0 {
         warnings.push(format!("{by_tos} IPv4 route message(s) for one TOS only are left out"));
     }
     if by_source > 0 {
-        warnings.push(format!("{by_source} IPv6 route message(s) for some sources only (ip route ... from) are left out"));
+        warnings
+            .push(format!("{by_source} IPv6 route message(s) for some sources only (ip route ... from) are left out"));
     }
     warnings
 }

@@ -256,7 +256,8 @@ fn a_full_channel_merges_and_loses_nothing() {
     let config = Config { batch: 1, queue: 1, ..Config::default() };
     let mut followed = Followed::start(&ns, config);
     for _ in 0..20 {
-        let lines: String = (0..200).map(|n| format!("route replace 192.0.2.0/24 via 10.1.0.{}\n", n % 250 + 2)).collect();
+        let lines: String =
+            (0..200).map(|n| format!("route replace 192.0.2.0/24 via 10.1.0.{}\n", n % 250 + 2)).collect();
         ns.ip_batch(&lines).unwrap();
     }
     let before = followed.changes;

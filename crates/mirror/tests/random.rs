@@ -55,7 +55,8 @@ impl Dice {
     }
 
     fn route6(&mut self) -> String {
-        let prefix = self.pick(&["2001:db8:1::/48", "2001:db8:1:1::/64", "2001:db8:2::/48", "2001:db8::9/128", "default"]);
+        let prefix =
+            self.pick(&["2001:db8:1::/48", "2001:db8:1:1::/64", "2001:db8:2::/48", "2001:db8::9/128", "default"]);
         // Where routes with and without a gateway share prefix and metric, the kernel's own dump leaves some out.
         let metric = self.pick(&["", " metric 10"]);
         let extra = self.pick(&["", "", " mtu 1400", " src fd01::1", " proto bird"]);
@@ -120,7 +121,9 @@ impl Dice {
     }
 
     fn line(&mut self) -> String {
-        let verb = |dice: &mut Self| dice.pick(&["add", "add", "replace", "replace", "append", "append", "prepend", "del", "del"]);
+        let verb = |dice: &mut Self| {
+            dice.pick(&["add", "add", "replace", "replace", "append", "append", "prepend", "del", "del"])
+        };
         match self.roll(100) {
             0..40 => format!("route {} {}", verb(self), self.route4()),
             40..70 => format!("-6 route {} {}", verb(self), self.route6()),
@@ -139,15 +142,27 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
     if skipped() {
         return;
     }
+    // `BYWASH_SEED=n` for other changes than the usual ones.
+    let seed = seed + std::env::var("BYWASH_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let ns = Namespace::new("rnd").unwrap();
-    let links: String = ["a", "b", "c"]
+    let mend: String = ["a", "b", "c"]
         .iter()
-        .map(|l| format!("link add {l}0 type veth peer name {l}1\nlink set {l}0 up\nlink set {l}1 up\n"))
+        .zip(1..)
+        .map(|(l, n)| {
+            format!(
+                "link add {l}0 type veth peer name {l}1\nlink set {l}0 up\nlink set {l}1 up\n\
+                 addr add 10.{n}.0.1/24 dev {l}0\naddr add fd0{n}::1/64 dev {l}0\n"
+            )
+        })
         .collect();
-    ns.ip_batch(&links).unwrap();
+    batch(&ns, "-0", &mend);
     let mut followed = Followed::start(&ns, config);
     let mut dice = Dice(seed);
     for burst in 0..count {
+        // Most changes need links that are up.
+        if dice.roll(3) == 0 {
+            batch(&ns, "-0", &mend);
+        }
         let lines: Vec<String> = (0..size).map(|_| dice.line()).collect();
         // IPv4 and IPv6 lines in one file: the family is an option of the program.
         for run in lines.chunk_by(|a, b| a.starts_with("-6") == b.starts_with("-6")) {
@@ -155,7 +170,7 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
             let family = if run[0].starts_with("-6") { "-6" } else { "-0" };
             batch(&ns, family, &text);
         }
-        if dice.roll(8) == 0 {
+        if dice.roll(16) == 0 {
             let device = dice.device();
             let _ = ns.ip(&["link", "del", device]);
         }
@@ -184,17 +199,17 @@ fn batch(ns: &Namespace, family: &str, text: &str) {
 
 #[test]
 fn random_changes_one_by_one() {
-    bursts(1, 120, 1, Config::default());
+    bursts(1, 150, 1, Config::default());
 }
 
 #[test]
 fn random_changes_in_bursts() {
-    bursts(2, 60, 15, Config::default());
+    bursts(2, 80, 15, Config::default());
 }
 
 #[test]
 fn random_changes_in_large_bursts() {
-    bursts(3, 25, 100, Config::default());
+    bursts(3, 30, 100, Config::default());
 }
 
 #[test]

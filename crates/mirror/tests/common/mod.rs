@@ -6,7 +6,7 @@ use bywash_lab::Namespace;
 use bywash_mirror::{Config, Mirror, State};
 use bywash_route::model::*;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -80,14 +80,31 @@ pub struct Oracle {
     lines: BTreeMap<String, String>,
 }
 
-type Names = HashMap<String, u32>;
+#[derive(Default)]
+struct Names {
+    indices: HashMap<String, u32>,
+    /// Up and with carrier.
+    sending: HashSet<u32>,
+}
+
+impl Names {
+    fn get(&self, name: &str) -> Option<&u32> {
+        self.indices.get(name)
+    }
+}
 
 impl Oracle {
     pub fn of(namespace: &Namespace) -> Self {
         let mut lines = BTreeMap::new();
         let links = json(namespace, &["-j", "-d", "link", "show"]);
-        let names: Names =
-            links.iter().map(|l| (text(l, "ifname").to_string(), number(l, "ifindex").unwrap() as u32)).collect();
+        let mut names = Names::default();
+        for link in &links {
+            let index = number(link, "ifindex").unwrap() as u32;
+            names.indices.insert(text(link, "ifname").to_string(), index);
+            if flag(link, "UP") && flag(link, "LOWER_UP") {
+                names.sending.insert(index);
+            }
+        }
         for link in &links {
             let model = link_of(link, &names);
             lines.insert(format!("link {}", model.index), format!("{model:?}"));
@@ -289,6 +306,8 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
 fn hop_of(hop: &Value, names: &Names) -> NextHop {
     let gateway = text(hop, "gateway").parse().ok().or(text(&hop["via"], "host").parse().ok());
     let index = names.get(text(hop, "dev")).copied().unwrap_or(0);
-    let alive = !flag(hop, "dead") && !flag(hop, "linkdown");
+    // An IPv4 route through an IPv6 gateway made while the carrier is off is not marked (fib_check_nh_v6_gw).
+    let sends = index == 0 || names.sending.contains(&index);
+    let alive = !flag(hop, "dead") && !flag(hop, "linkdown") && sends;
     NextHop { index, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
 }
