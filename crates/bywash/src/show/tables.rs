@@ -64,8 +64,12 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
         let (rx_rate, tx_rate) = (rate("rx"), rate("tx"));
         let lost = number(&counters["rx_no_buffer"]) + number(&counters["rx_ring_full"]);
         let interface = text(port, "interface");
-        let level = text(port, "level");
-        let mode = [text(port, "mode"), level].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        // The XDP program's, the sockets' where all have the same, and where flows are handled.
+        let sockets = list(&port["queues"]);
+        let socket = sockets.first().map(|queue| text(queue, "mode")).unwrap_or_default();
+        let alike = sockets.iter().all(|queue| text(queue, "mode") == socket);
+        let modes = [text(port, "mode"), if alike { socket } else { "mixed".into() }, text(port, "level")];
+        let mode = modes.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
         grid.row(vec![
             name.clone(),
             if interface == name { String::new() } else { interface },
@@ -79,9 +83,11 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
             tx_rate,
             format!("{lost:.0}"),
         ]);
-        for reason in [&port["reason"], &port["note"]].into_iter().filter_map(Value::as_str) {
-            more += &format!("{name}: {reason}\n");
-        }
+        let mut notes: Vec<&str> = [&port["reason"], &port["note"]].into_iter().filter_map(Value::as_str).collect();
+        notes.extend(sockets.iter().filter_map(|queue| queue["mode_note"].as_str()));
+        notes.dedup();
+        more +=
+            &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
     }
     grid.render("no ports") + &more
 }
@@ -163,6 +169,48 @@ fn pools(value: &Value) -> String {
     out
 }
 
+/// Why a route is not used, in words for the API's.
+const REASONS: [(&str, &str); 5] = [
+    ("kernel", "left to the kernel"),
+    ("metric", "not used: another has a lower metric"),
+    ("dead", "not used: no way out works"),
+    ("hidden", "not used: the prefix is this machine's own"),
+    ("other-table", "not used: its table is not followed"),
+];
+
+/// Who made a route: numbers (linux/rtnetlink.h, RTPROT_*) as iproute2 names them.
+const PROTOCOLS: [(u64, &str); 15] = [
+    (1, "redirect"),
+    (2, "kernel"),
+    (3, "boot"),
+    (4, "static"),
+    (9, "ra"),
+    (11, "zebra"),
+    (12, "bird"),
+    (16, "dhcp"),
+    (18, "keepalived"),
+    (42, "babel"),
+    (186, "bgp"),
+    (187, "isis"),
+    (188, "ospf"),
+    (189, "rip"),
+    (192, "eigrp"),
+];
+
+fn protocol(value: &Value) -> String {
+    let name = PROTOCOLS.iter().find(|(number, _)| value.as_u64() == Some(*number));
+    name.map_or_else(|| cell(value), |(_, name)| (*name).into())
+}
+
+/// Nothing for main, which most are in.
+fn table(value: &Value) -> String {
+    match value.as_u64() {
+        Some(254) => String::new(),
+        Some(255) => "local".into(),
+        _ => cell(value),
+    }
+}
+
 /// As `ip route` writes them, with what became of them here.
 fn routes(value: &Value) -> String {
     let mut out = String::new();
@@ -191,13 +239,16 @@ fn routes(value: &Value) -> String {
         if let [only] = hops {
             word("", hop(only));
         }
-        word("proto ", text(route, "protocol"));
+        word("proto ", protocol(&route["protocol"]));
+        word("table ", table(&route["table"]));
         // 0 says nothing: it is IPv4's default.
         word("metric ", Some(text(route, "metric")).filter(|metric| metric != "0").unwrap_or_default());
         word("mtu ", Some(text(route, "mtu")).filter(|mtu| mtu != "0").unwrap_or_default());
+        word("src ", text(route, "source"));
         if route["installed"] == Value::Bool(false) {
-            let reason = text(route, "reason");
-            word("", if reason.is_empty() { "(not used)".into() } else { format!("(not used: {reason})") });
+            let code = text(route, "reason");
+            let why = REASONS.iter().find(|(name, _)| *name == code).map_or(code.as_str(), |(_, why)| why);
+            word("", if why.is_empty() { "(not used)".into() } else { format!("({why})") });
         }
         out += &line;
         out += "\n";
@@ -273,7 +324,7 @@ mod tests {
                   "next_hops": [{ "via": "192.0.2.1", "interface": "eth0", "state": "reachable", "weight": 1 }] },
                 { "prefix": "0.0.0.0/0", "kind": "unicast", "metric": 0, "protocol": "static", "mtu": 0, "installed": true,
                   "next_hops": [{ "via": "192.0.2.1", "interface": "eth0", "weight": 2 }, { "via": "198.51.100.1", "port": "b", "weight": 1 }] },
-                { "prefix": "203.0.113.0/24", "kind": "blackhole", "installed": false, "reason": "table 100" },
+                { "prefix": "203.0.113.0/24", "kind": "blackhole", "installed": false, "reason": "other-table", "table": 100, "protocol": 186 },
             ]),
         );
         let expected = "\
@@ -281,7 +332,7 @@ mod tests {
 0.0.0.0/0 proto static
     via 192.0.2.1 dev eth0 weight 2
     via 198.51.100.1 dev b weight 1
-203.0.113.0/24 blackhole (not used: table 100)
+203.0.113.0/24 blackhole proto bgp table 100 (not used: its table is not followed)
 ";
         assert_eq!(text, expected);
     }
@@ -290,15 +341,16 @@ mod tests {
     fn ports_and_pools() {
         let text = shown(
             Topic::Ports,
-            json!([{ "name": "wan", "interface": "eth0", "state": "down", "reason": "link down", "mode": "copy", "mtu": 1500,
-                     "queues": [{ "queue": 0, "worker": 1 }],
+            json!([{ "name": "wan", "interface": "eth0", "state": "down", "reason": "link down", "mode": "native", "mtu": 1500,
+                     "queues": [{ "queue": "0", "worker": 1, "mode": "copy", "mode_note": "no zero-copy in veth" }],
                      "counters": { "rx_packets": 12, "tx_packets": 7, "rx_no_buffer": 1, "rx_ring_full": 2 } }]),
         );
         assert_eq!(
             text,
-            "port  interface  state  mode   mtu  queues  rx  tx  lost\n\
-             wan   eth0       down   copy  1500  0>w1    12   7     3\n\
-             wan: link down\n"
+            "port  interface  state  mode           mtu  queues  rx  tx  lost\n\
+             wan   eth0       down   native, copy  1500  0>w1    12   7     3\n\
+             wan: link down\n\
+             wan: no zero-copy in veth\n"
         );
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
         let text = shown(
