@@ -2,7 +2,7 @@
 
 use bywash_route::model::{NextHop, Route, RouteKind};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -70,9 +70,7 @@ impl Sets {
             set.refs += 1;
             return self.last;
         }
-        let mut h = self.hasher.build_hasher();
-        (route.kind, route.mtu, route.source, &route.next_hops[..]).hash(&mut h);
-        let hash = h.finish();
+        let hash = self.hasher.hash_one((route.kind, route.mtu, route.source, &route.next_hops));
         let same = self.by_hash.entry(hash).or_default();
         let known = same.iter().copied().find(|id| self.sets[*id as usize].as_ref().is_some_and(|s| s.says(route)));
         self.last = match known {

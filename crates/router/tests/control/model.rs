@@ -1,7 +1,7 @@
 //! The naive twin: keeps what was reported and works every answer out from the whole of it.
 
 use crate::world::{Got, mask, share};
-use bywash_route::model::{Address, Change, Link, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ pub struct Model {
     pub links: BTreeMap<u32, Link>,
     pub addresses: BTreeMap<u32, Vec<Address>>,
     pub routes: Vec<Route>,
-    pub neighbours: BTreeMap<(u32, IpAddr), (NeighbourState, Option<[u8; 6]>)>,
+    pub neighbours: BTreeMap<(u32, IpAddr), (NeighbourState, Option<Mac>)>,
     /// Name and index of each port.
     pub ports: Vec<(String, u32)>,
 }

@@ -57,9 +57,11 @@ fn ids_never_change_under_a_reader() {
                     for _ in 0..64 {
                         let n = (random(&mut rng) % u64::from(PREFIXES)) as u8;
                         let id = t.fib4.lookup(u32::from_be_bytes([20, n, 0, 1]));
-                        // Long enough for the writer to do something in between.
+                        // Now and then long enough for the writer to do something in between. An id is good for
+                        // the whole turn, under tables published since it was looked up too.
                         if random(&mut rng).is_multiple_of(16) {
                             std::thread::yield_now();
+                            belongs(tables.load(&reader), id, n % CLASSES);
                         }
                         belongs(t, id, n % CLASSES);
                     }
