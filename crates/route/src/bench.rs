@@ -116,7 +116,7 @@ fn run<A: Addr + Random>(
         Traffic::Routes => synth::under(&routes, ADDRESSES, 2),
     };
     let mut out = [0; BATCH];
-    let mut keys_now = vec![A::ZERO; SLICE];
+    let mut keys_now = [A::ZERO; SLICE];
     let mut hits = 0usize;
     let mut slices = Vec::with_capacity((PASSES + 1) * addresses.len() / SLICE);
     for pass in 0..=PASSES {

@@ -67,7 +67,7 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
     let mut tail = [A::ZERO; LANES];
     let mut keys = [_mm512_setzero_si512(); VECTORS];
     let mut refs = [_mm256_setzero_si256(); VECTORS];
-    for v in 0..vectors {
+    for (v, key) in keys.iter_mut().enumerate().take(vectors) {
         let from = v * LANES;
         let at = if from + LANES <= n {
             dst[from..].as_ptr()
@@ -76,7 +76,7 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
             tail.as_ptr()
         };
         // SAFETY: eight keys either in `dst` or in `tail`.
-        keys[v] = unsafe { load(at) };
+        *key = unsafe { load(at) };
     }
 
     let base = fib.region.base();
@@ -117,12 +117,12 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
         depth += STRIDE;
     }
 
-    for v in 0..vectors {
+    for (v, refs) in refs.iter().enumerate().take(vectors) {
         let from = v * LANES;
         let mut lanes = [0u32; LANES];
         // SAFETY: eight u32 of room; AVX is implied by the function's features.
-        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), refs[v]) };
-        let mut open = _mm256_movemask_ps(_mm256_castsi256_ps(refs[v]));
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *refs) };
+        let mut open = _mm256_movemask_ps(_mm256_castsi256_ps(*refs));
         let room = LANES.min(n - from);
         while open != 0 {
             let i = open.trailing_zeros() as usize;

@@ -38,7 +38,7 @@ impl Rng {
 
     /// Uniform below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next_u64()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
     fn id(&mut self) -> NextHopId {
