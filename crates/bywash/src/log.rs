@@ -31,7 +31,7 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     let terminal = std::io::stderr().is_terminal();
     // Failing means that somebody already logs: a test.
     let _ = if !terminal && std::env::var_os("JOURNAL_STREAM").is_some() {
-        builder.event_format(Journal).try_init()
+        builder.with_ansi(false).event_format(Journal).try_init()
     } else {
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).try_init()
@@ -86,4 +86,41 @@ pub fn panic_hook() {
             eprintln!("{}", std::backtrace::Backtrace::force_capture());
         }
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn journal_lines_have_priorities() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .event_format(Journal)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(port = "eth0", "link down");
+            tracing::info_span!("start", n = 2).in_scope(|| tracing::error!("no memory"));
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "<4>link down port=\"eth0\"\n<3>start{n=2}: no memory\n");
+    }
 }
