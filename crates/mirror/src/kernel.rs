@@ -85,6 +85,8 @@ pub struct Kernel {
     by_tos: u64,
     by_source: u64,
     generation: u32,
+    /// Generations of the last two dumps of IPv6 routes.
+    generations6: [u32; 2],
     pending: Pending,
     /// Links and next-hop objects whose bodies are to be resolved anew before anything is reported.
     stirred_links: BTreeSet<u32>,
@@ -132,13 +134,17 @@ impl Kernel {
         if scope.has(Scope::RULES) {
             self.rules.clear();
         }
+        if scope.has(Scope::ROUTES6) {
+            self.generations6 = [self.generations6[1], self.generation];
+        }
         if scope.has(Scope::ROUTES4) && scope.has(Scope::ROUTES6) {
             (self.by_tos, self.by_source) = (0, 0);
         }
     }
 
-    /// Ends the dump of one kind: what it did not show is gone.
-    pub fn finish(&mut self, kind: Scope) {
+    /// Ends the dump of one kind: what it did not show is gone. One that was not `quiet` may have left something out;
+    /// then only what the dump before it did not show either goes.
+    pub fn finish(&mut self, kind: Scope, quiet: bool) {
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
             for index in unseen(&self.links, generation) {
@@ -167,7 +173,10 @@ impl Kernel {
             clear(&mut self.routes4, stale, &mut self.bodies, &mut self.pending);
         }
         if kind.has(Scope::ROUTES6) {
-            let stale = self.routes6.unseen(generation);
+            let mut stale = self.routes6.unseen(generation);
+            if !quiet {
+                stale.retain(|key| self.routes6.seen(key).is_some_and(|seen| seen < self.generations6[0]));
+            }
             clear(&mut self.routes6, stale, &mut self.bodies, &mut self.pending);
         }
     }
@@ -435,8 +444,13 @@ fn take_in<K: Key>(
         Outcome::Sure
     } else if gone {
         routes::remove(&mut list, v6, &body, (bodies, around), &mut released)
+    } else if origin == Origin::Dump {
+        // IPv6 replacements leave entries behind that differ by their attributes only; a dump shows each.
+        if !list.iter().any(|id| bodies.get(*id).body.is(&body)) {
+            list.push(bodies.hold(body, around));
+        }
+        Outcome::Sure
     } else {
-        let flags = if origin == Origin::Dump { crate::uapi::NLM_F_APPEND } else { flags };
         routes::insert(&mut list, v6, body, flags, (bodies, around), &mut released)
     };
     routes.write(short, &list, generation);

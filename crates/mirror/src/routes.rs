@@ -92,6 +92,11 @@ impl<K: Key> Routes<K> {
         Some(slot.generation)
     }
 
+    /// The generation in which a key was last seen.
+    pub fn seen(&self, key: &K) -> Option<u32> {
+        self.slots.get(key).map(|slot| slot.generation)
+    }
+
     /// Makes `list` the bodies of a key.
     pub fn write(&mut self, key: K, list: &[BodyId], generation: u32) {
         match list {
@@ -253,10 +258,11 @@ pub fn remove(
         released.push(std::mem::replace(&mut list[at], new));
         return if agree { Outcome::Sure } else { Outcome::Unsure };
     }
-    let found = list.iter().position(|id| {
-        let known = &bodies.get(*id).body;
-        if v6 { known.leads_where(body) } else { known.is(body) }
-    });
+    let exact = list.iter().position(|id| bodies.get(*id).body.is(body));
+    let found = match exact {
+        None if v6 => list.iter().position(|id| bodies.get(*id).body.leads_where(body)),
+        exact => exact,
+    };
     match found {
         Some(at) => {
             released.push(list.remove(at));
