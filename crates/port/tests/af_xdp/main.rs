@@ -1,5 +1,6 @@
 //! AF_XDP ports on veth, in namespaces of their own.
 
+mod beside;
 mod lifecycle;
 mod rig;
 mod traffic;
