@@ -38,7 +38,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     if let Some(queues) = queues
         && let Err(problem) = config.lay_out(&queues, cpus)
     {
-        problems.push(problem);
+        problems.push(*problem);
     }
 }
 

@@ -32,10 +32,10 @@ impl Config {
     ///
     /// Every worker gets a queue of every port: without one it could not send there.
     pub fn plan(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, ConfigErrors> {
-        self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![problem]))
+        self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![*problem]))
     }
 
-    pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Problem> {
+    pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Box<Problem>> {
         let fewest = queues.iter().map(Vec::len).min().unwrap_or(0);
         let named = self.workers.cpus.set();
         let count = match self.workers.count.set() {
@@ -57,12 +57,12 @@ impl Config {
                 let Some(worker) = workers.get_mut(index) else {
                     let what = format!("port {} wants worker {index}, and there are {count}", port.name);
                     let expected = format!("expected 0 to {}", count - 1);
-                    return Err(Problem::at(format!("port.{at}.worker"), what, expected));
+                    return Err(Problem::at(format!("port.{at}.worker"), what, expected).into());
                 };
                 worker.queues.push((at, queue));
             }
             if let Some(index) = workers.iter().position(|worker| worker.queues.iter().all(|(port, _)| *port != at)) {
-                return Err(self.without_queue(at, index, queues.len()));
+                return Err(self.without_queue(at, index, queues.len()).into());
             }
         }
         for (index, worker) in workers.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ impl Config {
         Problem::at(path, what, format!("the port has {queues} queue(s)")).help(help)
     }
 
-    fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Problem> {
+    fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {
         let held = |&(port, _): &(usize, usize)| {
             self.ports[port].af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
         };
@@ -105,7 +105,7 @@ impl Config {
                 let what = format!("{frames} buffers are too few for worker {index}");
                 let (rings, cache) = (needed - self.pool.cache_frames(), self.pool.cache_frames());
                 let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
-                Err(Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help))
+                Err(Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help).into())
             }
         }
     }
