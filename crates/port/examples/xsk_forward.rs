@@ -1,11 +1,11 @@
 //! The least that forwards: every frame from one interface goes out of the other, untouched or with its MAC addresses
 //! swapped. It measures what AF_XDP itself costs.
 //!
-//!     xsk_forward IF IF [--swap] [--seconds N] [--generic]
+//!     xsk_forward IF IF [--swap] [--seconds N] [--rings N] [--generic]
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::Port;
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let swapping = flag("--swap");
     let [a, b, ..] = &arguments[..] else { return Err("usage: xsk_forward IF IF [options]".into()) };
 
+    let rings = value("--rings", 2048) as u32;
+    let rings = RingSizes { fill: rings, rx: rings, tx: rings, completion: rings };
+    let config = SocketConfig { rings, ..SocketConfig::default() };
     let arena = Arena::new(ArenaConfig { cells: 16384, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::ring("main", 16384)])?;
     let umem = Umem::new(pools.arena());
@@ -28,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut open = |name: &str| -> Result<(Program, AfXdpPort), Box<dyn Error>> {
         let link = LinkInfo::query(name)?;
         let mut program = Program::attach(&link, how)?;
-        let mut port = AfXdpPort::open(&umem, &link, 0, &SocketConfig::default())?;
+        let mut port = AfXdpPort::open(&umem, &link, 0, &config)?;
         port.housekeep(&mut bufs);
         program.set_socket(0, port.fd().ok_or("no socket")?)?;
         let max_frame = port.max_frame() as u32;
