@@ -79,7 +79,7 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
         Ok(stream) => {
             let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero());
             let pid = pid.map_or_else(|_| String::new(), |pid| format!(", pid {pid}"));
-            bail!("bywash already runs{pid}, at {name}: stop it, or give this one another --socket")
+            bail!("already runs{pid}, at {name}: stop it, or give this one another --socket")
         }
         Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
         Err(why) => Err(why).with_context(|| format!("cannot tell whether somebody listens at {name}")),
