@@ -10,6 +10,9 @@ const LINK_HEADER: usize = 18;
 /// `sun_path` has 108 bytes (unix(7)); the socket is made under a name a little longer and then renamed.
 const SOCKET_NAME: usize = 90;
 
+/// Bytes a cell can have.
+const CELLS: [usize; 2] = [2048, 4096];
+
 /// Adds what is wrong with `config`, and with it on `host` when there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
     if config.ports.is_empty() {
@@ -102,7 +105,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
 
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     let pool = &config.pool;
-    if ![2048, 4096].contains(&pool.cell) {
+    if !CELLS.contains(&pool.cell) {
         let what = format!("a cell cannot have {} bytes", pool.cell);
         problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096: the chunk sizes AF_XDP takes"));
     }
@@ -199,7 +202,9 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             );
             continue;
         };
-        let room = config.pool.cell.saturating_sub(bywash_frame::DATA_OFFSET);
+        // Of an impossible cell, nothing more can be said.
+        let cell = Some(config.pool.cell).filter(|cell| CELLS.contains(cell));
+        let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
             let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.pool.cell);
             let help = match config.pool.cell {

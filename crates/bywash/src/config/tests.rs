@@ -294,3 +294,10 @@ proptest! {
         }
     }
 }
+
+/// Found by `any_value`: a cell smaller than what surrounds a packet.
+#[test]
+fn a_tiny_cell_is_one_error() {
+    let (wrong, place) = problem("[[port]]\ninterface = \"jumbo0\"\n[pool]\ncell = 1\n");
+    assert_eq!((wrong.path.as_str(), place.as_str()), ("pool.cell", "1"));
+}
