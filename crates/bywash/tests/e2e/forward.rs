@@ -1,0 +1,153 @@
+//! Packets through the router: forwarded as they should be, or refused with the right word from the right address.
+
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Ping, PingReport, Topology, require, require_lab};
+use std::net::IpAddr;
+use std::time::Duration;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// One ping from host a, 1 request unless `ping` says otherwise.
+fn from_a(lab: &Topology, ping: Ping) -> PingReport {
+    ping.run(&lab.a().ns).unwrap()
+}
+
+/// The line in which ping tells of an ICMP error: `From <address> icmp_seq=1 <what>`.
+fn error_line(report: &PingReport) -> String {
+    let line = report.text.lines().find(|line| line.starts_with("From "));
+    line.map(|line| line.replace(" icmp_seq=1", "")).unwrap_or_else(|| format!("no error in: {}", report.text))
+}
+
+#[test]
+fn hosts_reach_each_other_and_the_router() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (a, b) = (lab.a(), lab.b());
+    for (from, to) in [(a, b), (b, a)] {
+        for far in [IpAddr::from(to.v4), to.v6.into()] {
+            // Nobody's neighbour is known yet: not even the first packet may be lost.
+            let report = Ping::to(far).count(5).run(&from.ns).unwrap();
+            assert_eq!((report.received, report.errors), (5, 0), "{}", report.text);
+            assert!(report.text.contains("ttl=63"), "not by one hop: {}", report.text);
+        }
+        for near in [IpAddr::from(from.router_v4), from.router_v6.into(), to.router_v4.into(), to.router_v6.into()] {
+            let report = Ping::to(near).count(3).run(&from.ns).unwrap();
+            assert_eq!((report.received, report.errors), (3, 0), "{}", report.text);
+            assert!(report.text.contains("ttl=64"), "{}", report.text);
+        }
+    }
+    // 4 runs of 5, there and back; what was for the router itself never got here.
+    assert_eq!(bywash.counter("r0", "rx_packets"), 20);
+    assert_eq!(bywash.counter("r1", "rx_packets"), 20);
+    assert_eq!(bywash.counter("r0", "tx_packets"), 20);
+    assert_eq!(bywash.verdicts("r0", "pass_local") + bywash.verdicts("r1", "pass_local"), 24);
+    assert!(bywash.all_drops().is_empty(), "{:?}", bywash.all_drops());
+    assert_eq!(bywash.port("r0")["state"], "up");
+    bywash.stop();
+}
+
+#[test]
+fn a_hop_limit_that_runs_out_is_answered_by_the_router() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (a, b) = (lab.a(), lab.b());
+    let report = from_a(&lab, Ping::to(b.v4).count(1).ttl(1));
+    assert_eq!(error_line(&report), format!("From {} Time to live exceeded", a.router_v4));
+    let report = from_a(&lab, Ping::to(b.v6).count(1).ttl(1));
+    assert_eq!(error_line(&report), format!("From {} Time exceeded: Hop limit", a.router_v6));
+    // The last hop may use the last unit.
+    assert_eq!(from_a(&lab, Ping::to(b.v4).count(1).ttl(2)).received, 1);
+    assert_eq!(from_a(&lab, Ping::to(b.v6).count(1).ttl(2)).received, 1);
+    assert_eq!(bywash.drops("r0", "ttl-exceeded"), 2);
+    assert_eq!(bywash.events("r0", "icmp-sent"), 2);
+    bywash.stop();
+}
+
+#[test]
+fn routes_that_lead_nowhere_say_so() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (v4, v6) = (lab.a().router_v4, lab.a().router_v6);
+    let mut lines = String::new();
+    for (net, kind) in ["blackhole", "unreachable", "prohibit"].iter().enumerate() {
+        lines += &format!("route add {kind} 10.5{net}.0.0/24\nroute add {kind} fd5{net}::/64\n");
+    }
+    lab.r().ip_batch(&lines).unwrap();
+    bywash.wait("the routes to be followed", |bywash| {
+        bywash.show(&["routes", "fd52::/64"]).as_array().unwrap().iter().any(|route| route["kind"] == "prohibit")
+    });
+    for (to, answer) in [
+        ("10.51.0.1", format!("From {v4} Destination Host Unreachable")),
+        ("10.52.0.1", format!("From {v4} Packet filtered")),
+        ("10.53.0.1", format!("From {v4} Destination Net Unreachable")),
+        ("fd51::1", format!("From {v6} Destination unreachable: No route")),
+        ("fd52::1", format!("From {v6} Destination unreachable: Administratively prohibited")),
+        ("fd53::1", format!("From {v6} Destination unreachable: No route")),
+    ] {
+        assert_eq!(error_line(&from_a(&lab, Ping::to(ip(to)).count(1))), answer, "{to}");
+    }
+    for silent in ["10.50.0.1", "fd50::1"] {
+        let report = from_a(&lab, Ping::to(ip(silent)).count(1).wait(Duration::from_millis(300)));
+        assert_eq!((report.received, report.errors), (0, 0), "{}", report.text);
+    }
+    for (reason, packets) in [("blackhole", 2), ("unreachable", 2), ("prohibited", 2), ("no-route", 2)] {
+        assert_eq!(bywash.drops("r0", reason), packets, "{reason}");
+    }
+    bywash.stop();
+}
+
+#[test]
+fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (a, b) = (lab.a(), lab.b());
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    // While it runs: the MTU is followed.
+    b.ns.ip(&["link", "set", &b.interface, "mtu", "1300"]).unwrap();
+    lab.r().ip(&["link", "set", &b.router_interface, "mtu", "1300"]).unwrap();
+    bywash.wait("the MTU to be followed", |bywash| bywash.port("r1")["mtu"] == 1300);
+
+    // 1,300 bytes of IPv4 packet fit, 1,301 do not.
+    assert_eq!(from_a(&lab, Ping::to(b.v4).count(1).size(1272).dont_fragment()).received, 1);
+    let report = from_a(&lab, Ping::to(b.v4).count(1).size(1273).dont_fragment());
+    assert_eq!(error_line(&report), format!("From {} Frag needed and DF set (mtu = 1300)", a.router_v4));
+    assert_eq!(from_a(&lab, Ping::to(b.v6).count(1).size(1252).dont_fragment()).received, 1);
+    let report = from_a(&lab, Ping::to(b.v6).count(1).size(1253).dont_fragment());
+    assert_eq!(error_line(&report), format!("From {} Packet too big: mtu=1300", a.router_v6));
+    assert_eq!(bywash.drops("r0", "too-big"), 2);
+
+    // Without DF (-M dont) the router cuts it, and the host at the end puts it together. a learnt the path MTU.
+    a.ns.ip(&["route", "flush", "cache"]).unwrap();
+    for size in ["1273", "1472", "4000"] {
+        let to = b.v4.to_string();
+        let out = a.ns.run_with_timeout(&["ping", "-n", "-c1", "-M", "dont", "-s", size, &to], PATIENCE).unwrap();
+        assert!(out.stdout.contains(" 0% packet loss"), "{}", out.stdout);
+    }
+    assert!(bywash.events("r0", "fragmented") >= 3);
+    // And the end hosts' TCP finds its way through.
+    let report = bywash_lab::Transfer::new(300_000).run(&a.ns, &b.ns, b.v4).unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    bywash.stop();
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_reported() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (v4, v6) = (lab.a().router_v4, lab.a().router_v6);
+    std::thread::scope(|scope| {
+        let patient = |to| from_a(&lab, Ping::to(ip(to)).count(1).wait(Duration::from_secs(6)));
+        let six = scope.spawn(move || error_line(&patient("fd00:2::77")));
+        let four = scope.spawn(move || error_line(&patient("10.0.2.77")));
+        assert_eq!(four.join().unwrap(), format!("From {v4} Destination Host Unreachable"));
+        assert_eq!(six.join().unwrap(), format!("From {v6} Destination unreachable: Address unreachable"));
+    });
+    assert_eq!(bywash.drops("r0", "neighbour-failed"), 2);
+    bywash.stop();
+}

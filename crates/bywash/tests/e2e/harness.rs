@@ -1,0 +1,139 @@
+//! The program under test, raw frames to and from a host, and what tests ask of both.
+
+use bywash_lab::{Namespace, Process, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// For what takes milliseconds on an idle machine and is waited for on a busy one.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The program, from this build unless told otherwise.
+pub fn program() -> String {
+    std::env::var("BYWASH_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_bywash").to_owned())
+}
+
+/// Tests that measure run one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `bywash run`, forwarding. Ends with its guard.
+pub struct Bywash<'a> {
+    pub process: Process,
+    namespace: &'a Namespace,
+    directory: TempDir,
+}
+
+impl<'a> Bywash<'a> {
+    /// Runs it with default settings on `interfaces`, and waits until it forwards.
+    pub fn run(namespace: &'a Namespace, interfaces: &[&str]) -> Self {
+        let mut bywash = Self::spawn(namespace, interfaces);
+        bywash.process.wait_for_output("forwarding;", PATIENCE).unwrap();
+        bywash
+    }
+
+    /// Starts it with arguments of the caller's own.
+    pub fn spawn(namespace: &'a Namespace, arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let program = program();
+        let mut argv = vec![program.as_str(), "run", "--socket", socket.to_str().unwrap()];
+        argv.extend(arguments);
+        Self { process: namespace.spawn(&argv).unwrap(), namespace, directory }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+
+    /// `bywash show WHAT --json`.
+    pub fn show(&self, what: &[&str]) -> Value {
+        let (program, socket) = (program(), self.socket());
+        let mut argv = vec![program.as_str(), "show", "--json", "--socket", socket.to_str().unwrap()];
+        argv.extend(what);
+        let output = self.namespace.run(&argv).unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log()));
+        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
+    }
+
+    /// Packets that came in by `port` and were dropped for `reason`.
+    pub fn drops(&self, port: &str, reason: &str) -> u64 {
+        count(&self.show(&["drops"])["drops"], &[("port", port), ("reason", reason)], "packets")
+    }
+
+    /// Drops by reason, over all ports, those that are not 0.
+    pub fn all_drops(&self) -> Vec<(String, u64)> {
+        let shown = self.show(&["drops"]);
+        let row = |row: &Value| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap());
+        shown["drops"].as_array().unwrap().iter().map(row).collect()
+    }
+
+    /// Times `event` happened to packets that came in by `port`.
+    pub fn events(&self, port: &str, event: &str) -> u64 {
+        count(&self.show(&["drops"])["events"], &[("port", port), ("event", event)], "count")
+    }
+
+    /// Frames the XDP program of `port` judged so.
+    pub fn verdicts(&self, port: &str, verdict: &str) -> u64 {
+        count(&self.show(&["drops"])["xdp"], &[("port", port), ("verdict", verdict)], "packets")
+    }
+
+    /// The row of `show ports` for a port.
+    pub fn port(&self, name: &str) -> Value {
+        let ports = self.show(&["ports"]);
+        let found = ports.as_array().unwrap().iter().find(|port| port["name"] == name);
+        found.unwrap_or_else(|| panic!("no port {name} in {ports}")).clone()
+    }
+
+    /// A counter of a port: `rx_packets`, `tx_packets`, ...
+    pub fn counter(&self, port: &str, name: &str) -> u64 {
+        let port = self.port(port);
+        port["counters"][name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {port}"))
+    }
+
+    /// Waits until `condition` holds of what it shows.
+    pub fn wait(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        wait_until(what, PATIENCE, || condition(self)).unwrap_or_else(|error| panic!("{error}; log: {}", self.log()));
+    }
+
+    /// SIGTERM, and what must hold afterwards: it ends in peace, with every buffer where it belongs and no program
+    /// attached. Returns its log.
+    pub fn stop(mut self) -> String {
+        let status = self.signalled(Signal::TERM);
+        let log = self.log();
+        assert!(status.success(), "{status}: {log}");
+        assert!(log.contains("cells are back in their pools"), "no clean audit: {log}");
+        assert!(!log.contains("ERROR"), "{log}");
+        assert_detached(self.namespace);
+        assert!(!self.socket().exists(), "the socket is left behind");
+        log
+    }
+
+    pub fn signalled(&mut self, signal: Signal) -> ExitStatus {
+        self.process.signal(signal).unwrap();
+        self.process.wait(PATIENCE).unwrap()
+    }
+}
+
+/// The sum of `field` over the rows in which all `keys` are as given.
+fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
+    let rows = rows.as_array().unwrap_or_else(|| panic!("not a list: {rows}"));
+    let matching = rows.iter().filter(|row| keys.iter().all(|(key, value)| row[*key] == *value));
+    matching.map(|row| row[field].as_u64().unwrap()).sum()
+}
+
+/// No XDP program is on any interface of the namespace.
+pub fn assert_detached(namespace: &Namespace) {
+    let links = namespace.ip(&["-d", "link", "show"]).unwrap().stdout;
+    assert!(!links.contains("xdp"), "still attached: {links}");
+}
