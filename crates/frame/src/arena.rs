@@ -301,11 +301,12 @@ impl Arena {
     #[inline]
     pub fn prefetch_write(&self, frame: &Frame) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch writes nothing and cannot fault.
+        // SAFETY: a prefetch changes no memory and cannot fault; 64-bit processors without PREFETCHW take it for a
+        // no-op. (The intrinsic becomes a prefetch for reading on the baseline we build for.)
         unsafe {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             let at = self.cell_addr(self.cell_of(frame.addr())) as usize + DATA_OFFSET;
-            _mm_prefetch::<_MM_HINT_ET0>(self.map.base.wrapping_add(at).cast());
+            let line = self.map.base.wrapping_add(at);
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
     }
 
