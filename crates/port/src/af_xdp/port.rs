@@ -36,6 +36,8 @@ pub struct AfXdpPort {
     state: PortState,
     counters: Arc<PortCounters>,
     details: Vec<(&'static str, String)>,
+    /// Descriptors refused by us, beside those the kernel counts.
+    stray: u64,
     turns: u32,
     /// Milliseconds of the coarse clock at the last look.
     looked: u64,
@@ -77,6 +79,7 @@ impl AfXdpPort {
             state: PortState::Up,
             counters: Arc::default(),
             details,
+            stray: 0,
             turns: 0,
             looked: 0,
         })
@@ -118,7 +121,7 @@ impl AfXdpPort {
             });
             // SAFETY: custody says that each was given to the kernel, and `take` lets it come back once.
             unsafe { bufs.free_raw(frames) };
-            self.counters.invalid.add(wrong);
+            self.stray += wrong;
             self.sending = self.sending.saturating_sub(n);
             socket.completion.release(n);
         }
@@ -210,6 +213,30 @@ impl AfXdpPort {
         self.unkicked = 0;
     }
 
+    /// Frees the frames no device takes, empty or longer than its MTU and a VLAN tag; returns how many. An empty one
+    /// would not even come back: the kernel skips it without completing it.
+    #[cold]
+    fn refuse(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let (mut good, mut refused) = (Batch::new(), 0);
+        for frame in frames.drain() {
+            if self.sendable(&frame) {
+                let pushed = good.push(frame);
+                debug_assert!(pushed.is_ok());
+            } else {
+                bufs.free_one(frame);
+                refused += 1;
+            }
+        }
+        *frames = good;
+        self.stray += refused as u64;
+        refused
+    }
+
+    #[inline]
+    fn sendable(&self, frame: &Frame) -> bool {
+        frame.len().wrapping_sub(1) < self.max_frame + 4
+    }
+
     /// Reads the kernel's statistics, and asks whether the socket still works.
     #[cold]
     fn look(&mut self, bufs: &mut Buffers) {
@@ -218,6 +245,7 @@ impl AfXdpPort {
             let c = &self.counters;
             c.rx_no_buffer.set(s.rx_dropped + s.rx_fill_ring_empty_descs.unwrap_or(0));
             c.rx_ring_full.set(s.rx_ring_full.unwrap_or(0));
+            c.invalid.set(s.rx_invalid_descs + s.tx_invalid_descs + self.stray);
         }
         match socket.kick_tx() {
             Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV | Errno::BADF)) => self.lost(bufs, errno),
@@ -260,9 +288,7 @@ impl Port for AfXdpPort {
         let taken = u64::from(n) - wrong;
         self.counters.rx_packets.add(taken);
         self.counters.rx_bytes.add(bytes);
-        if wrong > 0 {
-            self.counters.invalid.add(wrong);
-        }
+        self.stray += wrong;
         self.refill(bufs);
         taken as usize
     }
@@ -272,16 +298,18 @@ impl Port for AfXdpPort {
         if self.state != PortState::Up || frames.is_empty() {
             return 0;
         }
+        let all_good = frames.as_slice().iter().all(|f| self.sendable(f));
+        let refused = if all_good { 0 } else { self.refuse(bufs, frames) };
         let want = frames.len() as u32;
-        let Some(socket) = &mut self.socket else { return 0 };
+        let Some(socket) = &mut self.socket else { return refused };
         let mut n = socket.tx.free(want);
         if n < want {
             self.kick(bufs);
             self.reap(bufs);
-            let Some(socket) = &mut self.socket else { return 0 };
+            let Some(socket) = &mut self.socket else { return refused };
             n = socket.tx.free(want);
         }
-        let Some(socket) = &mut self.socket else { return 0 };
+        let Some(socket) = &mut self.socket else { return refused };
         let mut bytes = 0;
         let (custody, arena) = (&mut self.custody, self.umem.arena());
         frames.take_front(n as usize, |i, raw| {
@@ -297,7 +325,7 @@ impl Port for AfXdpPort {
         if n < want {
             self.counters.tx_full.add(1);
         }
-        n as usize
+        n as usize + refused
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {

@@ -138,6 +138,33 @@ fn a_link_that_goes_down_comes_back() {
 }
 
 #[test]
+fn frames_no_device_takes_are_refused_and_freed() {
+    require!(require_lab());
+    let net = Net::new();
+    let pools = pools(4096);
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            let mut batch = Batch::new();
+            for len in [60, 0, 1518, 1519, 100] {
+                let mut frame = bufs.alloc_one().unwrap();
+                assert!(bufs.arena().write(&mut frame, &vec![0xff; len]));
+                batch.push(frame).unwrap();
+            }
+            assert_eq!(a.port.tx_burst(&mut bufs, &mut batch), 5);
+            assert!(batch.is_empty());
+            (0..32).for_each(|_| a.port.housekeep(&mut bufs));
+            let counters = a.port.counters();
+            assert_eq!((counters.tx_packets.get(), counters.invalid.get()), (3, 2), "{counters:?}");
+            a.port.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
 fn what_cannot_be_opened_says_why() {
     require!(require_lab());
     let net = Net::new();
