@@ -1,8 +1,196 @@
-//! `bywash demo`.
+//! `bywash demo`: host - router - host in network namespaces of this machine, forwarded by the kernel and by bywash in
+//! turn, with every step said. Nothing outside these namespaces is touched, and they are gone at the end.
 
+use crate::bench::veth::{Bywash, Lab, Rate};
 use crate::cli::DemoArgs;
+use anyhow::{Context as _, bail, ensure};
+use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
+use bywash_sync::clock;
+use std::net::IpAddr;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PICTURE: &str = "\
+      namespace a             namespace r             namespace b
+     10.0.1.2  a0 --------- r0  router  r1 --------- b0  10.0.2.2
+     fd00:1::2                                           fd00:2::2";
+
+/// Time between the pings under which bywash is killed.
+const PING_EVERY: Duration = Duration::from_millis(5);
+const PINGS: u32 = 400;
+/// iperf3 knows whole seconds.
+const TCP_SECONDS: u32 = 1;
 
 /// Builds host - router - host, tries it out, and removes it.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    anyhow::bail!("no demo of {} s: this build has no router", args.seconds)
+    for probe in [require_lab(), has_tool("ping"), has_tool("iperf3"), has_tool("ethtool")] {
+        probe.map_err(|why| anyhow::anyhow!("cannot build the lab: {why}; run `sudo make demo`, which installs what it needs"))?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let demo = Demo { stop, step: 0, time: Duration::from_secs(args.seconds), started: Instant::now() };
+    let stop = demo.stop.clone();
+    let result = demo.play();
+    if stop.load(Ordering::Acquire) {
+        // What failed, failed because Ctrl-C reached the children too.
+        println!("\nInterrupted: the namespaces are removed.");
+        return Ok(());
+    }
+    result
+}
+
+struct Demo {
+    stop: Arc<AtomicBool>,
+    step: u32,
+    time: Duration,
+    started: Instant,
+}
+
+impl Demo {
+    fn play(mut self) -> anyhow::Result<()> {
+        self.step("Three network namespaces of this machine, joined by veth pairs")?;
+        println!("{PICTURE}");
+        let lab = Lab::new(64)?;
+
+        self.step("The kernel forwards between a and b")?;
+        ping(&lab)?;
+        let kernel_tcp = tcp(&lab)?;
+        for (name, bits) in &kernel_tcp {
+            println!("     TCP {name}: {:5.1} Gbit/s", bits / 1e9);
+        }
+
+        self.step("`bywash run r0 r1` takes over, with the kernel's own routes and neighbours")?;
+        let bywash = lab.bywash()?;
+        for line in bywash.process.output().lines() {
+            println!("     | {line}");
+        }
+        ping(&lab)?;
+        self.check()?;
+        for ((name, bits), (_, kernel)) in tcp(&lab)?.iter().zip(&kernel_tcp) {
+            println!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
+        }
+        bywash.stop()?;
+
+        self.step("64-byte frames from the kernel's generator, as many as it makes; counted where they arrive")?;
+        let kernel = lab.kernel(self.time)?;
+        println!("     kernel  {:.2} Mpps of {:.2} offered", kernel.mpps, kernel.offered_mpps);
+        self.check()?;
+        let bywash = lab.bywash()?;
+        let ours = lab.measure(self.time)?;
+        println!("     bywash  {:.2} Mpps of {:.2} offered", ours.mpps, ours.offered_mpps);
+        limits(&bywash, kernel, ours)?;
+
+        self.step("What the running instance says of itself")?;
+        show(&bywash, "ports")?;
+        show(&bywash, "drops")?;
+
+        self.step("kill -9 under ping: the kernel takes over")?;
+        self.kill(&lab, bywash)?;
+
+        drop(lab);
+        println!("\nDone in {:.0} s; the namespaces are removed.", self.started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.stop.load(Ordering::Acquire), "interrupted");
+        Ok(())
+    }
+
+    fn step(&mut self, what: &str) -> anyhow::Result<()> {
+        self.check()?;
+        self.step += 1;
+        println!("\n{}. {what}", self.step);
+        Ok(())
+    }
+
+    fn kill(&self, lab: &Lab, mut bywash: Bywash) -> anyhow::Result<()> {
+        let topology = lab.topology();
+        let (a, b) = (topology.a(), topology.b());
+        let (report, status) = std::thread::scope(|scope| {
+            let pings = scope.spawn(|| Ping::to(b.v4).count(PINGS).interval(PING_EVERY).run(&a.ns));
+            std::thread::sleep(PING_EVERY * PINGS / 2);
+            let status = bywash.process.kill();
+            (pings.join(), status)
+        });
+        let report = report.map_err(|_| anyhow::anyhow!("the ping thread panicked"))??;
+        let status: ExitStatus = status?;
+        let lost = report.sent - report.received;
+        let gap = PING_EVERY * lost;
+        println!("     bywash ended with {status}; {lost} of {} pings lost, {} ms apart", report.sent, PING_EVERY.as_millis());
+        println!("     the kernel forwarded again within {} ms", (gap + PING_EVERY).as_millis());
+        for host in topology.hosts() {
+            println!("     {}: {}", host.router_interface, attached(lab, host)?);
+        }
+        let program = std::env::current_exe()?;
+        let restored = topology.r().run(&[program.as_os_str(), "restore".as_ref()])?;
+        println!("     bywash restore: {}", restored.stdout.trim());
+        ensure!(report.received > 0, "no ping came through at all");
+        Ok(())
+    }
+}
+
+fn ping(lab: &Lab) -> anyhow::Result<()> {
+    let (a, b) = (lab.topology().a(), lab.topology().b());
+    for to in [IpAddr::from(b.v4), IpAddr::from(b.v6)] {
+        let report = Ping::to(to).count(5).run(&a.ns)?;
+        let mean = report.mean.map_or(String::new(), |mean| format!(", {} us", mean.as_micros()));
+        println!("     ping a -> {to}: {} of {} came back{mean}", report.received, report.sent);
+        if report.received == 0 {
+            bail!("{to} does not answer: {}", report.text);
+        }
+    }
+    Ok(())
+}
+
+/// Both ways over IPv4 and IPv6: name, bits per second.
+fn tcp(lab: &Lab) -> anyhow::Result<Vec<(String, f64)>> {
+    let (a, b) = (lab.topology().a(), lab.topology().b());
+    let mut rates = vec![];
+    for (family, to) in [("IPv4", IpAddr::from(b.v4)), ("IPv6", IpAddr::from(b.v6))] {
+        for (way, direction) in [("a -> b", Direction::Forward), ("b -> a", Direction::Reverse)] {
+            let report = Iperf::tcp(TCP_SECONDS).run(&a.ns, &b.ns, to, direction)?;
+            rates.push((format!("{family} {way}"), report.bits_per_second));
+        }
+    }
+    Ok(rates)
+}
+
+/// Says where the time goes.
+fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
+    let stages = bywash.stages()?;
+    let ns = |cycles: f64| cycles * 1e9 / clock::tsc_hz() as f64;
+    let all: f64 = stages.iter().map(|(_, cycles)| ns(*cycles)).sum();
+    let system: f64 = stages.iter().filter(|(name, _)| name == "tx").map(|(_, cycles)| ns(*cycles)).sum();
+    println!("   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it, looked up,", 1e3 / kernel.mpps);
+    println!("   filtered and queued on its own.");
+    println!("   What limits bywash here: of its worker's {all:.0} ns a packet ({:.0} ns apart on arrival), {system:.0} ns are the", 1e3 / ours.mpps);
+    println!("   kernel's copy out to veth, one skb a packet (\"tx\"); a NIC with zero-copy has none of that.");
+    let parts: Vec<String> = stages.iter().map(|(name, cycles)| format!("{name} {:.0} ns", ns(*cycles))).collect();
+    println!("   By stage: {}", parts.join(", "));
+    Ok(())
+}
+
+/// Prints what `bywash show` prints.
+fn show(bywash: &Bywash, what: &str) -> anyhow::Result<()> {
+    let program = std::env::current_exe()?;
+    let argv = [program.as_os_str(), "show".as_ref(), what.as_ref(), "--socket".as_ref(), bywash.socket.as_os_str()];
+    let shown = run_host(&argv)?;
+    println!("     $ bywash show {what}");
+    for line in shown.stdout.lines() {
+        println!("     {line}");
+    }
+    Ok(())
+}
+
+/// What XDP program is on the router's interface to a host.
+fn attached(lab: &Lab, host: &Host) -> anyhow::Result<&'static str> {
+    let shown = lab.topology().r().ip(&["-d", "link", "show", "dev", &host.router_interface])?;
+    let text = shown.stdout;
+    ensure!(!text.is_empty(), "no interface {}", host.router_interface);
+    Ok(if text.contains("prog/xdp") { "an XDP program is still attached" } else { "nothing attached" })
 }

@@ -3,6 +3,7 @@
 mod forward;
 mod lookup;
 mod pair;
+pub mod veth;
 
 use crate::cli::bench::BenchArgs;
 
@@ -12,7 +13,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
-        BenchArgs::Veth(args) => anyhow::bail!("bench veth {args:?}"),
+        BenchArgs::Veth(args) => veth::run(&args),
     }
 }
 

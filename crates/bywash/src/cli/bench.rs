@@ -132,9 +132,15 @@ pub struct VethArgs {
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
+    /// Rounds, each measuring all of them; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
     /// Do not measure the kernel
     #[arg(long)]
     pub ours_only: bool,
+    /// Measure this as well: a command that forwards between r0 and r1, run in the router's network namespace
+    #[arg(long, value_name = "COMMAND")]
+    pub peer: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

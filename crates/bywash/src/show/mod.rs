@@ -9,8 +9,14 @@ use crate::cli::{Show, ShowArgs};
 use crate::error::Usage;
 use serde_json::Value;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tables::Rates;
+
+/// Asks the instance at `socket` for a topic.
+pub fn ask(socket: &Path, topic: Topic) -> anyhow::Result<Value> {
+    client::ask(socket, topic, None)
+}
 
 /// Prints what was asked for, once or again and again.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {

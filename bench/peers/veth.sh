@@ -1,0 +1,82 @@
+#!/bin/bash
+# One worker between two veth interfaces: native Linux, Bywash and dpdk-testpmd (io, over two net_af_xdp ports), in
+# one alternating run.
+#
+# All three are measured by `bywash bench veth` in the same topology (host a - router - host b), with the same source
+# (the kernel's live-frame generator on the first CPU), the forwarder on the second CPU, and the same count: what
+# arrives at b. testpmd in io mode looks nothing up and rewrites nothing; Bywash and Linux route every frame.
+#
+# Rates are the median of the rounds.
+set -euo pipefail
+
+usage() {
+    cat <<USAGE
+usage: bench/peers/veth.sh [options]
+  --bywash PATH     the program to measure                  (target/release/bywash)
+  --rounds N        rounds, each measuring all three        (5)
+  --seconds N       length of one measurement               (3)
+  --size BYTES      frame size on the wire                  (64)
+  --out FILE        the JSON result                         (out/bench/veth.json)
+  --min-ratio X     fail when Bywash has less than X times testpmd's rate
+USAGE
+}
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+bywash="$root/target/release/bywash" rounds=5 seconds=3 size=64 out="$root/out/bench/veth.json" min_ratio=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage && exit 0 ;;
+    --bywash | --rounds | --seconds | --size | --out | --min-ratio) [ $# -ge 2 ] || { usage >&2 && exit 2; } ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    case $1 in
+    --bywash) bywash=$2 ;;
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    --size) size=$2 ;;
+    --out) out=$2 ;;
+    --min-ratio) min_ratio=$2 ;;
+    esac
+    shift 2
+done
+die() { echo "veth.sh: $*" >&2 && exit 1; }
+[ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
+[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
+command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
+[ "$(nproc)" -ge 2 ] || die "two CPUs needed: one for the generator, one for the forwarder"
+
+prefix=bywash-veth-$$
+scratch=$(mktemp)
+trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
+trap 'exit 130' INT TERM
+
+# The same CPUs as `bywash bench veth` takes: the first two allowed.
+mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
+# Its main lcore only sleeps; --stats-period keeps it from reading a command line.
+testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
+testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
+testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
+
+"$bywash" bench veth --json --rounds "$rounds" --seconds "$seconds" --size "$size" --peer "$testpmd" >"$scratch"
+
+mkdir -p "$(dirname "$out")"
+OUT=$out MIN=$min_ratio TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" <<'PYTHON'
+import json, os, platform, re, sys, time
+
+figures = json.load(open(sys.argv[1]))
+model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
+result = {"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"),
+          "peer": os.environ["TESTPMD"] or "dpdk-testpmd", "load": os.getloadavg()[0], **figures}
+json.dump(result, open(os.environ["OUT"], "w"), indent=1)
+print(f"{model}, Linux {result['kernel']}, CPUs {result['cpus']}, {result['size']} B, {len(result['rounds'])} rounds of {result['seconds']} s")
+print(f"{'':10}{'Mpps':>8}   samples")
+for name, median in (("kernel", "kernel_mpps"), ("bywash", "mpps"), ("peer", "peer_mpps")):
+    samples = " ".join(f"{one[name]['mpps']:.3f}" for one in result["rounds"])
+    print(f"{'testpmd' if name == 'peer' else name:10}{result[median]:8.3f}   {samples}")
+print("bywash, cycles per packet: " + ", ".join(f"{name} {cycles:.0f}" for name, cycles in result["stages"]))
+ratio = result["peer_ratio"]
+print(f"bywash to testpmd {ratio:.2f}, to the kernel {result['ratio']:.2f}   ({os.environ['OUT']})")
+if ratio < float(os.environ["MIN"]):
+    sys.exit(f"below the wanted {os.environ['MIN']}")
+PYTHON
