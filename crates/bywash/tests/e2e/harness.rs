@@ -1,6 +1,6 @@
 //! The program under test, raw frames to and from a host, and what tests ask of both.
 
-use bywash_lab::{Namespace, Process, wait_until};
+use bywash_lab::{Namespace, Output, Process, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -106,9 +106,32 @@ impl<'a> Bywash<'a> {
         wait_until(what, PATIENCE, || condition(self)).unwrap_or_else(|error| panic!("{error}; log: {}", self.log()));
     }
 
-    /// SIGTERM, and what must hold afterwards: it ends in peace, with every buffer where it belongs and no program
-    /// attached. Returns its log.
+    /// Waits until every packet is accounted for: received and made here is sent, dropped by name and handed to the
+    /// kernel.
+    pub fn assert_conserved(&self) {
+        let mut last = String::new();
+        let balanced = wait_until("packets to balance", PATIENCE, || {
+            let (ports, shown) = (self.show(&["ports"]), self.show(&["drops"]));
+            let counter = |name: &str| -> u64 {
+                ports.as_array().unwrap().iter().map(|port| port["counters"][name].as_u64().unwrap_or(0)).sum()
+            };
+            let event = |name: &str| count(&shown["events"], &[("event", name)], "count");
+            // These are lost before they are received.
+            let before = ["rx-no-buffer", "rx-ring-full", "invalid-descriptor"];
+            let lost: u64 = before.iter().map(|reason| count(&shown["drops"], &[("reason", reason)], "packets")).sum();
+            let dropped = count(&shown["drops"], &[], "packets") - lost;
+            let come = counter("rx_packets") + event("icmp-sent") + event("fragment-made");
+            let gone = counter("tx_packets") + dropped + event("punted") + event("fragmented");
+            last = format!("{come} came, {gone} went: {shown} {ports}");
+            come == gone
+        });
+        balanced.unwrap_or_else(|error| panic!("{error}: {last}"));
+    }
+
+    /// SIGTERM, and what must hold before and after: no packet is unaccounted for, it ends in peace, every buffer is
+    /// where it belongs, and no program is attached. Returns its log.
     pub fn stop(mut self) -> String {
+        self.assert_conserved();
         let status = self.signalled(Signal::TERM);
         let log = self.log();
         assert!(status.success(), "{status}: {log}");
@@ -136,4 +159,12 @@ fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
 pub fn assert_detached(namespace: &Namespace) {
     let links = namespace.ip(&["-d", "link", "show"]).unwrap().stdout;
     assert!(!links.contains("xdp"), "still attached: {links}");
+}
+
+/// Runs `bywash` to its end in a namespace.
+pub fn bywash(namespace: &Namespace, arguments: &[&str]) -> Output {
+    let program = program();
+    let mut argv = vec![program.as_str()];
+    argv.extend(arguments);
+    namespace.try_run(&argv, PATIENCE).unwrap()
 }

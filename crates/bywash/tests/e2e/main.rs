@@ -3,6 +3,14 @@
 //! Every test builds hosts around a router in network namespaces of its own, runs the program in the router's, and
 //! leaves nothing behind. `BYWASH_UNDER_TEST=/usr/local/bin/bywash` tests an installed program instead of this build.
 
+mod churn;
+mod fail_open;
+mod follow;
+mod footprint;
 mod forward;
+mod garbage;
 mod harness;
+mod input;
+mod interfaces;
+mod raw;
 mod tcp;

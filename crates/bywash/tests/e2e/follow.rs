@@ -1,0 +1,189 @@
+//! The kernel's tables change while packets flow, and the very next packet goes by them.
+
+use crate::garbage::udp;
+use crate::harness::Bywash;
+use crate::raw::send;
+use bywash_lab::{Ping, Topology, has_tool, require, require_lab};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::time::Duration;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Whether one ping from host a is answered.
+fn reaches(lab: &Topology, to: IpAddr) -> bool {
+    Ping::to(to).count(1).wait(Duration::from_millis(800)).run(&lab.a().ns).unwrap().received == 1
+}
+
+/// What `show routes` has for exactly this prefix.
+fn route(bywash: &Bywash<'_>, prefix: &str) -> Option<Value> {
+    let routes = bywash.show(&["routes", prefix]);
+    routes.as_array().unwrap().iter().find(|route| route["prefix"] == prefix).cloned()
+}
+
+fn wait_for_route(bywash: &Bywash<'_>, prefix: &str, wanted: impl Fn(Option<&Value>) -> bool) {
+    bywash.wait(&format!("{prefix} to be followed"), |bywash| wanted(route(bywash, prefix).as_ref()));
+}
+
+fn has_hop(port: &'static str) -> impl Fn(Option<&Value>) -> bool {
+    move |route| route.is_some_and(|route| route["next_hops"][0]["port"] == port)
+}
+
+#[test]
+fn routes_come_move_and_go() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let nets =
+        [("10.9.0.0/24", "10.9.0.1", "10.0.2.2", "10.0.3.2"), ("fd09::/64", "fd09::1", "fd00:2::2", "fd00:3::2")];
+    for (net, target, by_b, by_c) in nets {
+        // Both b and c have the address; each answers for itself, counted on its port.
+        for host in &lab.hosts()[1..] {
+            host.ns.ip(&["address", "add", target, "dev", "lo"]).unwrap();
+        }
+        let target = ip(target);
+        assert!(!reaches(&lab, target), "{net} is there before it was added");
+        lab.r().ip(&["route", "add", net, "via", by_b]).unwrap();
+        wait_for_route(&bywash, net, has_hop("r1"));
+        let sent = || (bywash.counter("r1", "tx_packets"), bywash.counter("r2", "tx_packets"));
+        let (b, c) = sent();
+        assert!(reaches(&lab, target));
+        assert_eq!(sent(), (b + 1, c));
+        lab.r().ip(&["route", "replace", net, "via", by_c]).unwrap();
+        wait_for_route(&bywash, net, has_hop("r2"));
+        assert!(reaches(&lab, target));
+        assert_eq!(sent(), (b + 1, c + 1));
+        // A better metric wins, and gives way when it is gone.
+        let metric = if net.contains(':') { "512" } else { "0" };
+        lab.r().ip(&["route", "replace", "blackhole", net, "metric", metric]).unwrap();
+        lab.r().ip(&["route", "del", net, "via", by_c]).ok();
+        wait_for_route(&bywash, net, |route| route.is_some_and(|route| route["kind"] == "blackhole"));
+        assert!(!reaches(&lab, target));
+        lab.r().ip(&["route", "del", "blackhole", net]).unwrap();
+        wait_for_route(&bywash, net, |route| route.is_none());
+        assert!(!reaches(&lab, target));
+    }
+    bywash.stop();
+}
+
+/// UDP packets of `flows` flows from host a.
+fn flows(lab: &Topology, flows: u16, to: IpAddr, times: u32) -> Vec<(u32, Vec<u8>)> {
+    let a = lab.a();
+    let from = if to.is_ipv4() { IpAddr::from(a.v4) } else { a.v6.into() };
+    (0..flows).map(|flow| (times, udp(a, (from, 10_000 + flow), (to, 9)))).collect()
+}
+
+#[test]
+fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
+    require!(require_lab(), has_tool("python3"));
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let r = lab.r();
+    r.ip_batch(
+        "route add 10.9.0.0/24 nexthop via 10.0.2.2 nexthop via 10.0.3.2\n\
+         route add fd09::/64 nexthop via fd00:2::2 nexthop via fd00:3::2\n\
+         nexthop add id 1 via 10.0.2.2 dev r1\nnexthop add id 2 via 10.0.3.2 dev r2\n\
+         nexthop add id 10 group 1,3/2\nroute add 10.10.0.0/24 nhid 10\n",
+    )
+    .unwrap();
+    for net in ["10.9.0.0/24", "fd09::/64", "10.10.0.0/24"] {
+        wait_for_route(&bywash, net, |route| route.is_some_and(|r| r["next_hops"].as_array().unwrap().len() == 2));
+    }
+    let sent = || [bywash.counter("r1", "tx_packets"), bywash.counter("r2", "tx_packets")];
+    // Sends and says how many left by each of the two paths.
+    let split = |frames: &[(u32, Vec<u8>)]| {
+        let (before, total) = (sent(), frames.iter().map(|(times, _)| u64::from(*times)).sum::<u64>());
+        send(&lab.a().ns, &lab.a().interface, frames);
+        let now = || sent().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<u64>>();
+        bywash.wait("all to be sent", |_| now().iter().sum::<u64>() >= total);
+        now()
+    };
+    for to in ["10.9.0.1", "fd09::1"] {
+        let many = split(&flows(&lab, 400, ip(to), 1));
+        assert!(many.iter().all(|path| (130..=270).contains(path)), "{to}: {many:?}");
+        let one = split(&flows(&lab, 1, ip(to), 100));
+        assert!(one == [100, 0] || one == [0, 100], "{to}: one flow on two paths: {one:?}");
+    }
+    // Weights 1 and 3: an eighth to three eighths by the first.
+    let weighted = split(&flows(&lab, 400, ip("10.10.0.1"), 1));
+    assert!((50..=150).contains(&weighted[0]), "{weighted:?}");
+    // A next hop object changes under its route.
+    r.ip(&["nexthop", "replace", "id", "10", "group", "2"]).unwrap();
+    wait_for_route(&bywash, "10.10.0.0/24", has_hop("r2"));
+    assert_eq!(split(&flows(&lab, 40, ip("10.10.0.1"), 1)), [0, 40]);
+    // A path whose link goes down takes no more flows.
+    lab.b().ns.ip(&["link", "set", "b0", "down"]).unwrap();
+    bywash.wait("the link to go down", |bywash| bywash.port("r1")["state"] == "down");
+    assert_eq!(split(&flows(&lab, 40, ip("10.9.0.1"), 1)), [0, 40]);
+    bywash.stop();
+}
+
+#[test]
+fn neighbours_and_addresses_are_followed() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (a, b) = (lab.a(), lab.b());
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    assert!(reaches(&lab, b.v4.into()) && reaches(&lab, b.v6.into()));
+
+    // The host gets another network card, and says so.
+    b.ns.ip(&["link", "set", &b.interface, "address", "02:00:00:00:02:99"]).unwrap();
+    for address in [b.v4.to_string(), b.v6.to_string()] {
+        let port = b.router_interface.as_str();
+        lab.r().ip(&["neigh", "replace", &address, "lladdr", "02:00:00:00:02:99", "dev", port]).unwrap();
+    }
+    let has_new = |bywash: &Bywash<'_>| bywash.show(&["neighbours"]).to_string().matches("02:00:00:00:02:99").count();
+    bywash.wait("the new MAC address", |bywash| has_new(bywash) >= 2);
+    assert!(reaches(&lab, b.v4.into()) && reaches(&lab, b.v6.into()));
+
+    // The router gets another MAC address on a's side.
+    lab.r().ip(&["link", "set", "r0", "address", "02:00:00:00:01:55"]).unwrap();
+    a.ns.ip(&["neigh", "flush", "all"]).unwrap();
+    bywash.wait("its own new MAC address", |bywash| bywash.port("r0")["mac"] == "02:00:00:00:01:55");
+    assert!(reaches(&lab, b.v4.into()) && reaches(&lab, b.v6.into()));
+
+    // An address becomes the router's own, and ceases to be.
+    for (address, len) in [("10.77.0.1", "/32"), ("fd77::1", "/128")] {
+        let with_len = format!("{address}{len}");
+        assert!(!reaches(&lab, ip(address)));
+        lab.r().ip(&["address", "add", &with_len, "dev", "lo"]).unwrap();
+        bywash.wait(address, |_| reaches(&lab, ip(address)));
+        let before = bywash.verdicts("r0", "pass_local");
+        assert!(reaches(&lab, ip(address)));
+        assert!(bywash.verdicts("r0", "pass_local") > before);
+        lab.r().ip(&["address", "del", &with_len, "dev", "lo"]).unwrap();
+        bywash.wait("the address to go", |bywash| bywash.show(&["routes", address]) == serde_json::json!([]));
+        assert!(!reaches(&lab, ip(address)));
+    }
+    bywash.stop();
+}
+
+#[test]
+fn a_link_goes_down_and_comes_back() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (b, r) = (lab.b(), lab.r());
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    assert!(reaches(&lab, b.v4.into()));
+    // The cable: the kernel keeps the addresses.
+    b.ns.ip(&["link", "set", &b.interface, "down"]).unwrap();
+    bywash.wait("no carrier", |bywash| bywash.port("r1")["state"] == "down");
+    assert!(!reaches(&lab, b.v4.into()));
+    assert_eq!(bywash.port("r0")["state"], "up");
+    b.ns.ip(&["link", "set", &b.interface, "up"]).unwrap();
+    b.ns.ip(&["route", "replace", "default", "via", &b.router_v4.to_string()]).unwrap();
+    bywash.wait("carrier", |bywash| bywash.port("r1")["state"] == "up");
+    bywash.wait("the way back", |_| reaches(&lab, b.v4.into()));
+    // The administrator: IPv4 routes go in silence, IPv6 addresses with them.
+    r.ip(&["link", "set", "r1", "down"]).unwrap();
+    bywash.wait("down", |bywash| bywash.port("r1")["state"] == "down");
+    let report = Ping::to(b.v4).count(1).run(&lab.a().ns).unwrap();
+    assert_eq!((report.received, report.errors), (0, 1), "{}", report.text);
+    r.ip(&["link", "set", "r1", "up"]).unwrap();
+    r.ip(&["address", "replace", "fd00:2::1/64", "dev", "r1", "nodad"]).unwrap();
+    bywash.wait("up", |bywash| bywash.port("r1")["state"] == "up");
+    bywash.wait("IPv4 again", |_| reaches(&lab, b.v4.into()));
+    bywash.stop();
+}

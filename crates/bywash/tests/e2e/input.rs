@@ -1,0 +1,102 @@
+//! What cannot work is refused: the right exit status, and one line that says what and where.
+
+use crate::harness::{Bywash, bywash, program};
+use bywash_lab::{Namespace, Topology, has_tool, require, require_lab};
+use std::time::Duration;
+
+/// Runs `bywash run` with a socket of its own, and returns exit status and standard error.
+fn refused(namespace: &Namespace, arguments: &[&str]) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let output = bywash(namespace, &[&["run", "--socket", socket.to_str().unwrap()][..], arguments].concat());
+    assert!(!socket.exists(), "{arguments:?} leaves its socket behind");
+    (output.status.code(), output.stderr)
+}
+
+#[test]
+fn impossible_interfaces_are_named() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    for (arguments, code, parts) in [
+        (&["r0", "nope0"][..], 2, &["no interface nope0", "r0, r1"][..]),
+        (&["r0", "r0"], 2, &["r0", "twice"]),
+        (&["lo"], 2, &["lo"]),
+        (&["an-interface-of-20-c"], 2, &["1 to 15"]),
+        (&["../r0"], 2, &["no `/`"]),
+        (&[], 2, &["required"]),
+        (&["r0", "--frames", "3"], 2, &["64"]),
+        (&["r0", "--workers", "0"], 2, &["1 to 256"]),
+        (&["r0", "--cpus", "4000"], 2, &["4000"]),
+    ] {
+        let (status, stderr) = refused(lab.r(), arguments);
+        assert_eq!(status, Some(code), "{arguments:?}: {stderr}");
+        for part in parts {
+            assert!(stderr.contains(part), "{arguments:?}: no {part:?} in: {stderr}");
+        }
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+    crate::harness::assert_detached(lab.r());
+}
+
+#[test]
+fn bad_configurations_are_shown_where_they_are() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bywash.toml");
+    for (text, parts) in [
+        ("[[port]]\ninterface = \"r0\n", &["bywash.toml:2:"][..]),
+        ("[[port]]\ninterface = \"r0\"\nspeed = 9\n", &["bywash.toml:3:1", "speed"]),
+        ("[[port]]\ninterface = 7\n", &["bywash.toml:2:13"]),
+        ("[[port]]\ninterface = \"r0\"\n[pool]\nframes = 1\n", &["bywash.toml:4:10", "64"]),
+        ("[[port]]\ninterface = \"nope0\"\n", &["bywash.toml:2:13", "nope0"]),
+        ("", &["bywash.toml", "port"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let (status, stderr) = refused(lab.r(), &["--config", file.to_str().unwrap()]);
+        assert_eq!(status, Some(2), "{text}: {stderr}");
+        for part in parts {
+            assert!(stderr.contains(part), "{text}: no {part:?} in: {stderr}");
+        }
+    }
+    let (status, stderr) = refused(lab.r(), &["--config", "/nowhere/bywash.toml"]);
+    assert!(status == Some(2) && stderr.contains("/nowhere/bywash.toml"), "{status:?}: {stderr}");
+}
+
+#[test]
+fn somebody_elses_program_is_left_alone() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let first = Bywash::run(lab.r(), &["r0"]);
+    // The same socket: one instance there is enough.
+    let socket = first.socket();
+    let output = bywash(lab.r(), &["run", "--socket", socket.to_str().unwrap(), "r1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stderr.contains("already runs") && output.stderr.contains(&first.process.pid().to_string()));
+    // Another socket, but an interface that has a program.
+    let (status, stderr) = refused(lab.r(), &["r1", "r0"]);
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stderr.contains("`r0` already runs XDP program"), "{stderr}");
+    // What the second had taken, it gave back; the first is none the worse.
+    let second = Bywash::run(lab.r(), &["r1"]);
+    assert_eq!(first.port("r0")["state"], "up");
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn without_permission_it_says_which() {
+    require!(require_lab(), has_tool("setpriv"));
+    let lab = Topology::router().unwrap();
+    // Somewhere that nobody may read it.
+    let directory = tempfile::tempdir().unwrap();
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    let copy = directory.path().join("bywash");
+    std::fs::copy(program(), &copy).unwrap();
+    let nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--"];
+    let argv = [&nobody[..], &[copy.to_str().unwrap(), "run", "r0", "r1"]].concat();
+    let output = lab.r().try_run(&argv, Duration::from_secs(10)).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+    assert!(output.stderr.contains("CAP_NET_ADMIN") && output.stderr.contains("try `sudo bywash run r0 r1`"));
+}

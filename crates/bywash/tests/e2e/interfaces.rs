@@ -1,0 +1,87 @@
+//! Interfaces come and go, move and change under the running program; the other ports do not notice.
+
+use crate::harness::Bywash;
+use bywash_lab::{End, Namespace, Ping, Topology, Veth, require, require_lab};
+use std::time::Duration;
+
+/// Pings from a to c, which none of this concerns, while `change` happens: not one may be lost.
+fn unharmed(lab: &Topology, change: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let (a, c) = (lab.a(), &lab.hosts()[2]);
+        let steady = scope.spawn(|| Ping::to(c.v4).count(60).interval(Duration::from_millis(20)).run(&a.ns).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        change();
+        let report = steady.join().unwrap();
+        assert_eq!(report.received, report.sent, "{}", report.text);
+    });
+}
+
+fn reaches_b(lab: &Topology) -> bool {
+    let ping = |to| Ping::to(to).count(1).wait(Duration::from_millis(800)).run(&lab.a().ns).unwrap().received;
+    ping(std::net::IpAddr::from(lab.b().v4)) + ping(lab.b().v6.into()) == 2
+}
+
+#[test]
+fn deleted_and_made_again() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let (b, r) = (lab.b(), lab.r());
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    assert!(reaches_b(&lab));
+    for _ in 0..2 {
+        unharmed(&lab, || {
+            r.ip(&["link", "del", "r1"]).unwrap();
+            bywash.wait("the port to be down", |bywash| bywash.port("r1")["state"] == "down");
+        });
+        let reason = bywash.port("r1")["reason"].to_string();
+        assert!(reason.contains("deleted") || reason.contains("gone"), "{reason}");
+        assert!(bywash.show(&["routes", "10.0.2.0/24"]).to_string().find("10.0.2.0/24").is_none());
+        unharmed(&lab, || {
+            let near = End::new(&b.ns, &b.interface).address(format!("{}/24", b.v4)).address(format!("{}/64", b.v6));
+            let far = End::new(r, "r1").address(format!("{}/24", b.router_v4)).address(format!("{}/64", b.router_v6));
+            Veth::new(near, far).create().unwrap();
+            let (v4, v6) = (b.router_v4, b.router_v6);
+            b.ns.ip_batch(&format!("route add default via {v4}\nroute add ::/0 via {v6}\n")).unwrap();
+            bywash.wait("the port to be up", |bywash| bywash.port("r1")["state"] == "up");
+        });
+        bywash.wait("b to be reached", |_| reaches_b(&lab));
+        let before = bywash.counter("r1", "tx_packets");
+        assert!(reaches_b(&lab));
+        assert_eq!(bywash.counter("r1", "tx_packets"), before + 2, "it was the kernel that forwarded");
+    }
+    bywash.stop();
+}
+
+#[test]
+fn renamed() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    unharmed(&lab, || {
+        lab.r().ip(&["link", "set", "r1", "name", "uplink"]).unwrap();
+        bywash.wait("the new name", |bywash| bywash.port("r1")["interface"] == "uplink");
+    });
+    assert_eq!(bywash.port("r1")["state"], "up");
+    assert!(reaches_b(&lab));
+    bywash.stop();
+}
+
+#[test]
+fn moved_to_another_namespace_and_back() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let (b, r) = (lab.b(), lab.r());
+    let elsewhere = Namespace::new("away").unwrap();
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    unharmed(&lab, || {
+        r.ip(&["link", "set", "r1", "netns", elsewhere.name()]).unwrap();
+        bywash.wait("the port to be down", |bywash| bywash.port("r1")["state"] == "down");
+    });
+    crate::harness::assert_detached(&elsewhere);
+    elsewhere.ip(&["link", "set", "r1", "netns", r.name()]).unwrap();
+    let (v4, v6) = (b.router_v4, b.router_v6);
+    r.ip_batch(&format!("address add {v4}/24 dev r1\naddress add {v6}/64 dev r1 nodad\nlink set r1 up\n")).unwrap();
+    bywash.wait("the port to be up", |bywash| bywash.port("r1")["state"] == "up");
+    bywash.wait("b to be reached", |_| reaches_b(&lab));
+    bywash.stop();
+}

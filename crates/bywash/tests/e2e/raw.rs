@@ -1,0 +1,76 @@
+//! Raw frames out of and into a host's interface, by AF_PACKET.
+
+use crate::harness::PATIENCE;
+use bywash_lab::{Namespace, Process, wait_until};
+
+/// Sends frames out of an interface as they are: arguments are the interface and the frames in hexadecimal.
+const SEND: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((sys.argv[1], 0))
+for line in sys.stdin:
+    times, frame = line.split()
+    for _ in range(int(times)): s.send(bytes.fromhex(frame))
+";
+
+/// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out.
+const LISTEN: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+s.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+s.bind((sys.argv[1], 0))
+print('listening', flush=True)
+while True:
+    frame, address = s.recvfrom(65536)
+    if address[2] != 4: print(frame.hex(), flush=True)
+";
+
+/// Sends each frame as often as it says.
+pub fn send(namespace: &Namespace, interface: &str, frames: &[(u32, Vec<u8>)]) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("frames");
+    let lines: String = frames.iter().map(|(times, frame)| format!("{times} {}\n", hex(frame))).collect();
+    std::fs::write(&file, lines).unwrap();
+    let shell = "exec python3 -c \"$1\" \"$2\" < \"$3\"";
+    namespace.run(&["sh", "-c", shell, "sh", SEND, interface, file.to_str().unwrap()]).unwrap();
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Frames arriving at an interface, as they come.
+pub struct Ear(Process);
+
+impl Ear {
+    pub fn at(namespace: &Namespace, interface: &str) -> Self {
+        let mut process = namespace.spawn(&["python3", "-c", LISTEN, interface]).unwrap();
+        process.wait_for_output("listening", PATIENCE).unwrap();
+        Self(process)
+    }
+
+    /// Frames so far.
+    pub fn heard(&self) -> Vec<Vec<u8>> {
+        let output = self.0.output();
+        // The last line may not be whole yet.
+        let whole = output.rfind('\n').map_or("", |end| &output[..end]);
+        whole.lines().skip(1).map(unhex).collect()
+    }
+
+    /// Waits until `count` frames that `wanted` wants have come, and returns them all.
+    pub fn wait(&self, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let what = format!("{count} frames to arrive");
+        let come = wait_until(&what, PATIENCE, || {
+            found = self.heard().into_iter().filter(|frame| wanted(frame)).collect();
+            found.len() >= count
+        });
+        come.unwrap_or_else(|error| panic!("{error}: {} came", found.len()));
+        found
+    }
+}
+
+fn unhex(line: &str) -> Vec<u8> {
+    let digits = line.as_bytes().chunks_exact(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
