@@ -85,7 +85,7 @@ fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
         "route add 10.9.0.0/24 nexthop via 10.0.2.2 nexthop via 10.0.3.2\n\
          route add fd09::/64 nexthop via fd00:2::2 nexthop via fd00:3::2\n\
          nexthop add id 1 via 10.0.2.2 dev r1\nnexthop add id 2 via 10.0.3.2 dev r2\n\
-         nexthop add id 10 group 1,3/2\nroute add 10.10.0.0/24 nhid 10\n",
+         nexthop add id 10 group 1/2,3\nroute add 10.10.0.0/24 nhid 10\n",
     )
     .unwrap();
     for net in ["10.9.0.0/24", "fd09::/64", "10.10.0.0/24"] {
@@ -106,7 +106,7 @@ fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
         let one = split(&flows(&lab, 1, ip(to), 100));
         assert!(one == [100, 0] || one == [0, 100], "{to}: one flow on two paths: {one:?}");
     }
-    // Weights 1 and 3: an eighth to three eighths by the first.
+    // Weights 1 and 3: a quarter by the first.
     let weighted = split(&flows(&lab, 400, ip("10.10.0.1"), 1));
     assert!((50..=150).contains(&weighted[0]), "{weighted:?}");
     // A next hop object changes under its route.

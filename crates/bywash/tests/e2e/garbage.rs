@@ -130,15 +130,14 @@ fn what_is_the_kernels_goes_to_the_kernel() {
         (7, with4(&good4, |ip| ip[12] = 127), "pass_reserved"),
         (8, with4(&good4, |ip| ip[16..18].copy_from_slice(&[169, 254])), "pass_link_local"),
     ];
-    let before: Vec<u64> = cases.iter().map(|(_, _, verdict)| bywash.verdicts("r0", verdict)).collect();
-    for (times, frame, _) in &cases {
-        send(&a.ns, &a.interface, &[(*times, frame.clone())]);
-    }
-    for ((times, _, verdict), before) in cases.iter().zip(before) {
+    for (times, frame, verdict) in cases {
+        let before = bywash.verdicts("r0", verdict);
+        send(&a.ns, &a.interface, &[(times, frame)]);
         let passed = bywash.verdicts("r0", verdict) - before;
         // The hosts' own neighbour discovery goes by one of these now and then.
-        let spare = if *verdict == "pass_link_local" { 4 } else { 0 };
-        assert!((u64::from(*times)..=u64::from(*times) + spare).contains(&passed), "{verdict}: {passed}, not {times}");
+        let spare = if verdict == "pass_link_local" { 4 } else { 0 };
+        let times = u64::from(times);
+        assert!((times..=times + spare).contains(&passed), "{verdict}: {passed}, not {times}");
     }
     assert_eq!(bywash.counter("r0", "rx_packets"), 0);
     bywash.stop();

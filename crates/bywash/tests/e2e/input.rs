@@ -2,6 +2,7 @@
 
 use crate::harness::{Bywash, bywash, program};
 use bywash_lab::{Namespace, Topology, has_tool, require, require_lab};
+use rustix::process::Signal;
 use std::time::Duration;
 
 /// Runs `bywash run` with a socket of its own, and returns exit status and standard error.
@@ -50,7 +51,7 @@ fn bad_configurations_are_shown_where_they_are() {
         ("[[port]]\ninterface = 7\n", &["bywash.toml:2:13"]),
         ("[[port]]\ninterface = \"r0\"\n[pool]\nframes = 1\n", &["bywash.toml:4:10", "64"]),
         ("[[port]]\ninterface = \"nope0\"\n", &["bywash.toml:2:13", "nope0"]),
-        ("", &["bywash.toml", "port"]),
+        ("", &["no port", "[[port]]"]),
     ] {
         std::fs::write(&file, text).unwrap();
         let (status, stderr) = refused(lab.r(), &["--config", file.to_str().unwrap()]);
@@ -78,9 +79,9 @@ fn somebody_elses_program_is_left_alone() {
     assert_eq!(status, Some(1), "{stderr}");
     assert!(stderr.contains("`r0` already runs XDP program"), "{stderr}");
     // What the second had taken, it gave back; the first is none the worse.
-    let second = Bywash::run(lab.r(), &["r1"]);
+    let mut second = Bywash::run(lab.r(), &["r1"]);
     assert_eq!(first.port("r0")["state"], "up");
-    second.stop();
+    assert!(second.signalled(Signal::TERM).success());
     first.stop();
 }
 
