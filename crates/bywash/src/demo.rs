@@ -3,19 +3,25 @@
 
 use crate::bench::veth::{Bywash, Lab, Rate};
 use crate::cli::DemoArgs;
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
 use bywash_sync::clock;
+use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const PICTURE: &str = "\
-      namespace a             namespace r             namespace b
+const PICTURE: &str = "     \
+     namespace a             namespace r             namespace b
      10.0.1.2  a0 --------- r0  router  r1 --------- b0  10.0.2.2
      fd00:1::2                                           fd00:2::2";
+
+/// Prints a line; an error where nobody reads it any more.
+macro_rules! say {
+    ($($text:tt)*) => { writeln!(std::io::stdout(), $($text)*)? };
+}
 
 /// Time between the pings under which bywash is killed.
 const PING_EVERY: Duration = Duration::from_millis(5);
@@ -26,7 +32,9 @@ const TCP_SECONDS: u32 = 1;
 /// Builds host - router - host, tries it out, and removes it.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     for probe in [require_lab(), has_tool("ping"), has_tool("iperf3"), has_tool("ethtool")] {
-        probe.map_err(|why| anyhow::anyhow!("cannot build the lab: {why}; run `sudo make demo`, which installs what it needs"))?;
+        probe.map_err(|why| {
+            anyhow::anyhow!("cannot build the lab: {why}; run `sudo make demo`, which installs what it needs")
+        })?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -37,7 +45,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     let result = demo.play();
     if stop.load(Ordering::Acquire) {
         // What failed, failed because Ctrl-C reached the children too.
-        println!("\nInterrupted: the namespaces are removed.");
+        say!("\nInterrupted: the namespaces are removed.");
         return Ok(());
     }
     result
@@ -53,35 +61,45 @@ struct Demo {
 impl Demo {
     fn play(mut self) -> anyhow::Result<()> {
         self.step("Three network namespaces of this machine, joined by veth pairs")?;
-        println!("{PICTURE}");
+        say!("{PICTURE}");
         let lab = Lab::new(64)?;
 
         self.step("The kernel forwards between a and b")?;
         ping(&lab)?;
+        let (a, b) = (lab.topology().a(), lab.topology().b());
+        let whole = Iperf::tcp(TCP_SECONDS).run(&a.ns, &b.ns, b.v4, Direction::Forward)?.bits_per_second;
+        say!("     TCP in super frames of 64 KiB, which veth carries and a wire does not: {:.1} Gbit/s", whole / 1e9);
+        say!("     From here on the hosts cut them into frames of 1,500 bytes, as a network card would (tso off):");
+        for host in [a, b] {
+            host.ns.offload(&host.interface, "tso", false)?;
+        }
         let kernel_tcp = tcp(&lab)?;
         for (name, bits) in &kernel_tcp {
-            println!("     TCP {name}: {:5.1} Gbit/s", bits / 1e9);
+            say!("     TCP {name}: {:5.1} Gbit/s", bits / 1e9);
         }
 
         self.step("`bywash run r0 r1` takes over, with the kernel's own routes and neighbours")?;
         let bywash = lab.bywash()?;
         for line in bywash.process.output().lines() {
-            println!("     | {line}");
+            say!("     | {line}");
         }
         ping(&lab)?;
         self.check()?;
         for ((name, bits), (_, kernel)) in tcp(&lab)?.iter().zip(&kernel_tcp) {
-            println!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
+            say!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
         }
         bywash.stop()?;
 
         self.step("64-byte frames from the kernel's generator, as many as it makes; counted where they arrive")?;
         let kernel = lab.kernel(self.time)?;
-        println!("     kernel  {:.2} Mpps of {:.2} offered", kernel.mpps, kernel.offered_mpps);
+        say!(
+            "     kernel  {:.2} Mpps: it forwards in the generator's own system call, which waits for it",
+            kernel.mpps
+        );
         self.check()?;
         let bywash = lab.bywash()?;
         let ours = lab.measure(self.time)?;
-        println!("     bywash  {:.2} Mpps of {:.2} offered", ours.mpps, ours.offered_mpps);
+        say!("     bywash  {:.2} Mpps of {:.2} offered", ours.mpps, ours.offered_mpps);
         limits(&bywash, kernel, ours)?;
 
         self.step("What the running instance says of itself")?;
@@ -92,7 +110,7 @@ impl Demo {
         self.kill(&lab, bywash)?;
 
         drop(lab);
-        println!("\nDone in {:.0} s; the namespaces are removed.", self.started.elapsed().as_secs_f64());
+        say!("\nDone in {:.0} s; the namespaces are removed.", self.started.elapsed().as_secs_f64());
         Ok(())
     }
 
@@ -104,7 +122,7 @@ impl Demo {
     fn step(&mut self, what: &str) -> anyhow::Result<()> {
         self.check()?;
         self.step += 1;
-        println!("\n{}. {what}", self.step);
+        say!("\n{}. {what}", self.step);
         Ok(())
     }
 
@@ -121,14 +139,18 @@ impl Demo {
         let status: ExitStatus = status?;
         let lost = report.sent - report.received;
         let gap = PING_EVERY * lost;
-        println!("     bywash ended with {status}; {lost} of {} pings lost, {} ms apart", report.sent, PING_EVERY.as_millis());
-        println!("     the kernel forwarded again within {} ms", (gap + PING_EVERY).as_millis());
+        say!(
+            "     bywash ended with {status}; {lost} of {} pings lost, {} ms apart",
+            report.sent,
+            PING_EVERY.as_millis()
+        );
+        say!("     the kernel forwarded again within {} ms", (gap + PING_EVERY).as_millis());
         for host in topology.hosts() {
-            println!("     {}: {}", host.router_interface, attached(lab, host)?);
+            say!("     {}: {}", host.router_interface, attached(lab, host)?);
         }
         let program = std::env::current_exe()?;
         let restored = topology.r().run(&[program.as_os_str(), "restore".as_ref()])?;
-        println!("     bywash restore: {}", restored.stdout.trim());
+        say!("     bywash restore: {}", restored.stdout.trim());
         ensure!(report.received > 0, "no ping came through at all");
         Ok(())
     }
@@ -139,7 +161,7 @@ fn ping(lab: &Lab) -> anyhow::Result<()> {
     for to in [IpAddr::from(b.v4), IpAddr::from(b.v6)] {
         let report = Ping::to(to).count(5).run(&a.ns)?;
         let mean = report.mean.map_or(String::new(), |mean| format!(", {} us", mean.as_micros()));
-        println!("     ping a -> {to}: {} of {} came back{mean}", report.received, report.sent);
+        say!("     ping a -> {to}: {} of {} came back{mean}", report.received, report.sent);
         if report.received == 0 {
             bail!("{to} does not answer: {}", report.text);
         }
@@ -166,12 +188,18 @@ fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
     let ns = |cycles: f64| cycles * 1e9 / clock::tsc_hz() as f64;
     let all: f64 = stages.iter().map(|(_, cycles)| ns(*cycles)).sum();
     let system: f64 = stages.iter().filter(|(name, _)| name == "tx").map(|(_, cycles)| ns(*cycles)).sum();
-    println!("   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it, looked up,", 1e3 / kernel.mpps);
-    println!("   filtered and queued on its own.");
-    println!("   What limits bywash here: of its worker's {all:.0} ns a packet ({:.0} ns apart on arrival), {system:.0} ns are the", 1e3 / ours.mpps);
-    println!("   kernel's copy out to veth, one skb a packet (\"tx\"); a NIC with zero-copy has none of that.");
+    say!(
+        "   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it, looked up,",
+        1e3 / kernel.mpps
+    );
+    say!("   filtered and queued on its own.");
+    say!(
+        "   What limits bywash here: of its worker's {all:.0} ns a packet ({:.0} ns apart on arrival), {system:.0} ns are the",
+        1e3 / ours.mpps
+    );
+    say!("   kernel's copy out to veth, one skb a packet (\"tx\"); a NIC with zero-copy has none of that.");
     let parts: Vec<String> = stages.iter().map(|(name, cycles)| format!("{name} {:.0} ns", ns(*cycles))).collect();
-    println!("   By stage: {}", parts.join(", "));
+    say!("   By stage: {}", parts.join(", "));
     Ok(())
 }
 
@@ -180,9 +208,9 @@ fn show(bywash: &Bywash, what: &str) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let argv = [program.as_os_str(), "show".as_ref(), what.as_ref(), "--socket".as_ref(), bywash.socket.as_os_str()];
     let shown = run_host(&argv)?;
-    println!("     $ bywash show {what}");
+    say!("     $ bywash show {what}");
     for line in shown.stdout.lines() {
-        println!("     {line}");
+        say!("     {line}");
     }
     Ok(())
 }

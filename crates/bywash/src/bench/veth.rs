@@ -16,8 +16,10 @@ use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use serde_json::Value;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Destinations: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
@@ -31,6 +33,8 @@ const BATCH: u32 = 64;
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How long a forwarder may take until it forwards.
 const START: Duration = Duration::from_secs(20);
+/// Packets, a millisecond apart, that tell forwarding from the odd packet of the kernel's own.
+const PROBES: u64 = 5;
 
 /// The topology, with frames to send through it.
 pub struct Lab {
@@ -45,7 +49,8 @@ pub struct Lab {
 pub struct Rate {
     /// Frames that arrived at b, in millions a second.
     pub mpps: f64,
-    /// Frames the generator made, in millions a second.
+    /// Frames the generator made, in millions a second over its whole run, the pauses between its system calls
+    /// included.
     pub offered_mpps: f64,
 }
 
@@ -120,15 +125,52 @@ impl Lab {
 
     /// Starts `bywash run` between the two interfaces and waits until it forwards.
     pub fn bywash(&self) -> anyhow::Result<Bywash> {
+        let mut bywash = self.start()?;
+        bywash.process.wait_for_output("forwarding;", START)?;
+        Ok(bywash)
+    }
+
+    fn start(&self) -> anyhow::Result<Bywash> {
         let program = std::env::current_exe().context("where this program is")?;
         let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
         let cpu = self.cpus[1].to_string();
         let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
         argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
         argv.extend(self.topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
-        let mut process = self.topology.r().spawn(&argv)?;
-        process.wait_for_output("forwarding;", START)?;
-        Ok(Bywash { process, socket })
+        Ok(Bywash { process: self.topology.r().spawn(&argv)?, socket })
+    }
+
+    /// Time from starting `bywash run` until it forwards a first packet, while one is sent every millisecond and the
+    /// kernel forwards none.
+    fn start_up(&self) -> anyhow::Result<Duration> {
+        let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
+        r.sysctl("net/ipv4/ip_forward", "0")?;
+        let sending = Arc::new(AtomicBool::new(true));
+        let (go_on, from) = (sending.clone(), a.v4);
+        let sender = a.ns.thread(move || -> std::io::Result<()> {
+            let socket = UdpSocket::bind((from, 0))?;
+            while go_on.load(Ordering::Relaxed) {
+                socket.send_to(&[0; 18], (STATIONS, 9))?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })?;
+        let first = b.ns.enter(|| {
+            let before = received(&b.interface)?;
+            let start = Instant::now();
+            let bywash = self.start()?;
+            while received(&b.interface)? < before + PROBES {
+                ensure!(start.elapsed() < START, "bywash run forwards nothing: {}", bywash.process.output());
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            let elapsed = start.elapsed().saturating_sub(Duration::from_millis(PROBES));
+            bywash.stop()?;
+            Ok(elapsed)
+        })?;
+        sending.store(false, Ordering::Relaxed);
+        sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??.context("cannot send")?;
+        r.sysctl("net/ipv4/ip_forward", "1")?;
+        first
     }
 
     /// Measures a command that forwards between the interfaces, run in the router's namespace. The kernel does not
@@ -169,6 +211,15 @@ impl Bywash {
         Ok(stages.iter().map(per_packet).collect())
     }
 
+    /// Memory in use and the arena in it, in bytes.
+    fn memory(&self) -> anyhow::Result<(u64, u64)> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is no number")?;
+        let pools = show::ask(&self.socket, Topic::Pools)?;
+        Ok((kib << 10, pools["arena"]["bytes"].as_u64().context("an arena without bytes")?))
+    }
+
     /// Ends it as Ctrl-C would.
     pub fn stop(mut self) -> anyhow::Result<()> {
         let status = self.process.terminate(Duration::from_secs(10))?;
@@ -176,6 +227,16 @@ impl Bywash {
         Ok(())
     }
 }
+
+/// Packets an interface of the calling thread's namespace received (proc_net_dev).
+fn received(interface: &str) -> anyhow::Result<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
+    let packets = line.and_then(|fields| fields.split_whitespace().nth(1)?.parse().ok());
+    packets.with_context(|| format!("no counters of {interface}"))
+}
+
+const MIB: f64 = (1 << 20) as f64;
 
 #[derive(Serialize)]
 struct Figures {
@@ -199,6 +260,12 @@ struct Figures {
     cpus: [usize; 2],
     /// Our worker's cycles per packet by stage; tx holds the kernel's transmit path.
     stages: Vec<(String, f64)>,
+    /// From the start of `bywash run` to its first forwarded packet.
+    start_ms: f64,
+    /// Resident memory of `bywash run` after a measurement, in MiB.
+    resident_mib: f64,
+    /// The arena of packet buffers, all of it, in MiB.
+    arena_mib: f64,
     rounds: Vec<Round>,
 }
 
@@ -216,7 +283,8 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let lab = Lab::new(args.size)?;
     let time = Duration::from_secs(args.seconds);
-    let mut stages = vec![];
+    let start_ms = lab.start_up()?.as_secs_f64() * 1e3;
+    let (mut stages, mut resident, mut arena) = (vec![], 0, 0);
     let mut rounds = vec![];
     for _ in 0..args.rounds {
         let mut round = Round::default();
@@ -226,6 +294,7 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
         let bywash = lab.bywash()?;
         round.bywash = Some(lab.measure(time)?);
         stages = bywash.stages()?;
+        (resident, arena) = bywash.memory()?;
         bywash.stop()?;
         if let Some(command) = &args.peer {
             round.peer = Some(lab.peer(command, time)?);
@@ -247,6 +316,9 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
         seconds: args.seconds,
         cpus: lab.cpus,
         stages,
+        start_ms,
+        resident_mib: resident as f64 / MIB,
+        arena_mib: arena as f64 / MIB,
         rounds,
     };
     if args.json {
@@ -277,4 +349,8 @@ fn print(f: &Figures) {
     }
     let stages: Vec<String> = f.stages.iter().map(|(name, cycles)| format!("{name} {cycles:.0}")).collect();
     println!("cycles per packet of bywash's worker: {}", stages.join(", "));
+    println!(
+        "first packet after {:.0} ms; {:.0} MiB resident, arena {:.0} MiB",
+        f.start_ms, f.resident_mib, f.arena_mib
+    );
 }
