@@ -55,6 +55,21 @@ impl Context<'_> {
         }
     }
 
+    /// As [`Context::send`] for a whole batch, which is empty afterwards.
+    #[inline]
+    pub fn send_batch(&mut self, from: PortId, to: PortId, batch: &mut Batch) {
+        let reason = self.out.push_batch(self.bufs, to, batch, self.now);
+        if !batch.is_empty() {
+            batch.drain().for_each(|frame| self.drop(from, reason, frame));
+        }
+    }
+
+    /// Ends the sending of `packets`: the cycles since the last stage are the tx queues' and the ports'.
+    #[inline]
+    pub fn sent(&mut self, packets: usize) {
+        self.account(STAGE_TX, packets);
+    }
+
     /// Drops `frame`, which came in by `from`.
     #[inline]
     pub fn drop(&mut self, from: PortId, reason: DropReason, frame: Frame) {

@@ -64,6 +64,14 @@ impl Outputs {
         slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, frame, now))
     }
 
+    /// As `push` for a whole batch; frames that stay in it could not be taken, for the reason given.
+    #[inline]
+    pub(crate) fn push_batch(&mut self, bufs: &mut Buffers, to: PortId, batch: &mut Batch, now: u64) -> DropReason {
+        let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return DropReason::PortDown };
+        slot.queue.push_batch(slot.port.as_mut(), bufs, batch, now);
+        if batch.is_empty() { DropReason::TxFull } else { slot.refusal() }
+    }
+
     /// Sends what is due on every queue and lets every port do its housekeeping. Returns frames sent.
     #[inline]
     pub(crate) fn flush(&mut self, bufs: &mut Buffers, now: u64, counters: &WorkerCounters) -> usize {
@@ -106,9 +114,11 @@ impl Slot {
     #[cold]
     fn spill(&mut self, bufs: &mut Buffers, frame: Frame, now: u64) -> Result<(), (Frame, DropReason)> {
         self.queue.flush(self.port.as_mut(), bufs, now);
-        self.queue.push(frame, now).map_err(|frame| {
-            let up = self.port.state() == PortState::Up;
-            (frame, if up { DropReason::TxFull } else { DropReason::PortDown })
-        })
+        self.queue.push(frame, now).map_err(|frame| (frame, self.refusal()))
+    }
+
+    #[cold]
+    fn refusal(&self) -> DropReason {
+        if self.port.state() == PortState::Up { DropReason::TxFull } else { DropReason::PortDown }
     }
 }

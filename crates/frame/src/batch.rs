@@ -54,6 +54,19 @@ impl Batch {
         Ok(())
     }
 
+    /// Appends a frame for each of `cells`.
+    ///
+    /// # Panics
+    /// When they do not all fit.
+    #[inline]
+    pub(crate) fn extend_from<T: Copy>(&mut self, cells: &[T], mut make: impl FnMut(T) -> Frame) {
+        assert!(cells.len() <= self.room(), "batch too full");
+        for (slot, cell) in self.frames[self.len..].iter_mut().zip(cells) {
+            slot.write(make(*cell));
+        }
+        self.len += cells.len();
+    }
+
     /// Takes the last frame.
     #[inline]
     pub fn pop(&mut self) -> Option<Frame> {

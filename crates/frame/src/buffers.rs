@@ -109,11 +109,8 @@ impl Buffers {
         let n = n.min(out.room());
         let n = self.handles[self.own].take(&self.pools.pools()[self.own], &mut cells[..n]);
         let arena = self.pools.arena();
-        for &cell in &cells[..n] {
-            // SAFETY: a pool hands out each of its cells to one taker until it is given back.
-            let pushed = out.push(unsafe { arena.frame(cell) });
-            debug_assert!(pushed.is_ok());
-        }
+        // SAFETY: a pool hands out each of its cells to one taker until it is given back.
+        out.extend_from(&cells[..n], |cell| unsafe { arena.frame(cell) });
         n
     }
 

@@ -110,6 +110,39 @@ impl TxQueue {
         self.frames.push(frame)
     }
 
+    /// Appends the frames of `batch`, in order, sending what completes a burst: a whole burst with nothing before it
+    /// goes to the port straight from `batch`. What stays in `batch` is the caller's to drop, as with
+    /// [`TxQueue::push`]. Returns how many frames the port took.
+    #[inline]
+    pub fn push_batch(&mut self, port: &mut dyn Port, bufs: &mut Buffers, batch: &mut Batch, now: u64) -> usize {
+        let mut sent = 0;
+        if self.is_empty() && batch.len() >= self.burst && self.leave_out == 0 {
+            sent = port.tx_burst(bufs, batch);
+            self.stats.bursts[sent].add(1);
+            self.stats.waits[0].add(1);
+            if batch.is_empty() {
+                return sent;
+            }
+        }
+        sent + self.queue_batch(port, bufs, batch, now)
+    }
+
+    #[inline(never)]
+    fn queue_batch(&mut self, port: &mut dyn Port, bufs: &mut Buffers, batch: &mut Batch, now: u64) -> usize {
+        let mut sent = 0;
+        for _ in 0..2 {
+            if self.is_empty() {
+                self.since = now;
+            }
+            batch.move_to(&mut self.frames);
+            self.limit = self.limit.max((self.frames.len() + 1).min(BATCH));
+            if self.frames.len() >= self.burst {
+                sent += self.flush(port, bufs, now);
+            }
+        }
+        sent
+    }
+
     /// Whether what waits should be sent now: a burst is complete, or the oldest frame's time is over.
     #[inline]
     pub fn due(&self, now: u64) -> bool {

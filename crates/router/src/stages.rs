@@ -3,8 +3,8 @@
 use crate::icmp::Limiter;
 use crate::tables::{Entry, Kind, Tables};
 use crate::waiting::Waiting;
-use bywash_engine::{App, Context, Event, PortId};
-use bywash_frame::{BATCH, Batch, Frame};
+use bywash_engine::{App, Context, DropReason, Event, PortId};
+use bywash_frame::{Arena, BATCH, Batch, Frame};
 use bywash_route::{flow_hash4, flow_hash6};
 use bywash_sync::{Published, hint::prefetch};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -68,8 +68,21 @@ pub struct Router {
     pub(crate) waiting: Waiting,
     pub(crate) limiter: Limiter,
     pub(crate) ip_id: u16,
-    odd: Batch,
+    work: Box<Work>,
 }
+
+/// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
+struct Work {
+    v4: Lookup<u32>,
+    v6: Lookup<u128>,
+    /// Where each packet leads: a next-hop id, with `V6` for an IPv6 packet, or `ODD`.
+    next: [u32; BATCH],
+    /// Port each packet leaves by, or `NOWHERE`.
+    to: [PortId; BATCH],
+}
+
+/// A packet that stays: it is for the slow path.
+const NOWHERE: PortId = PortId(u16::MAX);
 
 /// One family's packets of a burst.
 struct Lookup<A> {
@@ -77,19 +90,21 @@ struct Lookup<A> {
     dst: [A; BATCH],
     /// Position in the burst.
     at: [u8; BATCH],
-    next: [u32; BATCH],
+    id: [u32; BATCH],
 }
 
-impl<A: Copy + Default> Lookup<A> {
+impl<A: Copy + Default + PartialEq> Lookup<A> {
     fn new() -> Self {
-        Self { n: 0, dst: [A::default(); BATCH], at: [0; BATCH], next: [0; BATCH] }
+        Self { n: 0, dst: [A::default(); BATCH], at: [0; BATCH], id: [0; BATCH] }
     }
 
-    #[inline]
-    fn add(&mut self, at: usize, dst: A) {
-        self.dst[self.n] = dst;
-        self.at[self.n] = at as u8;
-        self.n += 1;
+    /// Adds packet `at` unless its destination is `none`: without a branch, for what comes next to be either.
+    #[inline(always)]
+    fn add(&mut self, at: usize, dst: A, none: A) {
+        // The masks cost nothing and spare the bounds checks: `n` is below BATCH whenever a packet is left to add.
+        self.dst[self.n % BATCH] = dst;
+        self.at[self.n % BATCH] = at as u8;
+        self.n += usize::from(dst != none);
     }
 }
 
@@ -97,101 +112,67 @@ impl Router {
     /// A router that looks up `tables` and asks by `requests`.
     pub fn new(tables: Arc<Published<Tables>>, requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let limiter = Limiter::new(config.icmp_rate);
-        Self { tables, requests, config, waiting: Waiting::new(), limiter, ip_id: 1, odd: Batch::new() }
+        let work = Work { v4: Lookup::new(), v6: Lookup::new(), next: [ODD; BATCH], to: [NOWHERE; BATCH] };
+        Self { tables, requests, config, waiting: Waiting::new(), limiter, ip_id: 1, work: Box::new(work) }
     }
+}
 
-    /// Checks every packet; what is sound is put up for lookup, the rest stays `ODD` in `next`.
+impl Work {
+    /// Checks every packet; what is sound is put up for lookup.
     #[inline]
-    fn input(
-        cx: &mut Context<'_>,
-        batch: &mut Batch,
-        unfinished: bool,
-        v4: &mut Lookup<u32>,
-        v6: &mut Lookup<u128>,
-    ) -> usize {
-        let arena = cx.bufs.arena();
-        let frames = batch.as_mut_slice();
-        let mut completed = 0;
-        for f in frames.iter().take(AHEAD) {
-            arena.prefetch(f);
-        }
-        for i in 0..frames.len() {
+    fn input(&mut self, arena: &Arena, frames: &[Frame]) {
+        (self.v4.n, self.v6.n) = (0, 0);
+        frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
+        for (i, frame) in frames.iter().enumerate() {
             if let Some(ahead) = frames.get(i + AHEAD) {
                 arena.prefetch(ahead);
             }
-            let data = arena.data_mut(&mut frames[i]);
-            match frame_type(data) {
-                Some(ethertype::IPV4) => {
-                    if let Some(dst) = sound4(data) {
-                        v4.add(i, dst);
-                    }
-                }
-                Some(ethertype::IPV6) => {
-                    if let Some(dst) = sound6(data) {
-                        v6.add(i, dst);
+            let Some(head) = arena.head::<HEAD4>(frame) else { continue };
+            match u16::from_be_bytes([head[12], head[13]]) {
+                ethertype::IPV4 => self.v4.add(i, sound4(head, frame.len() - HEADER_LEN), 0),
+                ethertype::IPV6 => {
+                    if let Some(dst) = arena.head(frame).and_then(|h| sound6(h, frame.len() - HEADER_LEN)) {
+                        self.v6.add(i, dst, 0);
                     }
                 }
                 _ => {}
             }
-            if unfinished {
-                completed += usize::from(data.get_mut(HEADER_LEN..).is_some_and(partial::complete));
-            }
-        }
-        completed
-    }
-
-    /// Looks up both families; writes the ids to the packets' places.
-    #[inline]
-    fn lookup(tables: &Tables, v4: &mut Lookup<u32>, v6: &mut Lookup<u128>, next: &mut [u32; BATCH]) {
-        if v4.n > 0 {
-            tables.fib4.lookup_batch(&v4.dst[..v4.n], &mut v4.next[..v4.n]);
-            for k in 0..v4.n {
-                let id = v4.next[k];
-                if let Some(e) = tables.entries.get(id as usize) {
-                    prefetch(e);
-                }
-                next[usize::from(v4.at[k]) % BATCH] = id;
-            }
-        }
-        if v6.n > 0 {
-            tables.fib6.lookup_batch(&v6.dst[..v6.n], &mut v6.next[..v6.n]);
-            for k in 0..v6.n {
-                let id = v6.next[k];
-                if let Some(e) = tables.entries.get(id as usize) {
-                    prefetch(e);
-                }
-                next[usize::from(v6.at[k]) % BATCH] = id | V6;
-            }
         }
     }
 
-    /// Rewrites and queues what can be forwarded on the spot; leaves the rest in `odd`.
+    /// Looks up both families; writes where each of the `n` packets leads to `next`.
     #[inline]
-    fn forward(
-        cx: &mut Context<'_>,
-        tables: &Tables,
-        from: PortId,
-        batch: &mut Batch,
-        next: &[u32; BATCH],
-        odd: &mut Batch,
-        redirects: bool,
-    ) {
-        for (mut frame, &id) in batch.drain().zip(next) {
-            let data = cx.bufs.arena().data_mut(&mut frame);
-            let to = match id {
-                ODD => None,
-                _ => rewrite(entry(tables, resolve(tables, id & !V6, data)), data, id & V6 != 0),
-            };
-            // A packet that leaves where it came from earns its sender a redirect, if those are wanted.
-            let to = to.filter(|to| !(redirects && *to == from));
-            match to {
-                Some(to) => cx.send(from, to, frame),
-                None => {
-                    let pushed = odd.push(frame);
-                    debug_assert!(pushed.is_ok());
-                }
+    fn lookup(&mut self, tables: &Tables, n: usize) {
+        let Self { v4, v6, next, .. } = self;
+        tables.fib4.lookup_batch(&v4.dst[..v4.n.min(BATCH)], &mut v4.id[..v4.n.min(BATCH)]);
+        if v4.n == n {
+            *next = v4.id;
+        } else {
+            next.fill(ODD);
+            for (id, at) in v4.id.iter().zip(&v4.at).take(v4.n) {
+                next[usize::from(*at) % BATCH] = *id;
+            }
+            tables.fib6.lookup_batch(&v6.dst[..v6.n.min(BATCH)], &mut v6.id[..v6.n.min(BATCH)]);
+            for (id, at) in v6.id.iter().zip(&v6.at).take(v6.n) {
+                next[usize::from(*at) % BATCH] = *id | V6;
             }
         }
+        // A small table is in the cache anyway.
+        if tables.entries.len() > 256 {
+            next.iter().take(n).filter_map(|id| tables.entries.get((id & !V6) as usize)).for_each(prefetch);
+        }
+    }
+
+    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one.
+    #[inline]
+    fn forward(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], from: PortId, redirects: bool) -> Option<PortId> {
+        let mut differ = 0;
+        let mut first = None;
+        for ((frame, &id), to) in frames.iter_mut().zip(&self.next).zip(&mut self.to) {
+            *to = if id == ODD { NOWHERE } else { rewrite(arena, tables, id, frame, from, redirects) };
+            differ |= to.0 ^ first.get_or_insert(*to).0;
+        }
+        first.filter(|to| differ == 0 && *to != NOWHERE)
     }
 }
 
@@ -204,23 +185,23 @@ impl App for Router {
         let n = batch.len();
         let shared = self.tables.clone();
         let tables = shared.load(cx.reader);
-        let partial = tables.ports.get(usize::from(from.0)).is_some_and(|p| p.partial_checksums);
-        let (mut v4, mut v6) = (Lookup::new(), Lookup::new());
-        let completed = Self::input(cx, batch, partial, &mut v4, &mut v6);
-        if completed > 0 {
-            cx.event(from, Event::ChecksumCompleted, completed as u64);
+        let arena = cx.bufs.arena();
+        if tables.ports.get(usize::from(from.0)).is_some_and(|p| p.partial_checksums) {
+            let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
+            cx.event(from, Event::ChecksumCompleted, done);
         }
+        self.work.input(arena, batch.as_slice());
         cx.stage(INPUT, n);
-        let mut next = [ODD; BATCH];
-        Self::lookup(tables, &mut v4, &mut v6, &mut next);
+        self.work.lookup(tables, n);
         cx.stage(LOOKUP, n);
-        Self::forward(cx, tables, from, batch, &next, &mut self.odd, self.config.redirects);
+        let to = self.work.forward(cx.bufs.arena(), tables, batch.as_mut_slice(), from, self.config.redirects);
         cx.stage(FORWARD, n);
-        if !self.odd.is_empty() {
-            let mut odd = std::mem::take(&mut self.odd);
-            let n = odd.len();
-            odd.drain().for_each(|frame| self.slow(cx, tables, from, frame));
-            cx.stage(SLOW, n);
+        match to {
+            Some(to) => {
+                cx.send_batch(from, to, batch);
+                cx.sent(n);
+            }
+            None => self.part(cx, tables, from, batch),
         }
     }
 
@@ -240,34 +221,75 @@ impl App for Router {
 
     fn close(&mut self, cx: &mut Context<'_>) {
         while let Some(w) = self.waiting.pop() {
-            cx.drop(w.from, bywash_engine::DropReason::PortDown, w.frame);
+            cx.drop(w.from, DropReason::PortDown, w.frame);
         }
     }
 }
 
-/// The destination of an IPv4 packet that may take the fast path: sound by RFC 1812 5.2.2, without options, with
-/// TTL to spare, neither end a martian.
-#[inline]
-fn sound4(data: &[u8]) -> Option<u32> {
-    let ip = data.get(HEADER_LEN..)?;
-    let h: &[u8; 20] = ip.first_chunk()?;
-    let total = usize::from(u16::from_be_bytes([h[2], h[3]]));
-    let src = u32::from_be_bytes([h[12], h[13], h[14], h[15]]);
-    let dst = u32::from_be_bytes([h[16], h[17], h[18], h[19]]);
-    let sound = (h[0] == 0x45)
+impl Router {
+    /// Sends a burst's packets their several ways; the odd ones take the slow path.
+    fn part(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, batch: &mut Batch) {
+        let n = batch.len();
+        let mut odd = Batch::new();
+        for (frame, &to) in batch.drain().zip(&self.work.to) {
+            if to == NOWHERE {
+                let pushed = odd.push(frame);
+                debug_assert!(pushed.is_ok());
+            } else {
+                cx.send(from, to, frame);
+            }
+        }
+        cx.sent(n);
+        if !odd.is_empty() {
+            let n = odd.len();
+            odd.drain().for_each(|frame| self.slow(cx, tables, from, frame));
+            cx.stage(SLOW, n);
+        }
+    }
+}
+
+/// Finishes a packet's transport checksum if the sender left that to its device; 1 when it did.
+fn complete(data: &mut [u8]) -> u64 {
+    u64::from(data.get_mut(HEADER_LEN..).is_some_and(partial::complete))
+}
+
+/// Ethernet and IPv4 header.
+const HEAD4: usize = HEADER_LEN + 20;
+/// Ethernet and IPv6 header.
+const HEAD6: usize = HEADER_LEN + 40;
+
+/// The destination of an IPv4 packet of at most `room` bytes that may take the fast path: sound by RFC 1812 5.2.2,
+/// without options, with TTL to spare, neither end a martian. 0 (which is a martian) for any other.
+#[inline(always)]
+fn sound4(head: &[u8; HEAD4], room: usize) -> u32 {
+    let [.., h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, h10, h11, h12, h13, h14, h15, h16, h17, h18, h19] = *head;
+    let low = u64::from_le_bytes([h0, h1, h2, h3, h4, h5, h6, h7]);
+    let high = u64::from_le_bytes([h8, h9, h10, h11, h12, h13, h14, h15]);
+    let last = u32::from_le_bytes([h16, h17, h18, h19]);
+    // RFC 1071: the sum does not depend on the byte order; a sound header's is all ones.
+    let (sum, carry) = low.overflowing_add(high);
+    let (sum, carry2) = sum.overflowing_add(u64::from(last));
+    let sum = (sum >> 32) + (sum & 0xffff_ffff) + u64::from(carry) + u64::from(carry2);
+    let sum = (sum >> 32) + ((sum >> 16) & 0xffff) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let total = usize::from(((low >> 16) as u16).swap_bytes());
+    let (src, dst) = (((high >> 32) as u32).swap_bytes(), last.swap_bytes());
+    // No short circuits: one unpredictable thing less per packet.
+    let sound = (low as u8 == 0x45)
+        & (sum == 0xffff)
         & (total >= 20)
-        & (total <= ip.len())
-        & (h[8] > 1)
+        & (total <= room)
+        & (high as u8 > 1)
         & !martian4(src)
-        & !martian4(dst)
-        & ipv4::header_checksum_ok(h);
-    sound.then_some(dst)
+        & !martian4(dst);
+    if sound { dst } else { 0 }
 }
 
 /// The frame's Ethernet type; none when it is too short to have one.
-#[inline]
+#[inline(always)]
 pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
-    data.get(12..HEADER_LEN)?.first_chunk().map(|t| u16::from_be_bytes(*t))
+    let header: &[u8; HEADER_LEN] = data.first_chunk()?;
+    Some(u16::from_be_bytes([header[12], header[13]]))
 }
 
 /// Addresses that are no host's: this network, loopback, multicast, reserved and broadcast.
@@ -277,17 +299,16 @@ pub(crate) fn martian4(addr: u32) -> bool {
     (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
 }
 
-/// The destination of an IPv6 packet that may take the fast path.
+/// The destination of an IPv6 packet of at most `room` bytes that may take the fast path.
 #[inline]
-fn sound6(data: &[u8]) -> Option<u128> {
-    let ip = data.get(HEADER_LEN..)?;
-    let h: &[u8; 40] = ip.first_chunk()?;
+fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
+    let h = head[HEADER_LEN..].first_chunk::<40>()?;
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
-    // A hop-by-hop header (next header 0) and a jumbogram's zero length are the slow path's.
+    // A hop-by-hop header (next header 0) is the slow path's.
     let sound =
-        (h[0] >> 4 == 6) & (payload + 40 <= ip.len()) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
+        (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
     sound.then_some(dst)
 }
 
@@ -345,27 +366,38 @@ fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// Makes a sound packet ready to leave by `hop` and says where; None, and nothing changed, when it is not for the
-/// fast path: no plain next hop, or too large.
-#[inline]
-fn rewrite(hop: &Entry, data: &mut [u8], v6: bool) -> Option<PortId> {
-    let ip = data.get_mut(HEADER_LEN..)?;
-    let len = if v6 { 40 + be16(&ip[4..]) } else { be16(&ip[2..]) };
-    if hop.kind != Kind::Forward || len > hop.mtu {
-        return None;
+/// Makes a sound packet ready to leave and says where; `NOWHERE`, and nothing changed, when it is not for the fast
+/// path: no plain next hop, or too large. A packet that leaves where it came from earns its sender a redirect, if
+/// those are wanted: also not for here.
+#[inline(always)]
+fn rewrite(arena: &Arena, tables: &Tables, id: u32, frame: &mut Frame, from: PortId, redirects: bool) -> PortId {
+    let mut hop = entry(tables, id & !V6);
+    if hop.kind == Kind::Group {
+        hop = entry(tables, member(tables, hop, arena.data(frame)));
+    }
+    let Some(h) = arena.head_mut::<HEAD4>(frame) else { return NOWHERE };
+    let v6 = id & V6 != 0;
+    let word = |at: usize| u16::from_be_bytes([h[HEADER_LEN + at], h[HEADER_LEN + at + 1]]);
+    let len = if v6 { 40 + u32::from(word(4)) } else { u32::from(word(2)) };
+    if hop.kind != Kind::Forward || len > hop.mtu || (redirects && hop.port == from) {
+        return NOWHERE;
     }
     if v6 {
-        ip[7] -= 1;
-    } else {
-        ipv4::decrement_ttl(ip.first_chunk_mut()?);
+        h[HEADER_LEN + 7] -= 1;
+    } else if let Some(ip) = h.last_chunk_mut() {
+        ipv4::decrement_ttl(ip);
     }
-    rewrite_macs(hop, data);
-    Some(hop.port)
+    if let Some(macs) = h.first_chunk_mut() {
+        *macs = hop.macs;
+    }
+    hop.port
 }
 
 #[inline]
 pub(crate) fn rewrite_macs(hop: &Entry, data: &mut [u8]) {
-    data[..12].copy_from_slice(&hop.macs);
+    if let Some(macs) = data.first_chunk_mut() {
+        *macs = hop.macs;
+    }
 }
 
 pub(crate) fn be16(bytes: &[u8]) -> u32 {
