@@ -19,6 +19,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const PATIENCE_US: u64 = 3_500_000;
 /// How often waiting packets look whether their neighbour has come.
 const RECHECK_US: u64 = 500;
+/// How often a waiting packet has its neighbour asked for: longer than the kernel side ignores a repeated request.
+const ASK_US: u64 = 600_000;
+
 /// An ICMP message about a packet.
 #[derive(Clone, Copy)]
 enum Answer {
@@ -122,10 +125,18 @@ impl Router {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
         let hop = entry(tables, id);
+        let (len, v6) = ip_len(data);
         match hop.kind {
+            Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => {
+                self.refuse(cx, tables, from, frame, DropReason::TooBig, Answer::TooBig { mtu: hop.mtu });
+            }
             Kind::Forward => {
                 rewrite_macs(hop, data);
-                cx.send(from, hop.port, frame);
+                if len > hop.mtu {
+                    Self::fragment(cx, from, frame, hop.port, hop.mtu);
+                } else {
+                    cx.send(from, hop.port, frame);
+                }
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id),
             _ => cx.drop(from, DropReason::NoRoute, frame),
@@ -136,7 +147,8 @@ impl Router {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(&frame);
         let (header, ip) = data.split_at(HEADER_LEN);
-        let Ok(plan) = frag::plan(ip, mtu as usize) else {
+        // Pieces may be smaller than the link takes, but not larger than a fresh frame.
+        let Ok(plan) = frag::plan(ip, (mtu as usize).min(arena.max_data() - HEADER_LEN)) else {
             return cx.drop(from, DropReason::TooBig, frame);
         };
         for i in 0..plan.count() {
@@ -163,11 +175,12 @@ impl Router {
         };
         let addr = cold.gateway.unwrap_or(dst);
         let until = cx.now + clock::us_to_ticks(PATIENCE_US);
-        match self.waiting.add(Wait { frame, from, index: cold.index, addr, until, failed }) {
+        let ask_at = cx.now + clock::us_to_ticks(ASK_US);
+        match self.waiting.add(Wait { frame, from, index: cold.index, addr, until, ask_at, failed }) {
             Ok(first) => {
                 cx.event(from, Event::NeighbourWait, 1);
                 if first {
-                    // A full queue loses nothing: the packet waits on, and the next one asks again.
+                    // A full queue loses nothing: the packet waits on, and asks again.
                     let _ = self.requests.push(Request::Resolve { index: cold.index, addr });
                 }
             }
@@ -195,6 +208,10 @@ impl Router {
                 _ => false,
             };
             if wait_on && cx.now < w.until {
+                if cx.now >= w.ask_at {
+                    w.ask_at = cx.now + clock::us_to_ticks(ASK_US);
+                    let _ = self.requests.push(Request::Resolve { index: w.index, addr: w.addr });
+                }
                 i += 1;
                 continue;
             }

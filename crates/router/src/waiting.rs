@@ -21,6 +21,9 @@ pub(crate) struct Wait {
     pub addr: IpAddr,
     /// Time-stamp counter after which nobody waits any more.
     pub until: u64,
+    /// Time-stamp counter at which to ask for the neighbour again: an earlier request may have been one too many for
+    /// the kernel side, and nothing ever comes of it.
+    pub ask_at: u64,
     /// Whether the neighbour had already failed when the packet came.
     pub failed: bool,
 }
