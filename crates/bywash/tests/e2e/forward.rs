@@ -151,3 +151,46 @@ fn a_neighbour_that_does_not_answer_is_reported() {
     assert_eq!(bywash.drops("r0", "neighbour-failed"), 2);
     bywash.stop();
 }
+
+/// Its neighbour is forgotten again and again, and asked for more often than the kernel is asked; still nothing is
+/// lost, and nobody waits for ever.
+#[test]
+fn a_forgotten_neighbour_is_found_again() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (a, b) = (lab.a(), lab.b());
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    for to in [IpAddr::from(b.v4), b.v6.into()] {
+        let report = std::thread::scope(|scope| {
+            let ping = Ping::to(to).count(100).interval(Duration::from_millis(25)).wait(Duration::from_secs(2));
+            let steady = scope.spawn(move || ping.run(&a.ns).unwrap());
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(150));
+                lab.r().ip(&["neigh", "flush", "to", &to.to_string()]).unwrap();
+            }
+            steady.join().unwrap()
+        });
+        // A kernel that was asked just before is asked again 0.6 s later, and a neighbour's queue holds 8.
+        assert!(report.received >= 60, "{}", report.text);
+    }
+    assert!(bywash.events("r0", "neighbour-released") >= 2);
+    assert_eq!(bywash.drops("r0", "neighbour-failed"), 0);
+    bywash.stop();
+}
+
+#[test]
+fn a_packet_that_waited_for_its_neighbour_is_judged_by_its_size() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let b = lab.b();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    b.ns.ip(&["link", "set", &b.interface, "mtu", "1300"]).unwrap();
+    lab.r().ip(&["link", "set", &b.router_interface, "mtu", "1300"]).unwrap();
+    bywash.wait("the MTU to be followed", |bywash| bywash.port("r1")["mtu"] == 1300);
+    for (to, error) in [(IpAddr::from(b.v4), "Frag needed"), (b.v6.into(), "Packet too big")] {
+        lab.r().ip(&["neigh", "flush", "all"]).unwrap();
+        let report = from_a(&lab, Ping::to(to).count(1).size(1400).dont_fragment());
+        assert!(report.text.contains(error), "{}", report.text);
+    }
+    bywash.stop();
+}

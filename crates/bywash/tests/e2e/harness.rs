@@ -103,7 +103,9 @@ impl<'a> Bywash<'a> {
 
     /// Waits until `condition` holds of what it shows.
     pub fn wait(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        wait_until(what, PATIENCE, || condition(self)).unwrap_or_else(|error| panic!("{error}; log: {}", self.log()));
+        if let Err(error) = wait_until(what, PATIENCE, || condition(self)) {
+            panic!("{error}; it shows {}; it logged {}", self.show(&["all"]), self.log());
+        }
     }
 
     /// Waits until every packet is accounted for: received and made here is sent, dropped by name and handed to the
