@@ -93,18 +93,9 @@ struct Lookup<A> {
     id: [u32; BATCH],
 }
 
-impl<A: Copy + Default + PartialEq> Lookup<A> {
+impl<A: Copy + Default> Lookup<A> {
     fn new() -> Self {
         Self { n: 0, dst: [A::default(); BATCH], at: [0; BATCH], id: [0; BATCH] }
-    }
-
-    /// Adds packet `at` unless its destination is `none`: without a branch, for what comes next to be either.
-    #[inline(always)]
-    fn add(&mut self, at: usize, dst: A, none: A) {
-        // The masks cost nothing and spare the bounds checks: `n` is below BATCH whenever a packet is left to add.
-        self.dst[self.n % BATCH] = dst;
-        self.at[self.n % BATCH] = at as u8;
-        self.n += usize::from(dst != none);
     }
 }
 
@@ -121,22 +112,36 @@ impl Work {
     /// Checks every packet; what is sound is put up for lookup.
     #[inline]
     fn input(&mut self, arena: &Arena, frames: &[Frame]) {
-        (self.v4.n, self.v6.n) = (0, 0);
         frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
+        let Lookup { dst, at, .. } = &mut self.v4;
+        let (mut n, mut others) = (0, 0u64);
         for (i, frame) in frames.iter().enumerate() {
             if let Some(ahead) = frames.get(i + AHEAD) {
                 arena.prefetch(ahead);
             }
+            // No branch on what the packet is like: an unsound one is overwritten by the next. (The masks cost nothing
+            // and spare the bounds checks: there are no more packets than places.)
             let Some(head) = arena.head::<HEAD4>(frame) else { continue };
-            match u16::from_be_bytes([head[12], head[13]]) {
-                ethertype::IPV4 => self.v4.add(i, sound4(head, frame.len() - HEADER_LEN), 0),
-                ethertype::IPV6 => {
-                    if let Some(dst) = arena.head(frame).and_then(|h| sound6(h, frame.len() - HEADER_LEN)) {
-                        self.v6.add(i, dst, 0);
-                    }
-                }
-                _ => {}
-            }
+            dst[n % BATCH] = u32::from_be_bytes([head[30], head[31], head[32], head[33]]);
+            at[n % BATCH] = i as u8;
+            n += usize::from(sound4(head, frame.len() - HEADER_LEN));
+            others |= u64::from(ne16(head, 12) != ETH_IPV4) << (i % BATCH);
+        }
+        self.v4.n = n;
+        self.input6(arena, frames, others);
+    }
+
+    /// As `input`, for the packets whose bit is set: they are not IPv4.
+    #[inline]
+    fn input6(&mut self, arena: &Arena, frames: &[Frame], mut which: u64) {
+        self.v6.n = 0;
+        while which != 0 {
+            let i = which.trailing_zeros() as usize;
+            which &= which - 1;
+            let Some(dst) = frames.get(i).and_then(|f| sound6(arena.head(f)?, f.len() - HEADER_LEN)) else { continue };
+            self.v6.dst[self.v6.n % BATCH] = dst;
+            self.v6.at[self.v6.n % BATCH] = i as u8;
+            self.v6.n += 1;
         }
     }
 
@@ -165,7 +170,14 @@ impl Work {
 
     /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one.
     #[inline]
-    fn forward(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], from: PortId, redirects: bool) -> Option<PortId> {
+    fn forward(
+        &mut self,
+        arena: &Arena,
+        tables: &Tables,
+        frames: &mut [Frame],
+        from: PortId,
+        redirects: bool,
+    ) -> Option<PortId> {
         let mut differ = 0;
         let mut first = None;
         for ((frame, &id), to) in frames.iter_mut().zip(&self.next).zip(&mut self.to) {
@@ -258,32 +270,41 @@ const HEAD4: usize = HEADER_LEN + 20;
 /// Ethernet and IPv6 header.
 const HEAD6: usize = HEADER_LEN + 40;
 
-/// The destination of an IPv4 packet of at most `room` bytes that may take the fast path: sound by RFC 1812 5.2.2,
-/// without options, with TTL to spare, neither end a martian. 0 (which is a martian) for any other.
+/// The EtherType of IPv4, as it lies in memory.
+const ETH_IPV4: u16 = ethertype::IPV4.to_be();
+
+/// Two bytes of the frame, as they lie in memory.
 #[inline(always)]
-fn sound4(head: &[u8; HEAD4], room: usize) -> u32 {
-    let [.., h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, h10, h11, h12, h13, h14, h15, h16, h17, h18, h19] = *head;
-    let low = u64::from_le_bytes([h0, h1, h2, h3, h4, h5, h6, h7]);
-    let high = u64::from_le_bytes([h8, h9, h10, h11, h12, h13, h14, h15]);
-    let last = u32::from_le_bytes([h16, h17, h18, h19]);
-    // RFC 1071: the sum does not depend on the byte order; a sound header's is all ones.
-    let (sum, carry) = low.overflowing_add(high);
-    let (sum, carry2) = sum.overflowing_add(u64::from(last));
-    let sum = (sum >> 32) + (sum & 0xffff_ffff) + u64::from(carry) + u64::from(carry2);
-    let sum = (sum >> 32) + ((sum >> 16) & 0xffff) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let total = usize::from(((low >> 16) as u16).swap_bytes());
-    let (src, dst) = (((high >> 32) as u32).swap_bytes(), last.swap_bytes());
-    // No short circuits: one unpredictable thing less per packet.
-    let sound = (low as u8 == 0x45)
-        & (sum == 0xffff)
-        & (total >= 20)
-        & (total <= room)
-        & (high as u8 > 1)
-        & !martian4(src)
-        & !martian4(dst);
-    if sound { dst } else { 0 }
+fn ne16(head: &[u8; HEAD4], at: usize) -> u16 {
+    u16::from_ne_bytes([head[at], head[at + 1]])
 }
+
+/// Whether this is an IPv4 packet of at most `room` bytes that may take the fast path: sound by RFC 1812 5.2.2, without
+/// options, with TTL to spare, neither end a martian.
+#[inline(always)]
+fn sound4(head: &[u8; HEAD4], room: usize) -> bool {
+    let Some(ip) = head.last_chunk::<20>() else { return false };
+    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+    // Faults are gathered rather than asked for one by one: the answer is nearly always the same.
+    let faults = u32::from(ne16(head, 12) ^ ETH_IPV4)
+        | u32::from(ip[0] ^ 0x45)
+        | u32::from(total.wrapping_sub(20) > room.wrapping_sub(20))
+        | u32::from(ip[8] < 2)
+        | u32::from(MARTIAN[usize::from(ip[12])] | MARTIAN[usize::from(ip[16])])
+        | u32::from(!ipv4::header_checksum_ok(ip));
+    faults == 0
+}
+
+/// By an IPv4 address's first byte: 1 where it is no host's.
+static MARTIAN: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut first = 0;
+    while first < 256 {
+        table[first] = martian4((first as u32) << 24) as u8;
+        first += 1;
+    }
+    table
+};
 
 /// The frame's Ethernet type; none when it is too short to have one.
 #[inline(always)]
@@ -294,7 +315,7 @@ pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
 
 /// Addresses that are no host's: this network, loopback, multicast, reserved and broadcast.
 #[inline]
-pub(crate) fn martian4(addr: u32) -> bool {
+pub(crate) const fn martian4(addr: u32) -> bool {
     // One comparison for 0/8 and for 224/4 and above; one for 127/8.
     (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
 }
@@ -307,8 +328,7 @@ fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
     // A hop-by-hop header (next header 0) is the slow path's.
-    let sound =
-        (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
+    let sound = (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
     sound.then_some(dst)
 }
 
