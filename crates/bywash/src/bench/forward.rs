@@ -57,8 +57,14 @@ pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
 }
 
 fn print(f: &Figures) {
-    println!("{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)", f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops);
-    println!("pool {} of {} frames, cache {}, pages {}; {} routes, {} flows, {} B", f.pool, f.frames, f.cache, f.pages, f.routes, f.flows, f.size);
+    println!(
+        "{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)",
+        f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops
+    );
+    println!(
+        "pool {} of {} frames, cache {}, pages {}; {} routes, {} flows, {} B",
+        f.pool, f.frames, f.cache, f.pages, f.routes, f.flows, f.size
+    );
     for (name, cycles) in &f.stages {
         println!("  {name:8} {cycles:6.1} cycles/packet");
     }
@@ -86,8 +92,10 @@ impl Traffic {
             let (net, to) = routes[flow * routes.len() / args.flows];
             let (addr, len) = (net.addr(), net.len());
             // Within the prefix, not its first address: a different host for each flow.
-            let host = if len >= 31 { 0 } else { 1 + (flow as u32 % ((1u32 << (32 - u32::from(len)).min(31)) - 2).max(1)) };
-            let src = SocketAddr::from((Ipv4Addr::from(0xc612_0000 + flow as u32 % 0xffff), 1024 + (flow % 50_000) as u16));
+            let host =
+                if len >= 31 { 0 } else { 1 + (flow as u32 % ((1u32 << (32 - u32::from(len)).min(31)) - 2).max(1)) };
+            let src =
+                SocketAddr::from((Ipv4Addr::from(0xc612_0000 + flow as u32 % 0xffff), 1024 + (flow % 50_000) as u16));
             let dst = SocketAddr::from((Ipv4Addr::from(addr | host), 9));
             let from = 1 - to.0;
             let frame = Packet::udp(src, dst)
@@ -106,7 +114,8 @@ impl Traffic {
             let path = dir.join(format!("port{i}.pcap"));
             record(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let rules: String = self.routes.iter().map(|(n, p)| format!("R{}/{} {}\n", Ipv4Addr::from(n.addr()), n.len(), p.0)).collect();
+        let rules: String =
+            self.routes.iter().map(|(n, p)| format!("R{}/{} {}\n", Ipv4Addr::from(n.addr()), n.len(), p.0)).collect();
         let path = dir.join("routes_v4.txt");
         std::fs::write(&path, rules).with_context(|| format!("cannot write {}", path.display()))
     }

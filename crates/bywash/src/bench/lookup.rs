@@ -26,6 +26,12 @@ pub fn run(args: &LookupArgs) -> anyhow::Result<()> {
 
 fn print(f: &LookupFigures) {
     println!("{:.1} cycles/lookup, batches of {}", f.cycles_per_lookup, f.batch);
-    println!("{} IPv{} routes in {:.2} MiB, built in {:.0} ms", f.routes, f.family, f.bytes as f64 / 1048576.0, f.build_ms);
+    println!(
+        "{} IPv{} routes in {:.2} MiB, built in {:.0} ms",
+        f.routes,
+        f.family,
+        f.bytes as f64 / 1048576.0,
+        f.build_ms
+    );
     println!("{:.0} changes/s; {:.0} % of the addresses found a route", f.update_per_s, f.hit_percent);
 }

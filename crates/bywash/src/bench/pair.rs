@@ -67,7 +67,12 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
         thread.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
     }
     let (missing, wrong) = pools.verify();
-    anyhow::ensure!(missing.is_empty() && wrong.is_empty(), "{} cells lost, {} misplaced: a bug", missing.len(), wrong.len());
+    anyhow::ensure!(
+        missing.is_empty() && wrong.is_empty(),
+        "{} cells lost, {} misplaced: a bug",
+        missing.len(),
+        wrong.len()
+    );
 
     let seconds = ticks as f64 / clock::tsc_hz() as f64;
     let f = Figures {
@@ -82,7 +87,10 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string(&f)?);
     } else {
-        println!("{:.2} Mpps between two workers, {:.1} cycles/packet, pool {} of {} frames", f.mpps, f.cycles_per_packet, f.pool, f.frames);
+        println!(
+            "{:.2} Mpps between two workers, {:.1} cycles/packet, pool {} of {} frames",
+            f.mpps, f.cycles_per_packet, f.pool, f.frames
+        );
     }
     Ok(())
 }

@@ -70,7 +70,8 @@ pub fn restore(json: bool) -> anyhow::Result<()> {
     let mut journal = Journal::open(journal_path())?;
     let all: Vec<Change> = journal.changes().to_vec();
     let failed = journal.restore()?;
-    let failed: Vec<String> = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature)).collect();
+    let failed: Vec<String> =
+        failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature)).collect();
     if json {
         println!("{}", serde_json::json!({ "settings": all, "failed": failed }));
     } else if all.is_empty() {

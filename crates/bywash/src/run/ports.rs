@@ -78,8 +78,7 @@ fn interface(port: &PortConfig) -> anyhow::Result<&str> {
 /// Opens one port.
 pub fn open(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal) -> anyhow::Result<Opened> {
     let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
-    let mut opened =
-        Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
+    let mut opened = Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
     match port.kind {
         PortKind::AfXdp => open_af_xdp(port, umem, journal, &mut opened)?,
         PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
@@ -105,12 +104,7 @@ pub fn open(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal) -> anyho
     Ok(opened)
 }
 
-fn open_af_xdp(
-    port: &PortConfig,
-    umem: &Arc<Umem>,
-    journal: &mut Journal,
-    opened: &mut Opened,
-) -> anyhow::Result<()> {
+fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opened: &mut Opened) -> anyhow::Result<()> {
     let af_xdp = port.af_xdp.clone().unwrap_or_default();
     let interface = interface(port)?;
     let link = LinkInfo::query(interface)?;
@@ -131,12 +125,7 @@ fn open_af_xdp(
         ZeroCopy::Off => bywash_port::af_xdp::ZeroCopy::Off,
     };
     let r = af_xdp.ring;
-    let rings = RingSizes {
-        rx: r.rx as u32,
-        tx: r.tx as u32,
-        fill: r.fill as u32,
-        completion: r.completion as u32,
-    };
+    let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
     let config = SocketConfig { rings, zero_copy, ..SocketConfig::default() };
     let mut sockets = vec![];
     for queue in queues(port)? {
