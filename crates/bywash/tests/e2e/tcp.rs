@@ -42,13 +42,23 @@ fn throughput_is_of_the_kernels_order() {
         let rate = |(to, way)| Iperf::tcp(1).run(&lab.a().ns, &lab.b().ns, to, way).unwrap().bits_per_second / 1e9;
         ways.map(rate)
     };
-    let (in_chunks, kernel) = (measure(&whole), measure(&cut));
-    let bywash = Bywash::run(whole.r(), &whole.router_interfaces());
-    let ours = measure(&whole);
-    bywash.stop();
-    for (((way, in_chunks), kernel), ours) in ways.iter().zip(in_chunks).zip(kernel).zip(ours) {
-        let share = 100.0 * ours / kernel;
-        println!("TCP {way:?}: kernel {kernel:.2} Gbit/s ({in_chunks:.2} in chunks), bywash {ours:.2} ({share:.0} %)");
-        assert!(ours > kernel / 10.0, "{way:?}: {ours:.2} of {kernel:.2} Gbit/s");
+    let in_chunks = measure(&whole);
+    let mut shares = [0f64; 4];
+    // Whatever else the machine does strikes one measurement, not three.
+    for _ in 0..3 {
+        let kernel = measure(&cut);
+        let bywash = Bywash::run(whole.r(), &whole.router_interfaces());
+        let ours = measure(&whole);
+        bywash.stop();
+        for n in 0..ways.len() {
+            let (way, chunks, kernel, ours) = (ways[n], in_chunks[n], kernel[n], ours[n]);
+            let share = 100.0 * ours / kernel;
+            println!("TCP {way:?}: kernel {kernel:.2} Gbit/s ({chunks:.2} in chunks), bywash {ours:.2} ({share:.0} %)");
+            shares[n] = shares[n].max(share);
+        }
+        if shares.iter().all(|share| *share > 50.0) {
+            return;
+        }
     }
+    assert!(shares.iter().all(|share| *share > 10.0), "{shares:.0?} % of the kernel's rate");
 }
