@@ -76,6 +76,9 @@ pub fn forward(
         a.housekeep(bufs);
         b.housekeep(bufs);
         if done(a, b) {
+            // A turn that adds nothing sends what was gathered.
+            a.housekeep(bufs);
+            b.housekeep(bufs);
             return true;
         }
         std::thread::yield_now();
