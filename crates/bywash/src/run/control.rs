@@ -1,6 +1,7 @@
 //! The control loop: the kernel's changes in, workers' requests out, XDP programs and ports kept in step.
 
 use super::ports::{Opened, Xdp, open, queues};
+use super::punt::Punt;
 use super::workers;
 use super::{ANSWER, instance};
 use crate::config::{Config, Host};
@@ -51,6 +52,7 @@ pub struct Runtime {
     requests: Vec<rtrb::Consumer<Request>>,
     /// To free frames handed over by workers.
     bufs: Buffers,
+    punt: Punt,
     confirmed: Instant,
     sent: Vec<u64>,
 }
@@ -92,9 +94,10 @@ impl Runtime {
         };
         let domain = Qsbr::new();
         let control = Control::new(&domain, ports.iter().enumerate().map(spec).collect())?;
-        let counters = ports.iter().enumerate().flat_map(|(i, p)| {
-            p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone()))
-        });
+        let counters = ports
+            .iter()
+            .enumerate()
+            .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
         let counters = counters.collect();
         let running = workers::start(&config, &plan, &mut ports, &pools, &domain, &control.tables())?;
         let (shown, requests) = running.into_iter().unzip();
@@ -110,7 +113,8 @@ impl Runtime {
             started: Instant::now(),
         });
         let bufs = Buffers::attach(&pools, 0);
-        let mut runtime = Self { shared, umem, mirror, requests, bufs, confirmed: Instant::now(), sent };
+        let punt = Punt::open();
+        let mut runtime = Self { shared, umem, mirror, requests, bufs, punt, confirmed: Instant::now(), sent };
         runtime.first_dump()?;
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
             xdp.enable()?;
@@ -258,7 +262,10 @@ impl Runtime {
                     Request::Resolve { index, addr } => {
                         self.mirror.probe(index, addr);
                     }
-                    Request::Punt { from: _, frame } => self.bufs.free_one(frame),
+                    Request::Punt { from: _, mut frame } => {
+                        self.punt.hand(self.bufs.arena().data_mut(&mut frame));
+                        self.bufs.free_one(frame);
+                    }
                 }
             }
         }

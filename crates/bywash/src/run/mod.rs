@@ -6,6 +6,7 @@
 mod control;
 mod instance;
 mod ports;
+mod punt;
 mod workers;
 
 use crate::config::Config;

@@ -110,15 +110,20 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
     let link = LinkInfo::query(interface)?;
     let driver = driver(interface).unwrap_or_default();
     let how = match af_xdp.mode {
+        // A native program on a veth takes segmentation offload from its peer: TCP sent there goes at less than half
+        // the rate (docs/decisions/af_xdp.md). Packet rates are what it is good for, and those who want them ask.
+        XdpMode::Auto if driver == "veth" => XdpAttach::Generic,
         XdpMode::Auto => XdpAttach::Auto,
         XdpMode::Native => XdpAttach::Native,
         XdpMode::Generic => XdpAttach::Generic,
     };
     let mut program = Program::attach(&link, how)?;
-    if !program.note().is_empty() {
+    if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
+        tracing::info!("{interface}: generic XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)");
+    } else if !program.note().is_empty() {
         tracing::warn!("{interface}: {} XDP: {}", program.mode(), program.note());
     }
-    prepare(interface, &driver, journal);
+    prepare(interface, &driver, program.mode(), journal);
     let zero_copy = match af_xdp.zero_copy {
         crate::config::ZeroCopy::Auto => bywash_port::af_xdp::ZeroCopy::Auto,
         ZeroCopy::Require => bywash_port::af_xdp::ZeroCopy::Require,
@@ -149,11 +154,11 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
 }
 
 /// Settings the fast path needs, written down so that they can be put back.
-fn prepare(interface: &str, driver: &str, journal: &mut Journal) {
-    let (feature, on, why) = match driver {
-        // A veth with a native program takes whole TCP trains from its peer apart; put together again, the kernel's
-        // share costs half as much.
-        "veth" => ("rx-gro", true, "frames for the kernel are put together"),
+fn prepare(interface: &str, driver: &str, mode: &str, journal: &mut Journal) {
+    let (feature, on, why) = match (driver, mode) {
+        // The peer no longer segments TCP in one go; put together again here, the kernel's share costs half as much.
+        ("veth", "native") => ("rx-gro", true, "frames for the kernel are put together"),
+        ("veth", _) => return,
         // Tags must be in the frame for the program to see them: NICs strip them.
         _ => ("rx-vlan-hw-parse", false, "VLAN tags stay in the frame"),
     };

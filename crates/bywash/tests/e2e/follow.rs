@@ -3,7 +3,7 @@
 use crate::garbage::udp;
 use crate::harness::Bywash;
 use crate::raw::send;
-use bywash_lab::{Ping, Topology, has_tool, require, require_lab};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -185,5 +185,28 @@ fn a_link_goes_down_and_comes_back() {
     r.ip(&["address", "replace", "fd00:2::1/64", "dev", "r1", "nodad"]).unwrap();
     bywash.wait("up", |bywash| bywash.port("r1")["state"] == "up");
     bywash.wait("IPv4 again", |_| reaches(&lab, b.v4.into()));
+    bywash.stop();
+}
+
+/// c hangs on an interface that bywash was not given.
+#[test]
+fn what_leaves_by_no_port_the_kernel_sends() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let c = &lab.hosts()[2];
+    let bywash = Bywash::run(lab.r(), &["r0", "r1"]);
+    c.ns.ip_batch("address add 203.0.113.9 dev lo\naddress add 2001:db8::9 dev lo\n").unwrap();
+    lab.r().ip_batch("route add default via 10.0.3.2\nroute add ::/0 via fd00:3::2\n").unwrap();
+    wait_for_route(&bywash, "::/0", |route| route.is_some_and(|route| route["reason"] == "kernel"));
+    for to in [IpAddr::from(c.v4), c.v6.into(), ip("203.0.113.9"), ip("2001:db8::9")] {
+        let report = Ping::to(to).count(5).run(&lab.a().ns).unwrap();
+        assert_eq!((report.received, report.errors), (5, 0), "{}", report.text);
+        assert!(report.text.contains("ttl=63"), "{}", report.text);
+        let last_hop = Ping::to(to).count(1).ttl(1).run(&lab.a().ns).unwrap();
+        assert_eq!((last_hop.received, last_hop.errors), (0, 1), "{}", last_hop.text);
+    }
+    let report = Transfer::new(1_000_000).run(&lab.a().ns, &c.ns, c.v4).unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    assert!(bywash.events("r0", "punted") > 20);
     bywash.stop();
 }
