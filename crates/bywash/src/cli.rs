@@ -2,7 +2,7 @@
 
 pub mod bench;
 
-use crate::config::{Auto, Idle, Pages, PoolKind, ZeroCopy};
+use crate::config::{Auto, Idle, Pages, PoolKind, XdpMode, ZeroCopy};
 use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -104,6 +104,10 @@ pub struct RunArgs {
     /// AF_XDP zero-copy
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<ZeroCopy>,
+
+    /// Where the XDP program is attached; `native` on veth is for packet rate, and costs its peer TCP segmentation
+    #[arg(long, value_name = "WHERE")]
+    pub xdp: Option<XdpMode>,
 
     /// What a worker does when there is nothing to do
     #[arg(long, value_name = "HOW")]

@@ -42,8 +42,8 @@ pub struct WorkerConfig {
     pub idle: Idle,
 }
 
-/// Empty turns before a worker sleeps: some 50 microseconds of polling.
-const PATIENCE: u32 = 1000;
+/// How long a worker polls in vain before it sleeps: about what falling asleep and waking up cost together.
+const PATIENCE_US: u64 = 20;
 /// Longest sleep: ports still want their housekeeping.
 const NAP: Duration = Duration::from_millis(10);
 /// Longest sleep while a port must be polled or something waits for time.
@@ -164,8 +164,9 @@ impl Worker {
 
     fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>) {
         self.pin();
-        let mut empty = 0u32;
+        let patience = clock::us_to_ticks(PATIENCE_US);
         let started = clock::tsc();
+        let mut worked = started;
         while !mailbox.stop.load(Ordering::Acquire) {
             let from = clock::tsc();
             let (work, pending) = self.turn();
@@ -173,11 +174,10 @@ impl Worker {
             self.counters.cycles.set(now - started);
             if work > 0 {
                 self.counters.busy_cycles.add(now - from);
-                empty = 0;
+                worked = now;
             } else {
                 self.counters.idle_turns.add(1);
-                empty = empty.saturating_add(1);
-                if self.config.idle == Idle::Sleep && empty > PATIENCE {
+                if self.config.idle == Idle::Sleep && now - worked > patience {
                     self.sleep(pending);
                 } else {
                     std::hint::spin_loop();

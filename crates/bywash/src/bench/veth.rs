@@ -135,7 +135,7 @@ impl Lab {
         let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
         let cpu = self.cpus[1].to_string();
         let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
-        argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
+        argv.extend(["--workers", "1", "--xdp", "native", "--cpus", &cpu].map(std::ffi::OsStr::new));
         argv.extend(self.topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
         Ok(Bywash { process: self.topology.r().spawn(&argv)?, socket })
     }
