@@ -41,7 +41,6 @@ pub struct Shared {
     /// Counters of every end: port, queue.
     pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
     pub workers: Vec<workers::Shown>,
-    pub started: Instant,
 }
 
 /// A running instance.
@@ -110,7 +109,6 @@ impl Runtime {
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
             workers: shown,
-            started: Instant::now(),
         });
         let bufs = Buffers::attach(&pools, 0);
         let punt = Punt::open();

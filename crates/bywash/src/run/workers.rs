@@ -52,13 +52,14 @@ pub fn start(
         }
     }
     let mut transit: Vec<Vec<(Box<dyn Port>, PortId)>> = (0..count).map(|_| vec![]).collect();
-    for port in 0..ports.len() {
+    for id in (0..ports.len() as u16).map(PortId) {
+        let port = usize::from(id.0);
         let Some(owner) = (0..count).find(|w| !own[*w][port].is_empty()) else { continue };
         for w in (0..count).filter(|w| *w != owner) {
             if own[w][port].is_empty() {
                 let (here, there) = pair(HANDOFF);
                 own[w][port].push(Box::new(here));
-                transit[owner].push((Box::new(there), PortId(port as u16)));
+                transit[owner].push((Box::new(there), id));
             }
         }
     }

@@ -210,3 +210,21 @@ fn what_leaves_by_no_port_the_kernel_sends() {
     assert!(bywash.events("r0", "punted") > 20);
     bywash.stop();
 }
+
+/// Two queues a port, and so two workers where there are two CPUs; what one receives, any other can send.
+#[test]
+fn every_queue_is_served() {
+    require!(require_lab(), has_tool("python3"));
+    let lab = Topology::builder().queues(2).static_neighbours(true).build().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
+        send(&lab.a().ns, &lab.a().interface, &flows(&lab, 200, to, 1));
+        assert!(reaches(&lab, to));
+    }
+    bywash.wait("all to be sent", |bywash| bywash.counter("r1", "tx_packets") >= 402);
+    let rings =
+        |name| bywash.port(name)["queues"].as_array().unwrap().iter().filter(|end| end["queue"] != Value::Null).count();
+    assert_eq!((rings("r0"), rings("r1")), (2, 2));
+    assert!(bywash.all_drops().is_empty(), "{:?}", bywash.all_drops());
+    bywash.stop();
+}
