@@ -178,13 +178,29 @@ impl Work {
         from: PortId,
         redirects: bool,
     ) -> Option<PortId> {
-        let mut differ = 0;
-        let mut first = None;
-        for ((frame, &id), to) in frames.iter_mut().zip(&self.next).zip(&mut self.to) {
-            *to = if id == ODD { NOWHERE } else { rewrite(arena, tables, id, frame, from, redirects) };
-            differ |= to.0 ^ first.get_or_insert(*to).0;
+        if self.v4.n == frames.len() && !redirects {
+            self.rewrite_all::<true>(arena, tables, frames, NOWHERE);
+        } else {
+            self.rewrite_all::<false>(arena, tables, frames, if redirects { from } else { NOWHERE });
         }
-        first.filter(|to| differ == 0 && *to != NOWHERE)
+        let to = &self.to[..frames.len().min(BATCH)];
+        let first = *to.first()?;
+        let differ = to.iter().fold(0, |differ, to| differ | (to.0 ^ first.0));
+        (differ == 0 && first != NOWHERE).then_some(first)
+    }
+
+    /// With `SOUND4` every packet is a sound IPv4 packet. What would leave by `back` stays: a packet that leaves where it
+    /// came from earns its sender a redirect, if those are wanted.
+    #[inline(always)]
+    fn rewrite_all<const SOUND4: bool>(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], back: PortId) {
+        for ((frame, &id), to) in frames.iter_mut().zip(&self.next).zip(&mut self.to) {
+            *to = match (SOUND4, id) {
+                (true, _) => rewrite(arena, tables, id, false, frame),
+                (false, ODD) => NOWHERE,
+                (false, _) if back != NOWHERE && hop_port(arena, tables, id, frame) == back => NOWHERE,
+                (false, _) => rewrite(arena, tables, id & !V6, id & V6 != 0, frame),
+            };
+        }
     }
 }
 
@@ -386,20 +402,26 @@ fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
+/// The port a sound packet would leave by; only asked for when redirects are wanted.
+fn hop_port(arena: &Arena, tables: &Tables, id: u32, frame: &Frame) -> PortId {
+    entry(tables, resolve(tables, id & !V6, arena.data(frame))).port
+}
+
 /// Makes a sound packet ready to leave and says where; `NOWHERE`, and nothing changed, when it is not for the fast
-/// path: no plain next hop, or too large. A packet that leaves where it came from earns its sender a redirect, if
-/// those are wanted: also not for here.
+/// path: no plain next hop, or too large.
 #[inline(always)]
-fn rewrite(arena: &Arena, tables: &Tables, id: u32, frame: &mut Frame, from: PortId, redirects: bool) -> PortId {
-    let mut hop = entry(tables, id & !V6);
-    if hop.kind == Kind::Group {
+fn rewrite(arena: &Arena, tables: &Tables, id: u32, v6: bool, frame: &mut Frame) -> PortId {
+    let mut hop = entry(tables, id);
+    if hop.kind != Kind::Forward {
+        if hop.kind != Kind::Group {
+            return NOWHERE;
+        }
         hop = entry(tables, member(tables, hop, arena.data(frame)));
     }
     let Some(h) = arena.head_mut::<HEAD4>(frame) else { return NOWHERE };
-    let v6 = id & V6 != 0;
     let word = |at: usize| u16::from_be_bytes([h[HEADER_LEN + at], h[HEADER_LEN + at + 1]]);
     let len = if v6 { 40 + u32::from(word(4)) } else { u32::from(word(2)) };
-    if hop.kind != Kind::Forward || len > hop.mtu || (redirects && hop.port == from) {
+    if len > hop.mtu || hop.kind != Kind::Forward {
         return NOWHERE;
     }
     if v6 {

@@ -1,6 +1,6 @@
 //! Which worker polls what, where, and with how many buffers.
 
-use super::model::{Config, PortKind};
+use super::model::Config;
 use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
@@ -30,7 +30,8 @@ impl Config {
     /// Deals queues and buffers out to workers. `queues` are those each port has, in the order of `self.ports`;
     /// `allowed` the CPUs that may be used where the configuration names none.
     ///
-    /// Every worker gets a queue of every port: without one it could not send there.
+    /// Where a worker has no queue of a port, it sends there through a worker that has. A port with fewer queues than
+    /// there are workers begins at another worker than the port before it.
     pub fn plan(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, ConfigErrors> {
         self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![*problem]))
     }
@@ -52,8 +53,10 @@ impl Config {
             };
         }
         for (at, (port, queues)) in self.ports.iter().zip(queues).enumerate() {
+            let first = if queues.len() < count { at } else { 0 };
             for (order, &queue) in queues.iter().enumerate() {
-                let index = port.worker.set().map_or(order % count, |of_queues| of_queues[order % of_queues.len()]);
+                let index =
+                    port.worker.set().map_or((first + order) % count, |of_queues| of_queues[order % of_queues.len()]);
                 let Some(worker) = workers.get_mut(index) else {
                     let what = format!("port {} wants worker {index}, and there are {count}", port.name);
                     let expected = format!("expected 0 to {}", count - 1);
@@ -61,9 +64,9 @@ impl Config {
                 };
                 worker.queues.push((at, queue));
             }
-            if let Some(index) = workers.iter().position(|worker| worker.queues.iter().all(|(port, _)| *port != at)) {
-                return Err(self.without_queue(at, index, queues.len()).into());
-            }
+        }
+        if let Some(index) = workers.iter().position(|worker| worker.queues.is_empty()) {
+            return Err(Self::without_queue(index, queues.iter().map(Vec::len).sum()).into());
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             worker.frames = self.frames_of(index, worker)?;
@@ -80,17 +83,10 @@ impl Config {
         }
     }
 
-    fn without_queue(&self, at: usize, worker: usize, queues: usize) -> Problem {
-        let port = &self.ports[at];
-        let what = format!("worker {worker} polls no queue of port {}, and could not send there", port.name);
-        let path = if port.worker.set().is_some() { format!("port.{at}.worker") } else { "workers.count".into() };
-        let help = match &port.interface {
-            Some(interface) if port.kind == PortKind::AfXdp => {
-                format!("give it more queues (ethtool -L {interface} combined N), or use fewer workers")
-            }
-            _ => format!("a port of kind \"{}\" has one queue: use one worker", port.kind.name()),
-        };
-        Problem::at(path, what, format!("the port has {queues} queue(s)")).help(help)
+    fn without_queue(worker: usize, queues: usize) -> Problem {
+        let what = format!("worker {worker} has nothing to poll");
+        let help = "use fewer workers, or give the ports more queues (ethtool -L IFACE combined N)";
+        Problem::at("workers.count", what, format!("the ports have {queues} queue(s) in all")).help(help)
     }
 
     fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {

@@ -211,7 +211,7 @@ fn options_do_not_point_into_the_file() {
 }
 
 #[test]
-fn workers_get_a_queue_of_every_port() {
+fn queues_are_dealt_out_to_workers() {
     let text = format!("{PORT}[[port]]\ninterface = \"lo\"\n");
     let config = load(&text).unwrap();
     let plan = config.plan(&[vec![0, 1, 2], vec![0, 1]], &[0, 1, 2, 3]).unwrap();
@@ -224,8 +224,12 @@ fn workers_get_a_queue_of_every_port() {
     let plan = config.plan(&[vec![0, 1], vec![0, 1]], &[5]).unwrap();
     assert_eq!((plan.workers.len(), plan.workers[0].cpu), (1, Some(5)));
 
+    // Fewer queues than workers: each port begins at another worker.
+    let config = load(&format!("{text}[workers]\ncount = 2\n")).unwrap();
+    let plan = config.plan(&[vec![0], vec![0]], &[0, 1]).unwrap();
+    assert_eq!((&plan.workers[0].queues, &plan.workers[1].queues), (&vec![(0, 0)], &vec![(1, 0)]));
     let (wrong, place) = problem(&format!("{text}[workers]\ncount = 3\n"));
-    assert_eq!(wrong.what, "worker 2 polls no queue of port eth0, and could not send there");
+    assert_eq!(wrong.what, "worker 2 has nothing to poll");
     assert_eq!(place, "3");
     let (wrong, place) = problem(&format!("{PORT}worker = [0, 2]\n[workers]\ncount = 2\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 to 1", "[0, 2]"));
