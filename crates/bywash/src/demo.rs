@@ -1,7 +1,7 @@
 //! `bywash demo`: host - router - host in network namespaces of this machine, forwarded by the kernel and by bywash in
 //! turn, with every step said. Nothing outside these namespaces is touched, and they are gone at the end.
 
-use crate::bench::veth::{Bywash, Lab, Rate};
+use crate::bench::veth::{Bywash, FOR_RATE, Lab, Rate};
 use crate::cli::DemoArgs;
 use anyhow::{bail, ensure};
 use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
@@ -66,20 +66,13 @@ impl Demo {
 
         self.step("The kernel forwards between a and b")?;
         ping(&lab)?;
-        let (a, b) = (lab.topology().a(), lab.topology().b());
-        let whole = Iperf::tcp(TCP_SECONDS).run(&a.ns, &b.ns, b.v4, Direction::Forward)?.bits_per_second;
-        say!("     TCP in super frames of 64 KiB, which veth carries and a wire does not: {:.1} Gbit/s", whole / 1e9);
-        say!("     From here on the hosts cut them into frames of 1,500 bytes, as a network card would (tso off):");
-        for host in [a, b] {
-            host.ns.offload(&host.interface, "tso", false)?;
-        }
         let kernel_tcp = tcp(&lab)?;
         for (name, bits) in &kernel_tcp {
             say!("     TCP {name}: {:5.1} Gbit/s", bits / 1e9);
         }
 
         self.step("`bywash run r0 r1` takes over, with the kernel's own routes and neighbours")?;
-        let bywash = lab.bywash()?;
+        let bywash = lab.bywash(&[])?;
         for line in bywash.process.output().lines() {
             say!("     | {line}");
         }
@@ -88,6 +81,7 @@ impl Demo {
         for ((name, bits), (_, kernel)) in tcp(&lab)?.iter().zip(&kernel_tcp) {
             say!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
         }
+        say!("     (TCP segments that veth carries uncut, 64 KiB at once, are left to the kernel: no wire has them)");
         bywash.stop()?;
 
         self.step("64-byte frames from the kernel's generator, as many as it makes; counted where they arrive")?;
@@ -97,9 +91,9 @@ impl Demo {
             kernel.mpps
         );
         self.check()?;
-        let bywash = lab.bywash()?;
+        let bywash = lab.bywash(FOR_RATE)?;
         let ours = lab.measure(self.time)?;
-        say!("     bywash  {:.2} Mpps of {:.2} offered", ours.mpps, ours.offered_mpps);
+        say!("     bywash  {:.2} Mpps of {:.2} offered (`run {}`)", ours.mpps, ours.offered_mpps, FOR_RATE.join(" "));
         limits(&bywash, kernel, ours)?;
 
         self.step("What the running instance says of itself")?;
@@ -186,18 +180,15 @@ fn tcp(lab: &Lab) -> anyhow::Result<Vec<(String, f64)>> {
 fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
     let stages = bywash.stages()?;
     let ns = |cycles: f64| cycles * 1e9 / clock::tsc_hz() as f64;
-    let all: f64 = stages.iter().map(|(_, cycles)| ns(*cycles)).sum();
-    let system: f64 = stages.iter().filter(|(name, _)| name == "tx").map(|(_, cycles)| ns(*cycles)).sum();
+    let own: f64 = stages.iter().filter(|(name, _)| name != "tx").map(|(_, cycles)| ns(*cycles)).sum();
+    say!("   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it,", 1e3 / kernel.mpps);
+    say!("   looked up, filtered and queued on its own.");
     say!(
-        "   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it, looked up,",
-        1e3 / kernel.mpps
-    );
-    say!("   filtered and queued on its own.");
-    say!(
-        "   What limits bywash here: of its worker's {all:.0} ns a packet ({:.0} ns apart on arrival), {system:.0} ns are the",
+        "   What limits bywash here: one packet in {:.0} ns, of which its own stages take {own:.0}. The rest is",
         1e3 / ours.mpps
     );
-    say!("   kernel's copy out to veth, one skb a packet (\"tx\"); a NIC with zero-copy has none of that.");
+    say!("   the kernel's transmit system call: copy, skb, veth, and b's half of it on the same CPU. A");
+    say!("   network card with zero-copy has none of that.");
     let parts: Vec<String> = stages.iter().map(|(name, cycles)| format!("{name} {:.0} ns", ns(*cycles))).collect();
     say!("   By stage: {}", parts.join(", "));
     Ok(())

@@ -29,6 +29,8 @@ const STATION_MAC: &str = "02:00:00:00:02:99";
 const FLOWS: u32 = 1024;
 /// Frames the kernel makes at once: a NAPI poll's worth.
 const BATCH: u32 = 64;
+/// Options for packet rate on veth: a native program costs its peer TCP segmentation, and is not the default there.
+pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 /// What is not counted: caches, frequencies, neighbours.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How long a forwarder may take until it forwards.
@@ -123,19 +125,20 @@ impl Lab {
         rate
     }
 
-    /// Starts `bywash run` between the two interfaces and waits until it forwards.
-    pub fn bywash(&self) -> anyhow::Result<Bywash> {
-        let mut bywash = self.start()?;
+    /// Starts `bywash run` between the two interfaces, with options of its own, and waits until it forwards.
+    pub fn bywash(&self, options: &[&str]) -> anyhow::Result<Bywash> {
+        let mut bywash = self.start(options)?;
         bywash.process.wait_for_output("forwarding;", START)?;
         Ok(bywash)
     }
 
-    fn start(&self) -> anyhow::Result<Bywash> {
+    fn start(&self, options: &[&str]) -> anyhow::Result<Bywash> {
         let program = std::env::current_exe().context("where this program is")?;
         let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
         let cpu = self.cpus[1].to_string();
         let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
-        argv.extend(["--workers", "1", "--xdp", "native", "--cpus", &cpu].map(std::ffi::OsStr::new));
+        argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
+        argv.extend(options.iter().map(std::ffi::OsStr::new));
         argv.extend(self.topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
         Ok(Bywash { process: self.topology.r().spawn(&argv)?, socket })
     }
@@ -158,7 +161,7 @@ impl Lab {
         let first = b.ns.enter(|| {
             let before = received(&b.interface)?;
             let start = Instant::now();
-            let bywash = self.start()?;
+            let bywash = self.start(FOR_RATE)?;
             while received(&b.interface)? < before + PROBES {
                 ensure!(start.elapsed() < START, "bywash run forwards nothing: {}", bywash.process.output());
                 std::thread::sleep(Duration::from_micros(200));
@@ -291,7 +294,7 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
         if !args.ours_only {
             round.kernel = Some(lab.kernel(time)?);
         }
-        let bywash = lab.bywash()?;
+        let bywash = lab.bywash(FOR_RATE)?;
         round.bywash = Some(lab.measure(time)?);
         stages = bywash.stages()?;
         (resident, arena) = bywash.memory()?;
