@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom bpf bpf-check lint bench install uninstall clean help
+.PHONY: build demo test test-workspace test-loom bpf bpf-check lint bench soak install uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -57,6 +57,10 @@ lint: ## formatting and clippy, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+soak: ## ten minutes of traffic, route churn, interface flaps and garbage at once: nothing may leak or grow
+	@tools/setup.sh test
+	BYWASH_SOAK_SECONDS=600 $(RUN_AS_ROOT) $(CARGO) test --release --locked -p bywash --test e2e -- soak --show-output
 
 bench: ## the benchmarks, and the peers in the same run (L3FWD=path of a DPDK l3fwd; testpmd without)
 	@tools/setup.sh bench

@@ -13,4 +13,5 @@ mod harness;
 mod input;
 mod interfaces;
 mod raw;
+mod soak;
 mod tcp;
