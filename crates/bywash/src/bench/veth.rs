@@ -231,6 +231,13 @@ impl Bywash {
     }
 }
 
+impl Drop for Bywash {
+    fn drop(&mut self) {
+        // A killed one leaves it behind.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
 /// Packets an interface of the calling thread's namespace received (proc_net_dev).
 fn received(interface: &str) -> anyhow::Result<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
