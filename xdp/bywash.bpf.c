@@ -3,7 +3,7 @@
  * interface. What is the kernel's, or cannot be judged, is passed, and so is everything when the process is gone: a
  * socket's entry in the map goes with it, and the map's default action is XDP_PASS.
  *
- * Stages: parse -> local? -> user space. A stage returns a reason to pass the frame, or NEXT. */
+ * Stages: parse -> the kernel's? -> user space. A stage returns a reason to pass the frame, or NEXT. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -51,22 +51,23 @@ struct {
 	__type(value, __u8);
 } local6 SEC(".maps");
 
-/* Local prefixes shorter than an address (`ip route add local 10.9.0.0/16 dev lo`): rare. */
+/* Whose other destinations are, by longest match: local prefixes shorter than an address, and routes whose way out is
+ * no port. Most often empty, and then not asked: a lookup takes longer than in a hash map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct bywash_prefix4);
 	__type(value, __u8);
-} local4_prefix SEC(".maps");
+} prefix4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct bywash_prefix6);
 	__type(value, __u8);
-} local6_prefix SEC(".maps");
+} prefix6 SEC(".maps");
 
 struct frame {
 	struct xdp_md *ctx;
@@ -78,6 +79,11 @@ struct frame {
 static __always_inline __u16 be16(const __u8 *p)
 {
 	return (__u16)p[0] << 8 | p[1];
+}
+
+static __always_inline int owner(const __u8 *found)
+{
+	return !found || *found == BYWASH_USER ? NEXT : *found;
 }
 
 /* An address field in a frame is not aligned for anything wider than a byte once a tag or option shifts it; BPF loads
@@ -97,9 +103,7 @@ static __always_inline int local_v4(const struct frame *f, const __u8 *ip)
 	__builtin_memcpy(key.addr, dst, 4);
 	if (bpf_map_lookup_elem(&local4, key.addr))
 		return PASS_LOCAL;
-	if (f->config->flags & BYWASH_PREFIX4 && bpf_map_lookup_elem(&local4_prefix, &key))
-		return PASS_LOCAL;
-	return NEXT;
+	return f->config->flags & BYWASH_PREFIX4 ? owner(bpf_map_lookup_elem(&prefix4, &key)) : NEXT;
 }
 
 static __always_inline int local_v6(const struct frame *f, const __u8 *ip)
@@ -118,9 +122,7 @@ static __always_inline int local_v6(const struct frame *f, const __u8 *ip)
 		return PASS_RESERVED;
 	if (bpf_map_lookup_elem(&local6, key.addr))
 		return PASS_LOCAL;
-	if (f->config->flags & BYWASH_PREFIX6 && bpf_map_lookup_elem(&local6_prefix, &key))
-		return PASS_LOCAL;
-	return NEXT;
+	return f->config->flags & BYWASH_PREFIX6 ? owner(bpf_map_lookup_elem(&prefix6, &key)) : NEXT;
 }
 
 /* Link layer: for this port's own address, untagged, and not too long. */
@@ -139,10 +141,15 @@ static __always_inline int parse(const struct frame *f)
 	if ((eth[0] ^ mac[0]) | (eth[1] ^ mac[1]) | (eth[2] ^ mac[2]) | (eth[3] ^ mac[3]) | (eth[4] ^ mac[4]) |
 	    (eth[5] ^ mac[5]))
 		return PASS_NOT_MINE;
+	/* From ourselves: the injector marks so what user space gave back. Taken again, it would go round for ever. */
+	const __u8 *src = eth + ETH_ALEN;
+	if (!((src[0] ^ mac[0]) | (src[1] ^ mac[1]) | (src[2] ^ mac[2]) | (src[3] ^ mac[3]) | (src[4] ^ mac[4]) |
+	      (src[5] ^ mac[5])))
+		return PASS_RETURNED;
 	return NEXT;
 }
 
-/* Whether the host itself is meant. A header too short or too broken to tell goes to user space, which drops it by
+/* Whether the host itself is meant, or a way out of the kernel's. A header too short or too broken to tell goes to user space, which drops it by
  * name. */
 static __always_inline int local(const struct frame *f)
 {

@@ -19,15 +19,21 @@ enum bywash_reason {
 	PASS_RESERVED,    /* 0/8, 127/8, ::, ::1 */
 	PASS_SUPERFRAME,  /* longer than user space takes: GSO frames, jumbo frames */
 	PASS_SHORT,       /* no whole Ethernet header */
+	PASS_ROUTE,       /* its way out is the kernel's: an interface that is no port */
+	PASS_RETURNED,    /* user space took it and gave it back (inject.bpf.c) */
 	BYWASH_REASONS,
 };
 
 enum bywash_flag {
 	BYWASH_ENABLED = 1 << 0, /* off: everything is passed */
-	BYWASH_PREFIX4 = 1 << 1, /* local4_prefix is not empty */
-	BYWASH_PREFIX6 = 1 << 2, /* local6_prefix is not empty */
+	BYWASH_PREFIX4 = 1 << 1, /* prefix4 is not empty */
+	BYWASH_PREFIX6 = 1 << 2, /* prefix6 is not empty */
 	BYWASH_RAW = 1 << 3,     /* no router: every frame that fits goes to user space */
 };
+
+/* What prefix4 and prefix6 say of a destination: PASS_LOCAL, PASS_ROUTE, or that it is for user space, which a shorter
+ * prefix would deny. */
+#define BYWASH_USER 0xff
 
 struct bywash_config {
 	__u8 mac[6];

@@ -10,7 +10,7 @@ use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolConfig, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
-use bywash_port::af_xdp::{Journal, Umem};
+use bywash_port::af_xdp::{Journal, Umem, Verdict};
 use bywash_route::model::{Change, NeighbourState, RouteKind};
 use bywash_router::Request;
 use bywash_router::control::{Applied, Control, PortBack, PortSpec};
@@ -180,10 +180,10 @@ impl Runtime {
             for xdp in programs.iter_mut().flatten() {
                 let (program, len) = (&mut xdp.program, change.prefix.len);
                 let done = match (change.prefix.addr, change.added) {
-                    (IpAddr::V4(a), true) => program.add_local4(a, len),
-                    (IpAddr::V4(a), false) => program.remove_local4(a, len),
-                    (IpAddr::V6(a), true) => program.add_local6(a, len),
-                    (IpAddr::V6(a), false) => program.remove_local6(a, len),
+                    (IpAddr::V4(a), true) => program.set_prefix4(a, len, Verdict::Local),
+                    (IpAddr::V4(a), false) => program.remove_prefix4(a, len),
+                    (IpAddr::V6(a), true) => program.set_prefix6(a, len, Verdict::Local),
+                    (IpAddr::V6(a), false) => program.remove_prefix6(a, len),
                 };
                 if let Err(e) = done {
                     tracing::error!("{}: {e}", xdp.interface);
@@ -241,8 +241,8 @@ impl Runtime {
         let local = control.routes().filter(|r| r.kind == RouteKind::Local && !r.prefix.addr.is_loopback());
         for prefix in local.map(|r| r.prefix) {
             match prefix.addr {
-                IpAddr::V4(a) => xdp.program.add_local4(a, prefix.len)?,
-                IpAddr::V6(a) => xdp.program.add_local6(a, prefix.len)?,
+                IpAddr::V4(a) => xdp.program.set_prefix4(a, prefix.len, Verdict::Local)?,
+                IpAddr::V6(a) => xdp.program.set_prefix6(a, prefix.len, Verdict::Local)?,
             }
         }
         drop(control);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 13] = [
+pub const REASONS: [&str; 15] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -17,7 +17,21 @@ pub const REASONS: [&str; 13] = [
     "pass_reserved",
     "pass_superframe",
     "pass_short",
+    "pass_route",
+    "pass_returned",
 ];
+
+/// Whose packets to a destination are: what the program's prefix maps say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// The kernel's: an address of the host.
+    Local = 7,
+    /// The kernel's: its way out is an interface that is no port.
+    Route = 13,
+    /// User space's, where a shorter prefix says otherwise.
+    User = 0xff,
+}
 
 /// `struct bywash_counters`: slots, the first `REASONS.len()` of them used.
 pub(crate) type RawCounters = [u64; 16];
@@ -94,6 +108,13 @@ mod tests {
         assert_eq!(c, REASONS);
         assert!(REASONS.len() <= size_of::<RawCounters>() / 8);
         assert!(HEADER.contains("__u64 frames[16];"));
+    }
+
+    #[test]
+    fn verdicts_are_reasons() {
+        assert_eq!(REASONS[Verdict::Local as usize], "pass_local");
+        assert_eq!(REASONS[Verdict::Route as usize], "pass_route");
+        assert!(HEADER.contains(&format!("#define BYWASH_USER {:#x}", Verdict::User as u8)));
     }
 
     #[test]

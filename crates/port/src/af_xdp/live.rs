@@ -4,11 +4,11 @@
 //! than a packet or AF_XDP socket (as `xdp-trafficgen` does). Needs kernel 5.18.
 
 use super::Error;
+use super::test_run::TestRun;
 use aya::maps::{Array, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/gen.bpf.o");
@@ -23,42 +23,7 @@ const CHUNK: u64 = 1 << 22;
 const FIRST_CHUNK: u64 = 1 << 16;
 
 // linux/bpf.h
-const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
-
-/// The `test` member of `union bpf_attr`.
-#[repr(C)]
-#[derive(Default)]
-struct TestRun {
-    prog_fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    pad: u32,
-}
-
-/// `struct xdp_md`.
-#[repr(C)]
-#[derive(Default)]
-struct XdpMd {
-    data: u32,
-    data_end: u32,
-    data_meta: u32,
-    ingress_ifindex: u32,
-    rx_queue_index: u32,
-    egress_ifindex: u32,
-}
 
 /// `struct gen` of `xdp/gen.bpf.c`.
 #[repr(C)]
@@ -148,30 +113,16 @@ impl LiveGen {
             .and_then(|p| p.try_into().ok())
             .ok_or_else(|| failed("the program is gone".into()))?;
         let fd = program.fd().map_err(|e| failed(e.to_string()))?;
-        let context = XdpMd { data_end: self.frame.len() as u32, ingress_ifindex: self.index, ..XdpMd::default() };
-        let mut attr = TestRun {
-            prog_fd: fd.as_fd().as_raw_fd() as u32,
-            data_in: self.frame.as_ptr() as u64,
-            data_size_in: self.frame.len() as u32,
-            ctx_in: &raw const context as u64,
-            ctx_size_in: size_of::<XdpMd>() as u32,
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex.
+        let context = [0, self.frame.len() as u32, 0, self.index];
+        let run = TestRun {
+            program: fd.as_fd(),
+            data: &self.frame,
+            context: &context,
             repeat: packets,
             flags: BPF_F_TEST_XDP_LIVE_FRAMES,
             batch_size: batch.clamp(1, 256),
-            ..TestRun::default()
         };
-        loop {
-            // SAFETY: bpf(2) with an attribute of its size; what it points to outlives the call and is only read.
-            let rc = unsafe {
-                libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRun>() as libc::c_uint)
-            };
-            if rc >= 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(failed(error.to_string()));
-            }
-        }
+        run.run().map(drop).map_err(|e| failed(e.to_string()))
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! A [`Program`] on each interface decides whose a frame is. A [`Umem`] makes the arena usable by sockets. An
 //! [`AfXdpPort`] is one queue's socket. [`Features`] and [`Journal`] change interface settings so that they can be
-//! put back. `docs/decisions/af_xdp.md` says what veth does with all this.
+//! put back. An [`Injector`] hands the kernel back what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
 
 mod abi;
 mod custody;
 mod error;
+mod inject;
 mod link;
 mod live;
 mod offload;
@@ -14,10 +15,12 @@ mod port;
 mod program;
 mod ring;
 mod socket;
+mod test_run;
 mod umem;
 
-pub use abi::{REASONS, XdpCounters};
+pub use abi::{REASONS, Verdict, XdpCounters};
 pub use error::Error;
+pub use inject::Injector;
 pub use link::LinkInfo;
 pub use live::LiveGen;
 pub use offload::{Change, Features, Journal, driver};

@@ -1,6 +1,6 @@
 //! The built-in XDP program on one interface: loading, attaching, and what it is told.
 
-use super::abi::{FLAG_ENABLED, FLAG_PREFIX4, FLAG_PREFIX6, FLAG_RAW, RawConfig, RawCounters, XdpCounters};
+use super::abi::{FLAG_ENABLED, FLAG_PREFIX4, FLAG_PREFIX6, FLAG_RAW, RawConfig, RawCounters, Verdict, XdpCounters};
 use super::{Error, LinkInfo};
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, XskMap};
@@ -51,15 +51,17 @@ pub struct Program {
     mode: &'static str,
     note: String,
     config: XdpConfig,
+    /// Entries of `prefix4`.
     prefixes4: usize,
+    /// Entries of `prefix6`.
     prefixes6: usize,
     config_map: Array<MapData, RawConfig>,
     counters: PerCpuArray<MapData, RawCounters>,
     xsks: XskMap<MapData>,
     local4: HashMap<MapData, [u8; 4], u8>,
     local6: HashMap<MapData, [u8; 16], u8>,
-    local4_prefix: LpmTrie<MapData, [u8; 4], u8>,
-    local6_prefix: LpmTrie<MapData, [u8; 16], u8>,
+    prefix4: LpmTrie<MapData, [u8; 4], u8>,
+    prefix6: LpmTrie<MapData, [u8; 16], u8>,
     _ebpf: Ebpf,
 }
 
@@ -124,8 +126,8 @@ impl Program {
             xsks: map!("xsks"),
             local4: map!("local4"),
             local6: map!("local6"),
-            local4_prefix: map!("local4_prefix"),
-            local6_prefix: map!("local6_prefix"),
+            prefix4: map!("prefix4"),
+            prefix6: map!("prefix6"),
             _ebpf: ebpf,
             interface,
         })
@@ -169,62 +171,90 @@ impl Program {
         self.checked("xsks", set)
     }
 
-    /// `prefix`/`len` is the host's own: its frames are the kernel's. Adding it twice is no error.
-    pub fn add_local4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
+    /// Frames to `prefix`/`len` are the kernel's, or user space's, as `verdict` says; what was said of that prefix before
+    /// is forgotten. The longest prefix decides, but an address of the host ([`Verdict::Local`] at full length) is the
+    /// host's whatever else is said. There is room for 65,536 prefixes and 16,384 addresses of the host.
+    pub fn set_prefix4(&mut self, prefix: Ipv4Addr, len: u8, verdict: Verdict) -> Result<(), Error> {
         let octets = prefix.octets();
-        if len >= 32 {
+        if len >= 32 && verdict == Verdict::Local {
             let set = self.local4.insert(octets, 1, 0);
-            return self.checked("local4", set);
+            self.checked("local4", set)?;
+            return self.forget4(octets, len);
         }
         let key = Key::new(len.into(), octets);
-        let new = self.local4_prefix.get(&key, 0).is_err();
-        let set = self.local4_prefix.insert(&key, 1, 0);
-        self.checked("local4_prefix", set)?;
+        let new = self.prefix4.get(&key, 0).is_err();
+        let set = self.prefix4.insert(&key, verdict as u8, 0);
+        self.checked("prefix4", set)?;
         self.prefixes4 += usize::from(new);
-        self.set_config(self.config)
+        if self.prefixes4 == 1 {
+            self.set_config(self.config)?;
+        }
+        if len >= 32 {
+            let set = self.local4.remove(&octets);
+            self.removed("local4", set)?;
+        }
+        Ok(())
     }
 
-    /// `prefix`/`len` is no longer the host's own. Removing what is not there is no error.
-    pub fn remove_local4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
+    /// Nothing is said of `prefix`/`len` any more: shorter prefixes decide. Removing what is not there is no error.
+    pub fn remove_prefix4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
         let octets = prefix.octets();
         if len >= 32 {
             let set = self.local4.remove(&octets);
-            return self.removed("local4", set).map(drop);
+            self.removed("local4", set)?;
         }
-        let set = self.local4_prefix.remove(&Key::new(len.into(), octets));
-        if self.removed("local4_prefix", set)? {
-            self.prefixes4 -= 1;
-        }
-        self.set_config(self.config)
+        self.forget4(octets, len)
     }
 
-    /// As [`Program::add_local4`]. Anycast addresses the host answers to belong here too.
-    pub fn add_local6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
+    fn forget4(&mut self, octets: [u8; 4], len: u8) -> Result<(), Error> {
+        if self.prefixes4 == 0 {
+            return Ok(());
+        }
+        let set = self.prefix4.remove(&Key::new(len.into(), octets));
+        self.prefixes4 -= usize::from(self.removed("prefix4", set)?);
+        if self.prefixes4 == 0 { self.set_config(self.config) } else { Ok(()) }
+    }
+
+    /// As [`Program::set_prefix4`]. Anycast addresses the host answers to belong here too.
+    pub fn set_prefix6(&mut self, prefix: Ipv6Addr, len: u8, verdict: Verdict) -> Result<(), Error> {
         let octets = prefix.octets();
-        if len >= 128 {
+        if len >= 128 && verdict == Verdict::Local {
             let set = self.local6.insert(octets, 1, 0);
-            return self.checked("local6", set);
+            self.checked("local6", set)?;
+            return self.forget6(octets, len);
         }
         let key = Key::new(len.into(), octets);
-        let new = self.local6_prefix.get(&key, 0).is_err();
-        let set = self.local6_prefix.insert(&key, 1, 0);
-        self.checked("local6_prefix", set)?;
+        let new = self.prefix6.get(&key, 0).is_err();
+        let set = self.prefix6.insert(&key, verdict as u8, 0);
+        self.checked("prefix6", set)?;
         self.prefixes6 += usize::from(new);
-        self.set_config(self.config)
+        if self.prefixes6 == 1 {
+            self.set_config(self.config)?;
+        }
+        if len >= 128 {
+            let set = self.local6.remove(&octets);
+            self.removed("local6", set)?;
+        }
+        Ok(())
     }
 
-    /// As [`Program::remove_local4`].
-    pub fn remove_local6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
+    /// As [`Program::remove_prefix4`].
+    pub fn remove_prefix6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
         let octets = prefix.octets();
         if len >= 128 {
             let set = self.local6.remove(&octets);
-            return self.removed("local6", set).map(drop);
+            self.removed("local6", set)?;
         }
-        let set = self.local6_prefix.remove(&Key::new(len.into(), octets));
-        if self.removed("local6_prefix", set)? {
-            self.prefixes6 -= 1;
+        self.forget6(octets, len)
+    }
+
+    fn forget6(&mut self, octets: [u8; 16], len: u8) -> Result<(), Error> {
+        if self.prefixes6 == 0 {
+            return Ok(());
         }
-        self.set_config(self.config)
+        let set = self.prefix6.remove(&Key::new(len.into(), octets));
+        self.prefixes6 -= usize::from(self.removed("prefix6", set)?);
+        if self.prefixes6 == 0 { self.set_config(self.config) } else { Ok(()) }
     }
 
     /// Frames by what was done with them, since it was attached.
@@ -284,7 +314,7 @@ fn reason(e: &ProgramError) -> String {
 }
 
 /// An error with its causes, on one line.
-fn chain(e: &dyn std::error::Error) -> String {
+pub(super) fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
     while let Some(cause) = source {

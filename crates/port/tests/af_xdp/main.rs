@@ -1,6 +1,7 @@
 //! AF_XDP ports on veth, in namespaces of their own.
 
 mod beside;
+mod inject;
 mod lifecycle;
 mod rig;
 mod traffic;

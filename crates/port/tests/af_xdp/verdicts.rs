@@ -4,7 +4,7 @@ use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools};
 use bywash_frame::Buffers;
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
-use bywash_port::af_xdp::{LiveGen, SocketConfig, Umem, XdpConfig};
+use bywash_port::af_xdp::{LiveGen, SocketConfig, Umem, Verdict, XdpConfig};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const IPV4: u16 = 0x0800;
@@ -25,14 +25,27 @@ fn each_frame_goes_to_whom_it_belongs() {
             let mut b = Taken::new(&umem, "r1", false, &SocketConfig::default());
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
             let p = &mut a.program;
-            p.add_local4(Ipv4Addr::new(10, 0, 1, 1), 32).unwrap();
-            p.add_local4(Ipv4Addr::new(10, 0, 1, 255), 32).unwrap();
-            p.add_local4(Ipv4Addr::new(10, 9, 0, 0), 16).unwrap();
-            p.add_local4(Ipv4Addr::new(10, 0, 2, 99), 32).unwrap();
-            p.remove_local4(Ipv4Addr::new(10, 0, 2, 99), 32).unwrap();
-            p.remove_local4(Ipv4Addr::new(10, 0, 2, 99), 32).unwrap();
-            p.add_local6("fd00:1::1".parse().unwrap(), 128).unwrap();
-            p.add_local6("fd00:9::".parse().unwrap(), 32).unwrap();
+            let ip4 = Ipv4Addr::new;
+            p.set_prefix4(ip4(10, 0, 1, 1), 32, Verdict::Local).unwrap();
+            p.set_prefix4(ip4(10, 0, 1, 255), 32, Verdict::Local).unwrap();
+            p.set_prefix4(ip4(10, 9, 0, 0), 16, Verdict::Local).unwrap();
+            p.set_prefix4(ip4(10, 0, 2, 99), 32, Verdict::Local).unwrap();
+            p.remove_prefix4(ip4(10, 0, 2, 99), 32).unwrap();
+            p.remove_prefix4(ip4(10, 0, 2, 99), 32).unwrap();
+            p.set_prefix6("fd00:1::1".parse().unwrap(), 128, Verdict::Local).unwrap();
+            p.set_prefix6("fd00:9::".parse().unwrap(), 32, Verdict::Local).unwrap();
+            // Routes out of no port, with routes out of ports beneath them; one address changes hands, and back.
+            p.set_prefix4(ip4(198, 18, 0, 0), 15, Verdict::Route).unwrap();
+            p.set_prefix4(ip4(198, 19, 0, 0), 16, Verdict::User).unwrap();
+            p.set_prefix4(ip4(198, 19, 7, 7), 32, Verdict::Route).unwrap();
+            p.set_prefix4(ip4(198, 19, 7, 8), 32, Verdict::Local).unwrap();
+            p.set_prefix4(ip4(198, 19, 7, 8), 32, Verdict::Route).unwrap();
+            p.set_prefix4(ip4(198, 19, 7, 9), 32, Verdict::Route).unwrap();
+            p.set_prefix4(ip4(198, 19, 7, 9), 32, Verdict::Local).unwrap();
+            p.set_prefix4(ip4(198, 18, 0, 1), 32, Verdict::Local).unwrap();
+            p.remove_prefix4(ip4(198, 18, 0, 1), 32).unwrap();
+            p.set_prefix6("2001:db8::".parse().unwrap(), 32, Verdict::Route).unwrap();
+            p.set_prefix6("2001:db8:1::".parse().unwrap(), 48, Verdict::User).unwrap();
 
             let v4 = |dst| frame(R0, IPV4, &ipv4(SRC, dst, 7));
             let v6 = |dst: &str| frame(R0, IPV6, &ipv6("fd00:1::2", dst, 17));
@@ -54,6 +67,15 @@ fn each_frame_goes_to_whom_it_belongs() {
                 ("pass_local", v4([10, 9, 200, 1])),
                 ("pass_local", v6("fd00:1::1")),
                 ("pass_local", v6("fd00:9:1::5")),
+                ("pass_local", v4([198, 19, 7, 9])),
+                ("pass_route", v4([198, 18, 0, 1])),
+                ("to_user", v4([198, 19, 0, 1])),
+                ("pass_route", v4([198, 19, 7, 7])),
+                ("pass_route", v4([198, 19, 7, 8])),
+                ("pass_route", v6("2001:db8::1")),
+                ("to_user", v6("2001:db8:1::1")),
+                ("to_user", v6("2001:db9::1")),
+                ("pass_returned", [&R0, &R0, &v4([10, 0, 2, 2])[12..]].concat()),
                 ("pass_multicast", v4([224, 0, 0, 5])),
                 ("pass_multicast", v4([255, 255, 255, 255])),
                 ("pass_multicast", frame([0xff; 6], 0x0806, &[0; 46])),
@@ -106,8 +128,8 @@ fn each_frame_goes_to_whom_it_belongs() {
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, _| {
                 a.program.counters().unwrap().get("pass_no_socket") == 1
             }));
-            a.program.remove_local6(Ipv6Addr::LOCALHOST, 128).unwrap();
-            a.program.remove_local4(Ipv4Addr::new(10, 9, 0, 0), 16).unwrap();
+            a.program.remove_prefix6(Ipv6Addr::LOCALHOST, 128).unwrap();
+            a.program.remove_prefix4(Ipv4Addr::new(10, 9, 0, 0), 16).unwrap();
             b.port.close(&mut bufs);
         })
         .unwrap();
