@@ -88,7 +88,7 @@ const NOWHERE: PortId = PortId(u16::MAX);
 struct Lookup<A> {
     n: usize,
     dst: [A; BATCH],
-    /// Position in the burst.
+    /// Position in the burst; not kept while all of the burst is of this family.
     at: [u8; BATCH],
     id: [u32; BATCH],
 }
@@ -96,6 +96,12 @@ struct Lookup<A> {
 impl<A: Copy + Default> Lookup<A> {
     fn new() -> Self {
         Self { n: 0, dst: [A::default(); BATCH], at: [0; BATCH], id: [0; BATCH] }
+    }
+
+    fn add(&mut self, at: usize, dst: A) {
+        self.dst[self.n] = dst;
+        self.at[self.n] = at as u8;
+        self.n += 1;
     }
 }
 
@@ -113,35 +119,36 @@ impl Work {
     #[inline]
     fn input(&mut self, arena: &Arena, frames: &[Frame]) {
         frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
-        let Lookup { dst, at, .. } = &mut self.v4;
-        let (mut n, mut others) = (0, 0u64);
+        let dst = &mut self.v4.dst;
+        // A bit for each packet that is not a sound IPv4 packet. (The remainders cost nothing and spare the bounds
+        // checks: there are no more packets than places.)
+        let mut odd = 0u64;
         for (i, frame) in frames.iter().enumerate() {
             if let Some(ahead) = frames.get(i + AHEAD) {
                 arena.prefetch(ahead);
             }
-            // No branch on what the packet is like: an unsound one is overwritten by the next. (The masks cost nothing
-            // and spare the bounds checks: there are no more packets than places.)
-            let Some(head) = arena.head::<HEAD4>(frame) else { continue };
-            dst[n % BATCH] = u32::from_be_bytes([head[30], head[31], head[32], head[33]]);
-            at[n % BATCH] = i as u8;
-            n += usize::from(sound4(head, frame.len() - HEADER_LEN));
-            others |= u64::from(ne16(head, 12) != ETH_IPV4) << (i % BATCH);
+            let Some(head) = arena.head::<HEAD4>(frame) else {
+                odd |= 1 << (i % BATCH);
+                continue;
+            };
+            dst[i % BATCH] = u32::from_be_bytes([head[30], head[31], head[32], head[33]]);
+            odd |= u64::from(!sound4(head, frame.len() - HEADER_LEN)) << (i % BATCH);
         }
-        self.v4.n = n;
-        self.input6(arena, frames, others);
+        (self.v4.n, self.v6.n) = (frames.len(), 0);
+        if odd != 0 {
+            self.sort(arena, frames, odd);
+        }
     }
 
-    /// As `input`, for the packets whose bit is set: they are not IPv4.
-    #[inline]
-    fn input6(&mut self, arena: &Arena, frames: &[Frame], mut which: u64) {
-        self.v6.n = 0;
-        while which != 0 {
-            let i = which.trailing_zeros() as usize;
-            which &= which - 1;
-            let Some(dst) = frames.get(i).and_then(|f| sound6(arena.head(f)?, f.len() - HEADER_LEN)) else { continue };
-            self.v6.dst[self.v6.n % BATCH] = dst;
-            self.v6.at[self.v6.n % BATCH] = i as u8;
-            self.v6.n += 1;
+    /// Leaves the sound IPv4 packets for lookup, without gaps, and puts up the sound IPv6 packets among the `odd`.
+    fn sort(&mut self, arena: &Arena, frames: &[Frame], odd: u64) {
+        self.v4.n = 0;
+        for (i, frame) in frames.iter().enumerate().take(BATCH) {
+            if odd >> i & 1 == 0 {
+                self.v4.add(i, self.v4.dst[i]);
+            } else if let Some(dst) = arena.head(frame).and_then(|h| sound6(h, frame.len() - HEADER_LEN)) {
+                self.v6.add(i, dst);
+            }
         }
     }
 
@@ -151,6 +158,7 @@ impl Work {
         let Self { v4, v6, next, .. } = self;
         tables.fib4.lookup_batch(&v4.dst[..v4.n.min(BATCH)], &mut v4.id[..v4.n.min(BATCH)]);
         if v4.n == n {
+            // All of the burst, in order.
             *next = v4.id;
         } else {
             next.fill(ODD);
@@ -340,11 +348,13 @@ pub(crate) const fn martian4(addr: u32) -> bool {
 #[inline]
 fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let h = head[HEADER_LEN..].first_chunk::<40>()?;
+    let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
     // A hop-by-hop header (next header 0) is the slow path's.
-    let sound = (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
+    let sound =
+        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
     sound.then_some(dst)
 }
 

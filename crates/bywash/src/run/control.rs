@@ -11,10 +11,11 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolConfig, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{Journal, Umem, Verdict};
-use bywash_route::model::{Change, NeighbourState, RouteKind};
+use bywash_route::model::{Change, Link, NeighbourState, RouteKind};
 use bywash_router::Request;
 use bywash_router::control::{Applied, Control, PortBack, PortSpec};
 use bywash_sync::Qsbr;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -54,6 +55,8 @@ pub struct Runtime {
     punt: Punt,
     confirmed: Instant,
     sent: Vec<u64>,
+    /// VLAN interfaces, and what they are on.
+    vlans: BTreeMap<u32, u32>,
 }
 
 impl Runtime {
@@ -112,7 +115,17 @@ impl Runtime {
         });
         let bufs = Buffers::attach(&pools, 0);
         let punt = Punt::open();
-        let mut runtime = Self { shared, umem, mirror, requests, bufs, punt, confirmed: Instant::now(), sent };
+        let mut runtime = Self {
+            shared,
+            umem,
+            mirror,
+            requests,
+            bufs,
+            punt,
+            confirmed: Instant::now(),
+            sent,
+            vlans: BTreeMap::new(),
+        };
         runtime.first_dump()?;
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
             xdp.enable()?;
@@ -170,7 +183,34 @@ impl Runtime {
     fn take(&mut self, changes: &[Change]) -> bool {
         let applied = self.shared.control.lock().expect("control").apply(changes);
         self.carry_out(&applied);
+        self.note_vlans(changes);
         applied.synced
+    }
+
+    /// Leaves ports to the kernel that carry VLANs nobody here can see.
+    fn note_vlans(&mut self, changes: &[Change]) {
+        let before = self.vlans.clone();
+        for change in changes {
+            match change {
+                Change::Link(Link { index, parent: Some(parent), vlan: Some(_), .. }) => {
+                    self.vlans.insert(*index, *parent);
+                }
+                Change::LinkGone { index } => {
+                    self.vlans.remove(index);
+                }
+                _ => {}
+            }
+        }
+        if self.vlans == before {
+            return;
+        }
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        for port in self.shared.control.lock().expect("control").ports() {
+            let carries = self.vlans.values().any(|parent| *parent == port.index);
+            if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries_vlans(carries)) {
+                tracing::error!("{e:#}");
+            }
+        }
     }
 
     /// Tells the XDP programs what became local, and what changed about their interfaces.

@@ -33,6 +33,10 @@ pub struct Xdp {
     pub program: Program,
     pub interface: String,
     pub room: usize,
+    /// Tags travel beside the frame, where the program does not see them: veth.
+    hides_tags: bool,
+    /// Everything is left to the kernel, because the interface carries VLANs whose tags the program cannot see.
+    left: bool,
     sockets: Vec<(u32, OwnedFd)>,
 }
 
@@ -42,8 +46,27 @@ impl Xdp {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
-        let config = XdpConfig { enabled: true, ..self.program.config() };
+        let config = XdpConfig { enabled: !self.left, ..self.program.config() };
         Ok(self.program.set_config(config)?)
+    }
+
+    /// The interface has VLAN interfaces on it, or no longer has. A frame redirected without the tag that it came with
+    /// would end up in the wrong network: such an interface is the kernel's, as a whole.
+    pub fn carries_vlans(&mut self, vlans: bool) -> anyhow::Result<()> {
+        let left = vlans && self.hides_tags;
+        if left == self.left {
+            return Ok(());
+        }
+        self.left = left;
+        if left {
+            tracing::warn!(
+                "{}: it has VLAN interfaces, whose tags XDP does not see on veth: the kernel forwards for it",
+                self.interface
+            );
+        } else {
+            tracing::info!("{}: no VLAN interfaces any more: taken over again", self.interface);
+        }
+        self.enable()
     }
 
     /// Every frame is the kernel's from now on.
@@ -119,7 +142,9 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
     };
     let mut program = Program::attach(&link, how)?;
     if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
-        tracing::info!("{interface}: generic XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)");
+        tracing::info!(
+            "{interface}: generic XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
+        );
     } else if !program.note().is_empty() {
         tracing::warn!("{interface}: {} XDP: {}", program.mode(), program.note());
     }
@@ -149,7 +174,8 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
-    opened.xdp = Some(Xdp { program, interface: interface.into(), room, sockets });
+    let hides_tags = driver == "veth";
+    opened.xdp = Some(Xdp { program, interface: interface.into(), room, hides_tags, left: false, sockets });
     Ok(())
 }
 

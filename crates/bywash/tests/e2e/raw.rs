@@ -10,7 +10,10 @@ s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 s.bind((sys.argv[1], 0))
 for line in sys.stdin:
     times, frame = line.split()
-    for _ in range(int(times)): s.send(bytes.fromhex(frame))
+    for _ in range(int(times)):
+        try: s.send(bytes.fromhex(frame))
+        except OSError as e:
+            if e.errno != 100: raise  # ENETDOWN: the other end is down just now
 ";
 
 /// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out.

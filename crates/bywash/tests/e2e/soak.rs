@@ -93,7 +93,10 @@ fn nothing_leaks_or_grows() {
             }
         }
         let (bytes, flaps) = (transfers.join().unwrap(), flaps.join().unwrap());
-        println!("{seconds} s: {bytes} bytes, {flaps} flaps, {} route changes, {sent} frames of garbage", rounds * 2000);
+        println!(
+            "{seconds} s: {bytes} bytes, {flaps} flaps, {} route changes, {sent} frames of garbage",
+            rounds * 2000
+        );
     });
     let late = resident_mib(pid);
     println!("{early:.1} MiB anonymous early, {late:.1} MiB late");
