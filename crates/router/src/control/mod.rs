@@ -17,11 +17,13 @@ mod hops;
 mod image;
 mod links;
 mod neighbours;
+mod owners;
 mod plan;
 mod rib;
 mod sets;
 mod view;
 
+pub use owners::{Owner, OwnerChange};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
 use crate::tables::Tables;
@@ -30,10 +32,11 @@ use bywash_engine::PortId;
 use bywash_route::model::{Change, Prefix, Route, RouteKind};
 use bywash_route::{Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
-use hops::{Hops, LOCAL};
+use hops::Hops;
 use image::Image;
 use links::Links;
 use neighbours::{Neighbours, Reach};
+use owners::{Moved, Owners, View, is_foreign, owner};
 use plan::{Op, Planner};
 use rib::{Key, Rank, Rec, Rib};
 use sets::{Outcome, Sets};
@@ -60,15 +63,6 @@ pub struct PortSpec {
     pub partial_checksums: bool,
 }
 
-/// A destination that became the kernel's own, or ceased to be. Loopback addresses are not reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalChange {
-    /// Most often a single address.
-    pub prefix: Prefix,
-    /// False: it is no longer local.
-    pub added: bool,
-}
-
 /// An interface of a port's name appeared while the port had none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBack {
@@ -81,8 +75,11 @@ pub struct PortBack {
 /// What a batch of changes did that others than the workers must know.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Local destinations, for the XDP program's maps, in the order they happened.
-    pub local_changed: Vec<LocalChange>,
+    /// Prefixes that changed hands, for the XDP programs' maps, each once, in the order to carry them out.
+    pub owners_changed: Vec<OwnerChange>,
+    /// There are now more than [`Control::with_owner_limit`] allows: packets to so many of the kernel's prefixes will come
+    /// to workers, who hand them back.
+    pub kernel_left_out: Option<usize>,
     /// Ports whose MAC, MTU, state or index changed, each once.
     pub ports_changed: Vec<PortId>,
     /// Ports whose interface is gone: close them, before anything is attached.
@@ -108,6 +105,8 @@ pub struct Control {
     rib6: Rib<V6>,
     fib4: Table4,
     fib6: Table6,
+    owners4: Owners<V4>,
+    owners6: Owners<V6>,
     /// Routes of tables that are not used, to be shown.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
@@ -172,10 +171,25 @@ impl Control {
             rib6: Rib::new(),
             fib4,
             fib6,
+            owners4: Owners::new(usize::MAX),
+            owners6: Owners::new(usize::MAX),
             others: BTreeMap::new(),
             generation: 1,
             changes: 0,
         })
+    }
+
+    /// Tells of at most `limit` prefixes of each family whose they are, this host's own not counted where they alone
+    /// are more. To be said before the first change.
+    #[must_use]
+    pub fn with_owner_limit(mut self, limit: usize) -> Self {
+        (self.owners4, self.owners6) = (Owners::new(limit), Owners::new(limit));
+        self
+    }
+
+    /// Whose packets to which prefixes are, as told so far by [`Applied::owners_changed`].
+    pub fn owners(&self) -> impl Iterator<Item = (Prefix, Owner)> {
+        self.owners4.iter().chain(self.owners6.iter())
     }
 
     /// What workers load, once a turn.
@@ -327,14 +341,20 @@ impl Control {
         }
         let (sets, hops, links, neighbours) = (&mut self.sets, &mut self.hops, &self.links, &self.neighbours);
         let mut planner = Planner { sets, hops, links, neighbours };
-        let ops4 = planner.plan(&self.rib4, &self.fib4, touched.v4);
-        let ops6 = planner.plan(&self.rib6, &self.fib6, touched.v6);
+        let ops4 = planner.plan(&self.rib4, &self.fib4, &mut touched.v4);
+        let ops6 = planner.plan(&self.rib6, &self.fib6, &mut touched.v6);
         if self.hops.is_dirty() || touched.ports {
             self.publish();
             applied.published = true;
         }
-        carry_out(&mut self.fib4, &mut self.hops, ops4, applied);
-        carry_out(&mut self.fib6, &mut self.hops, ops6, applied);
+        let moved4 = carry_out(&mut self.fib4, &mut self.hops, ops4);
+        let moved6 = carry_out(&mut self.fib6, &mut self.hops, ops6);
+        let changes = &mut applied.owners_changed;
+        let view = View { rib: &self.rib4, fib: &self.fib4, hops: &self.hops };
+        let more4 = self.owners4.follow(&view, &touched.v4, &moved4, changes);
+        let view = View { rib: &self.rib6, fib: &self.fib6, hops: &self.hops };
+        let more6 = self.owners6.follow(&view, &touched.v6, &moved6, changes);
+        applied.kernel_left_out = more4.into_iter().chain(more6).reduce(|a, b| a + b);
         self.fib4.reclaim();
         self.fib6.reclaim();
         self.hops.retire(&self.domain);
@@ -404,17 +424,19 @@ fn note<A: Bits>(
     old
 }
 
-fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>, applied: &mut Applied) {
+/// Sets and removes FIB entries; what that means for whose packets are.
+fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>) -> Vec<Moved<A>> {
+    let mut moved = Vec::new();
     for Op { addr, len, id } in ops {
         let old = match id {
             Some(id) => fib.insert(net(addr, len), id),
             None => fib.remove(net(addr, len)),
         };
-        old.into_iter().for_each(|old| hops.release(old));
-        let (was, is) = (old == Some(LOCAL), id == Some(LOCAL));
-        let ip = addr.ip();
-        if was != is && !ip.is_loopback() {
-            applied.local_changed.push(LocalChange { prefix: Prefix { addr: ip, len }, added: is });
+        let (from, to) = (old.map(|id| owner(hops, id)), id.map(|id| owner(hops, id)));
+        if from != to && (is_foreign(from) || is_foreign(to)) && !addr.ip().is_loopback() {
+            moved.push(Moved { addr, len, from, to });
         }
+        old.into_iter().for_each(|old| hops.release(old));
     }
+    moved
 }

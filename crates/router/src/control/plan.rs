@@ -27,13 +27,14 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// What must change in `fib`, given that routes at these prefixes changed, or neighbours at these addresses.
-    pub fn plan<A: Bits>(&mut self, rib: &Rib<A>, fib: &Table<A::Word>, mut dirty: Vec<(A, u8)>) -> Vec<Op<A>> {
+    /// What must change in `fib`, given that routes at these prefixes changed, or neighbours at these addresses. Leaves
+    /// each of them once.
+    pub fn plan<A: Bits>(&mut self, rib: &Rib<A>, fib: &Table<A::Word>, dirty: &mut Vec<(A, u8)>) -> Vec<Op<A>> {
         dirty.sort_unstable();
         dirty.dedup();
         let mut ops = Vec::with_capacity(dirty.len());
         let mut hosts = Vec::new();
-        for &(addr, len) in &dirty {
+        for &(addr, len) in &*dirty {
             let old = fib.get(net(addr, len));
             let Some(new) = self.differs(rib, old, addr, len) else { continue };
             // Neighbours beneath have host routes exactly where the prefix over them is a link's own, which one
