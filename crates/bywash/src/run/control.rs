@@ -10,13 +10,12 @@ use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolConfig, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
-use bywash_port::af_xdp::{Journal, Umem, Verdict};
-use bywash_route::model::{Change, Link, NeighbourState, RouteKind};
+use bywash_port::af_xdp::{Journal, Umem};
+use bywash_route::model::{Change, Link, NeighbourState};
 use bywash_router::Request;
 use bywash_router::control::{Applied, Control, PortBack, PortSpec};
 use bywash_sync::Qsbr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
@@ -30,6 +29,9 @@ const CONFIRM: Duration = Duration::from_secs(15);
 const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
+
+/// Most prefixes of a family told to the XDP programs: their maps have room for 65,536, and comings may precede goings.
+const OWNERS: usize = 60_000;
 
 /// What the control loop and the API both use.
 pub struct Shared {
@@ -53,6 +55,8 @@ pub struct Runtime {
     /// To free frames handed over by workers.
     bufs: Buffers,
     punt: Punt,
+    /// It has been said that not every prefix can be told to the XDP programs.
+    left_out: bool,
     confirmed: Instant,
     sent: Vec<u64>,
     /// VLAN interfaces, and what they are on.
@@ -95,7 +99,7 @@ impl Runtime {
             partial_checksums: p.partial_checksums,
         };
         let domain = Qsbr::new();
-        let control = Control::new(&domain, ports.iter().enumerate().map(spec).collect())?;
+        let control = Control::new(&domain, ports.iter().enumerate().map(spec).collect())?.with_owner_limit(OWNERS);
         let counters = ports
             .iter()
             .enumerate()
@@ -122,6 +126,7 @@ impl Runtime {
             requests,
             bufs,
             punt,
+            left_out: false,
             confirmed: Instant::now(),
             sent,
             vlans: BTreeMap::new(),
@@ -213,19 +218,20 @@ impl Runtime {
         }
     }
 
-    /// Tells the XDP programs what became local, and what changed about their interfaces.
+    /// Tells the XDP programs whose packets to which prefixes are, and what changed about their interfaces.
     fn carry_out(&mut self, applied: &Applied) {
+        if let Some(n) = applied.kernel_left_out
+            && !std::mem::replace(&mut self.left_out, true)
+        {
+            tracing::warn!(
+                "{n} prefixes leave by interfaces that are no ports, among more routes than the XDP programs have room \
+                 for: packets to them take a detour through user space; said once"
+            );
+        }
         let mut programs = self.shared.xdp.lock().expect("programs");
-        for change in &applied.local_changed {
+        for change in &applied.owners_changed {
             for xdp in programs.iter_mut().flatten() {
-                let (program, len) = (&mut xdp.program, change.prefix.len);
-                let done = match (change.prefix.addr, change.added) {
-                    (IpAddr::V4(a), true) => program.set_prefix4(a, len, Verdict::Local),
-                    (IpAddr::V4(a), false) => program.remove_prefix4(a, len),
-                    (IpAddr::V6(a), true) => program.set_prefix6(a, len, Verdict::Local),
-                    (IpAddr::V6(a), false) => program.remove_prefix6(a, len),
-                };
-                if let Err(e) = done {
+                if let Err(e) = xdp.set_owner(change.prefix, change.owner) {
                     tracing::error!("{}: {e}", xdp.interface);
                 }
             }
@@ -278,12 +284,8 @@ impl Runtime {
             bail!("worker {} does not answer", worker.handle.id());
         }
         let control = self.shared.control.lock().expect("control");
-        let local = control.routes().filter(|r| r.kind == RouteKind::Local && !r.prefix.addr.is_loopback());
-        for prefix in local.map(|r| r.prefix) {
-            match prefix.addr {
-                IpAddr::V4(a) => xdp.program.set_prefix4(a, prefix.len, Verdict::Local)?,
-                IpAddr::V6(a) => xdp.program.set_prefix6(a, prefix.len, Verdict::Local)?,
-            }
+        for (prefix, owner) in control.owners() {
+            xdp.set_owner(prefix, Some(owner))?;
         }
         drop(control);
         xdp.enable()?;

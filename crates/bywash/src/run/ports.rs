@@ -3,11 +3,14 @@
 use crate::config::{Checksum, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig, driver,
-    max_frame,
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, Verdict, XdpAttach,
+    XdpConfig, driver, max_frame,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
+use bywash_route::model::Prefix;
+use bywash_router::control::Owner;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -74,6 +77,21 @@ impl Xdp {
         let config = XdpConfig { enabled: false, ..self.program.config() };
         if let Err(e) = self.program.set_config(config) {
             tracing::warn!("{}: {e}", self.interface);
+        }
+    }
+
+    /// Packets to `prefix` are `owner`'s from now on; without one, shorter prefixes decide.
+    pub fn set_owner(&mut self, prefix: Prefix, owner: Option<Owner>) -> Result<(), bywash_port::af_xdp::Error> {
+        let verdict = owner.map(|owner| match owner {
+            Owner::Local => Verdict::Local,
+            Owner::Kernel => Verdict::Route,
+            Owner::User => Verdict::User,
+        });
+        match (prefix.addr, verdict) {
+            (IpAddr::V4(a), Some(verdict)) => self.program.set_prefix4(a, prefix.len, verdict),
+            (IpAddr::V4(a), None) => self.program.remove_prefix4(a, prefix.len),
+            (IpAddr::V6(a), Some(verdict)) => self.program.set_prefix6(a, prefix.len, verdict),
+            (IpAddr::V6(a), None) => self.program.remove_prefix6(a, prefix.len),
         }
     }
 
