@@ -228,9 +228,9 @@ fn queues_are_dealt_out_to_workers() {
     let config = load(&format!("{text}[workers]\ncount = 2\n")).unwrap();
     let plan = config.plan(&[vec![0], vec![0]], &[0, 1]).unwrap();
     assert_eq!((&plan.workers[0].queues, &plan.workers[1].queues), (&vec![(0, 0)], &vec![(1, 0)]));
-    let (wrong, place) = problem(&format!("{text}[workers]\ncount = 3\n"));
-    assert_eq!(wrong.what, "worker 2 has nothing to poll");
-    assert_eq!(place, "3");
+    let (wrong, place) = problem(&format!("{text}[workers]\ncount = 9\n"));
+    assert!(wrong.what.ends_with("has nothing to poll"), "{}", wrong.what);
+    assert_eq!(place, "9");
     let (wrong, place) = problem(&format!("{PORT}worker = [0, 2]\n[workers]\ncount = 2\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 to 1", "[0, 2]"));
     let (wrong, _) = problem(&format!("{PORT}[workers]\ncount = 2\ncpus = [0]\n"));

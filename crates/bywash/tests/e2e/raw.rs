@@ -13,7 +13,7 @@ for line in sys.stdin:
     for _ in range(int(times)):
         try: s.send(bytes.fromhex(frame))
         except OSError as e:
-            if e.errno != 100: raise  # ENETDOWN: the other end is down just now
+            if e.errno not in (6, 100, 105): raise  # the other end is down just now, or its queue is full
 ";
 
 /// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out.
