@@ -14,7 +14,7 @@ use bywash_port::af_xdp::{Journal, Umem};
 use bywash_route::model::{Change, Link, NeighbourState};
 use bywash_router::Request;
 use bywash_router::control::{Applied, Control, PortBack, PortSpec};
-use bywash_sync::Qsbr;
+use bywash_sync::{Counter, Qsbr};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -43,6 +43,8 @@ pub struct Shared {
     pub xdp: Mutex<Vec<Option<Xdp>>>,
     /// Counters of every end: port, queue.
     pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
+    /// Packets taken from workers that the kernel did not take back, by port.
+    pub punt_failed: Arc<[Counter]>,
     pub workers: Vec<workers::Shown>,
 }
 
@@ -115,10 +117,11 @@ impl Runtime {
             control: Mutex::new(control),
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
+            punt_failed: sent.iter().map(|_| Counter::new()).collect(),
             workers: shown,
         });
         let bufs = Buffers::attach(&pools, 0);
-        let punt = Punt::open();
+        let punt = Punt::open(shared.punt_failed.clone());
         let mut runtime = Self {
             shared,
             umem,
@@ -297,13 +300,16 @@ impl Runtime {
     /// Does what workers asked for.
     fn answer(&mut self) {
         for requests in &mut self.requests {
-            while let Ok(request) = requests.pop() {
+            // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
+            for _ in 0..requests.slots() {
+                let Ok(request) = requests.pop() else { break };
                 match request {
                     Request::Resolve { index, addr } => {
                         self.mirror.probe(index, addr);
                     }
-                    Request::Punt { from: _, mut frame } => {
-                        self.punt.hand(self.bufs.arena().data_mut(&mut frame));
+                    Request::Punt { from, frame } => {
+                        let index = self.shared.control.lock().expect("control").port_index(from);
+                        self.punt.hand(from, index, self.bufs.arena().data(&frame));
                         self.bufs.free_one(frame);
                     }
                 }

@@ -3,10 +3,11 @@
 use super::ANSWER;
 use super::control::Shared;
 use crate::api::{Instance, Topic};
-use bywash_engine::{DROP_REASONS, EVENTS, PortId, PortReport};
+use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_port::PortState;
 use bywash_route::model::{Mac, Prefix};
 use bywash_router::control::{RouteStatus, RouteView};
+use bywash_sync::Counter;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -225,14 +226,18 @@ impl Running {
         for (i, port) in self.0.names.iter().enumerate() {
             let id = PortId(i as u16);
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
+            // Workers count a packet as punted when they give it away; it may come to nothing.
+            let failed = self.0.punt_failed.get(i).map_or(0, Counter::get);
             for reason in DROP_REASONS {
-                let n: u64 = counters().map(|c| c.drops(*reason)).sum();
+                let later = if *reason == DropReason::PuntFailed { failed } else { 0 };
+                let n = later + counters().map(|c| c.drops(*reason)).sum::<u64>();
                 if n > 0 {
                     drops.push(json!({ "port": port, "reason": reason.name(), "packets": n }));
                 }
             }
             for event in EVENTS {
-                let n: u64 = counters().map(|c| c.events(*event)).sum();
+                let less = if *event == Event::Punted { failed } else { 0 };
+                let n = counters().map(|c| c.events(*event)).sum::<u64>().saturating_sub(less);
                 if n > 0 {
                     events.push(json!({ "port": port, "event": event.name(), "count": n }));
                 }

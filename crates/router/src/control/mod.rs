@@ -192,6 +192,11 @@ impl Control {
         self.owners4.iter().chain(self.owners6.iter())
     }
 
+    /// Kernel index of a port's interface; 0 while it is gone.
+    pub fn port_index(&self, id: PortId) -> u32 {
+        self.links.ports().get(usize::from(id.0)).map_or(0, |bound| bound.index)
+    }
+
     /// What workers load, once a turn.
     pub fn tables(&self) -> Arc<Published<Tables>> {
         self.published.clone()
