@@ -149,7 +149,7 @@ pub static PORT: Section = Section {
             .example("\"off\"")
             .of(AF_XDP),
         key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
-            .doc("Where the XDP program is attached. `auto`: in the driver where it can, else generic.")
+            .doc("Where the XDP program is attached. `auto`: in the driver where it can, else generic; on veth generic, because a native program takes TCP segmentation from its peer.")
             .example("\"generic\"")
             .of(AF_XDP),
         key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")

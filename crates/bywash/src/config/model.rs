@@ -116,7 +116,7 @@ pub enum ZeroCopy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpMode {
-    /// In the driver where it can, else generic
+    /// In the driver where it can, else generic; generic on veth
     #[default]
     Auto,
     /// In the driver, or an error
