@@ -3,8 +3,8 @@
 use crate::config::{Checksum, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, Verdict, XdpAttach,
-    XdpConfig, driver, max_frame,
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, Verdict, XdpAttach, XdpConfig,
+    driver, max_frame,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};

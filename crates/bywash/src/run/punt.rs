@@ -26,7 +26,9 @@ impl Punt {
         let Some(injector) = &mut self.injector else { return self.count(from) };
         if let Err(e) = injector.inject(index, frame) {
             if !std::mem::replace(&mut self.said, true) {
-                tracing::warn!("a packet could not be handed back to the kernel: {e}; punt-failed counts them; said once");
+                tracing::warn!(
+                    "a packet could not be handed back to the kernel: {e}; punt-failed counts them; said once"
+                );
             }
             self.count(from);
         }
