@@ -24,9 +24,9 @@ impl Garbage {
         let mut frame: Vec<u8> = (0..len).map(|_| self.next() as u8).collect();
         frame[..6].copy_from_slice(&mac);
         frame[6] &= 0xfe;
-        let kind: [u8; 2] = if self.next() % 2 == 0 { [0x08, 0x00] } else { [0x86, 0xdd] };
+        let kind: [u8; 2] = if self.next().is_multiple_of(2) { [0x08, 0x00] } else { [0x86, 0xdd] };
         frame[12..14].copy_from_slice(&kind);
-        frame[14] = if self.next() % 4 == 0 { frame[14] } else { [0x45, 0x60][usize::from(kind[0] != 8)] };
+        frame[14] = if self.next().is_multiple_of(4) { frame[14] } else { [0x45, 0x60][usize::from(kind[0] != 8)] };
         frame
     }
 }
@@ -40,7 +40,7 @@ fn resident_mib(pid: u32) -> f64 {
 fn routes(verb: &str, round: u32) -> String {
     let mut lines = String::new();
     for n in 0..2000 {
-        let via = if (n + round) % 2 == 0 { "10.0.2.2" } else { "10.0.1.2" };
+        let via = if (n + round).is_multiple_of(2) { "10.0.2.2" } else { "10.0.1.2" };
         writeln!(lines, "route {verb} 45.{}.{}.0/24 via {via}", n >> 8, n & 0xff).unwrap();
     }
     lines
