@@ -8,6 +8,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -51,10 +52,10 @@ pub struct Program {
     mode: &'static str,
     note: String,
     config: XdpConfig,
-    /// Entries of `prefix4`.
-    prefixes4: usize,
-    /// Entries of `prefix6`.
-    prefixes6: usize,
+    /// What `prefix4` holds: to ask the map for an entry would be a longest match.
+    prefixes4: HashSet<(Ipv4Addr, u8)>,
+    /// What `prefix6` holds: to ask the map for an entry would be a longest match.
+    prefixes6: HashSet<(Ipv6Addr, u8)>,
     config_map: Array<MapData, RawConfig>,
     counters: PerCpuArray<MapData, RawCounters>,
     xsks: XskMap<MapData>,
@@ -119,8 +120,8 @@ impl Program {
             mode,
             note,
             config,
-            prefixes4: 0,
-            prefixes6: 0,
+            prefixes4: HashSet::new(),
+            prefixes6: HashSet::new(),
             config_map: map!("config"),
             counters: map!("counters"),
             xsks: map!("xsks"),
@@ -154,8 +155,8 @@ impl Program {
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
-            (self.prefixes4 > 0, FLAG_PREFIX4),
-            (self.prefixes6 > 0, FLAG_PREFIX6),
+            (!self.prefixes4.is_empty(), FLAG_PREFIX4),
+            (!self.prefixes6.is_empty(), FLAG_PREFIX6),
             (config.raw, FLAG_RAW),
         ] {
             flags |= if on { flag } else { 0 };
@@ -179,14 +180,11 @@ impl Program {
         if len >= 32 && verdict == Verdict::Local {
             let set = self.local4.insert(octets, 1, 0);
             self.checked("local4", set)?;
-            return self.forget4(octets, len);
+            return self.forget4(prefix, len);
         }
-        let key = Key::new(len.into(), octets);
-        let new = self.prefix4.get(&key, 0).is_err();
-        let set = self.prefix4.insert(&key, verdict as u8, 0);
+        let set = self.prefix4.insert(&Key::new(len.into(), octets), verdict as u8, 0);
         self.checked("prefix4", set)?;
-        self.prefixes4 += usize::from(new);
-        if self.prefixes4 == 1 {
+        if self.prefixes4.insert((prefix, len)) && self.prefixes4.len() == 1 {
             self.set_config(self.config)?;
         }
         if len >= 32 {
@@ -203,16 +201,17 @@ impl Program {
             let set = self.local4.remove(&octets);
             self.removed("local4", set)?;
         }
-        self.forget4(octets, len)
+        self.forget4(prefix, len)
     }
 
-    fn forget4(&mut self, octets: [u8; 4], len: u8) -> Result<(), Error> {
-        if self.prefixes4 == 0 {
+    fn forget4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
+        if !self.prefixes4.contains(&(prefix, len)) {
             return Ok(());
         }
-        let set = self.prefix4.remove(&Key::new(len.into(), octets));
-        self.prefixes4 -= usize::from(self.removed("prefix4", set)?);
-        if self.prefixes4 == 0 { self.set_config(self.config) } else { Ok(()) }
+        let set = self.prefix4.remove(&Key::new(len.into(), prefix.octets()));
+        self.removed("prefix4", set)?;
+        self.prefixes4.remove(&(prefix, len));
+        if self.prefixes4.is_empty() { self.set_config(self.config) } else { Ok(()) }
     }
 
     /// As [`Program::set_prefix4`]. Anycast addresses the host answers to belong here too.
@@ -221,14 +220,11 @@ impl Program {
         if len >= 128 && verdict == Verdict::Local {
             let set = self.local6.insert(octets, 1, 0);
             self.checked("local6", set)?;
-            return self.forget6(octets, len);
+            return self.forget6(prefix, len);
         }
-        let key = Key::new(len.into(), octets);
-        let new = self.prefix6.get(&key, 0).is_err();
-        let set = self.prefix6.insert(&key, verdict as u8, 0);
+        let set = self.prefix6.insert(&Key::new(len.into(), octets), verdict as u8, 0);
         self.checked("prefix6", set)?;
-        self.prefixes6 += usize::from(new);
-        if self.prefixes6 == 1 {
+        if self.prefixes6.insert((prefix, len)) && self.prefixes6.len() == 1 {
             self.set_config(self.config)?;
         }
         if len >= 128 {
@@ -245,16 +241,17 @@ impl Program {
             let set = self.local6.remove(&octets);
             self.removed("local6", set)?;
         }
-        self.forget6(octets, len)
+        self.forget6(prefix, len)
     }
 
-    fn forget6(&mut self, octets: [u8; 16], len: u8) -> Result<(), Error> {
-        if self.prefixes6 == 0 {
+    fn forget6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
+        if !self.prefixes6.contains(&(prefix, len)) {
             return Ok(());
         }
-        let set = self.prefix6.remove(&Key::new(len.into(), octets));
-        self.prefixes6 -= usize::from(self.removed("prefix6", set)?);
-        if self.prefixes6 == 0 { self.set_config(self.config) } else { Ok(()) }
+        let set = self.prefix6.remove(&Key::new(len.into(), prefix.octets()));
+        self.removed("prefix6", set)?;
+        self.prefixes6.remove(&(prefix, len));
+        if self.prefixes6.is_empty() { self.set_config(self.config) } else { Ok(()) }
     }
 
     /// Frames by what was done with them, since it was attached.
@@ -267,12 +264,11 @@ impl Program {
         result.map_err(|e| self.map_error(map, &e))
     }
 
-    /// Whether it was there.
-    fn removed(&self, map: &'static str, result: Result<(), MapError>) -> Result<bool, Error> {
+    /// What was not there is gone as well.
+    fn removed(&self, map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {
         match result {
-            Ok(()) => Ok(true),
-            Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(false),
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(()),
+            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             Err(e) => Err(self.map_error(map, &e)),
         }
     }

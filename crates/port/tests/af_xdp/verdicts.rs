@@ -46,6 +46,13 @@ fn each_frame_goes_to_whom_it_belongs() {
             p.remove_prefix4(ip4(198, 18, 0, 1), 32).unwrap();
             p.set_prefix6("2001:db8::".parse().unwrap(), 32, Verdict::Route).unwrap();
             p.set_prefix6("2001:db8:1::".parse().unwrap(), 48, Verdict::User).unwrap();
+            // A prefix beneath another comes and goes; the other stays.
+            p.set_prefix6("2001:db8:2::".parse().unwrap(), 48, Verdict::User).unwrap();
+            p.remove_prefix6("2001:db8:1::".parse().unwrap(), 48).unwrap();
+            p.remove_prefix6("2001:db8:2::".parse().unwrap(), 48).unwrap();
+            p.remove_prefix6("fd00:9::".parse().unwrap(), 32).unwrap();
+            p.set_prefix6("2001:db8:1::".parse().unwrap(), 48, Verdict::User).unwrap();
+            p.set_prefix6("fd00:9::".parse().unwrap(), 32, Verdict::Local).unwrap();
 
             let v4 = |dst| frame(R0, IPV4, &ipv4(SRC, dst, 7));
             let v6 = |dst: &str| frame(R0, IPV6, &ipv6("fd00:1::2", dst, 17));
