@@ -96,13 +96,15 @@ pub(super) struct Owners<A> {
     limit: usize,
     /// Not everything is in `now`.
     overflow: bool,
-    /// How many fewer there can be, at most, than when it was last counted that they are too many.
+    /// How many fewer there can be, at most, than when they were last counted and found too many.
     fewer: usize,
+    /// How many fewer there must be until it is worth counting again.
+    recount: usize,
 }
 
 impl<A: Bits> Owners<A> {
     pub fn new(limit: usize) -> Self {
-        Self { now: BTreeMap::new(), foreign: [0; 129], limit, overflow: false, fewer: 0 }
+        Self { now: BTreeMap::new(), foreign: [0; 129], limit, overflow: false, fewer: 0, recount: 0 }
     }
 
     /// All there is to tell.
@@ -132,10 +134,11 @@ impl<A: Bits> Owners<A> {
         let mut told = Vec::new();
         let left_out = if self.overflow {
             touched.iter().for_each(|at| self.renew_some(view, *at, &mut told));
-            let most = self.limit / 4;
-            let beneath = moved.iter().filter(|m| m.flips()).map(|m| view.within(m.addr, m.len).take(most).count());
-            self.fewer += touched.len() + beneath.sum::<usize>();
-            if self.fewer > most { self.rebuild(view, &mut told) } else { None }
+            for m in moved.iter().filter(|m| m.flips()) {
+                self.fewer += view.within(m.addr, m.len).take(self.recount).count();
+            }
+            self.fewer += touched.len();
+            if self.fewer >= self.recount { self.rebuild(view, &mut told) } else { None }
         } else {
             let mut all: BTreeSet<(A, u8)> = BTreeSet::new();
             for m in moved.iter().filter(|m| m.flips()) {
@@ -212,8 +215,9 @@ impl<A: Bits> Owners<A> {
         let Walk { all, wanted, hosts, alone, foreign, .. } = Walk::over(view, self.limit);
         let was = self.overflow;
         // Not back at the first that goes: the next that comes would mean all of this again.
-        self.overflow = wanted > if was { self.limit / 4 * 3 } else { self.limit };
-        self.fewer = 0;
+        let few = self.limit / 4 * 3;
+        self.overflow = wanted > if was { few } else { self.limit };
+        (self.fewer, self.recount) = (0, wanted.saturating_sub(few).max(self.limit / 64));
         let (new, left_out): (BTreeMap<_, _>, _) = if self.overflow {
             let room = self.limit.saturating_sub(hosts.len());
             let stands_for = alone.iter().take(room).map(|a| a.2).sum::<usize>();
