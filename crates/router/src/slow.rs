@@ -3,9 +3,10 @@
 //! Here every odd packet gets its exact reason. Errors quote the packet as it arrived; a packet is charged its hop
 //! only when it is certain to leave, or to wait for its neighbour.
 
-use crate::stages::{Request, Router, be16, entry, frame_type, martian4, martian6, resolve, rewrite_macs};
+use crate::icmp::Limiter;
+use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian4, martian6, resolve, rewrite_macs};
 use crate::tables::{Kind, Tables};
-use crate::waiting::Wait;
+use crate::waiting::{Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::Frame;
 use bywash_sync::clock;
@@ -58,7 +59,21 @@ impl Answer {
     }
 }
 
-impl Router {
+/// What the slow path keeps from packet to packet. Apart from the tables, so that these can be borrowed beside it.
+pub(crate) struct SlowPath {
+    requests: rtrb::Producer<Request>,
+    pub config: RouterConfig,
+    pub waiting: Waiting,
+    pub limiter: Limiter,
+    ip_id: u16,
+}
+
+impl SlowPath {
+    pub fn new(requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
+        let limiter = Limiter::new(config.icmp_rate);
+        Self { requests, config, waiting: Waiting::new(), limiter, ip_id: 1 }
+    }
+
     /// Decides what becomes of a packet that is not for the fast path.
     pub(crate) fn slow(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);

@@ -1,8 +1,7 @@
 //! The fast path: input, lookup, forward.
 
-use crate::icmp::Limiter;
+use crate::slow::SlowPath;
 use crate::tables::{Entry, Kind, Tables};
-use crate::waiting::Waiting;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
 use bywash_route::{flow_hash4, flow_hash6};
@@ -62,13 +61,9 @@ const AHEAD: usize = 4;
 
 /// One worker's router.
 pub struct Router {
-    pub(crate) tables: Arc<Published<Tables>>,
-    pub(crate) requests: rtrb::Producer<Request>,
-    pub(crate) config: RouterConfig,
-    pub(crate) waiting: Waiting,
-    pub(crate) limiter: Limiter,
-    pub(crate) ip_id: u16,
+    tables: Arc<Published<Tables>>,
     work: Box<Work>,
+    path: SlowPath,
 }
 
 /// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
@@ -108,9 +103,9 @@ impl<A: Copy + Default> Lookup<A> {
 impl Router {
     /// A router that looks up `tables` and asks by `requests`.
     pub fn new(tables: Arc<Published<Tables>>, requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
-        let limiter = Limiter::new(config.icmp_rate);
+        let path = SlowPath::new(requests, config);
         let work = Work { v4: Lookup::new(), v6: Lookup::new(), next: [ODD; BATCH], to: [NOWHERE; BATCH] };
-        Self { tables, requests, config, waiting: Waiting::new(), limiter, ip_id: 1, work: Box::new(work) }
+        Self { tables, work: Box::new(work), path }
     }
 }
 
@@ -219,68 +214,71 @@ impl App for Router {
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         let n = batch.len();
-        let shared = self.tables.clone();
-        let tables = shared.load(cx.reader);
+        let Self { tables, work, path } = self;
+        let tables = tables.load(cx.reader);
         let arena = cx.bufs.arena();
         if tables.ports.get(usize::from(from.0)).is_some_and(|p| p.partial_checksums) {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
-        self.work.input(arena, batch.as_slice());
+        work.input(arena, batch.as_slice());
         cx.stage(INPUT, n);
-        self.work.lookup(tables, n);
+        work.lookup(tables, n);
         cx.stage(LOOKUP, n);
-        let to = self.work.forward(cx.bufs.arena(), tables, batch.as_mut_slice(), from, self.config.redirects);
+        let to = work.forward(cx.bufs.arena(), tables, batch.as_mut_slice(), from, path.config.redirects);
         cx.stage(FORWARD, n);
         match to {
             Some(to) => {
                 cx.send_batch(from, to, batch);
                 cx.sent(n);
             }
-            None => self.part(cx, tables, from, batch),
+            None => part(cx, tables, from, batch, &work.to, path),
         }
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
-        self.limiter.refill(cx.now);
-        if !self.waiting.is_empty() {
-            let shared = self.tables.clone();
-            let tables = shared.load(cx.reader);
-            self.release(cx, tables);
+        self.path.limiter.refill(cx.now);
+        if !self.path.waiting.is_empty() {
+            self.path.release(cx, self.tables.load(cx.reader));
         }
-        !self.waiting.is_empty()
+        !self.path.waiting.is_empty()
     }
 
     fn held(&self) -> usize {
-        self.waiting.len()
+        self.path.waiting.len()
     }
 
     fn close(&mut self, cx: &mut Context<'_>) {
-        while let Some(w) = self.waiting.pop() {
+        while let Some(w) = self.path.waiting.pop() {
             cx.drop(w.from, DropReason::PortDown, w.frame);
         }
     }
 }
 
-impl Router {
-    /// Sends a burst's packets their several ways; the odd ones take the slow path.
-    fn part(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, batch: &mut Batch) {
-        let n = batch.len();
-        let mut odd = Batch::new();
-        for (frame, &to) in batch.drain().zip(&self.work.to) {
-            if to == NOWHERE {
-                let pushed = odd.push(frame);
-                debug_assert!(pushed.is_ok());
-            } else {
-                cx.send(from, to, frame);
-            }
+/// Sends a burst's packets their several ways; the odd ones take the slow path.
+fn part(
+    cx: &mut Context<'_>,
+    tables: &Tables,
+    from: PortId,
+    batch: &mut Batch,
+    ways: &[PortId; BATCH],
+    path: &mut SlowPath,
+) {
+    let n = batch.len();
+    let mut odd = Batch::new();
+    for (frame, &to) in batch.drain().zip(ways) {
+        if to == NOWHERE {
+            let pushed = odd.push(frame);
+            debug_assert!(pushed.is_ok());
+        } else {
+            cx.send(from, to, frame);
         }
-        cx.sent(n);
-        if !odd.is_empty() {
-            let n = odd.len();
-            odd.drain().for_each(|frame| self.slow(cx, tables, from, frame));
-            cx.stage(SLOW, n);
-        }
+    }
+    cx.sent(n);
+    if !odd.is_empty() {
+        let n = odd.len();
+        odd.drain().for_each(|frame| path.slow(cx, tables, from, frame));
+        cx.stage(SLOW, n);
     }
 }
 
