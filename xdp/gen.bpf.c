@@ -4,17 +4,23 @@
  * have rewritten it in place: the headers are written anew every time. */
 
 #include <linux/bpf.h>
-#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #define HEAD 60
 
 struct gen {
-	__u8 head[64];   /* the frame's first bytes, for flow 0 */
-	__u32 flows;     /* destinations: the template's and the flows - 1 behind it */
-	__u32 v4;        /* an IPv4 header follows the Ethernet header: vary the destination, keep the checksum right */
-	__u32 v6;        /* IPv6: vary the last 32 bits of the destination */
+	__u8 head[64];   /* the frame's first bytes */
+	__u32 flows;     /* entries of `flows` in use, at least 1 */
+	__u32 v4;        /* an IPv4 header follows the Ethernet header: write destination and checksum */
+	__u32 v6;        /* IPv6: write the destination */
 	__u32 next;
+};
+
+/* What differs from flow to flow, as it stands in the frame. */
+struct flow {
+	__u8 dst[16];
+	__u8 check[2];
+	__u8 pad[2];
 };
 
 struct {
@@ -23,6 +29,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gen);
 } gen SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set when loaded */
+	__type(key, __u32);
+	__type(value, struct flow);
+} flows SEC(".maps");
 
 SEC("xdp")
 int generate(struct xdp_md *ctx)
@@ -35,20 +48,16 @@ int generate(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	__builtin_memcpy(p, g->head, HEAD);
 
-	__u32 flow = g->next;
-	g->next = flow + 1 < g->flows ? flow + 1 : 0;
+	__u32 at = g->next;
+	g->next = at + 1 < g->flows ? at + 1 : 0;
+	struct flow *f = bpf_map_lookup_elem(&flows, &at);
+	if (!f)
+		return XDP_ABORTED;
 	if (g->v4) {
-		__u32 dst = bpf_ntohl(*(__u32 *)(p + 30)), to = dst + flow;
-		/* RFC 1624: HC' = ~(~HC + ~m + m'). */
-		__u32 sum = (__u16)~bpf_ntohs(*(__u16 *)(p + 24));
-		sum += (__u16)~(dst >> 16) + (__u16)~dst + (to >> 16) + (to & 0xffff);
-		sum = (sum & 0xffff) + (sum >> 16);
-		sum = (sum & 0xffff) + (sum >> 16);
-		*(__u32 *)(p + 30) = bpf_htonl(to);
-		*(__u16 *)(p + 24) = bpf_htons((__u16)~sum);
+		__builtin_memcpy(p + 30, f->dst, 4);
+		__builtin_memcpy(p + 24, f->check, 2);
 	} else if (g->v6) {
-		__u32 *dst = (__u32 *)(p + 50);
-		*dst = bpf_htonl(bpf_ntohl(*dst) + flow);
+		__builtin_memcpy(p + 38, f->dst, 16);
 	}
 	return XDP_TX;
 }

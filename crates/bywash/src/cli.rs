@@ -2,7 +2,7 @@
 
 pub mod bench;
 
-use crate::config::{Auto, Idle, Pages, PoolKind, XdpMode, ZeroCopy};
+use crate::config::{Auto, Idle, Level, Pages, PoolKind, XdpMode, ZeroCopy};
 use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -108,6 +108,10 @@ pub struct RunArgs {
     /// Where the XDP program is attached; `native` on veth is for packet rate, and costs its peer TCP segmentation
     #[arg(long, value_name = "WHERE")]
     pub xdp: Option<XdpMode>,
+
+    /// Where packets are forwarded
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<Level>,
 
     /// What a worker does when there is nothing to do
     #[arg(long, value_name = "HOW")]

@@ -1,7 +1,7 @@
 //! `bywash demo`: host - router - host in network namespaces of this machine, forwarded by the kernel and by bywash in
 //! turn, with every step said. Nothing outside these namespaces is touched, and they are gone at the end.
 
-use crate::bench::veth::{Bywash, FOR_RATE, Lab, Rate};
+use crate::bench::lab::{Bywash, FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::DemoArgs;
 use anyhow::{bail, ensure};
 use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
@@ -62,7 +62,7 @@ impl Demo {
     fn play(mut self) -> anyhow::Result<()> {
         self.step("Three network namespaces of this machine, joined by veth pairs")?;
         say!("{PICTURE}");
-        let lab = Lab::new(64)?;
+        let lab = Lab::new(Traffic::one_route(64))?;
 
         self.step("The kernel forwards between a and b")?;
         ping(&lab)?;

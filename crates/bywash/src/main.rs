@@ -83,6 +83,11 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.zero_copy = zero_copy);
         });
     }
+    if let Some(level) = args.level {
+        draft.set("", |config| {
+            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.level = level);
+        });
+    }
     if let Some(mode) = args.xdp {
         draft.set("", |config| {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.mode = mode);

@@ -30,7 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     frame.extend((size as u16 - 34).to_be_bytes());
     frame.resize(size, 0);
 
-    let mut generator = LiveGen::new(interface, &frame, value("--flows", 1) as u32)?;
+    let first = u32::from(ip);
+    let to: Vec<_> = (first..first + value("--flows", 1) as u32).map(|to| Ipv4Addr::from(to).into()).collect();
+    let mut generator = LiveGen::new(interface, &frame, &to)?;
     let start = Instant::now();
     let made = generator.run_for(Duration::from_secs(value("--seconds", 5)), 64)?;
     println!("made {:.3} Mpps", made as f64 / start.elapsed().as_secs_f64() / 1e6);

@@ -1,9 +1,11 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
 mod forward;
+pub mod lab;
 mod lookup;
 mod pair;
-pub mod veth;
+mod placement;
+mod veth;
 
 use crate::cli::bench::BenchArgs;
 
@@ -13,6 +15,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
+        BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),
     }
 }

@@ -1,6 +1,6 @@
 //! The arguments of `bywash bench`.
 
-use crate::config::{Pages, PoolKind};
+use crate::config::{Level, Pages, PoolKind};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -13,6 +13,8 @@ pub enum BenchArgs {
     Lookup(LookupArgs),
     /// Two workers joined by ports in memory
     Pair(PairArgs),
+    /// Each level on the same frames: the kernel, the barest XDP redirect, us in the driver or in user space (root)
+    Placement(PlacementArgs),
     /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
     Veth(VethArgs),
 }
@@ -141,6 +143,38 @@ pub struct VethArgs {
     /// Measure this as well: a command that forwards between r0 and r1, run in the router's network namespace
     #[arg(long, value_name = "COMMAND")]
     pub peer: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench placement`
+#[derive(Debug, Args)]
+pub struct PlacementArgs {
+    /// Where to forward, one or more, separated by commas; `mpps` is the first one's
+    #[arg(long, value_name = "LEVEL", default_value = "driver", value_delimiter = ',')]
+    pub level: Vec<Level>,
+    /// IPv4 routes in the kernel's table, over 250 next hops
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = routes)]
+    pub routes: usize,
+    /// Destination addresses in the traffic
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub destinations: usize,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Rounds, each measuring all of them; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Measure neither the kernel nor the bare redirect
+    #[arg(long)]
+    pub ours_only: bool,
+    /// Measure these as well: commands that forward between r0 and r1, run in the router's network namespace
+    #[arg(long, value_name = "NAME=COMMAND")]
+    pub peer: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -159,6 +159,14 @@ pub static PORT: Section = Section {
             )
             .example("\"fix\"")
             .of(AF_XDP),
+        key("level", "`\"auto\"`, `\"driver\"`, `\"user\"`, `\"kernel\"`", "\"auto\"", "")
+            .doc(
+                "Where what it receives is forwarded. `driver`: by XDP, as far as that can; the rest in user space. `user`: \
+                 by the workers. `kernel`: by the kernel; the port still sends what others forward to it. `auto`: the \
+                 cheapest that can.",
+            )
+            .example("\"user\"")
+            .of(AF_XDP),
         key("worker", "`\"auto\"`, a worker's number, a list of them", "\"auto\"", "")
             .doc(
                 "Which worker polls which queue. `auto`: queue k is worker k's, modulo the number of workers. A number: all \

@@ -182,6 +182,7 @@ fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
     put(&mut port.zero_copy, table.choice("zero_copy"));
     put(&mut port.mode, table.choice("mode"));
     put(&mut port.checksum, table.choice("checksum"));
+    put(&mut port.level, table.choice("level"));
     if let Some(mut rings) = table.table("ring", &keys::RING) {
         for (name, ring) in [
             ("rx", &mut port.ring.rx),

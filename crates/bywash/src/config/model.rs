@@ -125,6 +125,33 @@ pub enum XdpMode {
     Generic,
 }
 
+/// Where a port's packets are forwarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The cheapest of the others that can
+    #[default]
+    Auto,
+    /// In the driver, by XDP; what it cannot do, in user space
+    Driver,
+    /// In user space, by the workers
+    User,
+    /// By the kernel
+    Kernel,
+}
+
+impl Level {
+    /// Its name in the config.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Driver => "driver",
+            Self::User => "user",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
 /// What is done about transport checksums that the sender left to the hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -355,6 +382,8 @@ pub struct AfXdpConfig {
     pub mode: XdpMode,
     /// Unfinished checksums.
     pub checksum: Checksum,
+    /// Where what it receives is forwarded.
+    pub level: Level,
 }
 
 /// Settings of a `pcap` port.

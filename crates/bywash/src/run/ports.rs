@@ -1,6 +1,6 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
-use crate::config::{Checksum, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
+use crate::config::{Checksum, Level, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
     AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, Verdict, XdpAttach, XdpConfig,
@@ -40,6 +40,8 @@ pub struct Xdp {
     hides_tags: bool,
     /// Everything is left to the kernel, because the interface carries VLANs whose tags the program cannot see.
     left: bool,
+    /// Where the config wants it forwarded.
+    level: Level,
     sockets: Vec<(u32, OwnedFd)>,
 }
 
@@ -49,7 +51,7 @@ impl Xdp {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
-        let config = XdpConfig { enabled: !self.left, ..self.program.config() };
+        let config = XdpConfig { enabled: !self.left && self.level != Level::Kernel, ..self.program.config() };
         Ok(self.program.set_config(config)?)
     }
 
@@ -193,7 +195,8 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
         Checksum::Trust => false,
     };
     let hides_tags = driver == "veth";
-    opened.xdp = Some(Xdp { program, interface: interface.into(), room, hides_tags, left: false, sockets });
+    opened.xdp =
+        Some(Xdp { program, interface: interface.into(), room, hides_tags, left: false, level: af_xdp.level, sockets });
     Ok(())
 }
 

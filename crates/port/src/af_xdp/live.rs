@@ -8,6 +8,8 @@ use super::test_run::TestRun;
 use aya::maps::{Array, MapData};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
+use bywash_wire::checksum::checksum;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/gen.bpf.o");
 
 /// Bytes of a frame that are written anew each time; a frame is at least as long.
 const HEAD: usize = 60;
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
 const LONGEST: usize = 3072;
 /// Frames in one system call. Setting one up and tearing it down takes the kernel some 20 ms, in which nothing is sent.
@@ -36,10 +40,38 @@ struct RawGen {
     next: u32,
 }
 
+/// `struct flow` there.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawFlow {
+    dst: [u8; 16],
+    check: [u8; 2],
+    pad: [u8; 2],
+}
+
 // SAFETY: repr(C), integers only, no padding.
 unsafe impl aya::Pod for RawGen {}
+// SAFETY: as above.
+unsafe impl aya::Pod for RawFlow {}
 
-/// Sends copies of one frame out of an interface, the destination address varied over a number of flows.
+/// What differs in `frame` when it goes to `to`, if it can.
+fn flow(frame: &[u8], to: IpAddr) -> Option<RawFlow> {
+    let mut flow = RawFlow::default();
+    match (to, frame[12..14].try_into().ok()?) {
+        (IpAddr::V4(to), IPV4) => {
+            flow.dst[..4].copy_from_slice(&to.octets());
+            let mut header: [u8; 20] = frame[14..34].try_into().ok()?;
+            header[16..].copy_from_slice(&to.octets());
+            header[10..12].fill(0);
+            flow.check = checksum(&header).to_be_bytes();
+        }
+        (IpAddr::V6(to), IPV6) => flow.dst = to.octets(),
+        _ => return None,
+    }
+    Some(flow)
+}
+
+/// Sends copies of one frame out of an interface, to a list of destination addresses in turn.
 ///
 /// On veth the frames reach the peer's XDP program, or are lost where the peer has neither a program nor GRO on.
 /// Belongs to one thread, in the interface's network namespace: the kernel looks the interface up in each run.
@@ -51,25 +83,35 @@ pub struct LiveGen {
 }
 
 impl LiveGen {
-    /// Sets up for `frame`, 60 to 3,072 bytes with its Ethernet header and without FCS. When it is IPv4 or IPv6,
-    /// flow n of `flows` goes to its destination address plus n, and an IPv4 header checksum is kept right.
-    pub fn new(interface: &str, frame: &[u8], flows: u32) -> Result<Self, Error> {
+    /// Sets up for `frame`, 60 to 3,072 bytes with its Ethernet header and without FCS, to one destination after the
+    /// other. Those that are not of the frame's family are left out; with none left, or for a frame that is not IP,
+    /// every frame is the same. An IPv4 header checksum is kept right, those behind it are not.
+    pub fn new(interface: &str, frame: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
         if !(HEAD..=LONGEST).contains(&frame.len()) {
             return Err(failed(format!("a frame of {} bytes: {HEAD} to {LONGEST} are possible", frame.len())));
         }
-        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| failed(e.to_string()))?;
-        let mut raw = RawGen { head: [0; 64], flows: flows.max(1), v4: 0, v6: 0, next: 0 };
+        let flows: Vec<RawFlow> = destinations.iter().filter_map(|to| flow(frame, *to)).collect();
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("flows", flows.len().max(1) as u32)
+            .load(OBJECT)
+            .map_err(|e| failed(e.to_string()))?;
+        let mut raw = RawGen { head: [0; 64], flows: flows.len().max(1) as u32, v4: 0, v6: 0, next: 0 };
         raw.head[..HEAD].copy_from_slice(&frame[..HEAD]);
-        (raw.v4, raw.v6) = match frame[12..14] {
-            [0x08, 0x00] => (1, 0),
-            [0x86, 0xdd] => (0, 1),
-            _ => (0, 0),
-        };
-        let map = ebpf.take_map("gen").ok_or_else(|| failed("the object has no map `gen`".into()))?;
-        let mut map: Array<MapData, RawGen> = map.try_into().map_err(|e: aya::maps::MapError| failed(e.to_string()))?;
-        map.set(0, raw, 0).map_err(|e| failed(e.to_string()))?;
+        if !flows.is_empty() {
+            (raw.v4, raw.v6) = if frame[12..14] == IPV4 { (1, 0) } else { (0, 1) };
+        }
+        // Borrowed: a map that is taken and dropped is closed, and the program is loaded with it only below.
+        fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Result<Array<&'a mut MapData, T>, String> {
+            let map = ebpf.map_mut(name).ok_or_else(|| format!("the object has no map `{name}`"))?;
+            map.try_into().map_err(|e: aya::maps::MapError| e.to_string())
+        }
+        array(&mut ebpf, "gen").and_then(|mut m| m.set(0, raw, 0).map_err(|e| e.to_string())).map_err(failed)?;
+        let mut map = array::<RawFlow>(&mut ebpf, "flows").map_err(failed)?;
+        for (i, flow) in flows.iter().enumerate() {
+            map.set(i as u32, *flow, 0).map_err(|e| failed(e.to_string()))?;
+        }
         let xdp: &mut Xdp = ebpf
             .program_mut("generate")
             .ok_or_else(|| failed("the object has no program `generate`".into()))?

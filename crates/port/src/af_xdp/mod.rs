@@ -5,6 +5,7 @@
 //! put back. An [`Injector`] hands the kernel back what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
 
 mod abi;
+mod bare;
 mod custody;
 mod error;
 mod inject;
@@ -13,12 +14,14 @@ mod live;
 mod offload;
 mod port;
 mod program;
+
 mod ring;
 mod socket;
 mod test_run;
 mod umem;
 
 pub use abi::{REASONS, Verdict, XdpCounters};
+pub use bare::Bare;
 pub use error::Error;
 pub use inject::Injector;
 pub use link::LinkInfo;

@@ -286,7 +286,7 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
 }
 
 /// Attaches by bpf_link only: on EINVAL the loader falls back to a netlink attachment, which would outlive us.
-fn attach_link(xdp: &mut Xdp, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
+pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
     let id = xdp.attach_to_if_index(link.index, mode).map_err(|e| reason(&e))?;
     let attached = xdp.take_link(id).map_err(|e| chain(&e))?;
     attached.try_into().map_err(|_| "the kernel has no bpf_link for XDP (5.9 or newer is needed)".into())

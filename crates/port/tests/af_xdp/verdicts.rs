@@ -160,9 +160,9 @@ fn generated_frames_are_valid_in_every_flow() {
             let mut bufs = Buffers::attach(&pools, 0);
             let mut a = Taken::new(&umem, "r0", false, &SocketConfig::default());
             a.port.housekeep(&mut bufs);
-            net.host
-                .enter(|| LiveGen::new("h0", &template, FLOWS as u32).unwrap().run(2 * FLOWS, 64).unwrap())
-                .unwrap();
+            let first = u32::from_be_bytes([10, 0, 2, 250]);
+            let to: Vec<_> = (first..first + FLOWS as u32).map(|to| Ipv4Addr::from(to).into()).collect();
+            net.host.enter(|| LiveGen::new("h0", &template, &to).unwrap().run(2 * FLOWS, 64).unwrap()).unwrap();
             let mut batch = bywash_frame::Batch::new();
             let mut seen = std::collections::BTreeMap::new();
             for _ in 0..200 {
@@ -178,7 +178,6 @@ fn generated_frames_are_valid_in_every_flow() {
                 a.port.housekeep(&mut bufs);
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            let first = u32::from_be_bytes([10, 0, 2, 250]);
             let all: std::collections::BTreeMap<_, _> = (first..first + FLOWS as u32).map(|dst| (dst, 2)).collect();
             assert_eq!(seen, all);
             a.port.close(&mut bufs);

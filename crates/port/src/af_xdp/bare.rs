@@ -1,0 +1,58 @@
+//! The barest XDP programs: what a benchmark holds a program that does more against.
+
+use super::Error;
+use super::link::LinkInfo;
+use super::program::{attach_link, chain};
+use aya::maps::{DevMap, MapData, MapError};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o");
+
+/// A program that looks at no frame, on one interface, in native mode. Detached when dropped.
+pub struct Bare {
+    // First: detached before its map goes.
+    _link: FdLink,
+    _ebpf: Ebpf,
+}
+
+impl Bare {
+    /// Every frame that `from` receives is sent out of `to`. The calling thread's network namespace has both.
+    ///
+    /// # Errors
+    /// [`Error::Load`], [`Error::Map`] and [`Error::Attach`] with the kernel's reasons.
+    pub fn redirect(from: &str, to: &str) -> Result<Self, Error> {
+        let out = LinkInfo::query(to)?.index;
+        let failed = |reason: String| Error::Map { interface: from.into(), map: "to", reason };
+        Self::attach(from, "redirect", |ebpf| {
+            let map = ebpf.map_mut("to").ok_or_else(|| failed("not in the object".into()))?;
+            let mut map: DevMap<&mut MapData> = map.try_into().map_err(|e: MapError| failed(chain(&e)))?;
+            map.set(0, out, None, 0).map_err(|e| failed(chain(&e)))
+        })
+    }
+
+    /// Every frame that `interface` receives is dropped.
+    ///
+    /// # Errors
+    /// As [`Bare::redirect`].
+    pub fn drop(interface: &str) -> Result<Self, Error> {
+        Self::attach(interface, "drop", |_| Ok(()))
+    }
+
+    fn attach(on: &str, name: &str, set_up: impl FnOnce(&mut Ebpf) -> Result<(), Error>) -> Result<Self, Error> {
+        let link = LinkInfo::query(on)?;
+        let load = |reason: String| Error::Load { interface: on.into(), reason };
+        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| load(chain(&e)))?;
+        set_up(&mut ebpf)?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut(name)
+            .ok_or_else(|| load(format!("the object has no program `{name}`")))?
+            .try_into()
+            .map_err(|e: ProgramError| load(chain(&e)))?;
+        xdp.load().map_err(|e| load(chain(&e)))?;
+        let attached = attach_link(xdp, &link, XdpMode::Driver);
+        let attached = attached.map_err(|reason| Error::Attach { interface: on.into(), reason })?;
+        Ok(Self { _link: attached, _ebpf: ebpf })
+    }
+}
