@@ -1,15 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Gives a frame to the kernel as if an interface had received it: run by BPF_PROG_TEST_RUN with the frame as its data
- * and the interface's index in cb[0]. The test run throws its own packet away; the clone is real. Returns what the
- * kernel said: 0, 1 where its backlog is full (NET_RX_DROP), or a negative errno. */
+/* Gives the kernel a batch of frames: to be sent by an interface, or as if the interface had received them. Never
+ * attached: run by BPF_PROG_TEST_RUN, whose own packet is written over with one frame of the batch after the other, and
+ * cloned into the interface. The run keeps softirqs off: what receives at the other end of a veth is run once a batch,
+ * not once a frame. Returns how many frames were refused; the kernel's reason stands with each frame. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "inject.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct inject_batch);
+} batch SEC(".maps");
+
+/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. */
+static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, const struct inject_frame *f)
+{
+	__u32 at = f->at, len = f->len;
+	int error;
+
+	if (at > INJECT_BYTES - INJECT_LONGEST || len < 1 || len > INJECT_LONGEST)
+		return -22; /* EINVAL */
+	if (skb->len != len) {
+		error = bpf_skb_change_tail(skb, len, 0);
+		if (error)
+			return error;
+	}
+	error = bpf_skb_store_bytes(skb, 0, b->data + at, len, 0);
+	return error ? error : bpf_clone_redirect(skb, b->ifindex, b->flags);
+}
 
 SEC("classifier")
 int inject(struct __sk_buff *skb)
 {
-	return bpf_clone_redirect(skb, skb->cb[0], BPF_F_INGRESS);
+	__u32 zero = 0;
+	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
+	int refused = 0;
+
+	if (!b)
+		return 0;
+	for (__u32 i = 0; i < INJECT_FRAMES && i < b->count; i++) {
+		b->frames[i].result = one(skb, b, &b->frames[i]);
+		refused += b->frames[i].result != 0;
+	}
+	return refused;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -99,6 +99,9 @@ pub struct PortCounters {
     /// Bursts of which the device did not take all: its ring was full.
     #[serde(serialize_with = "get")]
     pub tx_full: Counter,
+    /// Frames the kernel took from us and would not send: its queue was full, the link down.
+    #[serde(serialize_with = "get")]
+    pub tx_refused: Counter,
     /// System calls to wake the receiving side.
     #[serde(serialize_with = "get")]
     pub rx_wakeups: Counter,

@@ -126,7 +126,7 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The injector could not be set up: nothing can be handed back to the kernel.
-    #[error("the kernel does not take the program that hands packets back to it: {0}")]
+    /// The injector could not be set up: nothing can be given to the kernel in batches, nor handed back to it.
+    #[error("the kernel does not take the program that gives it packets: {0}")]
     Injector(String),
 }

@@ -2,7 +2,8 @@
 //!
 //! A [`Program`] on each interface decides whose a frame is. A [`Umem`] makes the arena usable by sockets. An
 //! [`AfXdpPort`] is one queue's socket. [`Features`] and [`Journal`] change interface settings so that they can be
-//! put back. An [`Injector`] hands the kernel back what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
+//! put back. An [`Injector`] gives the kernel frames that no socket does: to send, or to
+//! receive what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
 
 mod abi;
 mod bare;
@@ -23,11 +24,11 @@ mod umem;
 pub use abi::{REASONS, Verdict, XdpCounters};
 pub use bare::Bare;
 pub use error::Error;
-pub use inject::Injector;
+pub use inject::{Injected, Injector, Way};
 pub use link::LinkInfo;
 pub use live::LiveGen;
 pub use offload::{Change, Features, Journal, driver};
 pub use port::{AfXdpPort, max_frame};
 pub use program::{Program, XdpAttach, XdpConfig};
-pub use socket::{RingSizes, SocketConfig, ZeroCopy};
+pub use socket::{RingSizes, SocketConfig, Transmit, ZeroCopy};
 pub use umem::Umem;

@@ -1,8 +1,9 @@
 //! The port: frames between the rings and the pools.
 
 use super::custody::Custody;
-use super::socket::{Socket, SocketConfig};
-use super::{Error, LinkInfo, Umem};
+use super::inject::{Injector, Way};
+use super::socket::{Socket, SocketConfig, Transmit};
+use super::{Error, LinkInfo, Umem, driver};
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
 use rustix::io::Errno;
@@ -28,11 +29,15 @@ pub struct AfXdpPort {
     socket: Option<Socket>,
     /// Keeps the memory as long as the kernel may write to it.
     umem: Arc<Umem>,
+    /// Sends, in place of the socket.
+    injector: Option<Injector>,
+    /// The interface's index.
+    index: u32,
     custody: Custody,
     interface: String,
     queue: u32,
     max_frame: usize,
-    /// Frames in the transmit ring since the last system call.
+    /// Frames in the transmit ring, or with the injector, since the last system call.
     unkicked: u32,
     /// The same when the last turn ended.
     unkicked_before: u32,
@@ -72,9 +77,14 @@ impl AfXdpPort {
         if !socket.note.is_empty() {
             details.push(("mode_note", socket.note.clone()));
         }
+        let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name)?;
+        details.push(("transmit", if injector.is_some() { "inject" } else { "socket" }.to_owned()));
+        details.extend(why.map(|why| ("transmit_note", why)));
         Ok(Self {
             socket: Some(socket),
             umem: umem.clone(),
+            injector,
+            index: link.index,
             custody: Custody::new(arena.cells()),
             interface: link.name.clone(),
             queue,
@@ -94,6 +104,12 @@ impl AfXdpPort {
     /// The socket, for the program's map. None after the interface is gone.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(|s| s.fd.as_fd())
+    }
+
+    /// Why it sends by the socket although the injector would be faster.
+    pub fn transmit_fallback(&self) -> Option<&str> {
+        let note = self.details.iter().find(|(name, _)| *name == "transmit_note")?;
+        self.injector.is_none().then_some(note.1.as_str())
     }
 
     /// The interface's name when the port was opened.
@@ -162,8 +178,49 @@ impl AfXdpPort {
         }
     }
 
+    /// Copies the frames for the injector, which sends many at once, and frees them.
+    #[inline]
+    fn inject(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        for frame in frames.as_slice() {
+            if self.injector.as_ref().is_some_and(|injector| !injector.has_room()) {
+                self.flush(bufs);
+            }
+            let Some(injector) = &mut self.injector else {
+                // The interface went away in this burst.
+                self.counters.tx_refused.add(1);
+                continue;
+            };
+            let pushed = injector.push(self.umem.arena().data(frame));
+            debug_assert!(pushed);
+            self.unkicked = injector.len() as u32;
+        }
+        let n = frames.len();
+        bufs.free(frames);
+        n
+    }
+
+    /// Has the injector send what it has.
+    fn flush(&mut self, bufs: &mut Buffers) {
+        let Some(injector) = &mut self.injector else { return };
+        self.counters.tx_wakeups.add(1);
+        let done = injector.flush(self.index, Way::Send);
+        self.unkicked = 0;
+        self.counters.tx_packets.add(done.frames);
+        self.counters.tx_bytes.add(done.bytes);
+        if let Some(errno) = done.error {
+            self.counters.tx_refused.add(done.refused);
+            if errno != Errno::NOBUFS {
+                // Down, or gone: the socket knows.
+                self.look(bufs);
+            }
+        }
+    }
+
     /// Makes the kernel send what is in the transmit ring.
     fn kick(&mut self, bufs: &mut Buffers) {
+        if self.injector.is_some() {
+            return self.flush(bufs);
+        }
         let Some(socket) = &mut self.socket else { return };
         if !socket.tx.wants_wakeup() {
             self.unkicked = 0;
@@ -209,6 +266,9 @@ impl AfXdpPort {
     /// Closes the socket. What the kernel held is ours again, and free.
     fn let_go(&mut self, bufs: &mut Buffers) {
         self.socket = None;
+        if let Some(injector) = self.injector.take() {
+            self.counters.tx_refused.add(injector.len() as u64);
+        }
         let arena = self.umem.arena();
         let cells = self.custody.take_all();
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
@@ -260,6 +320,20 @@ impl AfXdpPort {
     }
 }
 
+/// What sends in place of the socket, and why it is as it is where that was not asked for.
+fn injector(transmit: Transmit, zero_copy: bool, interface: &str) -> Result<(Option<Injector>, Option<String>), Error> {
+    if transmit == Transmit::Inject {
+        return Ok((Some(Injector::new()?), None));
+    }
+    if transmit == Transmit::Socket || zero_copy || driver(interface).is_none_or(|driver| driver != "veth") {
+        return Ok((None, None));
+    }
+    Ok(match Injector::new() {
+        Ok(injector) => (Some(injector), Some("sends by injection, of which a veth receives many at once".into())),
+        Err(e) => (None, Some(format!("sends by the socket: {e}"))),
+    })
+}
+
 /// Longest frame for a port: what the MTU allows, as far as a cell holds it.
 pub fn max_frame(mtu: u32, cell_room: usize) -> usize {
     const ETH_HLEN: usize = 14;
@@ -287,7 +361,9 @@ impl Port for AfXdpPort {
             let raw = if inside { RawFrame { options: 0, ..raw } } else { RawFrame { len: 0, options: 0, ..raw } };
             bytes += u64::from(raw.len);
             // SAFETY: custody says that the cell was with the kernel; it handed it back, and the data lies inside.
-            let pushed = out.push(unsafe { Frame::from_raw(raw) });
+            let frame = unsafe { Frame::from_raw(raw) };
+            arena.prefetch(&frame);
+            let pushed = out.push(frame);
             debug_assert!(pushed.is_ok());
         }
         socket.rx.release(n);
@@ -306,6 +382,9 @@ impl Port for AfXdpPort {
         }
         let all_good = frames.as_slice().iter().all(|f| self.sendable(f));
         let refused = if all_good { 0 } else { self.refuse(bufs, frames) };
+        if self.injector.is_some() {
+            return self.inject(bufs, frames) + refused;
+        }
         let want = frames.len() as u32;
         let Some(socket) = &mut self.socket else { return refused };
         let mut n = socket.tx.free(want);
@@ -381,6 +460,7 @@ impl Port for AfXdpPort {
 
     fn close(&mut self, bufs: &mut Buffers) {
         let deadline = Instant::now() + LINGER;
+        self.flush(bufs);
         while self.sending > 0 && self.socket.is_some() && Instant::now() < deadline {
             self.kick(bufs);
             self.reap(bufs);

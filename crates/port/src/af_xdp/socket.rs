@@ -65,12 +65,27 @@ impl RingSizes {
     }
 }
 
+/// How frames are sent where the kernel copies them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transmit {
+    /// By injection on veth, where it is faster; else by the socket.
+    Auto,
+    /// By the socket.
+    #[default]
+    Socket,
+    /// By injection, from a thread in the interface's network namespace.
+    Inject,
+}
+
 /// How a socket is set up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketConfig {
     /// Copy or zero-copy.
     pub zero_copy: ZeroCopy,
+    /// How frames are sent.
+    pub transmit: Transmit,
     /// Ring sizes.
     pub rings: RingSizes,
     /// How long a queue that is still another socket's is tried again, in milliseconds: the kernel needs some tens
@@ -80,7 +95,12 @@ pub struct SocketConfig {
 
 impl Default for SocketConfig {
     fn default() -> Self {
-        Self { zero_copy: ZeroCopy::Auto, rings: RingSizes::default(), bind_timeout_ms: 1000 }
+        Self {
+            zero_copy: ZeroCopy::Auto,
+            transmit: Transmit::default(),
+            rings: RingSizes::default(),
+            bind_timeout_ms: 1000,
+        }
     }
 }
 
@@ -99,10 +119,10 @@ pub(crate) struct Socket {
     pub tx_budget: u32,
 }
 
-/// A mapping of a ring, unmapped when dropped.
-struct Mapped {
-    base: NonNull<c_void>,
-    len: usize,
+/// A mapping, unmapped when dropped.
+pub(super) struct Mapped {
+    pub base: NonNull<c_void>,
+    pub len: usize,
 }
 
 // SAFETY: an address range of the process, unmapped from whatever thread drops it.

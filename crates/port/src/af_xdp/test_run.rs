@@ -33,7 +33,7 @@ pub(super) struct TestRun<'a> {
     pub program: BorrowedFd<'a>,
     /// The packet, with its Ethernet header.
     pub data: &'a [u8],
-    /// `struct xdp_md` or `struct __sk_buff`, or the beginning of it.
+    /// `struct xdp_md` or `struct __sk_buff`, or the beginning of it, or nothing.
     pub context: &'a [u32],
     pub repeat: u32,
     pub flags: u32,
@@ -47,7 +47,8 @@ impl TestRun<'_> {
             prog_fd: self.program.as_raw_fd() as u32,
             data_in: self.data.as_ptr() as u64,
             data_size_in: self.data.len() as u32,
-            ctx_in: self.context.as_ptr() as u64,
+            // A pointer without a size is refused.
+            ctx_in: if self.context.is_empty() { 0 } else { self.context.as_ptr() as u64 },
             ctx_size_in: size_of_val(self.context) as u32,
             repeat: self.repeat,
             flags: self.flags,

@@ -4,7 +4,8 @@ use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
 use bywash_frame::{Batch, Buffers};
 use bywash_lab::{require, require_lab};
 use bywash_port::af_xdp::{
-    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, ZeroCopy,
+    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach,
+    ZeroCopy,
 };
 use bywash_port::{Port, PortState};
 use std::time::{Duration, Instant};
@@ -69,6 +70,12 @@ fn an_empty_pool_recovers_by_itself() {
 #[test]
 fn an_interface_deleted_while_running_is_told_and_leaks_nothing() {
     require!(require_lab());
+    for transmit in [Transmit::Socket, Transmit::Inject] {
+        deleted_while_running(&SocketConfig { transmit, ..SocketConfig::default() });
+    }
+}
+
+fn deleted_while_running(config: &SocketConfig) {
     let net = Net::new();
     let (near, far) = net.host.enter(|| (Wire::open("h0"), Wire::open("h1"))).unwrap();
     let pools = pools(8192);
@@ -76,8 +83,8 @@ fn an_interface_deleted_while_running_is_told_and_leaks_nothing() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
-            let mut b = Taken::new(&umem, "r1", true, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", true, config);
+            let mut b = Taken::new(&umem, "r1", true, config);
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
             (0..200).for_each(|i| near.send(&packet(i)));
             // r0's socket holds the UMEM's registration: r1 must go on without it.
@@ -96,7 +103,7 @@ fn an_interface_deleted_while_running_is_told_and_leaks_nothing() {
             // And a new interface joins the memory.
             net.router.ip(&["link", "add", "r2", "type", "veth", "peer", "name", "h2"]).unwrap();
             net.router.ip_batch("link set r2 up\nlink set h2 up\n").unwrap();
-            let mut c = Taken::new(&umem, "r2", true, &SocketConfig::default());
+            let mut c = Taken::new(&umem, "r2", true, config);
             c.port.housekeep(&mut bufs);
             assert!(c.port.held() > 0);
             for port in [&mut a.port, &mut b.port, &mut c.port] {

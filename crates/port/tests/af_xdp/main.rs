@@ -5,4 +5,5 @@ mod inject;
 mod lifecycle;
 mod rig;
 mod traffic;
+mod transmit;
 mod verdicts;

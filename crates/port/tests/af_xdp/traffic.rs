@@ -4,7 +4,7 @@ use crate::rig::{Net, R0, R1, Taken, Wire, forward, frame, ipv4, pools};
 use bywash_frame::Buffers;
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
-use bywash_port::af_xdp::{SocketConfig, Umem};
+use bywash_port::af_xdp::{SocketConfig, Transmit, Umem};
 
 const IPV4: u16 = 0x0800;
 
@@ -15,6 +15,12 @@ fn tag(frame: &[u8]) -> u32 {
 #[test]
 fn frames_cross_from_one_interface_to_the_other_and_back() {
     require!(require_lab());
+    for transmit in [Transmit::Socket, Transmit::Inject] {
+        frames_cross(&SocketConfig { transmit, ..SocketConfig::default() });
+    }
+}
+
+fn frames_cross(config: &SocketConfig) {
     let net = Net::new();
     let (near, far) = net.host.enter(|| (Wire::open("h0"), Wire::open("h1"))).unwrap();
     let pools = pools(8192);
@@ -22,8 +28,8 @@ fn frames_cross_from_one_interface_to_the_other_and_back() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
-            let mut b = Taken::new(&umem, "r1", true, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", true, config);
+            let mut b = Taken::new(&umem, "r1", true, config);
             assert_eq!(a.program.mode(), "native", "{}", a.program.note());
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
 

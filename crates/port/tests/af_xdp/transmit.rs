@@ -1,0 +1,162 @@
+//! Sending by injection, in place of the socket.
+
+use crate::rig::{H0, Net, R1, Wire};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_lab::{require, require_lab};
+use bywash_port::af_xdp::{AfXdpPort, LinkInfo, RingSizes, SocketConfig, Transmit, Umem};
+use bywash_port::{Port, PortState};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::sync::Arc;
+
+/// For local experiments: what else is on the wire has another.
+const ETHERTYPE: u16 = 0x88b5;
+const MTU: u32 = 3800;
+
+fn big_pools() -> Arc<PoolSet> {
+    let arena = Arena::new(ArenaConfig { cells: 1024, cell: 4096, ..Default::default() }).unwrap();
+    PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap()
+}
+
+fn open(umem: &Arc<Umem>, transmit: Transmit) -> AfXdpPort {
+    let link = LinkInfo::query("r1").unwrap();
+    let rings = RingSizes { fill: 128, rx: 128, tx: 128, completion: 128 };
+    AfXdpPort::open(umem, &link, 0, &SocketConfig { transmit, rings, ..Default::default() }).unwrap()
+}
+
+fn detail(port: &AfXdpPort, name: &str) -> Option<String> {
+    port.details().into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+}
+
+/// A frame of this length that is like no other of another number.
+fn numbered(n: usize, len: usize) -> Vec<u8> {
+    let mut frame = [H0, R1].concat();
+    frame.extend(ETHERTYPE.to_be_bytes());
+    frame.extend((0..len - 14).map(|i| (n * 31 + i) as u8));
+    frame
+}
+
+/// Hands frames to a port as a worker does.
+fn send(port: &mut AfXdpPort, bufs: &mut Buffers, frames: &[Vec<u8>]) {
+    let mut batch = Batch::new();
+    for chunk in frames.chunks(32) {
+        for bytes in chunk {
+            let mut frame = bufs.alloc_one().expect("a buffer");
+            assert!(bufs.arena().write(&mut frame, bytes));
+            batch.push(frame).unwrap();
+        }
+        assert_eq!(port.tx_burst(bufs, &mut batch), chunk.len());
+        assert!(batch.is_empty());
+        port.housekeep(bufs);
+    }
+    port.housekeep(bufs);
+}
+
+#[test]
+fn frames_of_any_length_arrive_whole_and_in_order() {
+    require!(require_lab());
+    let net = Net::new();
+    let mtu = MTU.to_string();
+    net.router.ip(&["link", "set", "r1", "mtu", &mtu]).unwrap();
+    net.host.ip(&["link", "set", "h1", "mtu", &mtu]).unwrap();
+    let far = net.host.enter(|| Wire::open("h1")).unwrap();
+    let pools = big_pools();
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut port = open(&umem, Transmit::Inject);
+            let (mut sent, mut octets) = (0, 0);
+            let lengths =
+                prop::collection::vec(prop_oneof![15..100usize, 1490..1515usize, 15..MTU as usize + 15], 1..400);
+            let mut runner = TestRunner::deterministic();
+            for _ in 0..12 {
+                let lengths = lengths.new_tree(&mut runner).unwrap().current();
+                let frames: Vec<_> = lengths.iter().enumerate().map(|(n, len)| numbered(n, *len)).collect();
+                send(&mut port, &mut bufs, &frames);
+                for frame in &frames {
+                    let came = far.recv(ETHERTYPE);
+                    assert!(came.as_ref() == Some(frame), "{} octets sent, {:?}", frame.len(), came.map(|c| c.len()));
+                }
+                sent += frames.len() as u64;
+                octets += lengths.iter().sum::<usize>() as u64;
+                let c = port.counters();
+                assert_eq!((c.tx_packets.get(), c.tx_bytes.get(), c.tx_refused.get()), (sent, octets, 0));
+            }
+            let counters = port.counters();
+            assert!(counters.tx_wakeups.get() < sent / 32, "one system call sends many: {counters:?}");
+            port.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_counted() {
+    require!(require_lab());
+    let net = Net::new();
+    let pools = big_pools();
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            let frames: Vec<_> = (0..100).map(|n| numbered(n, 60)).collect();
+            let outcome = |port: &AfXdpPort| (port.counters().tx_packets.get(), port.counters().tx_refused.get());
+
+            let mut port = open(&umem, Transmit::Inject);
+            send(&mut port, &mut bufs, &frames);
+            assert_eq!(outcome(&port), (100, 0));
+            // 13 octets are no frame.
+            let mut batch = Batch::new();
+            let mut short = bufs.alloc_one().unwrap();
+            assert!(bufs.arena().write(&mut short, &[0; 13]));
+            batch.push(short).unwrap();
+            port.tx_burst(&mut bufs, &mut batch);
+            send(&mut port, &mut bufs, &frames);
+            assert_eq!(outcome(&port), (200, 1));
+
+            net.router.ip(&["link", "set", "r1", "down"]).unwrap();
+            send(&mut port, &mut bufs, &frames[..20]);
+            assert_eq!(outcome(&port), (200, 21));
+            assert_eq!(port.state(), PortState::Down("link is down".into()));
+
+            net.router.ip(&["link", "set", "r1", "up"]).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            (0..32).for_each(|_| port.housekeep(&mut bufs));
+            assert_eq!(port.state(), PortState::Up);
+            send(&mut port, &mut bufs, &frames);
+            assert_eq!(outcome(&port), (300, 21));
+
+            net.router.ip(&["link", "del", "r1"]).unwrap();
+            send(&mut port, &mut bufs, &frames[..20]);
+            assert_eq!(outcome(&port), (300, 41));
+            assert!(matches!(port.state(), PortState::Down(why) if why.contains("deleted")));
+            port.close(&mut bufs);
+        })
+        .unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+#[test]
+fn veth_is_sent_to_by_injection_unless_told_otherwise() {
+    require!(require_lab());
+    let net = Net::new();
+    let pools = big_pools();
+    net.router
+        .enter(|| {
+            let umem = Umem::new(pools.arena());
+            let mut bufs = Buffers::attach(&pools, 0);
+            for (transmit, how, said) in [
+                (Transmit::Auto, "inject", true),
+                (Transmit::Socket, "socket", false),
+                (Transmit::Inject, "inject", false),
+            ] {
+                let mut port = open(&umem, transmit);
+                assert_eq!(detail(&port, "transmit").as_deref(), Some(how), "{transmit:?}");
+                assert_eq!(detail(&port, "transmit_note").is_some(), said, "{transmit:?}");
+                port.close(&mut bufs);
+            }
+        })
+        .unwrap();
+}
