@@ -2,7 +2,7 @@
 
 pub mod bench;
 
-use crate::config::{Auto, Idle, Level, Pages, PoolKind, XdpMode, ZeroCopy};
+use crate::config::{Auto, Idle, Level, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
 use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -104,6 +104,10 @@ pub struct RunArgs {
     /// AF_XDP zero-copy
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<ZeroCopy>,
+
+    /// How AF_XDP ports send where the kernel copies frames
+    #[arg(long, value_name = "HOW")]
+    pub transmit: Option<Transmit>,
 
     /// Where the XDP program is attached; `native` on veth is for packet rate, and costs its peer TCP segmentation
     #[arg(long, value_name = "WHERE")]

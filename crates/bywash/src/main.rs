@@ -88,6 +88,11 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.level = level);
         });
     }
+    if let Some(transmit) = args.transmit {
+        draft.set("", |config| {
+            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.transmit = transmit);
+        });
+    }
     if let Some(mode) = args.xdp {
         draft.set("", |config| {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.mode = mode);

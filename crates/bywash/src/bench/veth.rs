@@ -3,6 +3,7 @@
 use super::lab::{FLOWS, FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::bench::VethArgs;
 use anyhow::Context as _;
+use clap::ValueEnum as _;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -55,13 +56,15 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
     let time = Duration::from_secs(args.seconds);
     let start_ms = lab.start_up()?.as_secs_f64() * 1e3;
     let (mut stages, mut resident, mut arena) = (vec![], 0, 0);
+    let transmit = args.transmit.to_possible_value().context("a way to send without a name")?;
+    let options = [FOR_RATE, &["--transmit", transmit.get_name()]].concat();
     let mut rounds = vec![];
     for _ in 0..args.rounds {
         let mut round = Round::default();
         if !args.ours_only {
             round.kernel = Some(lab.kernel(time)?);
         }
-        let bywash = lab.bywash(FOR_RATE)?;
+        let bywash = lab.bywash(&options)?;
         round.bywash = Some(lab.measure(time)?);
         stages = bywash.stages()?;
         (resident, arena) = bywash.memory()?;

@@ -1,6 +1,6 @@
 //! The arguments of `bywash bench`.
 
-use crate::config::{Level, Pages, PoolKind};
+use crate::config::{Level, Pages, PoolKind, Transmit};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -140,6 +140,9 @@ pub struct VethArgs {
     /// Do not measure the kernel
     #[arg(long)]
     pub ours_only: bool,
+    /// How bywash's ports send
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
     /// Measure this as well: a command that forwards between r0 and r1, run in the router's network namespace
     #[arg(long, value_name = "COMMAND")]
     pub peer: Option<String>,

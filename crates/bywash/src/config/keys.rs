@@ -148,6 +148,14 @@ pub static PORT: Section = Section {
             .doc("AF_XDP zero-copy. `auto`: where the driver can; what it got is in `bywash show ports`. `require`: or an error.")
             .example("\"off\"")
             .of(AF_XDP),
+        key("transmit", "`\"auto\"`, `\"socket\"`, `\"inject\"`", "\"auto\"", "")
+            .doc(
+                "How frames are sent. `socket`: by the AF_XDP socket. `inject`: by a BPF program that is run over a batch of \
+                 them, through the interface's queueing discipline and in sight of tcpdump. `auto`: `inject` on veth, where \
+                 it is faster; what it chose is in `bywash show ports`.",
+            )
+            .example("\"socket\"")
+            .of(AF_XDP),
         key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
             .doc("Where the XDP program is attached. `auto`: in the driver where it can, else generic; on veth generic, because a native program takes TCP segmentation from its peer.")
             .example("\"generic\"")

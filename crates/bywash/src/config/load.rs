@@ -180,6 +180,7 @@ fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
     let mut port = AfXdpConfig::default();
     put(&mut port.queues, table.list_or("queues", "all", 0..=4095).map(|list| list.map_or(Queues::All, Queues::List)));
     put(&mut port.zero_copy, table.choice("zero_copy"));
+    put(&mut port.transmit, table.choice("transmit"));
     put(&mut port.mode, table.choice("mode"));
     put(&mut port.checksum, table.choice("checksum"));
     put(&mut port.level, table.choice("level"));

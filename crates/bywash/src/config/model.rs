@@ -112,6 +112,19 @@ pub enum ZeroCopy {
     Off,
 }
 
+/// How an AF_XDP port sends where the kernel copies frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Transmit {
+    /// By injection on veth, else by the socket
+    #[default]
+    Auto,
+    /// By the AF_XDP socket
+    Socket,
+    /// By injection, through the interface's queueing discipline
+    Inject,
+}
+
 /// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -378,6 +391,8 @@ pub struct AfXdpConfig {
     pub ring: Rings,
     /// Zero-copy.
     pub zero_copy: ZeroCopy,
+    /// How frames are sent.
+    pub transmit: Transmit,
     /// Where the XDP program goes.
     pub mode: XdpMode,
     /// Unfinished checksums.

@@ -250,6 +250,7 @@ impl Running {
                 ("rx-no-buffer", c.rx_no_buffer.get()),
                 ("rx-ring-full", c.rx_ring_full.get()),
                 ("invalid-descriptor", c.invalid.get()),
+                ("tx-refused", c.tx_refused.get()),
             ] {
                 if n > 0 {
                     drops.push(json!({ "port": port, "reason": reason, "packets": n }));

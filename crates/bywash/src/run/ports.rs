@@ -1,10 +1,10 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
-use crate::config::{Checksum, Level, PortConfig, PortKind, Queues, XdpMode, ZeroCopy};
+use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, Verdict, XdpAttach, XdpConfig,
-    driver, max_frame,
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Verdict, XdpAttach,
+    XdpConfig, ZeroCopy, driver, max_frame,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
@@ -170,16 +170,24 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
     }
     prepare(interface, &driver, program.mode(), journal);
     let zero_copy = match af_xdp.zero_copy {
-        crate::config::ZeroCopy::Auto => bywash_port::af_xdp::ZeroCopy::Auto,
-        ZeroCopy::Require => bywash_port::af_xdp::ZeroCopy::Require,
-        ZeroCopy::Off => bywash_port::af_xdp::ZeroCopy::Off,
+        config::ZeroCopy::Auto => ZeroCopy::Auto,
+        config::ZeroCopy::Require => ZeroCopy::Require,
+        config::ZeroCopy::Off => ZeroCopy::Off,
+    };
+    let transmit = match af_xdp.transmit {
+        config::Transmit::Auto => Transmit::Auto,
+        config::Transmit::Socket => Transmit::Socket,
+        config::Transmit::Inject => Transmit::Inject,
     };
     let r = af_xdp.ring;
     let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
-    let config = SocketConfig { rings, zero_copy, ..SocketConfig::default() };
+    let config = SocketConfig { rings, zero_copy, transmit, ..SocketConfig::default() };
     let mut sockets = vec![];
     for queue in queues(port)? {
         let end = AfXdpPort::open(umem, &link, queue, &config)?;
+        if let (0, Some(why)) = (queue, end.transmit_fallback()) {
+            tracing::warn!("{interface}: {why}");
+        }
         if let Some(fd) = end.fd() {
             sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
         }

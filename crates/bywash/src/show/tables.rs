@@ -84,7 +84,9 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
             format!("{lost:.0}"),
         ]);
         let mut notes: Vec<&str> = [&port["reason"], &port["note"]].into_iter().filter_map(Value::as_str).collect();
-        notes.extend(sockets.iter().filter_map(|queue| queue["mode_note"].as_str()));
+        for note in ["mode_note", "transmit_note"] {
+            notes.extend(sockets.iter().filter_map(|queue| queue[note].as_str()));
+        }
         notes.dedup();
         more +=
             &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
@@ -342,7 +344,8 @@ mod tests {
         let text = shown(
             Topic::Ports,
             json!([{ "name": "wan", "interface": "eth0", "state": "down", "reason": "link down", "mode": "native", "mtu": 1500,
-                     "queues": [{ "queue": "0", "worker": 1, "mode": "copy", "mode_note": "no zero-copy in veth" }],
+                     "queues": [{ "queue": "0", "worker": 1, "mode": "copy", "mode_note": "no zero-copy in veth",
+                                  "transmit": "inject", "transmit_note": "sends by injection" }],
                      "counters": { "rx_packets": 12, "tx_packets": 7, "rx_no_buffer": 1, "rx_ring_full": 2 } }]),
         );
         assert_eq!(
@@ -350,7 +353,8 @@ mod tests {
             "port  interface  state  mode           mtu  queues  rx  tx  lost\n\
              wan   eth0       down   native, copy  1500  0>w1    12   7     3\n\
              wan: link down\n\
-             wan: no zero-copy in veth\n"
+             wan: no zero-copy in veth\n\
+             wan: sends by injection\n"
         );
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
         let text = shown(
