@@ -2,7 +2,7 @@
 //! be taken in, and turned into the model's changes.
 
 use crate::bodies::{Around, Bodies, BodyId};
-use crate::parse::{Body, Event, Object, RouteKey, Rule, Unfollowed};
+use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule, Unfollowed};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
@@ -254,7 +254,10 @@ impl Kernel {
             // Read again even when this message changes nothing: the kernel sends a first one before it clears the
             // routes and a second one after.
             let shaken = (switched || turned || moved) && self.is_used(index);
-            scope = Scope::when(shaken, Scope::UNDER_LINKS);
+            // A message can show the carrier before the kernel's link watch has cleared its mark on the legs (fib_sync_up,
+            // rt6_sync_up), and so can the dump asked for on its account. The one sent after that shows nothing new.
+            let revived = sending(&link) && self.is_dead_over(index);
+            scope = Scope::when(shaken || revived, Scope::UNDER_LINKS);
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let fixed = self.bodies.iter().any(|(_, entry)| entry.body.mtu.is_some() && entry.body.uses(index));
@@ -285,6 +288,13 @@ impl Kernel {
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if leg.index == index))
     }
 
+    /// Whether a leg over a link is dead, and not only because the link could not send when it was read.
+    fn is_dead_over(&self, index: u32) -> bool {
+        let dead = |leg: &Leg| leg.index == index && leg.dead;
+        self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(dead))
+            || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if dead(leg)))
+    }
+
     fn address(&mut self, address: Address, origin: Origin) -> Scope {
         let (key, index) = ((address.index, address.addr, address.len), address.index);
         let old = self.addresses.get(&key).map(|old| &old.value);
@@ -295,8 +305,7 @@ impl Kernel {
         }
         self.addresses.insert(key, Stamped { value: address, generation: self.generation });
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
-        let dead = |body: &Body| body.legs.iter().any(|leg| leg.index == index && leg.dead);
-        let revived = origin != Origin::Dump && is_new && self.bodies.iter().any(|(_, entry)| dead(&entry.body));
+        let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
         Scope::when(revived, Scope::ROUTES4)
     }
 
@@ -484,4 +493,73 @@ fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pend
 
 fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> {
     map.iter().filter(|(_, value)| value.generation != generation).map(|(key, _)| *key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_route::model::Prefix;
+
+    fn link(carrier: bool) -> Event {
+        let link = Link {
+            index: 3,
+            name: "a0".into(),
+            mac: None,
+            mtu: 1500,
+            up: true,
+            carrier,
+            kind: "veth".into(),
+            parent: None,
+            vlan: None,
+            master: None,
+            rx_queues: 1,
+        };
+        Event::Link { link, switched: false }
+    }
+
+    fn route(addr: IpAddr, dead: bool) -> Event {
+        let legs = vec![Leg { index: 3, gateway: None, weight: 1, dead, encapsulated: false }];
+        const RTN_UNICAST: u8 = 1;
+        let body = Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs };
+        let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };
+        Event::Route { key, body, flags: 0, gone: false }
+    }
+
+    fn alive(kernel: &mut Kernel) -> Option<bool> {
+        let mut alive = None;
+        kernel.report(|change| {
+            if let Change::Route(route) = change {
+                alive = Some(route.next_hops[0].alive);
+            }
+        });
+        alive
+    }
+
+    fn read(kernel: &mut Kernel, events: [Event; 2]) {
+        kernel.begin(Scope::ALL);
+        for event in events {
+            kernel.apply(event, Origin::Dump);
+        }
+        kernel.finish(Scope::ALL, true);
+    }
+
+    /// The carrier is seen before the kernel acts on it.
+    #[test]
+    fn a_late_link_watch_revives_what_a_dump_showed_dead() {
+        for addr in [IpAddr::from([192, 0, 2, 0]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0])] {
+            let mut kernel = Kernel::default();
+            read(&mut kernel, [link(false), route(addr, true)]);
+            assert_eq!(alive(&mut kernel), Some(false));
+            assert!(kernel.apply(link(true), Origin::Live).has(Scope::UNDER_LINKS));
+            read(&mut kernel, [link(true), route(addr, true)]);
+            assert_ne!(alive(&mut kernel), Some(true));
+
+            // The link watch's own message, after it has cleared the mark.
+            let wanted = kernel.apply(link(true), Origin::Live);
+            assert!(wanted.has(Scope::ROUTES4) && wanted.has(Scope::ROUTES6) && wanted.has(Scope::OBJECTS));
+            read(&mut kernel, [link(true), route(addr, false)]);
+            assert_eq!(alive(&mut kernel), Some(true));
+            assert!(kernel.apply(link(true), Origin::Live).is_empty(), "nothing is dead any more");
+        }
+    }
 }

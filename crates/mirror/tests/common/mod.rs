@@ -55,21 +55,14 @@ impl Followed {
         }
     }
 
-    /// Takes in changes until the state is the kernel's, or fails with the difference. Once, on a machine busy with other
-    /// work, next hops stayed dead after their link's carrier was back: such a drift must be said, and a resync mend it.
+    /// Takes in changes until the state is the kernel's, or fails with the difference.
     pub fn must_agree(&mut self, namespace: &Namespace, what: &str) {
-        let mut began = Instant::now();
-        let mut resynced = false;
+        let began = Instant::now();
         loop {
             while self.take(Duration::from_millis(30)) {}
             let difference = differences(&self.state, &Oracle::of(namespace));
             if difference.is_empty() {
                 return;
-            }
-            if began.elapsed() > Duration::from_secs(5) && !resynced {
-                println!("DRIFT: the mirror needs a resync:\n{}\nafter {what}", difference.join("\n"));
-                self.mirror.request_resync();
-                (began, resynced) = (Instant::now(), true);
             }
             if began.elapsed() > Duration::from_secs(5) {
                 panic!(
