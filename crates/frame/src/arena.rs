@@ -415,5 +415,8 @@ mod tests {
             Err(ArenaError::CellSize(1000))
         ));
         assert!(matches!(Arena::new(ArenaConfig { cells: 0, ..Default::default() }), Err(ArenaError::Cells(0))));
+        let too_large = Arena::new(ArenaConfig { cells: 1 << 31, pages: Pages::Small, ..Default::default() });
+        let why = too_large.err().unwrap().to_string();
+        assert!(why.contains("cannot map 4194304 MiB") && why.contains("MiB of memory are available"), "{why}");
     }
 }

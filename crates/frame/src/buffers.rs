@@ -22,7 +22,7 @@ impl Handle {
     #[inline]
     fn take(&mut self, pool: &Pool, out: &mut [u32]) -> usize {
         let n = if self.limit == 0 {
-            pool.pop(out)
+            pool.pop(&self.stats.open, out)
         } else {
             if self.cache.len() < out.len() {
                 self.refill(pool, out.len());
@@ -48,7 +48,7 @@ impl Handle {
         self.cache.resize(have + want, 0);
         // Cold cells go below the warm ones.
         self.cache.copy_within(..have, want);
-        let got = pool.pop(&mut self.cache[..want]);
+        let got = pool.pop(&self.stats.open, &mut self.cache[..want]);
         self.cache.drain(got..want);
     }
 
@@ -108,6 +108,7 @@ impl Buffers {
         let mut cells = [0u32; BATCH];
         let n = n.min(out.room());
         let n = self.handles[self.own].take(&self.pools.pools()[self.own], &mut cells[..n]);
+        self.pools.taken(&cells[..n]);
         let arena = self.pools.arena();
         // SAFETY: a pool hands out each of its cells to one taker until it is given back.
         out.extend_from(&cells[..n], |cell| unsafe { arena.frame(cell) });
@@ -130,13 +131,13 @@ impl Buffers {
         for (cell, frame) in cells.iter_mut().zip(batch.drain()) {
             *cell = arena.cell_of(frame.addr());
         }
-        self.give(&cells[..n]);
+        self.give(&mut cells[..n]);
     }
 
     /// Gives one frame back. Slow paths only.
     pub fn free_one(&mut self, frame: Frame) {
         let cell = self.pools.arena().cell_of(frame.addr());
-        self.give(&[cell]);
+        self.give(&mut [cell]);
     }
 
     /// Gives back frames that a kernel or a device returned, as descriptors.
@@ -151,16 +152,21 @@ impl Buffers {
             cells[n] = self.pools.arena().cell_of(raw.addr);
             n += 1;
             if n == BATCH {
-                self.give(&cells);
+                self.give(&mut cells);
                 n = 0;
             }
         }
-        self.give(&cells[..n]);
+        self.give(&mut cells[..n]);
     }
 
     #[inline]
-    fn give(&mut self, cells: &[u32]) {
+    fn give(&mut self, cells: &mut [u32]) {
         let pools = self.pools.pools();
+        let good = self.pools.given(cells);
+        if good < cells.len() {
+            pools[self.own].refused(cells.len() - good);
+        }
+        let cells = &cells[..good];
         if let [pool] = pools {
             return self.handles[0].give(pool, cells);
         }
@@ -181,6 +187,7 @@ impl Drop for Buffers {
     fn drop(&mut self) {
         for (handle, pool) in self.handles.iter_mut().zip(self.pools.pools()) {
             pool.push(&handle.cache);
+            pool.close(&handle.stats);
             handle.cache.clear();
             handle.stats.cached.set(0);
         }

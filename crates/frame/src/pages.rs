@@ -69,6 +69,11 @@ impl Mapping {
                 Err(e) => note = format!("no hugetlb pages for {} MiB ({e}; see vm.nr_hugepages)", len >> 20),
             }
         }
+        // Filling more than there is would not fail: it would end some process, likely this one.
+        if let Some(available) = available().filter(|available| len > *available) {
+            let why = std::io::Error::other(format!("{} MiB of memory are available", available >> 20));
+            return Err((PageKind::Small, why));
+        }
         let (base, fd) = Self::map(len, MemfdFlags::CLOEXEC).map_err(|e| (PageKind::Small, e))?;
         let mut m = Self { base, len, fd, kind: PageKind::Small, note };
         if want != Pages::Small {
@@ -141,6 +146,13 @@ impl Drop for Mapping {
             let _ = rustix::mm::munmap(self.base.cast(), self.len);
         }
     }
+}
+
+/// Bytes that can be had without swapping, from /proc/meminfo; none when it does not say.
+fn available() -> Option<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// Bytes mapped by transparent huge pages in the mapping that starts at `at`, from /proc/self/smaps.

@@ -1,13 +1,20 @@
 //! Pools: where free cells wait, by policy.
 
+mod blocks;
+mod guard;
+mod looks;
 mod ring;
 mod stack;
 #[cfg(test)]
 mod tests;
 
 use crate::Arena;
+pub use blocks::BlockStats;
+use blocks::Blocks;
 use bywash_sync::Counter;
 use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use guard::Guard;
+use looks::Looks;
 use ring::Ring;
 use serde::{Deserialize, Serialize};
 use stack::Stack;
@@ -21,15 +28,28 @@ pub enum PoolKind {
     Ring,
     /// Last in, first out, shared under a spin lock taken once a burst.
     Stack,
+    /// Blocks of cells at consecutive addresses, all threads taking from one: self-described buffers, the baseline of
+    /// the TABM paper.
+    Sdb,
+    /// Blocks of cells at consecutive addresses, one for each taker: thread-affine buffer management.
+    Tabm,
 }
 
 impl PoolKind {
-    /// The cache size, in frames, that a pool of this kind gets when none is named: 256 for `ring`, 0 for `stack`.
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ring, Self::Stack, Self::Sdb, Self::Tabm];
+
+    /// The cache size, in frames, that a pool of this kind gets when none is named: 256 for `ring`, else 0.
     pub fn default_cache(self) -> usize {
         match self {
             Self::Ring => 256,
-            Self::Stack => 0,
+            _ => 0,
         }
+    }
+
+    /// Whether it hands out and takes back whole blocks.
+    pub fn blocks(self) -> bool {
+        matches!(self, Self::Sdb | Self::Tabm)
     }
 }
 
@@ -38,6 +58,8 @@ impl std::fmt::Display for PoolKind {
         f.write_str(match self {
             Self::Ring => "ring",
             Self::Stack => "stack",
+            Self::Sdb => "sdb",
+            Self::Tabm => "tabm",
         })
     }
 }
@@ -51,14 +73,22 @@ pub struct PoolConfig {
     pub kind: PoolKind,
     /// Frames each worker's cache holds; 0: no cache.
     pub cache: usize,
-    /// Frames in the pool.
+    /// Frames in the pool; of `sdb` and `tabm`, whole blocks.
     pub frames: usize,
+    /// Frames a block of `sdb` and `tabm`: a power of two from 64 to 65,536.
+    pub block: usize,
+    /// Which free block of `sdb` and `tabm` is next: the one that came back last, or first.
+    pub lifo: bool,
 }
 
+/// Frames a block has when nothing is said: the paper's threshold.
+pub const BLOCK: usize = 1024;
+
 impl PoolConfig {
-    /// A pool of `kind` with that kind's default cache.
+    /// A pool of `kind` with that kind's default cache and blocks.
     pub fn new(name: &str, kind: PoolKind, frames: usize) -> Self {
-        Self { name: name.into(), kind, cache: kind.default_cache(), frames }
+        let (cache, lifo) = (kind.default_cache(), kind == PoolKind::Tabm);
+        Self { name: name.into(), kind, cache, frames, block: BLOCK, lifo }
     }
 
     /// A `ring` pool with its default cache.
@@ -98,14 +128,43 @@ pub enum PoolError {
         /// Frames in the pool.
         frames: usize,
     },
+    /// A block of an impossible size.
+    #[error("pool `{name}`: a block of {block} frames is none: the size is a power of two from {least} to {most}", least = blocks::SIZES.start(), most = blocks::SIZES.end())]
+    Block {
+        /// The pool.
+        name: String,
+        /// Block size asked for.
+        block: usize,
+    },
+    /// Frames that are not whole blocks, or only one: the next would have to wait for its last cell.
+    #[error("pool `{name}`: {frames} frames are not two or more whole blocks of {block}")]
+    Blocks {
+        /// The pool.
+        name: String,
+        /// Frames asked for.
+        frames: usize,
+        /// Block size asked for.
+        block: usize,
+    },
+    /// A cache in front of blocks would mix up the addresses they keep together.
+    #[error("pool `{name}`: a pool of kind {kind} has no cache")]
+    BlockCache {
+        /// The pool.
+        name: String,
+        /// Its policy.
+        kind: PoolKind,
+    },
     /// Two pools of one name.
     #[error("two pools are named `{0}`")]
     Duplicate(String),
 }
 
+// There are as many as pools: a few.
+#[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),
     Stack(Stack),
+    Blocks(Blocks),
 }
 
 /// Written by one worker's handle on a pool, read by everyone.
@@ -115,6 +174,8 @@ pub(crate) struct HandleStats {
     pub freed: Counter,
     pub exhausted: Counter,
     pub cached: Counter,
+    /// The block that this handle alone hands out, of a `tabm` pool ([`Blocks::take`]).
+    pub open: Counter,
 }
 
 /// A pool: a range of the arena's cells, and where the free ones wait.
@@ -127,9 +188,10 @@ pub struct Pool {
     backend: Backend,
     /// Fewest free cells seen by any taker (worker caches not counted).
     low_water: AtomicU32,
-    /// Frames that were given back although the pool was full: freed twice.
+    /// Frames that were refused: freed twice, or of another arena.
     surplus: AtomicU64,
     handles: Mutex<Vec<Arc<HandleStats>>>,
+    looks: Mutex<Looks>,
 }
 
 /// A pool's figures at one moment. Counted in frames.
@@ -147,37 +209,54 @@ pub struct PoolStats {
     pub free: usize,
     /// Free, in workers' caches.
     pub cached: usize,
+    /// Given back to a block that is not free yet (`sdb`, `tabm`).
+    pub parked: usize,
     /// Held by ports, queues and workers.
     pub in_use: usize,
-    /// Most ever held or cached at once.
+    /// Held at the median look ([`PoolSet::look`]); before the first, now.
+    pub normal: usize,
+    /// Most held at any look.
     pub peak: usize,
+    /// Most that were ever out of the shared part at once, held, cached or parked; of `sdb` and `tabm`, in whole blocks.
+    pub high_water: usize,
     /// Handed out since the start.
     pub allocated: u64,
     /// Given back since the start.
     pub freed: u64,
     /// Times a taker got fewer than it asked for.
     pub exhausted: u64,
-    /// Frames freed twice (refused); a bug when not zero.
+    /// Frames that were refused, because they were free already or no pool's here; a bug when not zero.
     pub surplus: u64,
+    /// Of `sdb` and `tabm`: the blocks by state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlockStats>,
 }
 
 impl Pool {
     fn new(config: PoolConfig, first: u32) -> Self {
+        let frames = config.frames;
         let backend = match config.kind {
-            PoolKind::Ring => Backend::Ring(Ring::new(config.frames)),
-            PoolKind::Stack => Backend::Stack(Stack::new(config.frames)),
+            PoolKind::Ring => Backend::Ring(Ring::new(frames)),
+            PoolKind::Stack => Backend::Stack(Stack::new(frames)),
+            PoolKind::Sdb | PoolKind::Tabm => {
+                let (size, shared) = (config.block, config.kind == PoolKind::Sdb);
+                Backend::Blocks(Blocks::new(first, size, frames / size, shared, config.lifo))
+            }
         };
         let pool = Self {
             first,
             backend,
-            low_water: AtomicU32::new(config.frames as u32),
+            low_water: AtomicU32::new(frames as u32),
             surplus: AtomicU64::new(0),
             handles: Mutex::new(Vec::new()),
+            looks: Mutex::default(),
             config,
         };
-        // From the top down, so that a stack hands out its lowest cells first.
-        let cells: Vec<u32> = (first..first + pool.config.frames as u32).rev().collect();
-        cells.chunks(1024).for_each(|c| pool.push(c));
+        if !pool.config.kind.blocks() {
+            // From the top down, so that a stack hands out its lowest cells first.
+            let cells: Vec<u32> = (first..first + frames as u32).rev().collect();
+            cells.chunks(1024).for_each(|c| pool.push(c));
+        }
         pool
     }
 
@@ -186,11 +265,12 @@ impl Pool {
         &self.config
     }
 
-    /// Free frames in the shared part.
+    /// Free frames in the shared part; of `sdb` and `tabm`, in blocks that are not open.
     pub fn free(&self) -> usize {
         match &self.backend {
             Backend::Ring(r) => r.len(),
             Backend::Stack(s) => s.len(),
+            Backend::Blocks(b) => b.free(),
         }
     }
 
@@ -200,6 +280,9 @@ impl Pool {
 
     pub(crate) fn register(&self) -> Arc<HandleStats> {
         let stats = Arc::new(HandleStats::default());
+        if let Backend::Blocks(b) = &self.backend {
+            stats.open.set(b.closed());
+        }
         self.handles.lock().expect("pool registry").push(stats.clone());
         stats
     }
@@ -209,17 +292,26 @@ impl Pool {
         let taken = match &self.backend {
             Backend::Ring(r) => r.push(cells),
             Backend::Stack(s) => s.push(cells),
+            Backend::Blocks(b) => {
+                b.release(cells);
+                true
+            }
         };
         if !taken && !cells.is_empty() {
-            self.surplus.fetch_add(cells.len() as u64, Ordering::Relaxed);
+            self.refused(cells.len());
         }
     }
 
+    /// Takes up to `out.len()` cells; `open` is the taker's own block, if the policy gives it one.
     #[inline]
-    pub(crate) fn pop(&self, out: &mut [u32]) -> usize {
+    pub(crate) fn pop(&self, open: &Counter, out: &mut [u32]) -> usize {
         let (n, left) = match &self.backend {
             Backend::Ring(r) => r.pop(out),
             Backend::Stack(s) => s.pop(out),
+            Backend::Blocks(b) => match b.take(open, out) {
+                (n, Some(left)) => (n, left),
+                (n, None) => return n,
+            },
         };
         if (left as u32) < self.low_water.load(Ordering::Relaxed) {
             self.low_water.fetch_min(left as u32, Ordering::Relaxed);
@@ -227,11 +319,37 @@ impl Pool {
         n
     }
 
+    /// Gives back what a handle that goes still has open.
+    pub(crate) fn close(&self, stats: &HandleStats) {
+        if let Backend::Blocks(b) = &self.backend {
+            b.close(&stats.open);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn refused(&self, frames: usize) {
+        self.surplus.fetch_add(frames as u64, Ordering::Relaxed);
+    }
+
+    /// Frames held now.
+    fn in_use(&self) -> usize {
+        self.stats().in_use
+    }
+
     /// The figures now. While workers run, the parts are read one after another and may be a burst apart.
     pub fn stats(&self) -> PoolStats {
         let handles = self.handles.lock().expect("pool registry");
         let sum = |f: fn(&HandleStats) -> &Counter| handles.iter().map(|h| f(h).get()).sum::<u64>();
-        let (free, cached) = (self.free(), sum(|h| &h.cached) as usize);
+        let cached = sum(|h| &h.cached) as usize;
+        let (mut free, mut parked, mut blocks) = (self.free(), 0, None);
+        if let Backend::Blocks(b) = &self.backend {
+            let open = b.opened(handles.iter().map(|h| h.open.get()));
+            free += open.iter().map(ExactSizeIterator::len).sum::<usize>();
+            parked = b.parked();
+            blocks = Some(b.stats(open.len()));
+        }
+        let in_use = self.config.frames.saturating_sub(free + cached + parked);
+        let looks = self.looks.lock().expect("looks");
         PoolStats {
             name: self.config.name.clone(),
             kind: self.config.kind,
@@ -239,13 +357,32 @@ impl Pool {
             frames: self.config.frames,
             free,
             cached,
-            in_use: self.config.frames.saturating_sub(free + cached),
-            peak: self.config.frames - self.low_water.load(Ordering::Relaxed) as usize,
+            parked,
+            in_use,
+            normal: looks.median().unwrap_or(in_use),
+            peak: looks.peak().max(in_use),
+            high_water: self.config.frames - self.low_water.load(Ordering::Relaxed) as usize,
             allocated: sum(|h| &h.allocated),
             freed: sum(|h| &h.freed),
             exhausted: sum(|h| &h.exhausted),
             surplus: self.surplus.load(Ordering::Relaxed),
+            blocks,
         }
+    }
+
+    /// Every free cell, by looking at each; the pool is emptied and filled again.
+    fn sweep(&self) -> Vec<u32> {
+        let Backend::Blocks(b) = &self.backend else {
+            let mut cells = vec![0; self.config.frames + 1];
+            let n = self.pop(&Counter::new(), &mut cells);
+            cells.truncate(n);
+            self.push(&cells);
+            return cells;
+        };
+        let mut cells = b.sweep();
+        let handles = self.handles.lock().expect("pool registry");
+        cells.extend(b.opened(handles.iter().map(|h| h.open.get())).into_iter().flatten());
+        cells
     }
 }
 
@@ -253,6 +390,8 @@ impl Pool {
 pub struct PoolSet {
     arena: Arc<Arena>,
     pools: Vec<Pool>,
+    guard: Option<Guard>,
+    cells: u32,
 }
 
 /// Where every cell of an arena is.
@@ -264,6 +403,8 @@ pub struct Audit {
     pub free: usize,
     /// Free in workers' caches.
     pub cached: usize,
+    /// Given back to blocks that are not free yet.
+    pub parked: usize,
     /// Held by ports, queues and workers, by their own count.
     pub held: usize,
     /// In no place, or (negative) in two.
@@ -286,6 +427,17 @@ impl PoolSet {
             if c.cache > c.frames / 2 {
                 return Err(PoolError::Cache { name: name(), cache: c.cache, frames: c.frames });
             }
+            if c.kind.blocks() {
+                if c.cache > 0 {
+                    return Err(PoolError::BlockCache { name: name(), kind: c.kind });
+                }
+                if !blocks::SIZES.contains(&c.block) || !c.block.is_power_of_two() {
+                    return Err(PoolError::Block { name: name(), block: c.block });
+                }
+                if c.frames % c.block != 0 || c.frames < 2 * c.block {
+                    return Err(PoolError::Blocks { name: name(), frames: c.frames, block: c.block });
+                }
+            }
             let left = arena.cells() - first;
             if c.frames > left {
                 return Err(PoolError::NoCells { name: name(), frames: c.frames, left });
@@ -293,7 +445,47 @@ impl PoolSet {
             pools.push(Pool::new(c.clone(), first as u32));
             first += c.frames;
         }
-        Ok(Arc::new(Self { arena, pools }))
+        let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
+        let guard = guarded.then(|| Guard::new(first));
+        Ok(Arc::new(Self { arena, pools, guard, cells: first as u32 }))
+    }
+
+    /// These cells are handed out.
+    #[inline]
+    pub(crate) fn taken(&self, cells: &[u32]) {
+        if let Some(guard) = &self.guard {
+            guard.take(cells);
+        }
+    }
+
+    /// These come back, at most a batch. Moves those that may to the front, in order, and returns how many they are.
+    #[inline]
+    pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
+        match &self.guard {
+            Some(guard) => guard.give(cells),
+            None if cells.iter().all(|c| *c < self.cells) => cells.len(),
+            None => self.own(cells),
+        }
+    }
+
+    #[cold]
+    fn own(&self, cells: &mut [u32]) -> usize {
+        let mut kept = 0;
+        for i in 0..cells.len() {
+            if cells[i] < self.cells {
+                cells[kept] = cells[i];
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Notes how many frames are held, for [`PoolStats::normal`] and [`PoolStats::peak`]: call it now and then.
+    pub fn look(&self) {
+        for pool in &self.pools {
+            let in_use = pool.in_use();
+            pool.looks.lock().expect("looks").note(in_use);
+        }
     }
 
     /// The arena.
@@ -309,29 +501,36 @@ impl PoolSet {
     /// Counts every cell, given how many the ports, queues and workers say they hold. Exact when they stand still.
     pub fn audit(&self, held: usize) -> Audit {
         let stats: Vec<_> = self.pools.iter().map(Pool::stats).collect();
-        let cells = stats.iter().map(|s| s.frames).sum();
-        let free = stats.iter().map(|s| s.free).sum();
-        let cached = stats.iter().map(|s| s.cached).sum();
-        Audit { cells, free, cached, held, missing: cells as i64 - (free + cached + held) as i64 }
+        let sum = |f: fn(&PoolStats) -> usize| stats.iter().map(f).sum::<usize>();
+        let (cells, free, cached, parked) = (sum(|s| s.frames), sum(|s| s.free), sum(|s| s.cached), sum(|s| s.parked));
+        let missing = cells as i64 - (free + cached + parked + held) as i64;
+        Audit { cells, free, cached, parked, held, missing }
     }
 
     /// Looks at every free cell: each must be in its own pool, once. Call when all workers have let go: it empties
     /// the pools and fills them again. Returns the cells that are missing and those found twice or in a wrong pool.
     pub fn verify(&self) -> (Vec<u32>, Vec<u32>) {
         let (mut missing, mut wrong) = (vec![], vec![]);
+        let is_out = |cell: &u32| self.guard.as_ref().is_some_and(|guard| guard.is_out(*cell));
         for pool in &self.pools {
-            let mut cells = vec![0; pool.config.frames + 1];
-            let n = pool.pop(&mut cells);
-            cells.truncate(n);
             let mut seen = vec![false; pool.config.frames];
-            for &cell in &cells {
+            for cell in pool.sweep() {
                 match seen.get_mut(cell.wrapping_sub(pool.first) as usize) {
-                    Some(seen) if !*seen => *seen = true,
+                    Some(seen) if !*seen && !is_out(&cell) => *seen = true,
                     _ => wrong.push(cell),
                 }
             }
-            missing.extend((pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c));
-            pool.push(&cells);
+            let unseen = (pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c);
+            // A block is not free before its last cell is: the others are only counted.
+            let parked = match &pool.backend {
+                Backend::Blocks(b) => b.parked(),
+                _ => 0,
+            };
+            let (out, back): (Vec<u32>, Vec<u32>) = unseen.partition(is_out);
+            missing.extend(out);
+            if back.len() != parked {
+                missing.extend(back);
+            }
         }
         (missing, wrong)
     }

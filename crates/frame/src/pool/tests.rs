@@ -5,12 +5,199 @@ use super::*;
 #[cfg(not(loom))]
 mod threads {
     use super::*;
-    use crate::{ArenaConfig, Batch, Buffers, Pages};
+    use crate::{ArenaConfig, Batch, Buffers, Pages, RawFrame};
 
     fn set(configs: &[PoolConfig]) -> Arc<PoolSet> {
         let cells = configs.iter().map(|c| c.frames).sum();
         let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
         PoolSet::new(arena, configs).unwrap()
+    }
+
+    fn blocks(name: &str, kind: PoolKind, frames: usize, block: usize) -> PoolConfig {
+        PoolConfig { block, cache: 0, ..PoolConfig::new(name, kind, frames) }
+    }
+
+    fn take(bufs: &mut Buffers, n: usize) -> (Batch, Vec<u32>) {
+        let mut batch = Batch::new();
+        bufs.alloc(&mut batch, n);
+        let cells = batch.as_slice().iter().map(|f| bufs.arena().cell_of(f.addr())).collect();
+        (batch, cells)
+    }
+
+    #[test]
+    fn cells_of_threads_interleave_in_sdb_and_do_not_in_tabm() {
+        for (kind, second) in [(PoolKind::Sdb, 3), (PoolKind::Tabm, 64)] {
+            let pools = set(&[blocks("p", kind, 256, 64)]);
+            let (mut a, mut b) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
+            let (mut first, cells) = take(&mut a, 3);
+            assert_eq!(cells, [0, 1, 2]);
+            let (mut other, cells) = take(&mut b, 3);
+            assert_eq!(cells, [second, second + 1, second + 2], "{kind}");
+            // Freed by the other: nothing comes back before the whole block does.
+            b.free(&mut first);
+            let (mut next, cells) = take(&mut a, 2);
+            assert_eq!(cells[0], if kind == PoolKind::Sdb { 6 } else { 3 });
+            let stats = pools.pools()[0].stats();
+            assert_eq!((stats.parked, stats.in_use, stats.free), (3, 5, 248), "{kind}");
+            let open = if kind == PoolKind::Sdb { 1 } else { 2 };
+            assert_eq!(stats.blocks, Some(BlockStats { size: 64, free: 4 - open, open, draining: 0 }));
+            a.free(&mut other);
+            a.free(&mut next);
+            drop((a, b));
+            assert_eq!(pools.verify(), (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn a_frame_held_long_stalls_its_own_block_only() {
+        for kind in [PoolKind::Sdb, PoolKind::Tabm] {
+            let pools = set(&[blocks("p", kind, 256, 64)]);
+            let mut bufs = Buffers::attach(&pools, 0);
+            let (mut slow, cells) = take(&mut bufs, 1);
+            let mut reused = 0;
+            for _ in 0..50 {
+                let (mut batch, seen) = take(&mut bufs, 64);
+                assert_eq!(seen.len(), 64, "{kind}: three blocks are enough");
+                assert!(!seen.contains(&cells[0]), "{kind}: handed out while it is held");
+                reused += usize::from(seen.iter().any(|c| *c < 64));
+                bufs.free(&mut batch);
+            }
+            assert!(reused <= 1, "{kind}: its block was used again");
+            assert_eq!(pools.pools()[0].stats().blocks.unwrap().draining, 1);
+            bufs.free(&mut slow);
+            let mut again = false;
+            for _ in 0..50 {
+                let (mut batch, seen) = take(&mut bufs, 64);
+                again |= seen.iter().any(|c| *c < 64);
+                bufs.free(&mut batch);
+            }
+            assert!(again, "{kind}: its block never came back");
+            drop(bufs);
+            assert_eq!(pools.verify(), (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn a_worker_that_goes_leaves_the_rest_of_its_block() {
+        for kind in PoolKind::ALL {
+            let pools = set(&[blocks("p", kind, 256, 64)]);
+            let mut dies = Buffers::attach(&pools, 0);
+            let (held, mut cells) = take(&mut dies, 5);
+            cells.sort_unstable();
+            drop(dies);
+            // What it held is missing, by name; everything else can be taken, its block's rest when that is complete.
+            assert_eq!(pools.verify(), (cells.clone(), vec![]), "{kind}");
+            let mut bufs = Buffers::attach(&pools, 0);
+            held.as_slice().iter().for_each(|f| {
+                // SAFETY: the holder is gone; this is its frame.
+                unsafe { bufs.free_raw(std::iter::once(f.raw())) };
+            });
+            let mut batches: Vec<Batch> = (0..4).map(|_| take(&mut bufs, 64).0).collect();
+            // What came back to the block that `sdb` has open waits for the rest of it to be used.
+            let least = if kind == PoolKind::Sdb { 256 - 5 } else { 256 };
+            assert_eq!(batches.iter().map(Batch::len).sum::<usize>(), least, "{kind}");
+            batches.iter_mut().for_each(|b| bufs.free(b));
+            drop(bufs);
+            assert_eq!(pools.verify(), (vec![], vec![]), "{kind}");
+        }
+    }
+
+    /// With debug assertions the second free panics and tells the first; without, it is refused and counted, by `ring`
+    /// and `stack` only when the pool is full.
+    #[test]
+    fn what_is_freed_twice_or_is_foreign_is_refused() {
+        for kind in PoolKind::ALL {
+            let pools = set(&[blocks("p", kind, 256, 64)]);
+            let mut bufs = Buffers::attach(&pools, 0);
+            let (mut other, _) = take(&mut bufs, if kind.blocks() { 32 } else { 0 });
+            let (mut batch, cells) = take(&mut bufs, 2);
+            let raw = batch.as_slice()[0].raw();
+            bufs.free(&mut batch);
+            let foreign = RawFrame { addr: 1 << 40, len: 0, options: 0 };
+            for twice in [raw, foreign] {
+                let free = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    // SAFETY: it is not ours to free: that is the test.
+                    unsafe { bufs.free_raw(std::iter::once(twice)) };
+                }));
+                if cfg!(debug_assertions) {
+                    let panic = *free.unwrap_err().downcast::<String>().unwrap();
+                    assert!(panic.contains("freed twice"), "{panic}");
+                    let told = panic.contains(&format!("cell {} ", cells[0])) && panic.contains("freed by ThreadId");
+                    assert!(told || twice == foreign, "{panic}");
+                }
+            }
+            bufs.free(&mut other);
+            if cfg!(not(debug_assertions)) {
+                assert_eq!(pools.pools()[0].stats().surplus, 2);
+            }
+            drop(bufs);
+            assert_eq!(pools.verify(), (vec![], vec![]), "{kind}");
+        }
+    }
+
+    #[test]
+    fn occupancy_is_looked_at() {
+        let pools = set(&[PoolConfig::stack("p", 256)]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        for n in [10, 10, 10, 60, 64] {
+            let (mut batch, _) = take(&mut bufs, n);
+            pools.look();
+            bufs.free(&mut batch);
+        }
+        let s = pools.pools()[0].stats();
+        assert_eq!((s.in_use, s.normal, s.peak, s.high_water), (0, 10, 64, 64));
+    }
+
+    proptest::proptest! {
+        /// Any order of taking and giving by three workers, one of which comes and goes, against a set of the cells
+        /// that are out: none twice, none lost, and exhaustion only when blocks explain it.
+        #[test]
+        fn any_order_conserves(
+            kind in 0usize..4,
+            lifo: bool,
+            steps in proptest::collection::vec((0usize..3, 0usize..=64, 0usize..8), 1..200),
+        ) {
+            let kind = PoolKind::ALL[kind];
+            let pools = set(&[PoolConfig { lifo, ..blocks("p", kind, 512, 64) }]);
+            let mut workers: Vec<Buffers> = (0..3).map(|_| Buffers::attach(&pools, 0)).collect();
+            let mut out = std::collections::BTreeSet::new();
+            let mut held: Vec<Batch> = vec![];
+            for (who, n, what) in steps {
+                match what {
+                    0..4 => {
+                        let (batch, cells) = take(&mut workers[who], n);
+                        if !kind.blocks() {
+                            proptest::prop_assert_eq!(cells.len(), n.min(512 - out.len()));
+                        }
+                        for cell in cells {
+                            proptest::prop_assert!(cell < 512 && out.insert(cell), "cell {} twice", cell);
+                        }
+                        held.push(batch);
+                    }
+                    4..7 if !held.is_empty() => {
+                        let mut batch = held.swap_remove(n % held.len());
+                        for f in batch.as_slice() {
+                            out.remove(&pools.arena().cell_of(f.addr()));
+                        }
+                        workers[who].free(&mut batch);
+                    }
+                    _ => workers[2] = Buffers::attach(&pools, 0),
+                }
+                let stats = pools.pools()[0].stats();
+                proptest::prop_assert_eq!(stats.in_use, out.len());
+                proptest::prop_assert_eq!(pools.audit(out.len()).missing, 0);
+            }
+            for mut batch in held {
+                workers[0].free(&mut batch);
+            }
+            drop(workers);
+            proptest::prop_assert_eq!(pools.verify(), (vec![], vec![]));
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut all: Vec<Batch> = (0..8).map(|_| take(&mut bufs, 64).0).collect();
+            let least = if kind == PoolKind::Sdb { 512 - 63 } else { 512 };
+            proptest::prop_assert!(all.iter().map(Batch::len).sum::<usize>() >= least);
+            all.iter_mut().for_each(|b| bufs.free(b));
+        }
     }
 
     #[test]
@@ -35,7 +222,12 @@ mod threads {
 
     #[test]
     fn exhaustion_is_counted_and_recovers() {
-        for config in [PoolConfig::stack("p", 128), PoolConfig { cache: 32, ..PoolConfig::ring("p", 128) }] {
+        for config in [
+            PoolConfig::stack("p", 128),
+            PoolConfig { cache: 32, ..PoolConfig::ring("p", 128) },
+            blocks("p", PoolKind::Sdb, 128, 64),
+            blocks("p", PoolKind::Tabm, 128, 64),
+        ] {
             let pools = set(&[config]);
             let mut bufs = Buffers::attach(&pools, 0);
             let mut held: Vec<Batch> = (0..3).map(|_| Batch::new()).collect();
@@ -48,7 +240,7 @@ mod threads {
             bufs.free(&mut held[0]);
             drop(bufs);
             assert_eq!(pools.verify(), (vec![], vec![]));
-            assert_eq!(pools.pools()[0].stats().peak, 128);
+            assert_eq!(pools.pools()[0].stats().high_water, 128);
         }
     }
 
@@ -74,6 +266,8 @@ mod threads {
             PoolConfig::stack("p", 512),
             PoolConfig { cache: 0, ..PoolConfig::ring("p", 512) },
             PoolConfig { cache: 64, ..PoolConfig::ring("p", 512) },
+            blocks("p", PoolKind::Sdb, 512, 64),
+            blocks("p", PoolKind::Tabm, 512, 64),
         ] {
             let pools = set(&[config]);
             let threads: Vec<_> = (0..4u8)
@@ -110,6 +304,15 @@ mod threads {
         assert!(make(&[PoolConfig::stack("x", 0)]).contains("`x` has no frames"));
         assert!(make(&[PoolConfig::stack("x", 65)]).contains("only 64"));
         assert!(make(&[PoolConfig::ring("x", 64)]).contains("too large"));
+        for kind in [PoolKind::Sdb, PoolKind::Tabm] {
+            for block in [0, 1, 63, 65, 100, 1 << 17, usize::MAX] {
+                assert!(make(&[blocks("x", kind, 64, block)]).contains("power of two from 64 to 65536"));
+            }
+            assert!(make(&[blocks("x", kind, 64, 64)]).contains("two or more whole blocks"));
+            assert!(make(&[blocks("x", kind, 130, 64)]).contains("two or more whole blocks"));
+            assert!(make(&[blocks("x", kind, 1 << 40, 64)]).contains("only 64"));
+            assert!(make(&[PoolConfig { cache: 1, ..blocks("x", kind, 128, 64) }]).contains("has no cache"));
+        }
         assert!(make(&[PoolConfig::stack("x", 8), PoolConfig::stack("x", 8)]).contains("two pools"));
     }
 }
@@ -154,6 +357,57 @@ mod interleavings {
     #[test]
     fn stack() {
         conserve(|| Stack::new(4), Stack::push, |s, out| s.pop(out).0);
+    }
+
+    /// Takers with their own open block, as `tabm` has them, or sharing one, as `sdb`; each frees what the other took.
+    fn blocks(shared: bool, lifo: bool) {
+        loom::model(move || {
+            let pool = loom::sync::Arc::new(Blocks::new(10, 2, 2, shared, lifo));
+            let (mine, theirs) = (Counter::new(), Counter::new());
+            [&mine, &theirs].iter().for_each(|own| own.set(pool.closed()));
+            // One cell in each hand, of the same block where the policy says so.
+            let (mut a, mut b) = ([0], [0]);
+            assert_eq!((pool.take(&mine, &mut a).0, pool.take(&theirs, &mut b).0), (1, 1));
+            assert_ne!(a, b);
+            let other = pool.clone();
+            let t = thread::spawn(move || {
+                other.release(&a);
+                let mut out = [0; 2];
+                let n = other.take(&theirs, &mut out).0;
+                other.close(&theirs);
+                out[..n].to_vec()
+            });
+            pool.release(&b);
+            let mut out = [0; 2];
+            let n = pool.take(&mine, &mut out).0;
+            pool.close(&mine);
+            let theirs = t.join().unwrap();
+            assert!(!theirs.iter().any(|c| out[..n].contains(c)), "handed out twice");
+            pool.release(&theirs);
+            pool.release(&out[..n]);
+            // Whatever happened, every cell can be had again, once.
+            let mut all = [0; 5];
+            let n = pool.take(&mine, &mut all).0;
+            let mut all = all[..n].to_vec();
+            all.sort_unstable();
+            let left = pool.opened(std::iter::once(mine.get())).iter().map(ExactSizeIterator::len).sum::<usize>();
+            assert_eq!(all.len() + left + pool.free() + pool.parked(), 4);
+            // A half-used shared block has to be used up before it comes round again.
+            pool.release(&all);
+            let mut again = [0; 5];
+            assert!(pool.take(&mine, &mut again).0 >= 2);
+        });
+    }
+
+    #[test]
+    fn tabm_blocks() {
+        blocks(false, true);
+        blocks(false, false);
+    }
+
+    #[test]
+    fn sdb_blocks() {
+        blocks(true, false);
     }
 
     /// While one thread holds cells, the other must never be given the same ones.

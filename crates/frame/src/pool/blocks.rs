@@ -1,0 +1,235 @@
+//! Blocks: cells handed out at consecutive addresses, a block at a time, and taken back by counting.
+//!
+//! A free cell is not remembered: its block's release counter is raised, by one atomic addition per block and burst from
+//! whichever thread frees. The block that has counted all of its cells is free as a whole. One cell that is held long
+//! keeps its block from being used again, and no other.
+//!
+//! Who hands out makes the policy. `sdb`: all takers share one open block, so that the cells of different threads lie
+//! in it in the order the packets came. `tabm`: each taker has an open block to itself.
+
+use super::ring::Ring;
+use super::stack::Stack;
+use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
+use bywash_sync::{CachePadded, Counter};
+use serde::Serialize;
+
+/// Cells a block can have, a power of two: at least a batch, at most 128 MiB of 2 KiB cells.
+pub(super) const SIZES: std::ops::RangeInclusive<usize> = 64..=65536;
+
+/// Free blocks.
+enum Queue {
+    Fifo(Ring),
+    Lifo(Stack),
+}
+
+/// A block that is being handed out, and its next cell: `block << 32 | next`. Handed out to its end: none is open.
+#[derive(Clone, Copy)]
+struct Open(u64);
+
+impl Open {
+    fn new(block: u32, next: u32) -> Self {
+        Self(u64::from(block) << 32 | u64::from(next))
+    }
+
+    fn block(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn next(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// A range of cells, cut into blocks.
+pub(super) struct Blocks {
+    first: u32,
+    /// Logarithm of the cells in a block.
+    shift: u32,
+    free: Queue,
+    /// Cells of each block that came back since it was opened.
+    released: Box<[CachePadded<AtomicU32>]>,
+    /// The block all takers share (`sdb`).
+    shared: Option<CachePadded<AtomicU64>>,
+}
+
+/// Where a block pool's cells are, by block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BlockStats {
+    /// Cells a block.
+    pub size: usize,
+    /// Blocks that wait to be handed out.
+    pub free: usize,
+    /// Blocks that are being handed out.
+    pub open: usize,
+    /// Blocks handed out to their end, of which cells are still held.
+    pub draining: usize,
+}
+
+impl Blocks {
+    /// `blocks` free blocks of `size` cells from `first` on.
+    pub fn new(first: u32, size: usize, blocks: usize, shared: bool, lifo: bool) -> Self {
+        let free = if lifo { Queue::Lifo(Stack::new(blocks)) } else { Queue::Fifo(Ring::new(blocks)) };
+        let new = Self {
+            first,
+            shift: size.trailing_zeros(),
+            free,
+            released: (0..blocks).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
+            shared: shared.then(|| CachePadded::new(AtomicU64::new(size as u64))),
+        };
+        // The lowest is handed out first.
+        let order = |i: u32| if lifo { blocks as u32 - 1 - i } else { i };
+        (0..blocks as u32).for_each(|i| new.put(order(i)));
+        new
+    }
+
+    fn size(&self) -> u32 {
+        1 << self.shift
+    }
+
+    fn cells(&self, block: u32) -> std::ops::Range<u32> {
+        let start = self.first + (block << self.shift);
+        start..start + self.size()
+    }
+
+    /// What a taker with a block of its own starts from: none open.
+    pub fn closed(&self) -> u64 {
+        u64::from(self.size())
+    }
+
+    fn put(&self, block: u32) {
+        let fits = match &self.free {
+            Queue::Fifo(ring) => ring.push(&[block]),
+            Queue::Lifo(stack) => stack.push(&[block]),
+        };
+        debug_assert!(fits, "more free blocks than there are");
+    }
+
+    fn get(&self) -> Option<u32> {
+        let mut block = [0];
+        let (n, _) = match &self.free {
+            Queue::Fifo(ring) => ring.pop(&mut block),
+            Queue::Lifo(stack) => stack.pop(&mut block),
+        };
+        (n == 1).then_some(block[0])
+    }
+
+    /// Free cells in blocks that are not open.
+    pub fn free(&self) -> usize {
+        let blocks = match &self.free {
+            Queue::Fifo(ring) => ring.len(),
+            Queue::Lifo(stack) => stack.len(),
+        };
+        blocks << self.shift
+    }
+
+    /// Takes up to `out.len()` cells, for a taker whose open block is `own`; of `sdb`, from the shared one. Returns how
+    /// many, and where a block was opened, the free cells left in others.
+    #[inline]
+    pub fn take(&self, own: &Counter, out: &mut [u32]) -> (usize, Option<usize>) {
+        let (mut got, mut left) = (0, None);
+        while got < out.len() {
+            let open = Open(self.shared.as_ref().map_or_else(|| own.get(), |shared| shared.load(Ordering::Acquire)));
+            let n = (self.size() - open.next()).min((out.len() - got) as u32);
+            if n == 0 {
+                let Some(block) = self.get() else { break };
+                left = Some(self.free());
+                if !self.step(own, open, Open::new(block, 0)) {
+                    self.put(block);
+                }
+                continue;
+            }
+            if self.step(own, open, Open::new(open.block(), open.next() + n)) {
+                let from = self.first + (open.block() << self.shift) + open.next();
+                out[got..got + n as usize].iter_mut().zip(from..).for_each(|(cell, c)| *cell = c);
+                got += n as usize;
+            }
+        }
+        (got, left)
+    }
+
+    /// Moves the open block on, unless another taker has. The value says all there is to know, so it may well have
+    /// come back to what it was in between.
+    #[inline]
+    fn step(&self, own: &Counter, from: Open, to: Open) -> bool {
+        match &self.shared {
+            None => own.set(to.0),
+            Some(shared) => {
+                return shared.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            }
+        }
+        true
+    }
+
+    /// Counts `cells` as released. They were handed out, and each comes back once.
+    #[inline]
+    pub fn release(&self, cells: &[u32]) {
+        // A burst is mostly of one block, or of one for each port it came from.
+        let mut counts = [(0u32, 0u32); 4];
+        let mut used = 0;
+        for cell in cells {
+            let block = (cell - self.first) >> self.shift;
+            match counts[..used].iter_mut().find(|(b, _)| *b == block) {
+                Some((_, n)) => *n += 1,
+                None => {
+                    if used == counts.len() {
+                        self.count(counts[0]);
+                        used -= 1;
+                        counts.copy_within(1.., 0);
+                    }
+                    counts[used] = (block, 1);
+                    used += 1;
+                }
+            }
+        }
+        counts[..used].iter().for_each(|c| self.count(*c));
+    }
+
+    /// Releases what is left of a taker's own open block: the taker goes.
+    pub fn close(&self, own: &Counter) {
+        let open = Open(own.get());
+        own.set(self.closed());
+        let left = self.size() - open.next();
+        if left > 0 {
+            self.count((open.block(), left));
+        }
+    }
+
+    #[inline]
+    fn count(&self, (block, n): (u32, u32)) {
+        let released = &self.released[block as usize];
+        // Acquire: whoever counts the last has seen all that was done to the others, and hands it on with the block.
+        if released.fetch_add(n, Ordering::AcqRel) + n == self.size() {
+            released.store(0, Ordering::Relaxed);
+            self.put(block);
+        }
+    }
+
+    /// Of each open block, the cells that are not handed out yet. `owns`: the open blocks of all takers.
+    pub fn opened(&self, owns: impl Iterator<Item = u64>) -> Vec<std::ops::Range<u32>> {
+        let shared = self.shared.as_ref().map(|s| s.load(Ordering::Acquire));
+        let open = owns.chain(shared).map(Open).filter(|o| o.next() < self.size());
+        open.map(|o| self.cells(o.block()).start + o.next()..self.cells(o.block()).end).collect()
+    }
+
+    /// Cells that came back to blocks which are not free yet.
+    pub fn parked(&self) -> usize {
+        self.released.iter().map(|n| n.load(Ordering::Relaxed) as usize).sum()
+    }
+
+    /// The blocks by state, of which `open` are open.
+    pub fn stats(&self, open: usize) -> BlockStats {
+        let free = self.free() >> self.shift;
+        BlockStats { size: 1 << self.shift, free, open, draining: self.released.len().saturating_sub(free + open) }
+    }
+
+    /// Every free cell in a block that is not open, as found by emptying the queue, which is filled again.
+    pub fn sweep(&self) -> Vec<u32> {
+        let mut blocks: Vec<u32> = std::iter::from_fn(|| self.get()).take(self.released.len() + 1).collect();
+        let cells = blocks.iter().flat_map(|b| self.cells(*b)).collect();
+        if let Queue::Lifo(_) = self.free {
+            blocks.reverse();
+        }
+        blocks.into_iter().for_each(|b| self.put(b));
+        cells
+    }
+}

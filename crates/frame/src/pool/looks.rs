@@ -1,0 +1,35 @@
+//! How full a pool normally is, from looking now and then.
+
+/// Looks kept: the median is of the latest.
+const KEPT: usize = 1024;
+
+/// What was seen at the latest looks, and the most at any.
+#[derive(Default)]
+pub(super) struct Looks {
+    seen: Vec<u32>,
+    next: usize,
+    peak: usize,
+}
+
+impl Looks {
+    pub fn note(&mut self, in_use: usize) {
+        self.peak = self.peak.max(in_use);
+        if self.seen.len() < KEPT {
+            self.seen.push(in_use as u32);
+        } else {
+            self.seen[self.next] = in_use as u32;
+        }
+        self.next = (self.next + 1) % KEPT;
+    }
+
+    /// None before the first look.
+    pub fn median(&self) -> Option<usize> {
+        let mut sorted = self.seen.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).map(|n| *n as usize)
+    }
+
+    pub fn peak(&self) -> usize {
+        self.peak
+    }
+}
