@@ -89,7 +89,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Auto<CpuList>>,
 
-    /// Order in which buffers are used again: `stack` (last in, first out) or `ring` (first in, first out)
+    /// Order in which buffers are used again: `stack` (last in, first out), `ring` (first in, first out), or blocks
+    /// at consecutive addresses, shared (`sdb`) or one for each worker (`tabm`)
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 

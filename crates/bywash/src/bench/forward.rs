@@ -136,7 +136,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let cache = args.cache.unwrap_or(0);
     let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
     let kind = args.pool.into();
-    let pools = PoolSet::new(arena, &[PoolConfig { name: "bench".into(), kind, cache, frames: args.frames }])?;
+    let pools = PoolSet::new(arena, &[PoolConfig { cache, ..PoolConfig::new("bench", kind, args.frames) }])?;
 
     let domain = Qsbr::new();
     let tables = tables(&domain, &traffic)?;

@@ -109,7 +109,23 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         let what = format!("a cell cannot have {} bytes", pool.cell);
         problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096: the chunk sizes AF_XDP takes"));
     }
+    if pool.blocks() && pool.cache_frames() > 0 {
+        let what = "a pool of blocks has no cache: it would mix up the addresses that a block keeps together";
+        problems.push(Problem::at("pool.cache", what, "expected 0 or \"auto\"").other("pool.kind", "the pool"));
+    } else if !BLOCK.contains(&pool.block) || !pool.block.is_power_of_two() {
+        let what = format!("a block cannot have {} buffers", pool.block);
+        problems.push(Problem::at("pool.block", what, "expected a power of two from 64 to 65536"));
+    } else if let Some(&frames) = pool.frames.set()
+        && pool.blocks()
+        && (frames % pool.block != 0 || frames < 2 * pool.block)
+    {
+        let what = format!("{frames} buffers are not two or more whole blocks of {}", pool.block);
+        let more = frames.next_multiple_of(pool.block).max(2 * pool.block);
+        let expected = format!("expected {more}, or another multiple of {}", pool.block);
+        problems.push(Problem::at("pool.frames", what, expected).other("pool.block", "the block"));
+    }
     if let Some(&frames) = pool.frames.set()
+        && !pool.blocks()
         && pool.cache_frames() > frames / 2
     {
         let what = format!("a cache of {} is more than half of a pool of {frames} buffers", pool.cache_frames());

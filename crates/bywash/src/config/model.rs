@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 /// Frames a pool can have. The most is 32 GiB of 2 KiB cells.
 pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
+/// Frames a block can have, in powers of two.
+pub const BLOCK: RangeInclusive<usize> = 64..=65536;
 /// Worker threads there can be.
 pub const WORKERS: RangeInclusive<usize> = 1..=256;
 
@@ -50,6 +52,10 @@ pub enum PoolKind {
     Stack,
     /// First in, first out, behind a cache per worker
     Ring,
+    /// Blocks at consecutive addresses, one that all workers share
+    Sdb,
+    /// Blocks at consecutive addresses, one for each worker
+    Tabm,
 }
 
 impl From<PoolKind> for bywash_frame::PoolKind {
@@ -57,6 +63,8 @@ impl From<PoolKind> for bywash_frame::PoolKind {
         match kind {
             PoolKind::Stack => Self::Stack,
             PoolKind::Ring => Self::Ring,
+            PoolKind::Sdb => Self::Sdb,
+            PoolKind::Tabm => Self::Tabm,
         }
     }
 }
@@ -296,6 +304,8 @@ pub struct PoolConfig {
     pub cache: Auto<usize>,
     /// Frames per worker; auto: see [`crate::config::Plan`].
     pub frames: Auto<usize>,
+    /// Frames a block of `sdb` and `tabm`.
+    pub block: usize,
     /// Bytes a cell: 2048 or 4096.
     pub cell: usize,
     /// Pages the cells lie in.
@@ -305,7 +315,7 @@ pub struct PoolConfig {
 impl Default for PoolConfig {
     fn default() -> Self {
         let (kind, pages) = (PoolKind::default(), Pages::default());
-        Self { kind, cache: Auto::Auto, frames: Auto::Auto, cell: 2048, pages }
+        Self { kind, cache: Auto::Auto, frames: Auto::Auto, block: bywash_frame::BLOCK, cell: 2048, pages }
     }
 }
 
@@ -314,6 +324,17 @@ impl PoolConfig {
     pub fn cache_frames(&self) -> usize {
         let default = || bywash_frame::PoolKind::from(self.kind).default_cache();
         self.cache.set().copied().unwrap_or_else(default)
+    }
+
+    /// Whether cells are handed out and taken back by blocks.
+    pub fn blocks(&self) -> bool {
+        bywash_frame::PoolKind::from(self.kind).blocks()
+    }
+
+    /// A pool of this kind.
+    pub fn pool(&self, name: &str, frames: usize) -> bywash_frame::PoolConfig {
+        let (cache, block) = (self.cache_frames(), self.block);
+        bywash_frame::PoolConfig { cache, block, ..bywash_frame::PoolConfig::new(name, self.kind.into(), frames) }
     }
 }
 

@@ -94,7 +94,10 @@ impl Config {
             self.ports[port].af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
         };
         let needed = worker.queues.iter().map(held).sum::<usize>() + self.pool.cache_frames();
+        let block = self.pool.block;
         match self.pool.frames.set() {
+            // One block is being handed out, one waits for its last cell.
+            None if self.pool.blocks() => Ok((needed + SPARE).next_multiple_of(block) + 2 * block),
             None => Ok(needed + SPARE),
             Some(&frames) if frames >= needed => Ok(frames),
             Some(&frames) => {

@@ -202,6 +202,22 @@ fn pool_must_hold_the_rings() {
 }
 
 #[test]
+fn pools_of_blocks_are_whole_blocks() {
+    let pool = |text: &str| format!("{PORT}[workers]\ncount = 1\n[pool]\nkind = \"tabm\"\n{text}");
+    for block in ["0", "63", "100", "65537", "-1"] {
+        let (wrong, place) = problem(&pool(&format!("block = {block}\n")));
+        assert_eq!((wrong.path.as_str(), place.as_str()), ("pool.block", block), "{}", wrong.what);
+    }
+    let (wrong, place) = problem(&pool("frames = 20000\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 20480, or another multiple of 1024", "20000"));
+    let (wrong, place) = problem(&pool("cache = 64\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 or \"auto\"", "64"));
+    // What the rings hold and 1024, rounded up, and two blocks.
+    let config = load(&pool("block = 4096\n")).unwrap();
+    assert_eq!(config.plan(&[vec![0, 1]], &[]).unwrap().workers[0].frames, 20480 + 8192);
+}
+
+#[test]
 fn options_do_not_point_into_the_file() {
     let mut draft = Draft::text("t.toml", format!("{PORT}[pool]\nframes = 65536\n"));
     draft.set("pool.frames", |config| config.pool.frames = Auto::Set(100));

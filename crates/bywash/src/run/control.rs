@@ -4,10 +4,10 @@ use super::ports::{Opened, Xdp, open, queues};
 use super::punt::Punt;
 use super::workers;
 use super::{ANSWER, instance};
-use crate::config::{Config, Host};
+use crate::config::{Config, Host, PoolKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
-use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolConfig, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{Journal, Umem};
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How often workers' requests are looked at.
 const TICK: Duration = Duration::from_millis(2);
+/// How often the pools are looked at: the median is of the last 100 s.
+const LOOK: Duration = Duration::from_millis(100);
 /// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Longest wait for the kernel's tables at the start.
@@ -60,6 +62,7 @@ pub struct Runtime {
     /// It has been said that not every prefix can be told to the XDP programs.
     left_out: bool,
     confirmed: Instant,
+    looked: Instant,
     sent: Vec<u64>,
     /// VLAN interfaces, and what they are on.
     vlans: BTreeMap<u32, u32>,
@@ -81,13 +84,15 @@ impl Runtime {
         if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
             tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
         }
-        let pool = |(w, plan): (usize, &crate::config::WorkerPlan)| PoolConfig {
-            name: format!("worker{w}"),
-            kind: config.pool.kind.into(),
-            cache: config.pool.cache_frames(),
-            frames: plan.frames,
+        // A pool for each worker, so that none is contended; but sharing is what `sdb` is about.
+        let of_workers: Vec<_> = match config.pool.kind {
+            PoolKind::Sdb => vec![config.pool.pool("shared", total)],
+            _ => {
+                let pool = |(w, plan): (usize, &WorkerPlan)| config.pool.pool(&format!("worker{w}"), plan.frames);
+                plan.workers.iter().enumerate().map(pool).collect()
+            }
         };
-        let pools = PoolSet::new(arena.clone(), &plan.workers.iter().enumerate().map(pool).collect::<Vec<_>>())?;
+        let pools = PoolSet::new(arena.clone(), &of_workers)?;
 
         let umem = Umem::new(&arena);
         let mut ports: Vec<Opened> = vec![];
@@ -131,6 +136,7 @@ impl Runtime {
             punt,
             left_out: false,
             confirmed: Instant::now(),
+            looked: Instant::now(),
             sent,
             vlans: BTreeMap::new(),
         };
@@ -179,12 +185,21 @@ impl Runtime {
             }
             self.answer();
             self.confirm();
+            self.look();
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
             }
         }
         Ok(())
+    }
+
+    /// Notes how full the pools are.
+    fn look(&mut self) {
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.shared.pools.look();
+        }
     }
 
     /// Applies changes; true when the kernel's tables are complete.

@@ -89,7 +89,14 @@ pub fn start(
         };
         let cpu = plan.workers[w].cpu;
         let worker_config = WorkerConfig { id: w, cpu, idle };
-        let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, w), domain.register());
+        // Its own pool, or the only one.
+        let mut worker = Worker::new(
+            worker_config,
+            out,
+            app,
+            Buffers::attach(pools, w.min(pools.pools().len() - 1)),
+            domain.register(),
+        );
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
         running.push((Shown { handle, cpu, polls: plan.workers[w].queues.clone(), queues }, inbox));

@@ -150,20 +150,49 @@ fn pools(value: &Value) -> String {
         }
         out += "\n";
     }
-    let columns = ["name", "kind", "cache", "frames", "free", "cached", "in_use", "peak", "exhausted", "surplus"];
-    let mut grid =
-        Grid::new(&["pool", "kind", "cache", "frames", "free", "cached", "in use", "peak", "exhausted", "surplus"]);
+    let columns = [
+        ("pool", "name"),
+        ("kind", "kind"),
+        ("cache", "cache"),
+        ("frames", "frames"),
+        ("free", "free"),
+        ("cached", "cached"),
+        ("in use", "in_use"),
+        ("normal", "normal"),
+        ("peak", "peak"),
+        ("high water", "high_water"),
+        ("exhausted", "exhausted"),
+        ("surplus", "surplus"),
+    ];
+    let mut grid = Grid::new(&columns.map(|(title, _)| title));
     for pool in list(&value["pools"]) {
-        grid.row(columns.iter().map(|column| text(pool, column)).collect());
+        grid.row(columns.iter().map(|(_, column)| text(pool, column)).collect());
     }
     out += &grid.render("no pools");
+    if list(&value["pools"]).iter().any(|pool| pool["blocks"].is_object()) {
+        let mut grid = Grid::new(&["pool", "block", "free", "open", "draining", "frames waiting for their block"]);
+        for pool in list(&value["pools"]) {
+            let blocks = &pool["blocks"];
+            let of = |column| text(blocks, column);
+            grid.row(vec![
+                text(pool, "name"),
+                of("size"),
+                of("free"),
+                of("open"),
+                of("draining"),
+                text(pool, "parked"),
+            ]);
+        }
+        out += &format!("\n{}", grid.render("no blocks"));
+    }
     let audit = if value["audit"].is_object() { &value["audit"] } else { value };
     if audit["cells"].is_number() && audit["missing"].is_number() {
         out += &format!(
-            "\naudit: {} cells = {} free + {} cached + {} held, {} missing\n",
+            "\naudit: {} cells = {} free + {} cached + {}{} held, {} missing\n",
             text(audit, "cells"),
             text(audit, "free"),
             text(audit, "cached"),
+            if number(&audit["parked"]) > 0.0 { format!("{} parked + ", text(audit, "parked")) } else { String::new() },
             text(audit, "held"),
             text(audit, "missing")
         );

@@ -12,6 +12,7 @@ mod garbage;
 mod harness;
 mod input;
 mod interfaces;
+mod pools;
 mod raw;
 mod soak;
 mod tcp;
