@@ -1,0 +1,24 @@
+//! What a buffer policy costs in memory traffic and TLB misses: a model of the caches, and the counters that would
+//! measure the same where the machine has them.
+//!
+//! The model has no fitted constants. Its geometry is a processor's ([`processor`]), each figure with the place it is
+//! published at; its input is the sequence of addresses that a real pool handed out.
+//!
+//! ```
+//! use bywash_measure::{Memory, XEON_GOLD_6148};
+//! let mut memory = Memory::new(&XEON_GOLD_6148, 1, 1);
+//! memory.write(0, 4096, 1520);
+//! memory.read(0, 4096, 1520);
+//! assert_eq!(memory.traffic().read_lines, 24, "read once, to be written; then it is there");
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod hardware;
+mod lru;
+mod memory;
+pub mod processor;
+mod tlb;
+
+pub use memory::{Memory, Traffic};
+pub use processor::{Processor, XEON_GOLD_6148};
+pub use tlb::{PageSize, Tlb};

@@ -1,0 +1,133 @@
+//! Processors: the sizes of their caches and TLBs, and where those are published.
+
+use serde::Serialize;
+
+/// A cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cache {
+    /// Bytes.
+    pub bytes: usize,
+    /// Ways.
+    pub ways: usize,
+}
+
+/// A level of a TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TlbLevel {
+    /// Entries.
+    pub entries: usize,
+    /// Ways.
+    pub ways: usize,
+}
+
+/// What the model needs to know of a processor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Processor {
+    /// As its maker calls it.
+    pub name: &'static str,
+    /// Bytes a line.
+    pub line: usize,
+    /// Each core's second-level cache, shared by its threads.
+    pub l2: Cache,
+    /// The last level, shared by all cores: it takes what falls out of the second levels, and holds no copy of what is
+    /// in one.
+    pub llc: Cache,
+    /// Ways of the last level that a device's writes may allocate in; 0: they go to memory.
+    pub device_ways: usize,
+    /// First-level data TLB, 4 KiB pages.
+    pub tlb_4k: TlbLevel,
+    /// First-level data TLB, 2 MiB pages.
+    pub tlb_2m: TlbLevel,
+    /// Whether both page sizes share the first level's entries.
+    pub tlb_joint: bool,
+    /// Second level, both page sizes.
+    pub tlb_l2: TlbLevel,
+    /// Where each of this is written.
+    pub sources: &'static [(&'static str, &'static str)],
+}
+
+/// The document's processor: 20 cores, 2.4 GHz, Skylake server.
+pub const XEON_GOLD_6148: Processor = Processor {
+    name: "Intel Xeon Gold 6148",
+    line: 64,
+    l2: Cache { bytes: 1 << 20, ways: 16 },
+    llc: Cache { bytes: 20 * 1408 * 1024, ways: 11 },
+    device_ways: 2,
+    tlb_4k: TlbLevel { entries: 64, ways: 4 },
+    tlb_2m: TlbLevel { entries: 32, ways: 4 },
+    tlb_joint: false,
+    tlb_l2: TlbLevel { entries: 1536, ways: 12 },
+    sources: &[
+        ("l2", "Intel 64 and IA-32 Architectures Optimization Reference Manual, Skylake server: 1 MiB a core, 16 ways"),
+        (
+            "llc",
+            "Intel ARK, Xeon Gold 6148: 27.5 MiB; the manual: 1.375 MiB a core, 11 ways, non-inclusive, filled by L2 victims",
+        ),
+        ("device_ways", "Intel Data Direct I/O: writes allocate in two ways (register IIO_LLC_WAYS, default 0x600)"),
+        (
+            "tlb",
+            "the manual, Skylake TLB table: 64 entries of 4 KiB in 4 ways, 32 of 2 MiB in 4, second level 1536 in 12 for both",
+        ),
+    ],
+};
+
+/// Zen 5, one core complex of the server parts.
+pub const ZEN_5: Processor = Processor {
+    name: "AMD EPYC 9005 (Zen 5), one core complex",
+    line: 64,
+    l2: Cache { bytes: 1 << 20, ways: 16 },
+    llc: Cache { bytes: 32 << 20, ways: 16 },
+    device_ways: 0,
+    tlb_4k: TlbLevel { entries: 96, ways: 96 },
+    tlb_2m: TlbLevel { entries: 96, ways: 96 },
+    tlb_joint: true,
+    tlb_l2: TlbLevel { entries: 4096, ways: 16 },
+    sources: &[
+        ("l2", "AMD Software Optimization Guide for the Zen 5 Microarchitecture (58455): 1 MiB a core, 16 ways"),
+        ("llc", "the guide: 32 MiB a complex, 16 ways, filled by L2 victims"),
+        ("device_ways", "devices write to memory unless told otherwise per request; not modelled"),
+        (
+            "tlb",
+            "the guide: first level 96 entries, fully associative, any page size; second level 4096 entries, 16 ways, shared",
+        ),
+    ],
+};
+
+/// Ice Lake server, as the Xeon Platinum 8375C and its like.
+pub const ICE_LAKE: Processor = Processor {
+    name: "Intel Xeon, third generation (Ice Lake)",
+    line: 64,
+    l2: Cache { bytes: 1280 << 10, ways: 20 },
+    llc: Cache { bytes: 32 * 1536 * 1024, ways: 12 },
+    device_ways: 2,
+    tlb_4k: TlbLevel { entries: 64, ways: 4 },
+    tlb_2m: TlbLevel { entries: 32, ways: 4 },
+    tlb_joint: false,
+    tlb_l2: TlbLevel { entries: 2048, ways: 16 },
+    sources: &[
+        ("l2", "Intel optimization manual, Ice Lake server: 1.25 MiB a core, 20 ways"),
+        ("llc", "the manual: 1.5 MiB a core, 12 ways, non-inclusive; 32 cores"),
+        ("device_ways", "as Skylake server"),
+        (
+            "tlb",
+            "the manual, Sunny Cove TLB table: loads 64 entries of 4 KiB in 4 ways, 32 of 2 MiB in 4, second level 2048 in 16",
+        ),
+    ],
+};
+
+/// The processor this runs on, by its family and model; none: not one of those known here.
+pub fn this() -> Option<&'static Processor> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let field = |name: &str| {
+        let line = info.lines().find(|l| l.split(':').next().is_some_and(|key| key.trim() == name))?;
+        Some(line.split(':').nth(1)?.trim().to_string())
+    };
+    let (vendor, family, model) = (field("vendor_id")?, field("cpu family")?, field("model")?);
+    // Families and models as in Linux's arch/x86/include/asm/intel-family.h and kernel/cpu/amd.c.
+    match (vendor.as_str(), family.parse().ok()?, model.parse().ok()?) {
+        ("GenuineIntel", 6u32, 0x55u32) => Some(&XEON_GOLD_6148),
+        ("GenuineIntel", 6, 0x6a | 0x6c) => Some(&ICE_LAKE),
+        ("AuthenticAMD", 0x1a, _) => Some(&ZEN_5),
+        _ => None,
+    }
+}

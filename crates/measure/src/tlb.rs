@@ -1,0 +1,118 @@
+//! A data TLB of two levels.
+
+use crate::lru::Lru;
+use crate::processor::Processor;
+use serde::Serialize;
+
+/// Size of the pages a mapping lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[serde(rename = "4k")]
+    Small,
+    /// 2 MiB.
+    #[serde(rename = "2m")]
+    Huge,
+}
+
+impl PageSize {
+    fn shift(self) -> u32 {
+        match self {
+            Self::Small => 12,
+            Self::Huge => 21,
+        }
+    }
+}
+
+/// One thread's data TLB. A miss of both levels is a page walk: what the counters call a dTLB miss that walks
+/// (`dTLB-load-misses` of perf).
+pub struct Tlb {
+    small: Lru,
+    huge: Lru,
+    joint: bool,
+    second: Lru,
+    walks: u64,
+}
+
+impl Tlb {
+    /// An empty one.
+    pub fn new(of: &Processor) -> Self {
+        let level = |level: crate::processor::TlbLevel| Lru::new(level.entries, level.ways, false);
+        Self {
+            small: level(of.tlb_4k),
+            huge: level(of.tlb_2m),
+            joint: of.tlb_joint,
+            second: level(of.tlb_l2),
+            walks: 0,
+        }
+    }
+
+    /// The byte at `addr` is read or written.
+    pub fn access(&mut self, addr: u64, page: PageSize) {
+        // Bit 0 keeps the page sizes apart where they share entries; above it, the page's number chooses the set.
+        let number = addr >> page.shift();
+        let tag = number << 1 | u64::from(page == PageSize::Huge);
+        let first = if page == PageSize::Huge && !self.joint { &mut self.huge } else { &mut self.small };
+        if first.touch(spread(tag), false) {
+            return;
+        }
+        let ways = first.ways();
+        first.put(spread(tag), false, ways);
+        if !self.second.touch(spread(tag), false) {
+            self.walks += 1;
+            let ways = self.second.ways();
+            self.second.put(spread(tag), false, ways);
+        }
+    }
+
+    /// Page walks so far.
+    pub fn walks(&self) -> u64 {
+        self.walks
+    }
+}
+
+/// The page's number in the low bits, which choose the set; the size above them.
+fn spread(tag: u64) -> u64 {
+    tag.rotate_right(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processor::{XEON_GOLD_6148, ZEN_5};
+
+    /// Walks per pass over `pages` pages, once warm.
+    fn walks(of: &Processor, pages: u64, page: PageSize, touches: u64) -> f64 {
+        let mut tlb = Tlb::new(of);
+        let pass = |tlb: &mut Tlb| {
+            for n in 0..pages {
+                (0..touches).for_each(|t| tlb.access((n << page.shift()) + t * 64, page));
+            }
+            tlb.walks()
+        };
+        let warm = pass(&mut tlb);
+        (pass(&mut tlb) - warm) as f64 / pages as f64
+    }
+
+    #[test]
+    fn known_answers() {
+        for of in [&XEON_GOLD_6148, &ZEN_5] {
+            let reach = of.tlb_l2.entries as u64;
+            for page in [PageSize::Small, PageSize::Huge] {
+                // What fits is walked to once; one more than fits a set, in order, every time.
+                assert_eq!(walks(of, reach, page, 5), 0.0, "{}", of.name);
+                assert_eq!(walks(of, 2 * reach, page, 5), 1.0, "{}", of.name);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_of_both_sizes_are_kept_apart() {
+        let mut tlb = Tlb::new(&ZEN_5);
+        tlb.access(0, PageSize::Small);
+        tlb.access(0, PageSize::Huge);
+        tlb.access(4095, PageSize::Small);
+        tlb.access((2 << 20) - 1, PageSize::Huge);
+        assert_eq!(tlb.walks(), 2);
+    }
+}
