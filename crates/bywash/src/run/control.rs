@@ -141,6 +141,12 @@ impl Runtime {
             vlans: BTreeMap::new(),
         };
         runtime.first_dump()?;
+        // A worker reports after a turn, in which its ports posted buffers: before, what arrives would be lost.
+        for worker in &runtime.shared.workers {
+            if worker.handle.report(super::ANSWER).is_none() {
+                tracing::warn!("worker {} has not begun: its CPU is busy with something else", worker.handle.id());
+            }
+        }
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
             xdp.enable()?;
         }
