@@ -4,8 +4,17 @@ use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
-/// LINKTYPE_ETHERNET.
-const ETHERNET: u32 = 1;
+/// What the packets of a capture file are (a LINKTYPE_ of tcpdump.org).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum LinkType {
+    /// Ethernet frames.
+    #[default]
+    Ethernet = 1,
+    /// DOCSIS MAC frames.
+    Docsis = 143,
+}
+
 /// Bytes gathered before the system is asked to write.
 const BUFFER: usize = 256 << 10;
 
@@ -56,20 +65,31 @@ pub struct PacketMeta {
 pub struct CaptureFile<W: Write> {
     out: BufWriter<W>,
     format: Format,
+    link: LinkType,
 }
 
 impl CaptureFile<File> {
     /// Creates or replaces a file in the format its name asks for, and writes its head.
     pub fn create(path: impl AsRef<Path>, interfaces: &[&str], snaplen: u32) -> Result<Self> {
+        Self::create_linked(path, LinkType::Ethernet, interfaces, snaplen)
+    }
+
+    /// As [`CaptureFile::create`], of packets that need not be Ethernet frames.
+    pub fn create_linked(path: impl AsRef<Path>, link: LinkType, interfaces: &[&str], snaplen: u32) -> Result<Self> {
         let path = path.as_ref();
-        Self::new(File::create(path)?, Format::of(path), interfaces, snaplen)
+        Self::linked(File::create(path)?, Format::of(path), link, interfaces, snaplen)
     }
 }
 
 impl<W: Write> CaptureFile<W> {
     /// Writes the head of a file. `snaplen`: most bytes kept of a packet, as the file shall say; 0: no limit.
     pub fn new(out: W, format: Format, interfaces: &[&str], snaplen: u32) -> Result<Self> {
-        let mut file = Self { out: BufWriter::with_capacity(BUFFER, out), format };
+        Self::linked(out, format, LinkType::Ethernet, interfaces, snaplen)
+    }
+
+    /// As [`CaptureFile::new`], of packets that need not be Ethernet frames.
+    pub fn linked(out: W, format: Format, link: LinkType, interfaces: &[&str], snaplen: u32) -> Result<Self> {
+        let mut file = Self { out: BufWriter::with_capacity(BUFFER, out), format, link };
         match format {
             Format::Pcap => file.pcap_head(snaplen)?,
             Format::PcapNg => {
@@ -101,7 +121,7 @@ impl<W: Write> CaptureFile<W> {
         head[4..6].copy_from_slice(&2u16.to_ne_bytes());
         head[6..8].copy_from_slice(&4u16.to_ne_bytes());
         head[16..20].copy_from_slice(&snaplen.to_ne_bytes());
-        head[20..].copy_from_slice(&ETHERNET.to_ne_bytes());
+        head[20..].copy_from_slice(&(self.link as u32).to_ne_bytes());
         self.out.write_all(&head)
     }
 
@@ -125,7 +145,7 @@ impl<W: Write> CaptureFile<W> {
 
     fn interface(&mut self, name: &str, snaplen: u32) -> Result<()> {
         let mut body = Vec::new();
-        body.extend((ETHERNET as u16).to_ne_bytes());
+        body.extend((self.link as u16).to_ne_bytes());
         body.extend(0u16.to_ne_bytes());
         body.extend(snaplen.to_ne_bytes());
         // if_name, and if_tsresol: 10^-9 s

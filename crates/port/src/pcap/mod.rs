@@ -5,7 +5,7 @@ mod port;
 mod record;
 mod replay;
 
-pub use file::{CaptureFile, Direction, Format, PacketMeta};
+pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 pub use port::PcapPort;
 pub use record::PcapRecorder;
 pub(crate) use record::wall_ns;

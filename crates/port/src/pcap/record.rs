@@ -1,6 +1,6 @@
 //! Recording: what is sent goes into a capture file.
 
-use super::{CaptureFile, Direction, Format, PacketMeta};
+use super::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 use bywash_frame::{Arena, Batch, Buffers};
 use bywash_sync::clock;
 use std::fs::File;
@@ -32,13 +32,22 @@ pub(crate) fn wall_ns() -> u64 {
 impl PcapRecorder {
     /// Creates or replaces the file; its name tells the format ([`Format::of`]).
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        Self::create_linked(path, LinkType::Ethernet)
+    }
+
+    /// As [`PcapRecorder::create`], of packets that need not be Ethernet frames.
+    pub fn create_linked(path: impl AsRef<Path>, link: LinkType) -> Result<Self> {
         let path = path.as_ref();
-        Self::to(Box::new(File::create(path)?), Format::of(path))
+        Self::linked(Box::new(File::create(path)?), Format::of(path), link)
     }
 
     /// Writes to `out`.
     pub fn to(out: Box<dyn Write + Send>, format: Format) -> Result<Self> {
-        let mut file = CaptureFile::new(out, format, &["bywash"], 0)?;
+        Self::linked(out, format, LinkType::Ethernet)
+    }
+
+    fn linked(out: Box<dyn Write + Send>, format: Format, link: LinkType) -> Result<Self> {
+        let mut file = CaptureFile::linked(out, format, link, &["bywash"], 0)?;
         file.flush()?;
         Ok(Self { file, failure: None, dirty: None, linger: clock::us_to_ticks(LINGER_US) })
     }
