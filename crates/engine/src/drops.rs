@@ -72,6 +72,14 @@ named! {
         PortDown = "port-down",
         /// Too large for a cell of the arena, or for the device.
         Oversize = "oversize",
+        /// Its destination address is no modem's.
+        UnknownModem = "unknown-modem",
+        /// A filter of its modem's says so.
+        Filtered = "filtered",
+        /// Above the rates of its flow.
+        Policed = "policed",
+        /// Its flow's queue was full, or it made room for a later packet.
+        QueueOverflow = "queue-overflow",
     }
 }
 

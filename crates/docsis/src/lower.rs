@@ -1,0 +1,292 @@
+//! The lower MAC: from flows to protected MAC frames on channels.
+
+use crate::depi::{DEPI_LEN, Depi, Encapsulation};
+use crate::group::{Group, LEAD};
+use crate::header::{HEADER_MAX, Header, Privacy, Service};
+use crate::protect::Protection;
+use crate::queue::{QueueLimits, Queues};
+use crate::seal::{Crypto, SealError, Sealer};
+use bywash_engine::{App, Context, DropReason, PortId};
+use bywash_frame::{Arena, BATCH, Batch, Frame};
+use bywash_sync::{Counter, clock};
+use std::sync::Arc;
+
+const QUEUE: usize = 0;
+const SCHEDULE: usize = 1;
+const SEAL: usize = 2;
+
+/// Frames sent in a turn. Fewer than can be received in it: what it cannot keep up with gathers in the flows' queues,
+/// where it is dropped by their rules, and not before them, where it would be dropped by chance.
+const BUDGET: usize = BATCH * 3 / 4;
+/// Longest time, in microseconds, that a channel's unused past counts for.
+const CATCH_UP_US: u64 = 50;
+/// Fraction bits of the ticks a byte takes.
+const FRACTION: u32 = 8;
+
+const _: () = assert!(DEPI_LEN + HEADER_MAX <= LEAD);
+
+/// What a lower MAC does to frames.
+#[derive(Clone, Debug)]
+pub struct LowerConfig {
+    /// CRC and cipher.
+    pub protection: Protection,
+    /// Who seals.
+    pub crypto: Crypto,
+    /// The flows' queues.
+    pub queues: QueueLimits,
+    /// Rates of the OFDM channels in bits a second; 0: no limit.
+    pub channels: Vec<u64>,
+    /// Where the remote PHY is; none: frames are sent as they are.
+    pub depi: Option<Depi>,
+}
+
+/// What a channel sent.
+#[derive(Debug, Default)]
+pub struct ChannelCounters {
+    /// MAC frames.
+    pub packets: Counter,
+    /// Their bytes, headers included.
+    pub bytes: Counter,
+}
+
+/// What a lower MAC says of itself. Written by its worker, read by anyone.
+#[derive(Debug)]
+pub struct LowerStats {
+    /// Channel by channel.
+    pub channels: Vec<ChannelCounters>,
+    /// Frames in queues, as of the last turn.
+    pub queued: Counter,
+    /// Who seals, and why nobody better.
+    pub crypto: String,
+}
+
+struct Channel {
+    /// When what was sent on it will have left.
+    free_at: u64,
+    /// Ticks a byte takes, with [`FRACTION`] bits of fraction; 0: no limit.
+    per_byte: u64,
+    depi: Option<Encapsulation>,
+}
+
+/// The application of a lower MAC's worker: queues what comes from the upper MAC, and as channels are free for it,
+/// frames, seals and sends it.
+pub struct Lower {
+    group: Arc<Group>,
+    arena: Arc<Arena>,
+    protection: Protection,
+    queues: Queues,
+    channels: Vec<Channel>,
+    sealer: Sealer,
+    /// Sequence numbers of the flows.
+    sequences: Vec<u16>,
+    out: PortId,
+    /// The port from the upper MAC, for drops.
+    from: PortId,
+    done: Vec<Frame>,
+    stats: Arc<LowerStats>,
+    catch_up: u64,
+}
+
+/// A frame with its header, to be sealed.
+struct Framed {
+    frame: Frame,
+    key: usize,
+    start: usize,
+}
+
+impl Lower {
+    /// Of `group`, whose frames lie in `arena`; `from` leads to the upper MAC, `out` to the modems.
+    pub fn new(
+        group: Arc<Group>,
+        arena: Arc<Arena>,
+        config: &LowerConfig,
+        from: PortId,
+        out: PortId,
+    ) -> Result<Self, SealError> {
+        let sealer = Sealer::new(config.crypto, config.protection, &arena, &group.keys())?;
+        let hz = u128::from(clock::tsc_hz());
+        let channel = |(index, &rate): (usize, &u64)| Channel {
+            free_at: 0,
+            per_byte: if rate == 0 { 0 } else { (((hz * 8) << FRACTION) / u128::from(rate)).clamp(1, 1 << 48) as u64 },
+            depi: config.depi.as_ref().map(|depi| Encapsulation::new(depi, index as u32)),
+        };
+        let stats = LowerStats {
+            channels: config.channels.iter().map(|_| ChannelCounters::default()).collect(),
+            queued: Counter::new(),
+            crypto: sealer.note().to_owned(),
+        };
+        Ok(Self {
+            queues: Queues::new(group.flows().iter().map(|flow| flow.priority), config.queues),
+            channels: config.channels.iter().enumerate().map(channel).collect(),
+            sequences: vec![0; group.flows().len()],
+            protection: config.protection,
+            group,
+            arena,
+            sealer,
+            out,
+            from,
+            done: Vec::with_capacity(4 * BATCH + BUDGET),
+            stats: Arc::new(stats),
+            catch_up: clock::us_to_ticks(CATCH_UP_US),
+        })
+    }
+
+    /// Its statistics.
+    pub fn stats(&self) -> Arc<LowerStats> {
+        self.stats.clone()
+    }
+
+    /// The channel that is free for the longest time; none: all are busy.
+    #[inline]
+    fn free_channel(&self, now: u64) -> Option<usize> {
+        let free = self.channels.iter().enumerate().filter(|(_, channel)| channel.free_at <= now);
+        free.min_by_key(|(_, channel)| channel.free_at).map(|(index, _)| index)
+    }
+
+    /// Puts the headers of `channel` before a PDU. The frame comes back as an error when it has no room.
+    #[inline]
+    fn frame(&mut self, flow: usize, mut frame: Frame, channel: usize, now: u64) -> Result<Framed, Frame> {
+        let Self { group, arena, protection, sequences, channels, stats, .. } = self;
+        let description = &group.flows()[flow];
+        let header = Header {
+            privacy: protection.cipher.then_some(Privacy {
+                enabled: true,
+                key_sequence: 0,
+                toggle: false,
+                said: description.said,
+            }),
+            service: Some(Service {
+                priority: description.priority,
+                dsid: Some(description.dsid),
+                sequence: Some(sequences[flow]),
+                sequence_change: false,
+            }),
+        };
+        let added = protection.added();
+        let pdu = frame.len() - LEAD + added;
+        if !arena.resize(&mut frame, LEAD + pdu) {
+            return Err(frame);
+        }
+        let channel_state = &mut channels[channel];
+        let depi_len = if channel_state.depi.is_some() { DEPI_LEN } else { 0 };
+        let start = depi_len + header.len();
+        frame.pull(LEAD - start);
+        let len = header.len() + pdu;
+        let bytes = arena.data_mut(&mut frame);
+        let encapsulated = match &mut channel_state.depi {
+            Some(depi) => bytes.first_chunk_mut().is_some_and(|out| depi.write(out, len)),
+            None => true,
+        };
+        if !encapsulated || header.write(&mut bytes[depi_len..], pdu).is_none() {
+            return Err(frame);
+        }
+        sequences[flow] = sequences[flow].wrapping_add(1);
+        // An unlimited channel keeps count as well, so that all are used in turn.
+        let cost = (channel_state.per_byte * len as u64) >> FRACTION;
+        channel_state.free_at = channel_state.free_at.max(now.saturating_sub(self.catch_up)) + cost;
+        let counters = &stats.channels[channel];
+        counters.packets.add(1);
+        counters.bytes.add(len as u64);
+        let counters = &group.counters(flow).lower;
+        counters.packets.add(1);
+        counters.bytes.add((pdu - added) as u64);
+        Ok(Framed { frame, key: description.modem as usize, start })
+    }
+
+    /// Frames and seals what channels are free for; returns how many.
+    #[inline]
+    fn serve(&mut self, cx: &mut Context<'_>) -> usize {
+        let mut framed: [Option<Framed>; BUDGET] = [const { None }; BUDGET];
+        let mut n = 0;
+        while n < BUDGET
+            && let Some(channel) = self.free_channel(cx.now)
+            && let Some((flow, frame)) = self.queues.pop()
+        {
+            match self.frame(flow, frame, channel, cx.now) {
+                Ok(one) => {
+                    framed[n] = Some(one);
+                    n += 1;
+                }
+                Err(frame) => cx.drop(self.from, DropReason::Oversize, frame),
+            }
+        }
+        if n > 0 {
+            cx.stage(SCHEDULE, n);
+        }
+        let Self { sealer, done, .. } = self;
+        for Framed { frame, key, start } in framed.into_iter().flatten() {
+            sealer.seal(frame, key, start, |frame| done.push(frame));
+        }
+        // Frames wait in the sealer for others to be sealed with, but not for those that may never come.
+        if n == 0 && sealer.waiting() > 0 {
+            sealer.flush(|frame| done.push(frame));
+        }
+        n
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>) {
+        let sent = self.done.len();
+        let mut batch = Batch::new();
+        for frame in self.done.drain(..) {
+            if let Err(frame) = batch.push(frame) {
+                cx.send_batch(self.from, self.out, &mut batch);
+                let pushed = batch.push(frame);
+                debug_assert!(pushed.is_ok());
+            }
+        }
+        cx.send_batch(self.from, self.out, &mut batch);
+        cx.sent(sent);
+    }
+}
+
+impl App for Lower {
+    fn stages(&self) -> &'static [&'static str] {
+        &["queue", "schedule", "seal"]
+    }
+
+    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        let Self { group, arena, queues, .. } = self;
+        let received = batch.len();
+        batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
+        for frame in batch.drain() {
+            // Nobody but the upper MAC sends here: a frame without a lead, or with another's, is not to be trusted.
+            let flow =
+                arena.head::<LEAD>(&frame).and_then(|lead| lead.first_chunk()).map(|lead| u32::from_ne_bytes(*lead));
+            let Some(flow) = flow.map(|flow| flow as usize).filter(|flow| *flow < group.flows().len()) else {
+                cx.drop(from, DropReason::Runt, frame);
+                continue;
+            };
+            if let Some(dropped) = queues.push(flow, frame) {
+                group.counters(flow).lower.overflow.add(1);
+                cx.drop(from, DropReason::QueueOverflow, dropped);
+            }
+        }
+        cx.stage(QUEUE, received);
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.queues.is_empty() && self.sealer.waiting() == 0 {
+            return false;
+        }
+        let n = self.serve(cx);
+        if n > 0 || !self.done.is_empty() {
+            cx.stage(SEAL, n);
+            self.send(cx);
+        }
+        self.stats.queued.set(self.queues.len() as u64);
+        true
+    }
+
+    fn held(&self) -> usize {
+        self.queues.len() + self.sealer.waiting()
+    }
+
+    fn close(&mut self, cx: &mut Context<'_>) {
+        let Self { sealer, done, .. } = self;
+        sealer.flush(|frame| done.push(frame));
+        self.send(cx);
+        while let Some((_, frame)) = self.queues.pop() {
+            cx.discard(frame);
+        }
+    }
+}

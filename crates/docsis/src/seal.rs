@@ -1,0 +1,251 @@
+//! Sealing frames: by libipsec-mb, many at a time, where it is installed, else one after the other.
+
+use crate::cipher::{BLOCK, Tek};
+use crate::crc::CRC_LEN;
+use crate::protect::{self, CLEAR, Protection};
+use bywash_frame::{Arena, Frame};
+use bywash_ipsec_mb::{Job, Library, Manager, Unavailable};
+use std::sync::Arc;
+
+/// Who seals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Crypto {
+    /// libipsec-mb where it is installed, else the portable code.
+    #[default]
+    Auto,
+    /// libipsec-mb, or an error.
+    IpsecMb,
+    /// The portable code.
+    Portable,
+}
+
+/// A key and its vector, as they were exchanged.
+pub type KeyPair = ([u8; BLOCK], [u8; BLOCK]);
+
+/// Why frames cannot be sealed as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// libipsec-mb was asked for.
+    #[error("crypto `ipsec-mb` cannot be had: {0}; install libipsec-mb1, or set crypto to `auto` or `portable`")]
+    Unavailable(#[from] Unavailable),
+    /// It contradicts the portable code.
+    #[error("{0} seals otherwise than the portable code: not used; set crypto to `portable`")]
+    Differs(String),
+}
+
+/// One worker's sealing of frames, in order: with libipsec-mb a frame may come out only when others have gone in.
+///
+/// # Thread-safety
+/// Belongs to one worker.
+pub struct Sealer {
+    how: Protection,
+    arena: Arc<Arena>,
+    teks: Vec<Tek>,
+    library: Option<Manager>,
+    note: String,
+}
+
+impl Sealer {
+    /// For frames of `arena` and `keys` by number.
+    pub fn new(crypto: Crypto, how: Protection, arena: &Arc<Arena>, keys: &[KeyPair]) -> Result<Self, SealError> {
+        let (library, note) = match crypto {
+            Crypto::Portable => (None, "portable".into()),
+            _ if !how.cipher => (None, "portable: nothing is enciphered".into()),
+            Crypto::IpsecMb => Self::library(arena, keys).map(|(manager, note)| (Some(manager), note))?,
+            Crypto::Auto => match Self::library(arena, keys) {
+                Ok((manager, note)) => (Some(manager), note),
+                Err(why) => (None, format!("portable: {why}")),
+            },
+        };
+        let teks = keys.iter().map(|(key, iv)| Tek::new(key, iv)).collect();
+        Ok(Self { how, arena: arena.clone(), teks, library, note })
+    }
+
+    /// The library, if it seals as the portable code does.
+    fn library(arena: &Arc<Arena>, keys: &[KeyPair]) -> Result<(Manager, String), SealError> {
+        let library = Library::load()?;
+        let name = format!("libipsec-mb {}", library.version());
+        let trial = ([0x5a; BLOCK], [0xa5; BLOCK]);
+        let mut manager = Manager::new(&library, arena, &[trial])?;
+        let tek = Tek::new(&trial.0, &trial.1);
+        for (len, crc) in [(14, true), (60, true), (61, false), (1518, true)] {
+            let how = Protection { crc, ..Protection::default() };
+            let mut ours: Vec<u8> = (0..len + how.added()).map(|i| i as u8).collect();
+            let mut theirs = ours.clone();
+            protect::seal(&tek, how, &mut ours);
+            if !manager.seal_bytes(&mut theirs, 0, CLEAR, crc) || ours != theirs {
+                return Err(SealError::Differs(name));
+            }
+        }
+        Ok((Manager::new(&library, arena, keys)?, name))
+    }
+
+    /// Who seals, and why nobody better.
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+
+    /// Whether libipsec-mb seals.
+    pub fn fast(&self) -> bool {
+        self.library.is_some()
+    }
+
+    /// Frames it holds.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.library.as_ref().map_or(0, Manager::waiting)
+    }
+
+    /// Frames that libipsec-mb refused: a bug when not zero.
+    pub fn failed(&self) -> u64 {
+        self.library.as_ref().map_or(0, Manager::failed)
+    }
+
+    /// Seals `frame`, whose PDU begins at `start` and, with a CRC, ends four bytes before the frame does, with the key
+    /// of number `key`. What is done goes to `out`, in the order it came.
+    ///
+    /// # Panics
+    /// When there is no such key.
+    #[inline]
+    pub fn seal(&mut self, frame: Frame, key: usize, start: usize, mut out: impl FnMut(Frame)) {
+        let Some(library) = &mut self.library else { return out(self.by_hand(frame, key, start)) };
+        let job = Job { start, clear: self.how.offset, crc: self.how.crc };
+        match library.seal(frame, key, job) {
+            Ok(done) => done.into_iter().for_each(out),
+            Err(frame) => {
+                // None for the library: a runt. Those before it come out first.
+                self.flush(&mut out);
+                out(self.by_hand(frame, key, start));
+            }
+        }
+    }
+
+    /// Finishes what it holds.
+    #[inline]
+    pub fn flush(&mut self, mut out: impl FnMut(Frame)) {
+        let Some(library) = &mut self.library else { return };
+        while let Some(frame) = library.flush() {
+            out(frame);
+        }
+    }
+
+    fn by_hand(&self, mut frame: Frame, key: usize, start: usize) -> Frame {
+        let bytes = &mut self.arena.data_mut(&mut frame)[start..];
+        protect::seal(&self.teks[key], self.how, bytes);
+        frame
+    }
+
+    /// Seals single bytes at once.
+    ///
+    /// # Panics
+    /// When there is no such key, or frames are waiting.
+    pub fn seal_bytes(&mut self, bytes: &mut [u8], key: usize) {
+        let Protection { crc, offset, .. } = self.how;
+        let by_library = self.library.as_mut().is_some_and(|l| l.seal_bytes(bytes, key, offset, crc));
+        if !by_library {
+            protect::seal(&self.teks[key], self.how, bytes);
+        }
+    }
+}
+
+/// Makes room for the CRC behind the PDU. False when the cell has none.
+#[inline]
+pub fn make_room(arena: &Arena, frame: &mut Frame) -> bool {
+    let len = frame.len() + CRC_LEN;
+    arena.resize(frame, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_frame::{ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+    use proptest::prelude::*;
+
+    /// Seals `lens` PDUs as frames, through the sealer and by hand, and compares.
+    fn both(crypto: Crypto, how: Protection, lens: &[(usize, usize)]) -> Result<(), String> {
+        let keys: Vec<KeyPair> = (0..5u8).map(|k| ([k; 16], [!k; 16])).collect();
+        let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
+        let pools = PoolSet::new(arena.clone(), &[PoolConfig::stack("test", 1024)]).unwrap();
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut sealer = Sealer::new(crypto, how, &arena, &keys).unwrap();
+        let (mut expected, mut got) = (vec![], vec![]);
+        let mut done = vec![];
+        for (i, &(len, key)) in lens.iter().enumerate() {
+            let mut frame = bufs.alloc_one().unwrap();
+            let pdu: Vec<u8> = (0..len).map(|b| (b * 31 + i * 7) as u8).collect();
+            let bytes = [&b"head"[..], &pdu, &[0; CRC_LEN][..how.added()]].concat();
+            assert!(arena.write(&mut frame, &bytes));
+            let mut by_hand = bytes;
+            protect::seal(&Tek::new(&keys[key].0, &keys[key].1), how, &mut by_hand[4..]);
+            expected.push(by_hand);
+            sealer.seal(frame, key, 4, |f| done.push(f));
+            if i % 97 == 96 {
+                sealer.flush(|f| done.push(f));
+                assert_eq!(sealer.waiting(), 0);
+            }
+        }
+        sealer.flush(|f| done.push(f));
+        assert_eq!(sealer.failed(), 0);
+        for frame in done {
+            got.push(arena.data(&frame).to_vec());
+            bufs.free_one(frame);
+        }
+        let mut all = Batch::new();
+        assert_eq!(bufs.alloc(&mut all, 64), 64);
+        bufs.free(&mut all);
+        match expected.iter().zip(&got).position(|(a, b)| a != b) {
+            Some(at) => Err(format!("PDU {at}: {:?} with {how:?}", lens[at])),
+            None if got.len() != expected.len() => Err(format!("{} of {}", got.len(), expected.len())),
+            None => Ok(()),
+        }
+    }
+
+    fn with_library() -> bool {
+        match Library::load() {
+            Ok(_) => true,
+            Err(why) => {
+                println!("SKIP: {why}");
+                false
+            }
+        }
+    }
+
+    const HOWS: [Protection; 5] = [
+        Protection { crc: true, cipher: true, offset: CLEAR },
+        Protection { crc: false, cipher: true, offset: CLEAR },
+        Protection { crc: true, cipher: false, offset: CLEAR },
+        Protection { crc: true, cipher: true, offset: 14 },
+        Protection { crc: false, cipher: true, offset: 0 },
+    ];
+
+    #[test]
+    fn every_length_in_order_by_either() {
+        let lens: Vec<(usize, usize)> = (0..900).map(|i| (i * 1700 / 900, i % 5)).collect();
+        for how in HOWS {
+            both(Crypto::Portable, how, &lens).unwrap();
+            if with_library() {
+                both(Crypto::IpsecMb, how, &lens).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn every_short_length_by_the_library() {
+        if !with_library() {
+            return;
+        }
+        let lens: Vec<(usize, usize)> = (0..1000).map(|i| (i % 100, i % 5)).collect();
+        HOWS.iter().for_each(|how| both(Crypto::IpsecMb, *how, &lens).unwrap());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..Default::default() })]
+        #[test]
+        fn any_mix_by_the_library(lens in proptest::collection::vec((0..1700usize, 0..5usize), 0..300), how in 0..5usize) {
+            if with_library() {
+                both(Crypto::IpsecMb, HOWS[how], &lens).map_err(TestCaseError::fail)?;
+            }
+        }
+    }
+}

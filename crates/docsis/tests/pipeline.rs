@@ -1,0 +1,305 @@
+//! Frames through both MACs: what comes out is opened and compared with what went in.
+
+use bywash_docsis::cipher::{Tek, derived_key};
+use bywash_docsis::classify::Rule;
+use bywash_docsis::depi::{DEPI_LEN, Depi};
+use bywash_docsis::group::{FlowKind, Group, ModemConfig, ModemKind};
+use bywash_docsis::header::parse;
+use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
+use bywash_docsis::lower::LowerConfig;
+use bywash_docsis::police::Limits;
+use bywash_docsis::protect::{self, Protection};
+use bywash_docsis::queue::{Overflow, QueueLimits};
+use bywash_docsis::seal::Crypto;
+use bywash_docsis::traffic::{CABLE_IMIX, packets};
+use bywash_docsis::window::Window;
+use bywash_engine::{DropReason, Idle};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
+use bywash_ipsec_mb::Library;
+use bywash_port::pcap::{PcapPort, PcapSource};
+use bywash_port::{Port, PortCounters, TxQueueConfig};
+use bywash_sync::Qsbr;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A port that keeps copies of what is sent, as slowly as it is told to.
+struct Keep {
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    counters: Arc<PortCounters>,
+}
+
+impl Port for Keep {
+    fn rx_burst(&mut self, _: &mut Buffers, _: &mut Batch) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let n = frames.len();
+        let arena = bufs.arena().clone();
+        self.sent.lock().unwrap().extend(frames.as_slice().iter().map(|f| arena.data(f).to_vec()));
+        self.counters.tx_packets.add(n as u64);
+        bufs.free(frames);
+        n
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn close(&mut self, _: &mut Buffers) {}
+}
+
+fn group(modems: u16, kind: ModemKind) -> Arc<Group> {
+    let modem = |i: u16| {
+        let [a, b] = i.to_be_bytes();
+        let key = (derived_key(&[9; 16], i.into()), [i as u8; 16]);
+        ModemConfig { mac: [2, 0xca, 0xb1, 0, a, b], kind: 0, said: 100 + i, key }
+    };
+    Arc::new(Group::new(vec![kind], (0..modems).map(modem).collect()).unwrap())
+}
+
+struct Outcome {
+    sent: Vec<Vec<u8>>,
+    group: Arc<Group>,
+    drops: HashMap<&'static str, u64>,
+}
+
+struct Setup {
+    pool: PoolKind,
+    crypto: Crypto,
+    protection: Protection,
+    queues: QueueLimits,
+    channels: Vec<u64>,
+    depi: Option<Depi>,
+    /// Nothing is dropped: the source waits.
+    closed: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            pool: PoolKind::Stack,
+            crypto: Crypto::Portable,
+            protection: Protection::default(),
+            queues: QueueLimits { flow: 8192, total: 8192, overflow: Overflow::Tail },
+            channels: vec![0; 4],
+            depi: None,
+            closed: false,
+        }
+    }
+}
+
+/// Sends `frames` through an instance and waits until each is somewhere.
+fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
+    let arena = Arena::new(ArenaConfig { cells: 8192, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::new("test", setup.pool, 8192)]).unwrap();
+    let config = InstanceConfig {
+        id: 0,
+        cpus: [None, None],
+        idle: Idle::Sleep,
+        tx: TxQueueConfig::default(),
+        lower: LowerConfig {
+            protection: setup.protection,
+            crypto: setup.crypto,
+            queues: setup.queues,
+            channels: setup.channels,
+            depi: setup.depi,
+        },
+    };
+    let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap());
+    let keep = Keep { sent: Arc::default(), counters: Arc::default() };
+    let (sent, output, received) = (keep.sent.clone(), keep.counters(), input.counters());
+    let input: Box<dyn Port> =
+        if setup.closed { Box::new(Window::new(input, output.clone(), 512)) } else { Box::new(input) };
+    let domain = Qsbr::new();
+    let instance = Instance::start(group.clone(), &config, (&pools, 0), input, Box::new(keep), &domain).unwrap();
+    let dropped = || instance.workers.iter().map(|w| w.counters().port(INPUT).total()).sum::<u64>();
+    let until = Instant::now() + Duration::from_secs(60);
+    while output.tx_packets.get() + dropped() < frames.len() as u64 {
+        assert!(
+            Instant::now() < until,
+            "{} received, {} sent, {} dropped",
+            received.rx_packets.get(),
+            output.tx_packets.get(),
+            dropped()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    instance.stop().unwrap();
+    assert_eq!(received.rx_packets.get(), frames.len() as u64);
+    assert_eq!(output.tx_packets.get() + dropped(), frames.len() as u64);
+    let (missing, wrong) = pools.verify();
+    assert!(missing.is_empty() && wrong.is_empty(), "{} lost, {} misplaced", missing.len(), wrong.len());
+    let mut drops = HashMap::new();
+    for worker in &instance.workers {
+        for reason in bywash_engine::DROP_REASONS {
+            *drops.entry(reason.name()).or_default() += worker.counters().port(INPUT).drops(*reason);
+        }
+    }
+    drops.retain(|_, n| *n > 0);
+    let sent = std::mem::take(&mut *sent.lock().unwrap());
+    Outcome { sent, group, drops }
+}
+
+/// Opens every frame; checks header, key, sequence; returns the PDUs by flow.
+fn opened(outcome: &Outcome, how: Protection, depi: usize) -> HashMap<u32, Vec<Vec<u8>>> {
+    let mut by_flow: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
+    for frame in &outcome.sent {
+        let parsed = parse(&frame[depi..]).unwrap();
+        assert!(parsed.rest.is_empty());
+        let service = parsed.header.service.unwrap();
+        let flow = &outcome.group.flows()[service.dsid.unwrap() as usize - 1];
+        let modem = &outcome.group.modems()[flow.modem as usize];
+        assert_eq!(parsed.header.privacy.map(|p| p.said), how.cipher.then_some(modem.said));
+        assert_eq!(service.priority, flow.priority);
+        let mut pdu = parsed.pdu.to_vec();
+        let len = protect::open(&Tek::new(&modem.key.0, &modem.key.1), how, &mut pdu).unwrap();
+        pdu.truncate(len);
+        assert_eq!(pdu[..6], modem.mac);
+        let pdus = by_flow.entry(flow.dsid - 1).or_default();
+        assert_eq!(usize::from(service.sequence.unwrap()), pdus.len() % 65536);
+        pdus.push(pdu);
+    }
+    by_flow
+}
+
+fn two_flows() -> ModemKind {
+    let best_effort = FlowKind { name: "best-effort".into(), priority: 1, ..FlowKind::default() };
+    let voice =
+        FlowKind { name: "voice".into(), priority: 6, rules: vec![Rule::default().dscp([46])], ..FlowKind::default() };
+    ModemKind { flows: vec![best_effort, voice], filters: vec![Rule::default().proto(17).destination_port(9..=9)] }
+}
+
+/// As traffic, with every third packet marked as voice.
+fn traffic(group: &Group, n: usize) -> Vec<Vec<u8>> {
+    let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();
+    let mut frames = packets(&macs, &CABLE_IMIX, n);
+    frames.iter_mut().enumerate().for_each(|(i, f)| {
+        let len = f.len();
+        f[len - 8..].copy_from_slice(&(i as u64).to_be_bytes());
+        if i % 3 == 0 {
+            f[15] = 46 << 2;
+        }
+    });
+    frames
+}
+
+#[test]
+fn everything_arrives_sealed_and_in_order() {
+    let mut setups = vec![];
+    let library = Library::load().is_ok();
+    for crypto in [Crypto::Portable, Crypto::IpsecMb] {
+        if crypto == Crypto::IpsecMb && !library {
+            println!("SKIP: libipsec-mb is not installed");
+            continue;
+        }
+        for (crc, cipher) in [(true, true), (false, true), (true, false), (false, false)] {
+            for pool in [PoolKind::Stack, PoolKind::Ring] {
+                let protection = Protection { crc, cipher, ..Protection::default() };
+                setups.push(Setup { pool, crypto, protection, closed: true, ..Setup::default() });
+            }
+        }
+    }
+    for setup in setups {
+        let group = group(37, two_flows());
+        let frames = traffic(&group, 2000);
+        let what = format!("{:?} {:?}", setup.crypto, setup.protection);
+        let how = setup.protection;
+        let outcome = run(group, &frames, setup);
+        assert_eq!(outcome.drops, HashMap::new(), "{what}");
+        let by_flow = opened(&outcome, how, 0);
+        for (flow, pdus) in by_flow {
+            let f = &outcome.group.flows()[flow as usize];
+            let mac = outcome.group.modems()[f.modem as usize].mac;
+            let voice = f.number == 1;
+            let expected: Vec<_> = frames.iter().filter(|p| p[..6] == mac && (p[15] != 0) == voice).collect();
+            assert!(pdus.iter().eq(expected), "{what}: flow {flow}");
+            let counters = &outcome.group.counters(flow as usize);
+            assert_eq!(
+                (counters.lower.packets.get(), counters.upper.packets.get()),
+                (pdus.len() as u64, pdus.len() as u64)
+            );
+        }
+    }
+}
+
+#[test]
+fn each_reason_drops_what_it_must() {
+    let group = group(5, two_flows());
+    let mut frames = traffic(&group, 1000);
+    frames.push(vec![0; 13]);
+    frames.push(vec![]);
+    frames.push([&[0xff; 6][..], &frames[0][6..]].concat());
+    frames.push(traffic(&group, 1)[0].clone());
+    let filtered = frames.last_mut().unwrap();
+    filtered[36..38].copy_from_slice(&[0, 9]);
+    // The longest that a cell takes, and one that leaves no room for a CRC.
+    frames.push([&frames[0][..], &vec![0; 1788 - frames[0].len()]].concat());
+    frames.push([&frames[0][..], &vec![0; 1789 - frames[0].len()]].concat());
+    let outcome = run(group, &frames, Setup::default());
+    let expected = [("runt", 2), ("unknown-modem", 1), ("filtered", 1), ("oversize", 1)];
+    assert_eq!(outcome.drops, HashMap::from(expected));
+    assert_eq!(opened(&outcome, Protection::default(), 0).values().map(Vec::len).sum::<usize>(), 1001);
+}
+
+#[test]
+fn a_full_queue_drops_by_its_policy_and_is_counted_by_flow() {
+    for overflow in [Overflow::Tail, Overflow::Head] {
+        let group = group(1, ModemKind { flows: vec![FlowKind::default()], filters: vec![] });
+        let frames = traffic(&group, 600);
+        // A channel of 20 Mbit/s: 600 packets take 0.36 s, and come at once.
+        let queues = QueueLimits { flow: 16, total: 1000, overflow };
+        let outcome = run(group, &frames, Setup { queues, channels: vec![20_000_000], ..Setup::default() });
+        let dropped = outcome.drops["queue-overflow"];
+        assert_eq!(outcome.drops.len(), 1);
+        assert_eq!(outcome.group.counters(0).lower.overflow.get(), dropped);
+        assert!(dropped > 400, "{dropped}");
+        let by_flow = opened(&outcome, Protection::default(), 0);
+        let last = frames.last().unwrap();
+        assert_eq!(by_flow[&0].last() == Some(last), overflow == Overflow::Head);
+    }
+}
+
+#[test]
+fn priorities_and_rates_hold() {
+    let mut kind = two_flows();
+    kind.flows[0].limits = Limits { sustained: 1_000_000, burst: 30_000, peak: 0 };
+    let group = group(1, kind);
+    let frames = traffic(&group, 900);
+    let outcome = run(group, &frames, Setup { channels: vec![200_000_000; 4], ..Setup::default() });
+    let by_flow = opened(&outcome, Protection::default(), 0);
+    // Voice has no limit; best effort gets its burst, and little more.
+    assert_eq!(by_flow[&1].len(), 300);
+    let bytes: usize = by_flow[&0].iter().map(Vec::len).sum();
+    assert!((28_000..100_000).contains(&bytes), "{bytes}");
+    assert_eq!(outcome.drops.keys().copied().collect::<Vec<_>>(), [DropReason::Policed.name()]);
+    assert_eq!(outcome.group.counters(0).upper.policed.get(), outcome.drops["policed"]);
+}
+
+#[test]
+fn depi_packets_are_sound() {
+    let depi = Depi {
+        source_mac: [2, 0, 0, 0, 0, 1],
+        destination_mac: [2, 0, 0, 0, 0, 2],
+        source: [192, 0, 2, 1].into(),
+        destination: [192, 0, 2, 2].into(),
+        session: 0x4000_0000,
+        dscp: 46,
+    };
+    let group = group(3, two_flows());
+    let frames = traffic(&group, 500);
+    let outcome = run(group, &frames, Setup { depi: Some(depi), closed: true, ..Setup::default() });
+    assert_eq!(opened(&outcome, Protection::default(), DEPI_LEN).values().map(Vec::len).sum::<usize>(), 500);
+    let mut next = [0u16; 4];
+    for frame in &outcome.sent {
+        let ip = bywash_wire::ipv4::check(&frame[14..]).unwrap();
+        assert_eq!((ip.proto, usize::from(ip.total_len)), (115, frame.len() - 14));
+        let session = u32::from_be_bytes(frame[34..38].try_into().unwrap());
+        let channel = session as usize - 0x4000_0000;
+        assert_eq!(u16::from_be_bytes([frame[40], frame[41]]), next[channel]);
+        next[channel] += 1;
+        assert_eq!(usize::from(u16::from_be_bytes([frame[42], frame[43]])), 0xc000 | (frame.len() - DEPI_LEN));
+    }
+    assert!(next.iter().all(|n| *n > 0), "all channels are used: {next:?}");
+}

@@ -1,0 +1,229 @@
+//! One thread's frames in the library's hands.
+
+use crate::abi::{
+    AUTH_DOCSIS_CRC32, AUTH_NULL, CIPHER_DOCSIS_SEC_BPI, DIR_ENCRYPT, Mgr, ORDER_HASH_CIPHER, RawJob, STATUS_COMPLETED,
+};
+use crate::{Library, Unavailable};
+use bywash_frame::{Arena, Frame};
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes of the CRC.
+const CRC: usize = 4;
+/// Bytes in front of a PDU that stay clear when the library makes the CRC as well: it knows no other number.
+const CLEAR: usize = 12;
+/// Shortest PDU that it makes a CRC of: an Ethernet header.
+const SHORTEST: usize = 14;
+/// Longest text: the library counts in 16 bits.
+const LONGEST: usize = 65_535;
+/// Most jobs in its queue (`IMB_MAX_JOBS` is 128 in the oldest version, 256 since).
+const QUEUE: usize = 256;
+
+/// An expanded AES-128 key with its vector.
+#[repr(C, align(16))]
+pub struct Key {
+    enc: [u8; 176],
+    dec: [u8; 176],
+    iv: [u8; 16],
+}
+
+/// What is to be done to a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Where the PDU begins in the frame.
+    pub start: usize,
+    /// Bytes of it that stay clear.
+    pub clear: usize,
+    /// The frame's last four bytes are room for the PDU's CRC, to be filled before ciphering.
+    pub crc: bool,
+}
+
+/// One thread's hold on the library: seals frames, several at a time.
+///
+/// # Thread-safety
+/// One thread at a time uses it. Managers share nothing.
+pub struct Manager {
+    library: Arc<Library>,
+    mgr: NonNull<Mgr>,
+    arena: Arc<Arena>,
+    keys: Arc<[Key]>,
+    /// What the library works on, the oldest first.
+    waiting: VecDeque<Frame>,
+    /// Where it leaves copies of the CRCs that it also writes behind the PDUs.
+    tag: Box<[u8; 16]>,
+    failed: u64,
+}
+
+// SAFETY: the manager's state is one allocation that only this handle reaches; the library keeps none per thread.
+unsafe impl Send for Manager {}
+
+impl Manager {
+    /// A manager for frames of `arena`, with a key for each of `keys` (key, vector).
+    pub fn new(library: &Arc<Library>, arena: &Arc<Arena>, keys: &[([u8; 16], [u8; 16])]) -> Result<Self, Unavailable> {
+        // SAFETY: 0 asks for no optional behaviour.
+        let mgr = NonNull::new(unsafe { (library.alloc)(0) }).ok_or(Unavailable::Start)?;
+        let mut arch = 0;
+        // SAFETY: `mgr` was allocated by the library just now.
+        unsafe { (library.init)(mgr.as_ptr(), &raw mut arch) };
+        let mut manager = Self {
+            library: library.clone(),
+            mgr,
+            arena: arena.clone(),
+            keys: Arc::new([]),
+            waiting: VecDeque::with_capacity(QUEUE + 1),
+            tag: Box::new([0; 16]),
+            failed: 0,
+        };
+        if arch == 0 {
+            return Err(Unavailable::Start);
+        }
+        manager.keys = keys.iter().map(|(key, iv)| manager.expand(key, iv)).collect();
+        Ok(manager)
+    }
+
+    fn expand(&self, key: &[u8; 16], iv: &[u8; 16]) -> Key {
+        let mut expanded = Key { enc: [0; 176], dec: [0; 176], iv: *iv };
+        // SAFETY: the manager is initialised; the function reads 16 bytes and writes 11 round keys of 16 bytes each to
+        // either schedule, both aligned to 16.
+        unsafe {
+            let expand = self.mgr.as_ref().keyexp_128;
+            expand(key.as_ptr().cast(), (&raw mut expanded.enc).cast(), (&raw mut expanded.dec).cast());
+        }
+        expanded
+    }
+
+    /// Frames it holds.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Frames that the library refused, and left as they were: a bug when not zero.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Takes `frame` to be sealed with the `key`-th key, and gives back the oldest if it is done. The frame comes back
+    /// at once, as an error, when the job is none for the library: a PDU too short or too long, a key it has not.
+    #[inline]
+    pub fn seal(&mut self, frame: Frame, key: usize, job: Job) -> Result<Option<Frame>, Frame> {
+        let (at, len) = (frame.addr() as usize, frame.len());
+        let added = if job.crc { CRC } else { 0 };
+        let Some(pdu) = len.checked_sub(job.start + added) else { return Err(frame) };
+        let fits = if job.crc { job.clear == CLEAR && pdu >= SHORTEST } else { pdu > job.clear };
+        if !fits || len > LONGEST || key >= self.keys.len() || self.waiting.len() >= QUEUE {
+            return Err(frame);
+        }
+        assert!(at + len <= self.arena.size(), "frame of another arena");
+        let bytes = self.arena.base().wrapping_add(at + job.start);
+        // SAFETY: the frame's bytes lie in the arena, which lives as long as this manager, and the manager owns the
+        // frame until the library is done with it. Key and tag outlive the job as well.
+        let done = unsafe { self.submit(bytes, pdu, key, job) };
+        self.waiting.push_back(frame);
+        Ok(self.finish(done))
+    }
+
+    /// Gives back the oldest frame, doing it now if need be. None: there is none.
+    #[inline]
+    pub fn flush(&mut self) -> Option<Frame> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: an initialised manager.
+        let done = unsafe { (self.mgr.as_ref().flush_job)(self.mgr.as_ptr()) };
+        self.finish(done)
+    }
+
+    /// Gives back the oldest frame if it is done. None: it is not, or there is none.
+    #[inline]
+    pub fn done(&mut self) -> Option<Frame> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: an initialised manager.
+        let done = unsafe { (self.mgr.as_ref().get_completed_job)(self.mgr.as_ptr()) };
+        self.finish(done)
+    }
+
+    /// The frame of a job that the library returned: it returns them in the order they were given.
+    #[inline]
+    fn finish(&mut self, job: *mut RawJob) -> Option<Frame> {
+        if job.is_null() {
+            return None;
+        }
+        // SAFETY: a job that the library returned stays valid until the next call.
+        if unsafe { (*job).status } != STATUS_COMPLETED {
+            self.failed += 1;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// # Safety
+    /// `bytes` are `pdu` bytes of a PDU and, with `job.crc`, four more; they belong to the library until it returns the
+    /// job. `key` is a key. The job fits the library (see [`Manager::seal`]).
+    #[inline]
+    unsafe fn submit(&mut self, bytes: *mut u8, pdu: usize, key: usize, job: Job) -> *mut RawJob {
+        let key = &raw const self.keys[key];
+        let mgr = self.mgr.as_ptr();
+        // SAFETY: the manager is initialised, the job it hands out is ours to fill until it is submitted, and all that
+        // it points to stays until it is returned.
+        unsafe {
+            let raw = ((*mgr).get_next_job)(mgr);
+            let added = if job.crc { CRC } else { 0 };
+            (*raw).enc_keys = (&raw const (*key).enc).cast();
+            (*raw).dec_keys = (&raw const (*key).dec).cast();
+            (*raw).key_len = 16;
+            (*raw).src = bytes;
+            (*raw).dst = bytes.add(job.clear);
+            (*raw).cipher_start = job.clear as u64;
+            (*raw).cipher_len = (pdu + added - job.clear) as u64;
+            (*raw).hash_start = 0;
+            (*raw).hash_len = pdu as u64;
+            (*raw).iv = (&raw const (*key).iv).cast();
+            (*raw).iv_len = 16;
+            (*raw).tag = self.tag.as_mut_ptr();
+            (*raw).tag_len = CRC as u64;
+            (*raw).cipher_mode = CIPHER_DOCSIS_SEC_BPI;
+            (*raw).direction = DIR_ENCRYPT;
+            (*raw).hash_alg = if job.crc { AUTH_DOCSIS_CRC32 } else { AUTH_NULL };
+            (*raw).chain_order = ORDER_HASH_CIPHER;
+            if cfg!(debug_assertions) { ((*mgr).submit_job)(mgr) } else { ((*mgr).submit_job_nocheck)(mgr) }
+        }
+    }
+
+    /// Seals `bytes` at once, in place: for single PDUs. False, and nothing done, when they are none for the library.
+    ///
+    /// # Panics
+    /// When it holds frames.
+    pub fn seal_bytes(&mut self, bytes: &mut [u8], key: usize, clear: usize, crc: bool) -> bool {
+        assert!(self.waiting.is_empty(), "frames are waiting");
+        let added = if crc { CRC } else { 0 };
+        let Some(pdu) = bytes.len().checked_sub(added) else { return false };
+        let fits = if crc { clear == CLEAR && pdu >= SHORTEST } else { pdu > clear };
+        if !fits || bytes.len() > LONGEST || key >= self.keys.len() {
+            return false;
+        }
+        // The library loads whole vectors: it gets them with room behind.
+        let mut room = vec![0; bytes.len() + 64];
+        room[..bytes.len()].copy_from_slice(bytes);
+        // SAFETY: `room` outlives the job: with no other one waiting, flushing finishes it.
+        let sealed = unsafe {
+            let done = self.submit(room.as_mut_ptr(), pdu, key, Job { start: 0, clear, crc });
+            let done = if done.is_null() { (self.mgr.as_ref().flush_job)(self.mgr.as_ptr()) } else { done };
+            !done.is_null() && (*done).status == STATUS_COMPLETED
+        };
+        if sealed {
+            bytes.copy_from_slice(&room[..bytes.len()]);
+        }
+        sealed
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this library, and not used any more. Jobs in it are forgotten: the library works only
+        // while it is called.
+        unsafe { (self.library.free)(self.mgr.as_ptr()) };
+    }
+}
