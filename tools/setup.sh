@@ -31,7 +31,8 @@ network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
-test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3) ;;
+test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
+    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev) ;;
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac

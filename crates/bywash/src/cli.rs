@@ -1,11 +1,13 @@
 //! The command line: what can be asked for, and in which words.
 
 pub mod bench;
+pub mod docsis;
 
 use crate::config::{Auto, Idle, Level, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
 use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use docsis::DocsisArgs;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
@@ -55,6 +57,9 @@ pub enum Command {
     /// Measure a part on its own, without network hardware
     #[command(subcommand)]
     Bench(BenchArgs),
+    /// Seal, open, frame and parse DOCSIS PDUs in hex
+    #[command(subcommand)]
+    Docsis(DocsisArgs),
     /// Print shell completions
     Completion {
         /// The shell to complete for

@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod config;
 mod demo;
+mod docsis;
 mod error;
 mod log;
 mod man;
@@ -48,6 +49,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Restore(args) => run::restore(args.json),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Docsis(args) => docsis::run(args),
         Command::Completion { shell } => man::completion(shell),
         Command::Man { out: None } => man::print(),
         Command::Man { out: Some(directory) } => man::write(&directory),
