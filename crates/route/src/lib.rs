@@ -18,4 +18,5 @@ pub mod table;
 pub use addr::{Addr, Net, Net4, Net6};
 pub use fib::{Fib, Fib4, Fib6, Kernel, MAX_ID, NO_ROUTE, NextHopId};
 pub use hash::{flow_hash4, flow_hash6};
+pub use region::{SEGMENT, Shared};
 pub use table::{Table, Table4, Table6};

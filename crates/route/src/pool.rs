@@ -12,6 +12,8 @@ const LINE: usize = 8;
 const LARGEST: usize = 33;
 /// Retired nodes that share one grace period.
 const BATCH: usize = 256;
+/// Words that share one grace period of the readers outside the domain: 1 MiB for a wait of milliseconds.
+const GARBAGE: usize = 1 << 17;
 /// Extents shorter than this go to the free lists.
 const EXTENT: usize = 64;
 
@@ -36,6 +38,10 @@ pub(crate) struct Pool {
     used_words: usize,
     retired: Vec<(u32, u8)>,
     waiting: VecDeque<(Epoch, Vec<(u32, u8)>)>,
+    /// What only readers outside the domain may still see.
+    outside: Vec<(u32, u8)>,
+    outside_words: usize,
+    /// Words of all three.
     waiting_words: usize,
 }
 
@@ -56,6 +62,8 @@ impl Pool {
             used_words: 0,
             retired: Vec::new(),
             waiting: VecDeque::new(),
+            outside: Vec::new(),
+            outside_words: 0,
             waiting_words: 0,
         })
     }
@@ -153,11 +161,18 @@ impl Pool {
             && self.domain.passed(*epoch)
         {
             let (_, nodes) = self.waiting.pop_front().expect("front exists");
-            for (at, words) in nodes {
-                self.free[usize::from(words)].push(at);
-                self.free_words += usize::from(words);
-                self.waiting_words -= usize::from(words);
+            if region.is_shared() {
+                self.outside_words += nodes.iter().map(|(_, words)| usize::from(*words)).sum::<usize>();
+                self.outside.extend(nodes);
+            } else {
+                self.free(nodes);
             }
+        }
+        if self.outside_words >= GARBAGE || (self.outside_words > 0 && self.used_words == 0) {
+            region.grace();
+            self.outside_words = 0;
+            let nodes = std::mem::take(&mut self.outside);
+            self.free(nodes);
         }
         // Below a megabyte of garbage the walk is not worth it, but an empty table is always trimmed.
         if self.free_words > (self.used_words + self.waiting_words).max(1 << 17)
@@ -166,6 +181,14 @@ impl Pool {
             self.merge(region);
         }
         self.waiting_words * 8
+    }
+
+    fn free(&mut self, nodes: Vec<(u32, u8)>) {
+        for (at, words) in nodes {
+            self.free[usize::from(words)].push(at);
+            self.free_words += usize::from(words);
+            self.waiting_words -= usize::from(words);
+        }
     }
 
     /// Joins neighbouring free nodes and gives free memory at the end back to the system.

@@ -1,24 +1,45 @@
 //! The memory a table lives in: one reservation of address space, made writable from the front as the table grows.
 //!
+//! It grows by segments: private memory, or memory that others read as well ([`Shared`]).
+//!
 //! Readers follow indices found in this memory. Whatever they find, an index is masked into the reservation, all
 //! of which is readable (untouched parts read as zero) and stays mapped while the region lives: a reader can get a
 //! wrong answer only by outstaying a grace period, and can never read outside.
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes made writable at a time: a huge page.
-const STEP: usize = 2 << 20;
+pub const SEGMENT: usize = 2 << 20;
+const STEP: usize = SEGMENT;
 /// Room behind the last index for the largest node.
 const SLACK: usize = 4096;
 /// Most words a reference can name.
 const MOST: usize = 1 << 30;
 
+/// Memory for a table that others, who cannot be asked to announce quiescent states, read as well: an XDP program.
+///
+/// Segments come in order. After the first that is refused no more are asked for: the table goes on in private memory,
+/// and its other readers must take what lies beyond their last segment for zeros.
+pub trait Shared: Send {
+    /// Makes segment `n`, counted from 0, of [`SEGMENT`] bytes, all zero; a descriptor to map it by.
+    fn segment(&mut self, n: usize) -> io::Result<OwnedFd>;
+
+    /// Returns when every reader that was in the table at the time of the call has left it. Takes milliseconds.
+    fn grace(&mut self);
+}
+
 /// A reservation of 64-bit words.
 pub(crate) struct Region {
+    /// Where segments come from; none: private memory.
+    shared: Option<Mutex<Box<dyn Shared>>>,
+    /// Segments that were refused, and all behind them, are private.
+    refused: std::sync::atomic::AtomicBool,
     base: NonNull<AtomicU64>,
     map: *mut std::ffi::c_void,
     map_len: usize,
@@ -34,11 +55,14 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Reserves address space: 8 GiB, or the most that a limit (RLIMIT_AS) leaves. Nothing is accounted until
     /// [`Region::commit`].
-    pub fn new() -> io::Result<Self> {
+    pub fn new(shared: Option<Box<dyn Shared>>) -> io::Result<Self> {
         let mut words = MOST;
         loop {
             match Self::reserve(words) {
-                Ok(r) => return Ok(r),
+                Ok(mut r) => {
+                    r.shared = shared.map(Mutex::new);
+                    return Ok(r);
+                }
                 Err(_) if words > 1 << 20 => words /= 2,
                 Err(e) => return Err(e),
             }
@@ -56,7 +80,7 @@ impl Region {
         let base = unsafe { NonNull::new_unchecked(map.byte_add(pad).cast::<AtomicU64>()) };
         // SAFETY: the range is inside our own mapping. A kernel without huge pages refuses; 4 KiB pages serve too.
         let _ = unsafe { madvise(base.as_ptr().cast(), words * 8, Advice::LinuxHugepage) };
-        Ok(Self { base, map, map_len, mask: words - 1 })
+        Ok(Self { shared: None, refused: false.into(), base, map, map_len, mask: words - 1 })
     }
 
     /// Makes words `0..words` writable, given that `0..from` are. The new limit, at least `words`.
@@ -65,18 +89,53 @@ impl Region {
         if end > (self.mask + 1) * 8 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        if end > from * 8 {
-            // SAFETY: the range is inside our own mapping and only gains a permission.
-            unsafe {
-                let at = self.base.as_ptr().byte_add(from * 8).cast();
-                mprotect(at, end - from * 8, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        let start = (from * 8).next_multiple_of(STEP);
+        for n in start / STEP..end / STEP {
+            if !self.share(n) {
+                // SAFETY: the range is inside our own mapping and only gains a permission.
+                unsafe {
+                    let at = self.base.as_ptr().byte_add(n * STEP).cast();
+                    mprotect(at, STEP, MprotectFlags::READ | MprotectFlags::WRITE)?;
+                }
             }
         }
         Ok(end / 8)
     }
 
-    /// Gives the memory of words `from..to` back to the system; they read as zero and stay writable.
+    /// Puts shared memory in the place of segment `n`; false when it stays private.
+    fn share(&self, n: usize) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        if self.refused.load(Ordering::Relaxed) {
+            return false;
+        }
+        let segment = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).segment(n);
+        let mapped = segment.and_then(|fd| {
+            let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+            // SAFETY: the range lies inside our own reservation, nobody has written to it, and its words are read as
+            // atomics only, whoever else writes them.
+            unsafe { Ok(mmap(self.base.as_ptr().byte_add(n * STEP).cast(), STEP, prot, flags, fd, 0)?) }
+        });
+        self.refused.store(mapped.is_err(), Ordering::Relaxed);
+        mapped.is_ok()
+    }
+
+    /// Returns when no reader but those of the domain is left in what was unlinked before the call.
+    pub fn grace(&self) {
+        if let Some(shared) = &self.shared {
+            shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).grace();
+        }
+    }
+
+    /// Whether there are such readers.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Gives the memory of words `from..to` back to the system, where it is private; they stay writable.
     pub fn discard(&self, from: usize, to: usize) {
+        if self.is_shared() {
+            return;
+        }
         let (from, to) = ((from * 8).next_multiple_of(STEP), to * 8);
         if from < to {
             // SAFETY: the range is inside our own private mapping, all access to which is atomic; the caller

@@ -3,7 +3,7 @@
 use crate::addr::{Addr, Net, ROOT, STRIDE};
 use crate::fib::{Fib, INDEX, MAX_ID, NO_ROUTE, NODE, NextHopId, ROOT_WORDS, SKIP};
 use crate::pool::Pool;
-use crate::region::Region;
+use crate::region::{Region, Shared};
 use crate::rib::{Cover, NONE, Rib};
 use bywash_sync::Qsbr;
 use std::io;
@@ -64,7 +64,18 @@ impl<A: Addr> Table<A> {
     /// # Errors
     /// When address space (at least 8 MiB) or memory for the root (1 MiB) is refused.
     pub fn new(domain: &Qsbr) -> io::Result<Self> {
-        let region = Region::new()?;
+        Self::in_region(domain, Region::new(None)?)
+    }
+
+    /// An empty table in memory that others read as well.
+    ///
+    /// # Errors
+    /// As [`Table::new`].
+    pub fn shared(domain: &Qsbr, memory: Box<dyn Shared>) -> io::Result<Self> {
+        Self::in_region(domain, Region::new(Some(memory))?)
+    }
+
+    fn in_region(domain: &Qsbr, region: Region) -> io::Result<Self> {
         let pool = Pool::new(domain, &region, ROOT_WORDS)?;
         let table = Self { rib: Rib::new(), fib: Arc::new(Fib::new(region)), pool };
         table.publish_size();
