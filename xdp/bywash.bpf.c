@@ -1,94 +1,69 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The program on every AF_XDP port: who gets a frame, the kernel or user space. One instance, with its own maps, per
- * interface. What is the kernel's, or cannot be judged, is passed, and so is everything when the process is gone: a
- * socket's entry in the map goes with it, and the map's default action is XDP_PASS.
+/* The program on every AF_XDP port: who gets a frame, another port, the kernel or user space. One instance for all the
+ * ports of a process, with the process's own tables. What is the kernel's, or cannot be judged, is passed, and so is
+ * everything when the process is gone: a socket's entry in the map goes with it, the program is detached with it.
  *
- * Stages: parse -> the kernel's? -> user space. A stage returns a reason to pass the frame, or NEXT. */
+ * Stages: parse -> route -> forward, or user space. A stage returns the reason for an end, or NEXT. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
+#include "fib.h"
+#include "forward.h"
 
 #define NEXT (-1)
 
+/* By port and queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, 256);
+	__uint(max_entries, BYWASH_PORTS * BYWASH_QUEUES);
 	__type(key, __u32);
 	__type(value, __u32);
 } xsks SEC(".maps");
 
+/* A port's place is the first free one of BYWASH_PROBES, from its interface index on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, BYWASH_PORTS);
 	__type(key, __u32);
-	__type(value, struct bywash_config);
-} config SEC(".maps");
+	__type(value, struct bywash_port);
+} ports SEC(".maps");
+
+/* By port: where it can be sent to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, BYWASH_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} devices SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, BYWASH_PORTS);
 	__type(key, __u32);
 	__type(value, struct bywash_counters);
 } counters SEC(".maps");
 
-/* Addresses of the host, all interfaces; broadcast addresses of its networks among them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u8[4]);
-	__type(value, __u8);
-} local4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u8[16]);
-	__type(value, __u8);
-} local6 SEC(".maps");
-
-/* Whose other destinations are, by longest match: local prefixes shorter than an address, and routes whose way out is
- * no port. Most often empty, and then not asked: a lookup takes longer than in a hash map. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct bywash_prefix4);
-	__type(value, __u8);
-} prefix4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct bywash_prefix6);
-	__type(value, __u8);
-} prefix6 SEC(".maps");
-
 struct frame {
 	struct xdp_md *ctx;
-	const struct bywash_config *config;
+	const struct bywash_port *port;
 	void *data;
 	void *end;
+	__u32 version;
+	__u32 bytes;                  /* of the frame, as far as it is in one piece */
+	__u32 len;                    /* of the IP packet, once it is known to be sound */
+	const struct bywash_hop *hop; /* once the way is known */
 };
 
 static __always_inline __u16 be16(const __u8 *p)
 {
-	return (__u16)p[0] << 8 | p[1];
+	return bpf_ntohs(*(const __u16 *)p);
 }
 
-static __always_inline int owner(const __u8 *found)
-{
-	return !found || *found == BYWASH_USER ? NEXT : *found;
-}
-
-/* An address field in a frame is not aligned for anything wider than a byte once a tag or option shifts it; BPF loads
- * of packet data may be unaligned on the CPUs we build for, and the verifier allows them. */
-static __always_inline int local_v4(const struct frame *f, const __u8 *ip)
+/* Where the tables lead. With the driver's level on, a sound packet's own next hop is in `hop` on NEXT. */
+static __always_inline int route_v4(struct frame *f, const __u8 *ip)
 {
 	const __u8 *dst = ip + 16, *src = ip + 12;
 
@@ -99,14 +74,27 @@ static __always_inline int local_v4(const struct frame *f, const __u8 *ip)
 	if ((dst[0] == 169 && dst[1] == 254) || (src[0] == 169 && src[1] == 254))
 		return PASS_LINK_LOCAL;
 
-	struct bywash_prefix4 key = { .len = 32 };
-	__builtin_memcpy(key.addr, dst, 4);
-	if (bpf_map_lookup_elem(&local4, key.addr))
+	f->version = current_version();
+	struct bywash_hop *hop = hop_of(f->version, fib_lookup4(be32_at(dst)));
+	if (!hop)
+		return TO_USER;
+	if (hop->kind == HOP_LOCAL)
 		return PASS_LOCAL;
-	return f->config->flags & BYWASH_PREFIX4 ? owner(bpf_map_lookup_elem(&prefix4, &key)) : NEXT;
+	if (hop->kind == HOP_KERNEL)
+		return PASS_ROUTE;
+	if (!(f->port->flags & BYWASH_DRIVER) || !sound4(ip, f->end))
+		return TO_USER;
+	if (hop->kind == HOP_GROUP)
+		hop = member(f->version, hop, flow_hash4(ip, f->end));
+	f->len = be16(ip + 2);
+	if (f->port->flags & BYWASH_PARTIAL && !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff)) &&
+	    unfinished(ip[9], ip + 20, f->end, f->len - 20, sum_words(ip + 12, 2)))
+		return TO_USER;
+	f->hop = hop;
+	return NEXT;
 }
 
-static __always_inline int local_v6(const struct frame *f, const __u8 *ip)
+static __always_inline int route_v6(struct frame *f, const __u8 *ip)
 {
 	const __u8 *dst = ip + 24, *src = ip + 8;
 
@@ -114,62 +102,73 @@ static __always_inline int local_v6(const struct frame *f, const __u8 *ip)
 		return PASS_MULTICAST;
 	if ((dst[0] == 0xfe && (dst[1] & 0xc0) == 0x80) || (src[0] == 0xfe && (src[1] & 0xc0) == 0x80))
 		return PASS_LINK_LOCAL;
-
-	struct bywash_prefix6 key = { .len = 128 };
-	__builtin_memcpy(key.addr, dst, 16);
-	const __u32 *w = (const __u32 *)key.addr;
-	if (!w[0] && !w[1] && !w[2] && (!w[3] || w[3] == bpf_htonl(1)))
+	__u64 high = be64_at(dst), low = be64_at(dst + 8);
+	if (!high && low <= 1)
 		return PASS_RESERVED;
-	if (bpf_map_lookup_elem(&local6, key.addr))
+
+	f->version = current_version();
+	struct bywash_hop *hop = hop_of(f->version, fib_lookup6(high, low));
+	if (!hop)
+		return TO_USER;
+	if (hop->kind == HOP_LOCAL)
 		return PASS_LOCAL;
-	return f->config->flags & BYWASH_PREFIX6 ? owner(bpf_map_lookup_elem(&prefix6, &key)) : NEXT;
+	if (hop->kind == HOP_KERNEL)
+		return PASS_ROUTE;
+	if (!(f->port->flags & BYWASH_DRIVER) || !sound6(ip, f->end))
+		return TO_USER;
+	if (hop->kind == HOP_GROUP)
+		hop = member(f->version, hop, flow_hash6(ip, f->end));
+	f->len = be16(ip + 4) + 40;
+	/* Behind extension headers user space looks. */
+	if (f->port->flags & BYWASH_PARTIAL &&
+	    (ip[6] == 43 || ip[6] == 60 || unfinished(ip[6], ip + 40, f->end, f->len - 40, sum_words(ip + 8, 8))))
+		return TO_USER;
+	f->hop = hop;
+	return NEXT;
 }
 
-/* Link layer: for this port's own address, untagged, and not too long. */
+static __always_inline int same_mac(const __u8 *a, const __u8 *b)
+{
+	return !((*(const __u32 *)a ^ *(const __u32 *)b) | (*(const __u16 *)(a + 4) ^ *(const __u16 *)(b + 4)));
+}
+
+/* Link layer: for this port's own address. */
 static __always_inline int parse(const struct frame *f)
 {
-	const __u8 *eth = f->data, *mac = f->config->mac;
+	const __u8 *eth = f->data, *mac = f->port->mac;
 
 	if (f->data + ETH_HLEN > f->end)
 		return PASS_SHORT;
-	if (bpf_xdp_get_buff_len(f->ctx) > f->config->max_frame)
-		return PASS_SUPERFRAME;
-	if (f->config->flags & BYWASH_RAW)
-		return NEXT;
+	if (f->port->flags & BYWASH_RAW)
+		return TO_USER;
 	if (eth[0] & 1)
 		return PASS_MULTICAST;
-	if ((eth[0] ^ mac[0]) | (eth[1] ^ mac[1]) | (eth[2] ^ mac[2]) | (eth[3] ^ mac[3]) | (eth[4] ^ mac[4]) |
-	    (eth[5] ^ mac[5]))
+	if (!same_mac(eth, mac))
 		return PASS_NOT_MINE;
 	/* From ourselves: the injector marks so what user space gave back. Taken again, it would go round for ever. */
-	const __u8 *src = eth + ETH_ALEN;
-	if (!((src[0] ^ mac[0]) | (src[1] ^ mac[1]) | (src[2] ^ mac[2]) | (src[3] ^ mac[3]) | (src[4] ^ mac[4]) |
-	      (src[5] ^ mac[5])))
+	if (same_mac(eth + ETH_ALEN, mac))
 		return PASS_RETURNED;
 	return NEXT;
 }
 
-/* Whether the host itself is meant, or a way out of the kernel's. A header too short or too broken to tell goes to user space, which drops it by
- * name. */
-static __always_inline int local(const struct frame *f)
+/* A header too short or too broken to tell goes to user space, which drops it by name. */
+static __always_inline int route(struct frame *f)
 {
 	const __u8 *eth = f->data, *ip = f->data + ETH_HLEN;
 
-	if (f->config->flags & BYWASH_RAW)
-		return NEXT;
 	switch (be16(eth + 12)) {
 	case ETH_P_IP:
 		if (f->data + ETH_HLEN + 20 > f->end || ip[0] >> 4 != 4)
-			return NEXT;
+			return TO_USER;
 		if ((ip[0] & 15) > 5)
 			return PASS_OPTIONS;
-		return local_v4(f, ip);
+		return route_v4(f, ip);
 	case ETH_P_IPV6:
 		if (f->data + ETH_HLEN + 40 > f->end || ip[0] >> 4 != 6)
-			return NEXT;
+			return TO_USER;
 		if (ip[6] == 0)
 			return PASS_OPTIONS;
-		return local_v6(f, ip);
+		return route_v6(f, ip);
 	case ETH_P_8021Q:
 	case ETH_P_8021AD:
 		return PASS_VLAN;
@@ -178,40 +177,114 @@ static __always_inline int local(const struct frame *f)
 	}
 }
 
-static __always_inline int count(int reason, int verdict)
+/* Rewrites the frame for its next hop. */
+static __always_inline int forward(const struct frame *f)
 {
-	__u32 zero = 0;
-	struct bywash_counters *c = bpf_map_lookup_elem(&counters, &zero);
+	__u8 *eth = f->data, *ip = f->data + ETH_HLEN;
+	const struct bywash_hop *hop = f->hop;
+
+	if (!hop || hop->kind != HOP_FORWARD || f->len > hop->mtu || f->data + ETH_HLEN + 20 > f->end)
+		return TO_USER;
+	/* The device refuses a frame that padding makes too long, and nobody would count it. */
+	if (f->bytes > hop->mtu + ETH_HLEN)
+		return TO_USER;
+	if (f->port->flags & BYWASH_REDIRECTS && hop->port == f->port->id)
+		return TO_USER;
+	if (ip[0] >> 4 == 4) {
+		/* RFC 1624: the TTL is the high byte of its word. */
+		__u32 sum = *(__u16 *)(ip + 10) + bpf_htons(0x0100);
+		*(__u16 *)(ip + 10) = sum + (sum >= 0xffff);
+		ip[8]--;
+	} else {
+		ip[7]--;
+	}
+	__builtin_memcpy(eth, hop->macs, 12);
+	return NEXT;
+}
+
+static __always_inline struct bywash_counters *counters_of(__u32 id)
+{
+	return bpf_map_lookup_elem(&counters, &id);
+}
+
+static __always_inline int count(const struct bywash_port *port, int reason, int verdict)
+{
+	struct bywash_counters *c = counters_of(port->id);
 
 	if (c)
-		c->frames[reason & 15]++;
+		c->frames[reason & 31]++;
 	return verdict;
+}
+
+static __always_inline int to_user(const struct frame *f)
+{
+	__u32 queue = f->ctx->rx_queue_index;
+
+	if (bpf_xdp_get_buff_len(f->ctx) > f->port->max_frame)
+		return count(f->port, PASS_SUPERFRAME, XDP_PASS);
+	if (queue >= BYWASH_QUEUES ||
+	    bpf_redirect_map(&xsks, f->port->id * BYWASH_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
+		return count(f->port, PASS_NO_SOCKET, XDP_PASS);
+	return count(f->port, TO_USER, XDP_REDIRECT);
+}
+
+static __always_inline int to_port(const struct frame *f)
+{
+	__u32 to = f->hop->port;
+	struct bywash_counters *in = counters_of(f->port->id), *out = counters_of(to);
+
+	if (bpf_redirect_map(&devices, to, XDP_DROP) != XDP_REDIRECT)
+		return count(f->port, DROP_PORT_GONE, XDP_DROP);
+	if (in && out) {
+		in->frames[TO_PORT]++;
+		in->rx_bytes += f->bytes;
+		out->tx_frames++;
+		out->tx_bytes += f->bytes;
+	}
+	return XDP_REDIRECT;
+}
+
+static __always_inline const struct bywash_port *port_of(__u32 ifindex)
+{
+	for (int i = 0; i < BYWASH_PROBES; i++) {
+		__u32 key = (ifindex + i) % BYWASH_PORTS;
+		struct bywash_port *port = bpf_map_lookup_elem(&ports, &key);
+		if (port && port->ifindex == ifindex)
+			return port;
+	}
+	return NULL;
 }
 
 SEC("xdp.frags")
 int bywash(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	const struct bywash_config *cfg = bpf_map_lookup_elem(&config, &zero);
+	const struct bywash_port *port = port_of(ctx->ingress_ifindex);
 
-	if (!cfg || !(cfg->flags & BYWASH_ENABLED))
-		return count(PASS_DISABLED, XDP_PASS);
+	if (!port)
+		return XDP_PASS;
+	if (!(port->flags & BYWASH_ENABLED))
+		return count(port, PASS_DISABLED, XDP_PASS);
 
 	struct frame f = {
 		.ctx = ctx,
-		.config = cfg,
+		.port = port,
 		.data = (void *)(long)ctx->data,
 		.end = (void *)(long)ctx->data_end,
+		.bytes = ctx->data_end - ctx->data,
 	};
 	int reason = parse(&f);
 	if (reason == NEXT)
-		reason = local(&f);
-	if (reason != NEXT)
-		return count(reason, XDP_PASS);
-
-	if (bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS) != XDP_REDIRECT)
-		return count(PASS_NO_SOCKET, XDP_PASS);
-	return count(TO_USER, XDP_REDIRECT);
+		reason = route(&f);
+	if (reason == NEXT)
+		reason = forward(&f);
+	switch (reason) {
+	case NEXT:
+		return to_port(&f);
+	case TO_USER:
+		return to_user(&f);
+	default:
+		return count(port, reason, XDP_PASS);
+	}
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -21,39 +21,61 @@ enum bywash_reason {
 	PASS_SHORT,       /* no whole Ethernet header */
 	PASS_ROUTE,       /* its way out is the kernel's: an interface that is no port */
 	PASS_RETURNED,    /* user space took it and gave it back (inject.bpf.c) */
+	TO_PORT,          /* forwarded here, by another port's device */
+	DROP_PORT_GONE,   /* forwarded here, but the device has just gone */
 	BYWASH_REASONS,
 };
 
 enum bywash_flag {
 	BYWASH_ENABLED = 1 << 0, /* off: everything is passed */
-	BYWASH_PREFIX4 = 1 << 1, /* prefix4 is not empty */
-	BYWASH_PREFIX6 = 1 << 2, /* prefix6 is not empty */
+	BYWASH_DRIVER = 1 << 1,  /* what can be is forwarded here */
+	BYWASH_PARTIAL = 1 << 2, /* a frame may carry an unfinished checksum, and loses that mark when it is redirected */
 	BYWASH_RAW = 1 << 3,     /* no router: every frame that fits goes to user space */
+	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
 };
 
-/* What prefix4 and prefix6 say of a destination: PASS_LOCAL, PASS_ROUTE, or that it is for user space, which a shorter
- * prefix would deny. */
-#define BYWASH_USER 0xff
+#define BYWASH_PORTS 64    /* ports of a process */
+#define BYWASH_PROBES 4    /* places a port may have in the table of ports, from its interface index on */
+#define BYWASH_QUEUES 256  /* queues of a port */
+#define BYWASH_HOPS 16384  /* next hops in one version */
+#define BYWASH_BUCKETS 65536 /* members of groups in one version */
+#define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
+#define BYWASH_SEGMENTS 256
 
-struct bywash_config {
+struct bywash_port {
 	__u8 mac[6];
 	__u16 flags;
 	__u32 max_frame; /* longest frame for user space, Ethernet header included */
-	__u32 reserved;
+	__u32 ifindex;   /* 0: no port */
+	__u16 id;        /* below BYWASH_PORTS; the key in `devices`, and of its counters */
+	__u16 reserved;
+};
+
+/* What becomes of a packet whose route led here. */
+enum bywash_kind {
+	HOP_USER,    /* user space knows */
+	HOP_FORWARD, /* rewrite the MAC addresses and send */
+	HOP_GROUP,   /* one of several: choose by flow hash */
+	HOP_LOCAL,   /* an address of the host */
+	HOP_KERNEL,  /* its way out is an interface that is no port */
+};
+
+struct bywash_hop {
+	__u8 macs[12];
+	__u8 kind;
+	__u8 reserved;
+	__u16 port;
+	__u32 mtu;
+	__u32 first; /* of a group: its buckets */
+	__u32 count;
+	__u32 padding;
 };
 
 struct bywash_counters {
-	__u64 frames[16]; /* by enum bywash_reason */
-};
-
-struct bywash_prefix4 {
-	__u32 len;
-	__u8 addr[4];
-};
-
-struct bywash_prefix6 {
-	__u32 len;
-	__u8 addr[16];
+	__u64 frames[32]; /* by enum bywash_reason */
+	__u64 rx_bytes;   /* received and forwarded here */
+	__u64 tx_frames;  /* forwarded here by this port */
+	__u64 tx_bytes;
 };
 
 #endif

@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         port.housekeep(&mut bufs);
         program.set_socket(0, port.fd().ok_or("no socket")?)?;
         let max_frame = port.max_frame() as u32;
-        program.set_config(XdpConfig { enabled: true, mac: link.mac, max_frame, raw: true })?;
+        program.set_config(XdpConfig { enabled: true, mac: link.mac, max_frame, raw: true, ..XdpConfig::default() })?;
         println!("{name}: {} {:?}", program.mode(), port.details());
         Ok((program, port))
     };

@@ -176,8 +176,8 @@ pub static PORT: Section = Section {
         key("level", "`\"auto\"`, `\"driver\"`, `\"user\"`, `\"kernel\"`", "\"auto\"", "")
             .doc(
                 "Where what it receives is forwarded. `driver`: by XDP, as far as that can; the rest in user space. `user`: \
-                 by the workers. `kernel`: by the kernel; the port still sends what others forward to it. `auto`: the \
-                 cheapest that can.",
+                 by the workers. `kernel`: by the kernel; the port still sends what others forward to it. `auto`: \
+                 `driver` where the program is attached natively, else `user`.",
             )
             .example("\"user\"")
             .of(AF_XDP),

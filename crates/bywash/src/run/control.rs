@@ -1,19 +1,20 @@
 //! The control loop: the kernel's changes in, workers' requests out, XDP programs and ports kept in step.
 
+use super::driver::{Driver, Targets};
 use super::ports::{Opened, Xdp, open, queues};
 use super::punt::Punt;
 use super::workers;
 use super::{ANSWER, instance};
-use crate::config::{Config, Host, PoolKind, WorkerPlan};
+use crate::config::{Config, Host, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
-use bywash_port::af_xdp::{Journal, Umem};
+use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_route::model::{Change, Link, NeighbourState};
 use bywash_router::Request;
-use bywash_router::control::{Applied, Control, PortBack, PortSpec};
+use bywash_router::control::{self, Applied, Control, PortBack, PortSpec};
 use bywash_sync::{Counter, Qsbr};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,13 +28,12 @@ const TICK: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
 const CONFIRM: Duration = Duration::from_secs(15);
+/// How often it asks whether interfaces can be redirected to.
+const ASK: Duration = Duration::from_secs(1);
 /// Longest wait for the kernel's tables at the start.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
-
-/// Most prefixes of a family told to the XDP programs: their maps have room for 65,536, and comings may precede goings.
-const OWNERS: usize = 60_000;
 
 /// What the control loop and the API both use.
 pub struct Shared {
@@ -54,15 +54,15 @@ pub struct Shared {
 pub struct Runtime {
     shared: Arc<Shared>,
     umem: Arc<Umem>,
+    driver: Option<Driver>,
     mirror: Mirror,
     requests: Vec<rtrb::Consumer<Request>>,
     /// To free frames handed over by workers.
     bufs: Buffers,
     punt: Punt,
-    /// It has been said that not every prefix can be told to the XDP programs.
-    left_out: bool,
     confirmed: Instant,
     looked: Instant,
+    asked: Instant,
     sent: Vec<u64>,
     /// VLAN interfaces, and what they are on.
     vlans: BTreeMap<u32, u32>,
@@ -96,8 +96,13 @@ impl Runtime {
 
         let umem = Umem::new(&arena);
         let mut ports: Vec<Opened> = vec![];
-        for port in &config.ports {
-            ports.push(open(port, &umem, journal).with_context(|| format!("port `{}`", port.name))?);
+        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
+        let driver = if interfaces { Some(af_xdp::Driver::load()?) } else { None };
+        let driver = driver.map(|program| Driver { program, targets: Targets::default() });
+        for (id, port) in config.ports.iter().enumerate() {
+            ports.push(
+                open((id, port), &umem, driver.as_ref(), journal).with_context(|| format!("port `{}`", port.name))?,
+            );
         }
         let spec = |(i, p): (usize, &Opened)| PortSpec {
             id: PortId(i as u16),
@@ -106,7 +111,8 @@ impl Runtime {
             partial_checksums: p.partial_checksums,
         };
         let domain = Qsbr::new();
-        let control = Control::new(&domain, ports.iter().enumerate().map(spec).collect())?.with_owner_limit(OWNERS);
+        let boxed = driver.clone().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
+        let control = Control::with_driver(&domain, ports.iter().enumerate().map(spec).collect(), boxed)?;
         let counters = ports
             .iter()
             .enumerate()
@@ -130,13 +136,14 @@ impl Runtime {
         let mut runtime = Self {
             shared,
             umem,
+            driver,
             mirror,
             requests,
             bufs,
             punt,
-            left_out: false,
             confirmed: Instant::now(),
             looked: Instant::now(),
+            asked: Instant::now(),
             sent,
             vlans: BTreeMap::new(),
         };
@@ -192,6 +199,7 @@ impl Runtime {
             self.answer();
             self.confirm();
             self.look();
+            self.ask();
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
@@ -242,24 +250,9 @@ impl Runtime {
         }
     }
 
-    /// Tells the XDP programs whose packets to which prefixes are, and what changed about their interfaces.
+    /// Tells the XDP program what changed about its interfaces.
     fn carry_out(&mut self, applied: &Applied) {
-        if let Some(n) = applied.kernel_left_out
-            && !std::mem::replace(&mut self.left_out, true)
-        {
-            tracing::warn!(
-                "{n} prefixes leave by interfaces that are no ports, among more routes than the XDP programs have room \
-                 for: packets to them take a detour through user space; said once"
-            );
-        }
         let mut programs = self.shared.xdp.lock().expect("programs");
-        for change in &applied.owners_changed {
-            for xdp in programs.iter_mut().flatten() {
-                if let Err(e) = xdp.set_owner(change.prefix, change.owner) {
-                    tracing::error!("{}: {e}", xdp.interface);
-                }
-            }
-        }
         for id in &applied.ports_gone {
             if programs[usize::from(id.0)].take().is_some() {
                 tracing::warn!("port `{}`: its interface is gone; waiting for it", self.name(*id));
@@ -296,7 +289,7 @@ impl Runtime {
             return Ok(()); // the one it was opened on
         }
         let mut journal = Journal::open(super::journal_path())?;
-        let mut opened = open(&self.shared.config.ports[at], &self.umem, &mut journal)?;
+        let mut opened = open((at, &self.shared.config.ports[at]), &self.umem, self.driver.as_ref(), &mut journal)?;
         let (Some(mut xdp), Some(end)) = (opened.xdp.take(), opened.ends.pop()) else { bail!("it has no queue") };
         if !opened.ends.is_empty() {
             bail!("it has more than one queue: restart bywash to take it over");
@@ -307,11 +300,6 @@ impl Runtime {
         if !worker.handle.replace(back.id, end.port, ANSWER) {
             bail!("worker {} does not answer", worker.handle.id());
         }
-        let control = self.shared.control.lock().expect("control");
-        for (prefix, owner) in control.owners() {
-            xdp.set_owner(prefix, Some(owner))?;
-        }
-        drop(control);
         xdp.enable()?;
         self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
         tracing::info!("port `{}` is back", self.name(back.id));
@@ -338,6 +326,21 @@ impl Runtime {
         }
     }
 
+    /// Finds out whether frames can be redirected to the ports' interfaces still, or by now: a veth's peer decides.
+    fn ask(&mut self) {
+        if self.asked.elapsed() < ASK {
+            return;
+        }
+        self.asked = Instant::now();
+        let programs = self.shared.xdp.lock().expect("programs");
+        // Each is asked, whatever another said.
+        let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;
+        drop(programs);
+        if news {
+            self.shared.control.lock().expect("control").republish();
+        }
+    }
+
     /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and
     /// would never notice that one has moved.
     fn confirm(&mut self) {
@@ -349,6 +352,11 @@ impl Runtime {
         for (id, _, counters) in self.shared.counters.lock().expect("counters").iter() {
             sent[usize::from(id.0)] += counters.tx_packets.get();
         }
+        let programs = self.shared.xdp.lock().expect("programs");
+        for (sent, xdp) in sent.iter_mut().zip(programs.iter()) {
+            *sent += xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
+        }
+        drop(programs);
         let control = self.shared.control.lock().expect("control");
         for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
             if n.port.is_some_and(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {

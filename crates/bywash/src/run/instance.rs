@@ -62,6 +62,18 @@ impl Running {
                 }
             }
             let program = xdp.get(usize::from(id.0)).and_then(Option::as_ref);
+            if let Some(Ok(c)) = program.map(|x| x.program.counters()) {
+                // Whichever level a frame was handled at, it was the port's.
+                for (name, more) in [
+                    ("rx_packets", c.get("to_port")),
+                    ("rx_bytes", c.rx_bytes),
+                    ("tx_packets", c.tx_frames),
+                    ("tx_bytes", c.tx_bytes),
+                ] {
+                    let n = more + sum.get(name).and_then(Value::as_u64).unwrap_or(0);
+                    sum.insert(name.into(), n.into());
+                }
+            }
             let queues: Vec<Value> = ends
                 .iter()
                 .filter(|(_, e)| e.id == id)
@@ -91,7 +103,7 @@ impl Running {
                 "mtu": view.mtu,
                 "addresses": view.addresses.iter().map(Prefix::to_string).collect::<Vec<_>>(),
                 "mode": program.map(|x| x.program.mode()),
-                "level": "user",
+                "level": program.map_or("user", |x| x.level().name()),
                 "queues": queues,
                 "counters": sum,
             })

@@ -1,16 +1,14 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
+use super::driver::{Driver, Targets};
 use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Verdict, XdpAttach,
-    XdpConfig, ZeroCopy, driver, max_frame,
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig,
+    ZeroCopy, driver, max_frame, takes_frames,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
-use bywash_route::model::Prefix;
-use bywash_router::control::Owner;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -42,6 +40,10 @@ pub struct Xdp {
     left: bool,
     /// Where the config wants it forwarded.
     level: Level,
+    /// The tables, the program and its ports: where frames can be sent by it.
+    targets: Targets,
+    id: usize,
+    index: u32,
     sockets: Vec<(u32, OwnedFd)>,
 }
 
@@ -51,8 +53,30 @@ impl Xdp {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
-        let config = XdpConfig { enabled: !self.left && self.level != Level::Kernel, ..self.program.config() };
+        let config = XdpConfig {
+            enabled: !self.left && self.level != Level::Kernel,
+            driver: matches!(self.level(), Level::Driver),
+            ..self.program.config()
+        };
         Ok(self.program.set_config(config)?)
+    }
+
+    /// Where what the port receives is forwarded now.
+    pub fn level(&self) -> Level {
+        match self.level {
+            _ if self.left => Level::Kernel,
+            // With an skb made of each frame already, the program saves nothing that counts.
+            Level::Auto if self.program.mode() == "native" => Level::Driver,
+            Level::Auto => Level::User,
+            level => level,
+        }
+    }
+
+    /// Asks whether frames can be sent to this port by the program; true when that is news. A generic program sends what the
+    /// stack gave it to any device.
+    pub fn look(&self) -> bool {
+        let takes = self.program.mode() == "generic" || takes_frames(self.index).unwrap_or(true);
+        self.targets.set(self.id, takes && !self.left)
     }
 
     /// The interface has VLAN interfaces on it, or no longer has. A frame redirected without the tag that it came with
@@ -82,21 +106,6 @@ impl Xdp {
         }
     }
 
-    /// Packets to `prefix` are `owner`'s from now on; without one, shorter prefixes decide.
-    pub fn set_owner(&mut self, prefix: Prefix, owner: Option<Owner>) -> Result<(), bywash_port::af_xdp::Error> {
-        let verdict = owner.map(|owner| match owner {
-            Owner::Local => Verdict::Local,
-            Owner::Kernel => Verdict::Route,
-            Owner::User => Verdict::User,
-        });
-        match (prefix.addr, verdict) {
-            (IpAddr::V4(a), Some(verdict)) => self.program.set_prefix4(a, prefix.len, verdict),
-            (IpAddr::V4(a), None) => self.program.remove_prefix4(a, prefix.len),
-            (IpAddr::V6(a), Some(verdict)) => self.program.set_prefix6(a, prefix.len, verdict),
-            (IpAddr::V6(a), None) => self.program.remove_prefix6(a, prefix.len),
-        }
-    }
-
     /// The interface changed its address or MTU.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
         let max_frame = max_frame(mtu, self.room) as u32;
@@ -119,11 +128,18 @@ fn interface(port: &PortConfig) -> anyhow::Result<&str> {
 }
 
 /// Opens one port.
-pub fn open(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal) -> anyhow::Result<Opened> {
+pub fn open(
+    (id, port): (usize, &PortConfig),
+    umem: &Arc<Umem>,
+    driver: Option<&Driver>,
+    journal: &mut Journal,
+) -> anyhow::Result<Opened> {
     let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
     let mut opened = Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
     match port.kind {
-        PortKind::AfXdp => open_af_xdp(port, umem, journal, &mut opened)?,
+        PortKind::AfXdp => {
+            open_af_xdp((id, port), umem, driver.context("no XDP program")?, journal, &mut opened)?;
+        }
         PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
         PortKind::Tap => {
             // Its virtio header says which checksums are partial, and the port completes them.
@@ -147,7 +163,13 @@ pub fn open(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal) -> anyho
     Ok(opened)
 }
 
-fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opened: &mut Opened) -> anyhow::Result<()> {
+fn open_af_xdp(
+    (id, port): (usize, &PortConfig),
+    umem: &Arc<Umem>,
+    shared: &Driver,
+    journal: &mut Journal,
+    opened: &mut Opened,
+) -> anyhow::Result<()> {
     let af_xdp = port.af_xdp.clone().unwrap_or_default();
     let interface = interface(port)?;
     let link = LinkInfo::query(interface)?;
@@ -160,7 +182,8 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
         XdpMode::Native => XdpAttach::Native,
         XdpMode::Generic => XdpAttach::Generic,
     };
-    let mut program = Program::attach(&link, how)?;
+    let mut program = Program::attach_to(&shared.program, id as u16, &link, how)?;
+    shared.program.set_device(id as u16, link.index)?;
     if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
         tracing::info!(
             "{interface}: generic XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
@@ -195,16 +218,29 @@ fn open_af_xdp(port: &PortConfig, umem: &Arc<Umem>, journal: &mut Journal, opene
     }
     let room = umem.arena().max_data();
     let max_frame = max_frame(link.mtu, room) as u32;
-    program.set_config(XdpConfig { enabled: false, mac: link.mac, max_frame, raw: false })?;
     opened.index = link.index;
     opened.partial_checksums = match af_xdp.checksum {
         Checksum::Auto => driver == "veth" || driver == "tun",
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
-    let hides_tags = driver == "veth";
-    opened.xdp =
-        Some(Xdp { program, interface: interface.into(), room, hides_tags, left: false, level: af_xdp.level, sockets });
+    // A native program's frames lose what an skb knows of them: that its checksum is not finished.
+    let partial = opened.partial_checksums && program.mode() == "native";
+    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, ..XdpConfig::default() })?;
+    let xdp = Xdp {
+        program,
+        interface: interface.into(),
+        room,
+        hides_tags: driver == "veth",
+        left: false,
+        level: af_xdp.level,
+        targets: shared.targets.clone(),
+        id,
+        index: link.index,
+        sockets,
+    };
+    xdp.look();
+    opened.xdp = Some(xdp);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Handing the kernel a packet that user space has taken although it is the kernel's: the XDP program passes such packets,
-//! but it learns of a change a moment after workers do, and not every prefix fits into its maps.
+//! but not every table fits into its memory, and a worker may see a change in between.
 
 use bywash_engine::PortId;
 use bywash_port::af_xdp::Injector;

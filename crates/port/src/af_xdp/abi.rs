@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 15] = [
+pub const REASONS: [&str; 17] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -19,57 +19,120 @@ pub const REASONS: [&str; 15] = [
     "pass_short",
     "pass_route",
     "pass_returned",
+    "to_port",
+    "drop_port_gone",
 ];
 
-/// Whose packets to a destination are: what the program's prefix maps say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Verdict {
-    /// The kernel's: an address of the host.
-    Local = 7,
-    /// The kernel's: its way out is an interface that is no port.
-    Route = 13,
-    /// User space's, where a shorter prefix says otherwise.
-    User = 0xff,
-}
-
-/// `struct bywash_counters`: slots, the first `REASONS.len()` of them used.
-pub(crate) type RawCounters = [u64; 16];
+/// Ports of a process.
+pub const PORTS: u32 = 64;
+/// Places a port may have in the program's table, from its interface index on.
+pub(crate) const PROBES: u32 = 4;
+/// Queues of a port.
+pub(crate) const QUEUES: u32 = 256;
+/// Next hops the program knows; packets to others are user space's.
+pub const HOPS: usize = 16384;
+/// Members of groups it knows.
+pub const BUCKETS: usize = 65536;
 
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
-pub(crate) const FLAG_PREFIX4: u16 = 1 << 1;
-pub(crate) const FLAG_PREFIX6: u16 = 1 << 2;
+pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
+pub(crate) const FLAG_PARTIAL: u16 = 1 << 2;
 pub(crate) const FLAG_RAW: u16 = 1 << 3;
+pub(crate) const FLAG_REDIRECTS: u16 = 1 << 4;
 
-/// `struct bywash_config`.
+/// `struct bywash_port`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct RawConfig {
+pub(crate) struct RawPort {
     pub mac: [u8; 6],
     pub flags: u16,
     pub max_frame: u32,
-    pub reserved: u32,
+    pub ifindex: u32,
+    pub id: u16,
+    pub reserved: u16,
 }
 
-// SAFETY: repr(C), integers only, 16 bytes without padding.
-unsafe impl aya::Pod for RawConfig {}
+/// `struct bywash_counters`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RawCounters {
+    pub frames: [u64; 32],
+    pub rx_bytes: u64,
+    pub tx_frames: u64,
+    pub tx_bytes: u64,
+}
 
-/// Frames by what the XDP program did with them, summed over CPUs.
+// SAFETY: repr(C), integers only, 20 bytes without padding.
+unsafe impl aya::Pod for RawPort {}
+// SAFETY: repr(C), integers only, no padding.
+unsafe impl aya::Pod for RawCounters {}
+
+/// What becomes of a packet whose route led to a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct XdpCounters([u64; REASONS.len()]);
+#[repr(u8)]
+pub enum HopKind {
+    /// User space knows.
+    #[default]
+    User,
+    /// The MAC addresses are rewritten, and the frame leaves by a port.
+    Forward,
+    /// One of several, by flow hash.
+    Group,
+    /// An address of the host: the kernel's.
+    Local,
+    /// Its way out is an interface that is no port: the kernel's.
+    Kernel,
+}
+
+/// A next hop, as the program has it: `struct bywash_hop`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hop {
+    /// Destination MAC, then source MAC, as they go into the frame.
+    pub macs: [u8; 12],
+    /// What to do.
+    pub kind: HopKind,
+    /// Zero.
+    pub reserved: u8,
+    /// Port to send on, for [`HopKind::Forward`].
+    pub port: u16,
+    /// Largest IP packet, in bytes.
+    pub mtu: u32,
+    /// For a group: its first bucket.
+    pub first: u32,
+    /// For a group: how many buckets.
+    pub count: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// What the XDP program did with a port's frames, summed over CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpCounters {
+    frames: [u64; REASONS.len()],
+    /// Bytes received and forwarded by the program (`to_port` counts the frames).
+    pub rx_bytes: u64,
+    /// Frames that it forwarded by this port.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+}
 
 impl XdpCounters {
     pub(crate) fn sum<'a>(cpus: impl Iterator<Item = &'a RawCounters>) -> Self {
         let mut all = Self::default();
         for cpu in cpus {
-            all.0.iter_mut().zip(cpu).for_each(|(sum, n)| *sum = sum.wrapping_add(*n));
+            all.frames.iter_mut().zip(cpu.frames).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
+            all.rx_bytes = all.rx_bytes.wrapping_add(cpu.rx_bytes);
+            all.tx_frames = all.tx_frames.wrapping_add(cpu.tx_frames);
+            all.tx_bytes = all.tx_bytes.wrapping_add(cpu.tx_bytes);
         }
         all
     }
 
     /// Name and count of every reason.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        REASONS.into_iter().zip(self.0)
+        REASONS.into_iter().zip(self.frames)
     }
 
     /// The count of one reason; 0 for a name that is none.
@@ -106,24 +169,36 @@ mod tests {
         let mut c: Vec<_> = names("bywash_reason").into_iter().map(|(name, _)| name.to_lowercase()).collect();
         assert_eq!(c.pop().as_deref(), Some("bywash_reasons"));
         assert_eq!(c, REASONS);
-        assert!(REASONS.len() <= size_of::<RawCounters>() / 8);
-        assert!(HEADER.contains("__u64 frames[16];"));
+        assert!(HEADER.contains("__u64 frames[32];"));
+        assert!(REASONS.len() <= 32);
     }
 
     #[test]
-    fn verdicts_are_reasons() {
-        assert_eq!(REASONS[Verdict::Local as usize], "pass_local");
-        assert_eq!(REASONS[Verdict::Route as usize], "pass_route");
-        assert!(HEADER.contains(&format!("#define BYWASH_USER {:#x}", Verdict::User as u8)));
+    fn sizes_and_kinds_are_the_programs() {
+        for (name, value) in [
+            ("BYWASH_PORTS", PORTS as usize),
+            ("BYWASH_PROBES", PROBES as usize),
+            ("BYWASH_QUEUES", QUEUES as usize),
+            ("BYWASH_HOPS", HOPS),
+            ("BYWASH_BUCKETS", BUCKETS),
+        ] {
+            let line = HEADER.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
+            assert_eq!(line.split_whitespace().nth(2).unwrap().parse(), Ok(value), "{name}");
+        }
+        let kinds: Vec<_> = names("bywash_kind").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(kinds, ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_LOCAL", "HOP_KERNEL"]);
+        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Kernel as u8], [0, 2, 4]);
+        assert_eq!((size_of::<Hop>(), size_of::<RawPort>(), size_of::<RawCounters>()), (32, 20, 35 * 8));
     }
 
     #[test]
     fn flags_are_the_programs() {
         let ours = [
             ("BYWASH_ENABLED", FLAG_ENABLED),
-            ("BYWASH_PREFIX4", FLAG_PREFIX4),
-            ("BYWASH_PREFIX6", FLAG_PREFIX6),
+            ("BYWASH_DRIVER", FLAG_DRIVER),
+            ("BYWASH_PARTIAL", FLAG_PARTIAL),
             ("BYWASH_RAW", FLAG_RAW),
+            ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
         ];
         let c: Vec<_> = names("bywash_flag");
         assert_eq!(c.len(), ours.len());
@@ -134,14 +209,14 @@ mod tests {
                 Some(our_value)
             );
         }
-        assert_eq!(size_of::<RawConfig>(), 16);
     }
 
     #[test]
     fn counters_add_up_over_cpus() {
-        let mut cpus = [RawCounters::default(); 2];
-        (cpus[0][0], cpus[1][0], cpus[1][7]) = (3, 4, 5);
+        let mut cpus = [RawCounters { frames: [0; 32], rx_bytes: 1, tx_frames: 2, tx_bytes: 3 }; 2];
+        (cpus[0].frames[0], cpus[1].frames[0], cpus[1].frames[7]) = (3, 4, 5);
         let sum = XdpCounters::sum(cpus.iter());
         assert_eq!((sum.get("to_user"), sum.get("pass_local"), sum.get("nonsense")), (7, 5, 0));
+        assert_eq!((sum.rx_bytes, sum.tx_frames, sum.tx_bytes), (2, 4, 6));
     }
 }

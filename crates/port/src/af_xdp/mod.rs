@@ -8,7 +8,9 @@
 mod abi;
 mod bare;
 mod custody;
+mod driver;
 mod error;
+mod features;
 mod inject;
 mod link;
 mod live;
@@ -17,13 +19,16 @@ mod port;
 mod program;
 
 mod ring;
+mod shared;
 mod socket;
 mod test_run;
 mod umem;
 
-pub use abi::{REASONS, Verdict, XdpCounters};
+pub use abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, REASONS, XdpCounters};
 pub use bare::Bare;
+pub use driver::{Driver, Family, SEGMENT, Segments};
 pub use error::Error;
+pub use features::takes_frames;
 pub use inject::{Injected, Injector, Way};
 pub use link::LinkInfo;
 pub use live::LiveGen;

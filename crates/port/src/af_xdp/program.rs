@@ -1,18 +1,11 @@
-//! The built-in XDP program on one interface: loading, attaching, and what it is told.
+//! The built-in XDP program on one interface: attaching it, and what it is told of the port.
 
-use super::abi::{FLAG_ENABLED, FLAG_PREFIX4, FLAG_PREFIX6, FLAG_RAW, RawConfig, RawCounters, Verdict, XdpCounters};
-use super::{Error, LinkInfo};
-use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, XskMap};
+use super::abi::{FLAG_DRIVER, FLAG_ENABLED, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters};
+use super::{Driver, Error, LinkInfo};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
-use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
+use std::os::fd::BorrowedFd;
 
 /// How the program may be attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +21,7 @@ pub enum XdpAttach {
 }
 
 /// What the program is to do with frames. Everything is passed to the kernel until `enabled`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpConfig {
     /// Off: every frame is the kernel's.
     pub enabled: bool,
@@ -38,53 +31,58 @@ pub struct XdpConfig {
     pub max_frame: u32,
     /// Not a router's port: every frame that is not too long goes to user space.
     pub raw: bool,
+    /// What can be is forwarded by the program.
+    pub driver: bool,
+    /// Frames may carry transport checksums that are not finished, and lose that mark when they are redirected: those go
+    /// to user space, which finishes them.
+    pub partial: bool,
+    /// What would leave by the port it came from goes to user space, which tells the sender of the better way.
+    pub redirects: bool,
 }
 
-/// The program on one interface, with maps of its own. Dropping it detaches it; so does the end of the process, however
-/// it comes, because it is attached by a descriptor (bpf_link).
+/// The program on one interface, as one of a process's ports. Dropping it detaches it; so does the end of the process,
+/// however it comes, because it is attached by a descriptor (bpf_link).
 ///
 /// # Thread-safety
 /// One owner, the control thread; the kernel sees each change at once and whole.
 pub struct Program {
     interface: String,
-    // Declared before the maps: detached first.
+    // Declared before the driver: detached before its maps go.
     _link: FdLink,
     mode: &'static str,
     note: String,
     config: XdpConfig,
-    /// What `prefix4` holds: to ask the map for an entry would be a longest match.
-    prefixes4: HashSet<(Ipv4Addr, u8)>,
-    /// What `prefix6` holds: to ask the map for an entry would be a longest match.
-    prefixes6: HashSet<(Ipv6Addr, u8)>,
-    config_map: Array<MapData, RawConfig>,
-    counters: PerCpuArray<MapData, RawCounters>,
-    xsks: XskMap<MapData>,
-    local4: HashMap<MapData, [u8; 4], u8>,
-    local6: HashMap<MapData, [u8; 16], u8>,
-    prefix4: LpmTrie<MapData, [u8; 4], u8>,
-    prefix6: LpmTrie<MapData, [u8; 16], u8>,
-    _ebpf: Ebpf,
+    id: u16,
+    index: u32,
+    driver: Driver,
 }
 
 impl Program {
-    /// Loads the program and attaches it to an interface of the calling thread's network namespace, disabled:
-    /// nothing changes for the interface's frames until [`Program::set_config`].
+    /// Loads a program of its own and attaches it, as port 0 of a process: see [`Program::attach_to`].
     ///
     /// # Errors
-    /// [`Error::AnotherProgram`] where one is attached already; [`Error::Load`] and [`Error::Attach`] with the
-    /// kernel's reasons.
+    /// As [`Driver::load`] and [`Program::attach_to`].
     pub fn attach(link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
+        Self::attach_to(&Driver::load()?, 0, link, how)
+    }
+
+    /// Attaches the program to an interface of the calling thread's network namespace, as port `id`, disabled: nothing
+    /// changes for the interface's frames until [`Program::set_config`].
+    ///
+    /// # Errors
+    /// [`Error::AnotherProgram`] where one is attached already; [`Error::Attach`] with the kernel's reasons;
+    /// [`Error::Map`] when there are more than [`super::PORTS`] ports.
+    pub fn attach_to(driver: &Driver, id: u16, link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
         let interface = link.name.clone();
         refuse_other(link)?;
+        let mut inner = driver.lock();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
-        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| load_error(chain(&e)))?;
-        let xdp: &mut Xdp = ebpf
+        let xdp: &mut Xdp = inner
+            .ebpf
             .program_mut("bywash")
             .ok_or_else(|| load_error("the object has no program `bywash`".into()))?
             .try_into()
             .map_err(|e: ProgramError| load_error(chain(&e)))?;
-        xdp.load().map_err(|e| load_error(chain(&e)))?;
-
         let (modes, mut note): (&[_], _) = match how {
             XdpAttach::Auto => (&[(XdpMode::Driver, "native"), (XdpMode::Skb, "generic")], String::new()),
             XdpAttach::Native => (&[(XdpMode::Driver, "native")], String::new()),
@@ -107,31 +105,10 @@ impl Program {
         }
         let Some((fd, mode)) = attached else { return Err(Error::Attach { interface, reason: note }) };
 
-        macro_rules! map {
-            ($name:literal) => {{
-                let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
-                let map = ebpf.take_map($name).ok_or_else(|| wrong("not in the object".into()))?;
-                map.try_into().map_err(|e: MapError| wrong(chain(&e)))?
-            }};
-        }
-        let config = XdpConfig { enabled: false, mac: link.mac, max_frame: 0, raw: false };
-        Ok(Self {
-            _link: fd,
-            mode,
-            note,
-            config,
-            prefixes4: HashSet::new(),
-            prefixes6: HashSet::new(),
-            config_map: map!("config"),
-            counters: map!("counters"),
-            xsks: map!("xsks"),
-            local4: map!("local4"),
-            local6: map!("local6"),
-            prefix4: map!("prefix4"),
-            prefix6: map!("prefix6"),
-            _ebpf: ebpf,
-            interface,
-        })
+        drop(inner);
+        let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
+        let (index, driver) = (link.index, driver.clone());
+        Ok(Self { interface, _link: fd, mode, note, config, id, index, driver })
     }
 
     /// `native` or `generic`.
@@ -150,131 +127,55 @@ impl Program {
     }
 
     /// Tells it what to do from the next frame on.
+    ///
+    /// # Errors
+    /// [`Error::Map`] with the kernel's reason.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
-        self.config = config;
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
-            (!self.prefixes4.is_empty(), FLAG_PREFIX4),
-            (!self.prefixes6.is_empty(), FLAG_PREFIX6),
+            (config.driver, FLAG_DRIVER),
+            (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
+            (config.redirects, FLAG_REDIRECTS),
         ] {
             flags |= if on { flag } else { 0 };
         }
-        let raw = RawConfig { mac: config.mac, flags, max_frame: config.max_frame, reserved: 0 };
-        let set = self.config_map.set(0, raw, 0);
-        self.checked("config", set)
+        let (mac, max_frame, ifindex, id) = (config.mac, config.max_frame, self.index, self.id);
+        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, reserved: 0 }))?;
+        self.config = config;
+        Ok(())
     }
 
     /// Frames sent to `queue` go to this socket; when the socket is closed its entry goes by itself.
+    ///
+    /// # Errors
+    /// [`Error::Map`] with the kernel's reason, or for a queue beyond the program's 256.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        let set = self.xsks.set(queue, socket.as_raw_fd(), 0);
-        self.checked("xsks", set)
+        self.named(self.driver.set_socket(self.id, queue, socket))
     }
 
-    /// Frames to `prefix`/`len` are the kernel's, or user space's, as `verdict` says; what was said of that prefix before
-    /// is forgotten. The longest prefix decides, but an address of the host ([`Verdict::Local`] at full length) is the
-    /// host's whatever else is said. There is room for 65,536 prefixes and 16,384 addresses of the host.
-    pub fn set_prefix4(&mut self, prefix: Ipv4Addr, len: u8, verdict: Verdict) -> Result<(), Error> {
-        let octets = prefix.octets();
-        if len >= 32 && verdict == Verdict::Local {
-            let set = self.local4.insert(octets, 1, 0);
-            self.checked("local4", set)?;
-            return self.forget4(prefix, len);
-        }
-        let set = self.prefix4.insert(&Key::new(len.into(), octets), verdict as u8, 0);
-        self.checked("prefix4", set)?;
-        if self.prefixes4.insert((prefix, len)) && self.prefixes4.len() == 1 {
-            self.set_config(self.config)?;
-        }
-        if len >= 32 {
-            let set = self.local4.remove(&octets);
-            self.removed("local4", set)?;
-        }
-        Ok(())
-    }
-
-    /// Nothing is said of `prefix`/`len` any more: shorter prefixes decide. Removing what is not there is no error.
-    pub fn remove_prefix4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
-        let octets = prefix.octets();
-        if len >= 32 {
-            let set = self.local4.remove(&octets);
-            self.removed("local4", set)?;
-        }
-        self.forget4(prefix, len)
-    }
-
-    fn forget4(&mut self, prefix: Ipv4Addr, len: u8) -> Result<(), Error> {
-        if !self.prefixes4.contains(&(prefix, len)) {
-            return Ok(());
-        }
-        let set = self.prefix4.remove(&Key::new(len.into(), prefix.octets()));
-        self.removed("prefix4", set)?;
-        self.prefixes4.remove(&(prefix, len));
-        if self.prefixes4.is_empty() { self.set_config(self.config) } else { Ok(()) }
-    }
-
-    /// As [`Program::set_prefix4`]. Anycast addresses the host answers to belong here too.
-    pub fn set_prefix6(&mut self, prefix: Ipv6Addr, len: u8, verdict: Verdict) -> Result<(), Error> {
-        let octets = prefix.octets();
-        if len >= 128 && verdict == Verdict::Local {
-            let set = self.local6.insert(octets, 1, 0);
-            self.checked("local6", set)?;
-            return self.forget6(prefix, len);
-        }
-        let set = self.prefix6.insert(&Key::new(len.into(), octets), verdict as u8, 0);
-        self.checked("prefix6", set)?;
-        if self.prefixes6.insert((prefix, len)) && self.prefixes6.len() == 1 {
-            self.set_config(self.config)?;
-        }
-        if len >= 128 {
-            let set = self.local6.remove(&octets);
-            self.removed("local6", set)?;
-        }
-        Ok(())
-    }
-
-    /// As [`Program::remove_prefix4`].
-    pub fn remove_prefix6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
-        let octets = prefix.octets();
-        if len >= 128 {
-            let set = self.local6.remove(&octets);
-            self.removed("local6", set)?;
-        }
-        self.forget6(prefix, len)
-    }
-
-    fn forget6(&mut self, prefix: Ipv6Addr, len: u8) -> Result<(), Error> {
-        if !self.prefixes6.contains(&(prefix, len)) {
-            return Ok(());
-        }
-        let set = self.prefix6.remove(&Key::new(len.into(), prefix.octets()));
-        self.removed("prefix6", set)?;
-        self.prefixes6.remove(&(prefix, len));
-        if self.prefixes6.is_empty() { self.set_config(self.config) } else { Ok(()) }
-    }
-
-    /// Frames by what was done with them, since it was attached.
+    /// Frames by what was done with them, since the program was loaded.
+    ///
+    /// # Errors
+    /// [`Error::Map`] with the kernel's reason.
     pub fn counters(&self) -> Result<XdpCounters, Error> {
-        let cpus = self.counters.get(&0, 0).map_err(|e| self.map_error("counters", &e))?;
-        Ok(XdpCounters::sum(cpus.iter()))
+        self.named(self.driver.counters(self.id))
     }
 
-    fn checked(&self, map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {
-        result.map_err(|e| self.map_error(map, &e))
+    /// An error of the driver's, which does not know the interface.
+    fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|e| match e {
+            Error::Map { map, reason, .. } => Error::Map { interface: self.interface.clone(), map, reason },
+            e => e,
+        })
     }
+}
 
-    /// What was not there is gone as well.
-    fn removed(&self, map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {
-        match result {
-            Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(()),
-            Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            Err(e) => Err(self.map_error(map, &e)),
-        }
-    }
-
-    fn map_error(&self, map: &'static str, e: &MapError) -> Error {
-        Error::Map { interface: self.interface.clone(), map, reason: chain(e) }
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Detached next, before the driver can be: nothing to be done about an error.
+        let _ = self.driver.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
 }
 

@@ -33,7 +33,8 @@ fn tcp_through_the_kernel_survives_the_program() {
                     .map(|name| {
                         let link = LinkInfo::query(name).unwrap();
                         let mut program = Program::attach(&link, how).unwrap();
-                        let config = XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, raw: false };
+                        let config =
+                            XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, ..XdpConfig::default() };
                         program.set_config(config).unwrap();
                         if gro {
                             journal.set(&Features::of(name).unwrap(), "rx-gro", true).unwrap();

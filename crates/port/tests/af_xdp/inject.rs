@@ -28,7 +28,9 @@ fn the_kernel_forwards_what_is_handed_back() {
                 let mut program = Program::attach(&link, how).unwrap();
                 let port = AfXdpPort::open(&umem, &link, 0, &SocketConfig::default()).unwrap();
                 program.set_socket(0, port.fd().unwrap()).unwrap();
-                program.set_config(XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, raw: false }).unwrap();
+                program
+                    .set_config(XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, ..XdpConfig::default() })
+                    .unwrap();
                 let mut injector = Injector::new().unwrap();
                 let v4 = frame(R0, IPV4, &valid4(ipv4([10, 0, 1, 2], [10, 0, 2, 9], 7)));
                 let v6 = frame(R0, IPV6, &ipv6("fd00:1::2", "fd00:2::9", 17));

@@ -3,7 +3,10 @@
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::Port;
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    AfXdpPort, Driver, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig,
+};
+use bywash_route::{Table4, Table6};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +43,7 @@ pub fn pools(frames: usize) -> Arc<PoolSet> {
 
 /// One interface taken over: program and the port of queue 0. To be made and used inside the router's namespace.
 pub struct Taken {
+    pub driver: Driver,
     pub program: Program,
     pub port: AfXdpPort,
 }
@@ -47,14 +51,41 @@ pub struct Taken {
 impl Taken {
     pub fn new(umem: &Arc<Umem>, interface: &str, raw: bool, config: &SocketConfig) -> Self {
         let link = LinkInfo::query(interface).unwrap();
-        let mut program = Program::attach(&link, XdpAttach::Auto).unwrap();
+        let driver = Driver::load().unwrap();
+        let mut program = Program::attach_to(&driver, 0, &link, XdpAttach::Auto).unwrap();
         let port = AfXdpPort::open(umem, &link, 0, config).unwrap();
         program.set_socket(0, port.fd().unwrap()).unwrap();
         program
-            .set_config(XdpConfig { enabled: true, mac: link.mac, max_frame: port.max_frame() as u32, raw })
+            .set_config(XdpConfig {
+                enabled: true,
+                mac: link.mac,
+                max_frame: port.max_frame() as u32,
+                raw,
+                ..XdpConfig::default()
+            })
             .unwrap();
-        Self { program, port }
+        Self { driver, program, port }
     }
+}
+
+/// A table's memory, as the program reads it.
+pub struct Memory(pub Segments);
+
+impl bywash_route::Shared for Memory {
+    fn segment(&mut self, n: usize) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.0.make(n)
+    }
+
+    fn grace(&mut self) {
+        self.0.grace();
+    }
+}
+
+/// A driver's tables.
+pub fn tables(driver: &Driver) -> (Table4, Table6) {
+    let domain = bywash_sync::Qsbr::new();
+    let memory = |family| Box::new(Memory(driver.segments(family).unwrap()));
+    (Table4::shared(&domain, memory(Family::V4)).unwrap(), Table6::shared(&domain, memory(Family::V6)).unwrap())
 }
 
 /// Turns two ports as a worker does, moving every frame received on one to the other, until `done` or two seconds.

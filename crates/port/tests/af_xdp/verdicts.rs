@@ -1,10 +1,11 @@
 //! What the program passes to the kernel and what it keeps, and the live-frame generator that asks it.
 
-use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools};
+use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools, tables};
 use bywash_frame::Buffers;
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
-use bywash_port::af_xdp::{LiveGen, SocketConfig, Umem, Verdict, XdpConfig};
+use bywash_port::af_xdp::{Hop, HopKind, LiveGen, SocketConfig, Umem, XdpConfig};
+use bywash_route::{Net4, Net6};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const IPV4: u16 = 0x0800;
@@ -24,35 +25,33 @@ fn each_frame_goes_to_whom_it_belongs() {
             let mut a = Taken::new(&umem, "r0", false, &SocketConfig::default());
             let mut b = Taken::new(&umem, "r1", false, &SocketConfig::default());
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
-            let p = &mut a.program;
-            let ip4 = Ipv4Addr::new;
-            p.set_prefix4(ip4(10, 0, 1, 1), 32, Verdict::Local).unwrap();
-            p.set_prefix4(ip4(10, 0, 1, 255), 32, Verdict::Local).unwrap();
-            p.set_prefix4(ip4(10, 9, 0, 0), 16, Verdict::Local).unwrap();
-            p.set_prefix4(ip4(10, 0, 2, 99), 32, Verdict::Local).unwrap();
-            p.remove_prefix4(ip4(10, 0, 2, 99), 32).unwrap();
-            p.remove_prefix4(ip4(10, 0, 2, 99), 32).unwrap();
-            p.set_prefix6("fd00:1::1".parse().unwrap(), 128, Verdict::Local).unwrap();
-            p.set_prefix6("fd00:9::".parse().unwrap(), 32, Verdict::Local).unwrap();
-            // Routes out of no port, with routes out of ports beneath them; one address changes hands, and back.
-            p.set_prefix4(ip4(198, 18, 0, 0), 15, Verdict::Route).unwrap();
-            p.set_prefix4(ip4(198, 19, 0, 0), 16, Verdict::User).unwrap();
-            p.set_prefix4(ip4(198, 19, 7, 7), 32, Verdict::Route).unwrap();
-            p.set_prefix4(ip4(198, 19, 7, 8), 32, Verdict::Local).unwrap();
-            p.set_prefix4(ip4(198, 19, 7, 8), 32, Verdict::Route).unwrap();
-            p.set_prefix4(ip4(198, 19, 7, 9), 32, Verdict::Route).unwrap();
-            p.set_prefix4(ip4(198, 19, 7, 9), 32, Verdict::Local).unwrap();
-            p.set_prefix4(ip4(198, 18, 0, 1), 32, Verdict::Local).unwrap();
-            p.remove_prefix4(ip4(198, 18, 0, 1), 32).unwrap();
-            p.set_prefix6("2001:db8::".parse().unwrap(), 32, Verdict::Route).unwrap();
-            p.set_prefix6("2001:db8:1::".parse().unwrap(), 48, Verdict::User).unwrap();
-            // A prefix beneath another comes and goes; the other stays.
-            p.set_prefix6("2001:db8:2::".parse().unwrap(), 48, Verdict::User).unwrap();
-            p.remove_prefix6("2001:db8:1::".parse().unwrap(), 48).unwrap();
-            p.remove_prefix6("2001:db8:2::".parse().unwrap(), 48).unwrap();
-            p.remove_prefix6("fd00:9::".parse().unwrap(), 32).unwrap();
-            p.set_prefix6("2001:db8:1::".parse().unwrap(), 48, Verdict::User).unwrap();
-            p.set_prefix6("fd00:9::".parse().unwrap(), 32, Verdict::Local).unwrap();
+            let (mut table4, mut table6) = tables(&a.driver);
+            let mut route4 = |a: [u8; 4], len, id| {
+                table4.insert(Net4::new(u32::from_be_bytes(a), len).unwrap(), id);
+            };
+            let mut route6 = |a: &str, len, id| {
+                table6.insert(Net6::new(a.parse::<Ipv6Addr>().unwrap().into(), len).unwrap(), id);
+            };
+            let kinds = [HopKind::User, HopKind::Local, HopKind::Kernel, HopKind::User];
+            let hops: Vec<Hop> = kinds.iter().map(|kind| Hop { kind: *kind, ..Hop::default() }).collect();
+            const LOCAL: u32 = 1;
+            const KERNEL: u32 = 2;
+            const USER: u32 = 3;
+            a.driver.publish(&hops, &[]);
+            route4([10, 0, 1, 1], 32, LOCAL);
+            route4([10, 0, 1, 255], 32, LOCAL);
+            route4([10, 9, 0, 0], 16, LOCAL);
+            route6("fd00:1::1", 128, LOCAL);
+            route6("fd00:9::", 32, LOCAL);
+            // Routes out of no port, with routes out of ports beneath them.
+            route4([198, 18, 0, 0], 15, KERNEL);
+            route4([198, 19, 0, 0], 16, USER);
+            route4([198, 19, 7, 7], 32, KERNEL);
+            route4([198, 19, 7, 8], 32, LOCAL);
+            route4([198, 19, 7, 8], 32, KERNEL);
+            route4([198, 19, 7, 9], 32, LOCAL);
+            route6("2001:db8::", 32, KERNEL);
+            route6("2001:db8:1::", 48, USER);
 
             let v4 = |dst| frame(R0, IPV4, &ipv4(SRC, dst, 7));
             let v6 = |dst: &str| frame(R0, IPV6, &ipv6("fd00:1::2", dst, 17));
@@ -135,8 +134,6 @@ fn each_frame_goes_to_whom_it_belongs() {
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, _| {
                 a.program.counters().unwrap().get("pass_no_socket") == 1
             }));
-            a.program.remove_prefix6(Ipv6Addr::LOCALHOST, 128).unwrap();
-            a.program.remove_prefix4(Ipv4Addr::new(10, 9, 0, 0), 16).unwrap();
             b.port.close(&mut bufs);
         })
         .unwrap();

@@ -17,26 +17,23 @@ mod hops;
 mod image;
 mod links;
 mod neighbours;
-mod owners;
 mod plan;
 mod rib;
 mod sets;
 mod view;
 
-pub use owners::{Owner, OwnerChange};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
 use crate::tables::Tables;
 use bits::{Bits, V4, V6, net};
 use bywash_engine::PortId;
 use bywash_route::model::{Change, Prefix, Route, RouteKind};
-use bywash_route::{Table, Table4, Table6};
+use bywash_route::{Shared, Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use hops::Hops;
 use image::Image;
 use links::Links;
 use neighbours::{Neighbours, Reach};
-use owners::{Moved, Owners, View, is_foreign, owner};
 use plan::{Op, Planner};
 use rib::{Key, Rank, Rec, Rib};
 use sets::{Outcome, Sets};
@@ -75,11 +72,6 @@ pub struct PortBack {
 /// What a batch of changes did that others than the workers must know.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Prefixes that changed hands, for the XDP programs' maps, each once, in the order to carry them out.
-    pub owners_changed: Vec<OwnerChange>,
-    /// There are now more than [`Control::with_owner_limit`] allows: packets to so many of the kernel's prefixes will come
-    /// to workers, who hand them back.
-    pub kernel_left_out: Option<usize>,
     /// Ports whose MAC, MTU, state or index changed, each once.
     pub ports_changed: Vec<PortId>,
     /// Ports whose interface is gone: close them, before anything is attached.
@@ -90,6 +82,15 @@ pub struct Applied {
     pub synced: bool,
     /// New tables were published.
     pub published: bool,
+}
+
+/// A program in the driver that forwards by the same tables as the workers.
+pub trait Driver: Send {
+    /// Memory for the IPv4 and the IPv6 table; asked for once.
+    fn memory(&mut self) -> [Box<dyn Shared>; 2];
+
+    /// Takes over the next hops and groups of `tables`. When it returns, the program uses no older ones.
+    fn publish(&mut self, tables: &Tables);
 }
 
 /// The control side. One thread owns it.
@@ -105,8 +106,7 @@ pub struct Control {
     rib6: Rib<V6>,
     fib4: Table4,
     fib6: Table6,
-    owners4: Owners<V4>,
-    owners6: Owners<V6>,
+    driver: Option<Box<dyn Driver>>,
     /// Routes of tables that are not used, to be shown.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
@@ -141,10 +141,31 @@ impl Control {
     ///
     /// # Panics
     /// When the ports' numbers do not count from 0 without gaps.
-    pub fn new(domain: &Qsbr, mut ports: Vec<PortSpec>) -> io::Result<Self> {
+    pub fn new(domain: &Qsbr, ports: Vec<PortSpec>) -> io::Result<Self> {
+        Self::with_driver(domain, ports, None)
+    }
+
+    /// As [`Control::new`], for workers and a program in the driver that forward by the same tables.
+    ///
+    /// # Errors
+    /// As [`Control::new`].
+    ///
+    /// # Panics
+    /// As [`Control::new`].
+    pub fn with_driver(
+        domain: &Qsbr,
+        mut ports: Vec<PortSpec>,
+        mut driver: Option<Box<dyn Driver>>,
+    ) -> io::Result<Self> {
         ports.sort_by_key(|p| p.id);
         assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
-        let (fib4, fib6) = (Table4::new(domain)?, Table6::new(domain)?);
+        let (fib4, fib6) = match &mut driver {
+            Some(driver) => {
+                let [memory4, memory6] = driver.memory();
+                (Table4::shared(domain, memory4)?, Table6::shared(domain, memory6)?)
+            }
+            None => (Table4::new(domain)?, Table6::new(domain)?),
+        };
         let links = Links::new(ports);
         let neighbours = Neighbours::default();
         let mut hops = Hops::new();
@@ -159,6 +180,9 @@ impl Control {
             buckets: Vec::new(),
             ports: links.ports().iter().map(|p| links.info(p)).collect(),
         };
+        if let Some(driver) = &mut driver {
+            driver.publish(&first);
+        }
         Ok(Self {
             domain: domain.clone(),
             published: Arc::new(Published::new(domain, first)),
@@ -171,25 +195,16 @@ impl Control {
             rib6: Rib::new(),
             fib4,
             fib6,
-            owners4: Owners::new(usize::MAX),
-            owners6: Owners::new(usize::MAX),
+            driver,
             others: BTreeMap::new(),
             generation: 1,
             changes: 0,
         })
     }
 
-    /// Tells of at most `limit` prefixes of each family whose they are, this host's own not counted where they alone
-    /// are more. To be said before the first change.
-    #[must_use]
-    pub fn with_owner_limit(mut self, limit: usize) -> Self {
-        (self.owners4, self.owners6) = (Owners::new(limit), Owners::new(limit));
-        self
-    }
-
-    /// Whose packets to which prefixes are, as told so far by [`Applied::owners_changed`].
-    pub fn owners(&self) -> impl Iterator<Item = (Prefix, Owner)> {
-        self.owners4.iter().chain(self.owners6.iter())
+    /// Publishes the tables again, for a driver that sees something else in them now.
+    pub fn republish(&mut self) {
+        self.publish();
     }
 
     /// Kernel index of a port's interface; 0 while it is gone.
@@ -352,14 +367,8 @@ impl Control {
             self.publish();
             applied.published = true;
         }
-        let moved4 = carry_out(&mut self.fib4, &mut self.hops, ops4);
-        let moved6 = carry_out(&mut self.fib6, &mut self.hops, ops6);
-        let changes = &mut applied.owners_changed;
-        let view = View { rib: &self.rib4, fib: &self.fib4, hops: &self.hops };
-        let more4 = self.owners4.follow(&view, &touched.v4, &moved4, changes);
-        let view = View { rib: &self.rib6, fib: &self.fib6, hops: &self.hops };
-        let more6 = self.owners6.follow(&view, &touched.v6, &moved6, changes);
-        applied.kernel_left_out = more4.into_iter().chain(more6).reduce(|a, b| a + b);
+        carry_out(&mut self.fib4, &mut self.hops, ops4);
+        carry_out(&mut self.fib6, &mut self.hops, ops6);
         self.fib4.reclaim();
         self.fib6.reclaim();
         self.hops.retire(&self.domain);
@@ -390,7 +399,7 @@ impl Control {
         self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
         let buckets = self.image.buckets(&self.hops, &self.links);
         self.generation += 1;
-        self.published.replace(Tables {
+        let tables = Tables {
             generation: self.generation,
             fib4: self.fib4.reader(),
             fib6: self.fib6.reader(),
@@ -398,7 +407,11 @@ impl Control {
             cold: self.image.cold.clone(),
             buckets,
             ports: self.links.ports().iter().map(|p| self.links.info(p)).collect(),
-        });
+        };
+        if let Some(driver) = &mut self.driver {
+            driver.publish(&tables);
+        }
+        self.published.replace(tables);
     }
 }
 
@@ -429,19 +442,13 @@ fn note<A: Bits>(
     old
 }
 
-/// Sets and removes FIB entries; what that means for whose packets are.
-fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>) -> Vec<Moved<A>> {
-    let mut moved = Vec::new();
+/// Sets and removes FIB entries.
+fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>) {
     for Op { addr, len, id } in ops {
         let old = match id {
             Some(id) => fib.insert(net(addr, len), id),
             None => fib.remove(net(addr, len)),
         };
-        let (from, to) = (old.map(|id| owner(hops, id)), id.map(|id| owner(hops, id)));
-        if from != to && (is_foreign(from) || is_foreign(to)) && !addr.ip().is_loopback() {
-            moved.push(Moved { addr, len, from, to });
-        }
         old.into_iter().for_each(|old| hops.release(old));
     }
-    moved
 }

@@ -83,16 +83,6 @@ impl Model {
         of(255).or_else(|| of(254))
     }
 
-    /// Every prefix that is the kernel's own, loopback left out.
-    pub fn local(&self) -> BTreeSet<Prefix> {
-        let prefixes: BTreeSet<Prefix> = self.routes.iter().map(|r| r.prefix).collect();
-        let own = |p: &Prefix| {
-            self.decides(|r| r.prefix.len <= p.len && mask_as(p.addr, r.prefix) == Some(r.prefix))
-                .is_some_and(|r| r.prefix == *p && r.kind == RouteKind::Local)
-        };
-        prefixes.into_iter().filter(|p| own(p) && !p.addr.is_loopback()).collect()
-    }
-
     pub fn get(&self, addr: IpAddr) -> Got {
         let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {
             return Got::Verdict("no-route");

@@ -3,9 +3,7 @@
 use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
 use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
-use bywash_router::control::Owner;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Sixteen addresses of each family, a few next to them, and one far away.
@@ -139,16 +137,11 @@ fn aim(change: Change, model: &Model, pick: usize) -> Change {
     }
 }
 
-fn check(world: &World, model: &Model, owners: &BTreeMap<Prefix, Owner>, limit: usize, history: &[Change]) {
+fn check(world: &World, model: &Model, history: &[Change]) {
     for addr in space() {
         let (got, want) = (world.get(addr), model.get(addr));
         assert_eq!(got, want, "{addr} after {history:#?}\nroutes {:#?}", model.routes);
     }
-    if limit == usize::MAX {
-        let local = owners.iter().filter(|o| *o.1 == Owner::Local).map(|o| *o.0);
-        assert!(local.eq(model.local()), "local after {history:#?}");
-    }
-    check_owners(world, model, owners, limit, history);
     world.with(|t| {
         for (info, (name, index)) in t.ports.iter().zip(&model.ports) {
             assert_eq!(info.index, *index, "{name}");
@@ -158,37 +151,6 @@ fn check(world: &World, model: &Model, owners: &BTreeMap<Prefix, Owner>, limit: 
             assert_eq!(info.source6.map(IpAddr::V6), source(false), "{name}");
         }
     });
-}
-
-/// What was told decides by longest match as the FIB does; where there was too much to tell, it errs towards workers.
-fn check_owners(world: &World, model: &Model, owners: &BTreeMap<Prefix, Owner>, limit: usize, history: &[Change]) {
-    assert_eq!(*owners, world.control.owners().collect(), "after {history:#?}");
-    let host = |p: &Prefix| p.len == if p.addr.is_ipv4() { 32 } else { 128 };
-    for v4 in [true, false] {
-        let counted = owners.iter().filter(|o| o.0.addr.is_ipv4() == v4 && (*o.1 != Owner::Local || !host(o.0)));
-        assert!(counted.count() <= limit, "{owners:?}");
-    }
-    // A port of which no link has been heard is the kernel's for the time being, which its routes do not say.
-    let known = model.ports.iter().all(|p| p.1 == 0 || model.links.contains_key(&p.1));
-    for addr in space().filter(|a| !a.is_loopback()) {
-        let over = owners.iter().filter(|o| o.0.addr.is_ipv4() == addr.is_ipv4() && mask(addr, o.0.len) == *o.0);
-        let told = over.max_by_key(|o| o.0.len).map_or(Owner::User, |o| *o.1);
-        let is = match model.get(addr) {
-            Got::Verdict("local") => Owner::Local,
-            Got::Verdict("kernel") => Owner::Kernel,
-            Got::Group(members) if members.iter().any(|m| m.0 == Got::Verdict("kernel")) => Owner::Kernel,
-            _ => Owner::User,
-        };
-        let fits = match (told, is) {
-            _ if told == is => true,
-            (Owner::User, Owner::Kernel) => limit < usize::MAX || !known,
-            (Owner::User, Owner::Local) | (Owner::Kernel, Owner::Local) | (Owner::Local, Owner::Kernel) => {
-                limit < usize::MAX
-            }
-            _ => false,
-        };
-        assert!(fits, "{addr} told {told:?} but is {is:?}: {owners:?} after {history:#?}");
-    }
 }
 
 /// Removes everything: no id, set or FIB entry may stay behind.
@@ -205,7 +167,6 @@ fn empty(world: &mut World, model: &Model) {
     assert_eq!((stats.routes4, stats.routes6, stats.routes_other), (0, 0, 0));
     assert_eq!((stats.entries, stats.groups, stats.sets), (7, 0, 0), "left behind");
     space().for_each(|a| assert_eq!(world.get(a), Got::Verdict("no-route")));
-    assert_eq!(world.control.owners().count(), 0);
 }
 
 proptest! {
@@ -215,12 +176,9 @@ proptest! {
     fn every_address_goes_where_the_naive_twin_says(
         batches in prop::collection::vec(prop::collection::vec((any_change(), any::<usize>()), 1..8), 1..20),
         links in any::<bool>(),
-        limit in prop_oneof![3 => Just(usize::MAX), 1 => 1..12usize],
     ) {
         let mut world = World::bare();
-        world.control = world.control.with_owner_limit(limit);
         let mut model = Model { ports: vec![("p0".into(), 1), ("p1".into(), 2)], ..Model::default() };
-        let mut owners = BTreeMap::new();
         let first = [a_link(1, "p0"), a_link(2, "p1"), a_link(3, "x")].map(Change::Link).to_vec();
         let mut history = Vec::new();
         let start = if links { vec![first.into_iter().map(|c| (c, 0)).collect()] } else { Vec::new() };
@@ -232,14 +190,7 @@ proptest! {
             }
             let applied = world.apply(&changes);
             history.extend(changes);
-            for change in applied.owners_changed {
-                let was = match change.owner {
-                    Some(owner) => owners.insert(change.prefix, owner),
-                    None => owners.remove(&change.prefix),
-                };
-                prop_assert!(was != change.owner || limit < usize::MAX, "{change:?} is no news");
-            }
-            check(&world, &model, &owners, limit, &history);
+            check(&world, &model, &history);
             for bound in &applied.ports_back {
                 prop_assert_eq!(model.ports[usize::from(bound.id.0)].1, bound.index);
             }

@@ -1,0 +1,235 @@
+//! The built-in XDP program: one instance for all the ports of a process, and the tables it forwards by.
+//!
+//! # One set of tables
+//! The forwarding tables' memory is made here, in segments that the process maps and the program reads
+//! ([`Driver::segments`]): a route that the control side changes is changed for both, by the same store. The next hops
+//! that routes name are published whole ([`Driver::publish`]), as the workers' are.
+//!
+//! # What holds them together
+//! The program reads the version of the next hops first, then the table, then the next hop. So control publishes next
+//! hops before a route names them, and a number may be given to another next hop once no route names it: whoever reads the
+//! newer version reads the newer table too. [`Driver::publish`] ends with a grace period: no program is then left that
+//! read an older version.
+
+use super::abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters};
+use super::program::chain;
+use super::{Error, shared};
+use aya::maps::{Array, DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::programs::{ProgramError, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use shared::Words;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
+
+/// Bytes of a segment of a table.
+pub const SEGMENT: usize = 2 << 20;
+
+/// The program and its maps. Cloned, it is the same one; it goes with the last clone.
+///
+/// # Thread-safety
+/// Shared freely; the kernel sees each change at once and whole.
+#[derive(Clone)]
+pub struct Driver(Arc<Mutex<Inner>>);
+
+pub(super) struct Inner {
+    pub ebpf: Ebpf,
+    ports: Array<MapData, RawPort>,
+    /// What `ports` holds.
+    places: [RawPort; PORTS as usize],
+    xsks: XskMap<MapData>,
+    devices: DevMap<MapData>,
+    counters: PerCpuArray<MapData, RawCounters>,
+    fibs: [Option<OwnedFd>; 2],
+    hops: Words,
+    buckets: Words,
+    version: Words,
+}
+
+/// An address family's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4
+    V4,
+    /// IPv6
+    V6,
+}
+
+impl Driver {
+    /// Loads the program; nothing is attached.
+    ///
+    /// # Errors
+    /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons.
+    pub fn load() -> Result<Self, Error> {
+        let interface = String::new();
+        let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
+        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| load_error(chain(&e)))?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut("bywash")
+            .ok_or_else(|| load_error("the object has no program `bywash`".into()))?
+            .try_into()
+            .map_err(|e: ProgramError| load_error(chain(&e)))?;
+        xdp.load().map_err(|e| load_error(chain(&e)))?;
+        macro_rules! map {
+            ($name:literal) => {{
+                let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
+                let map = ebpf.take_map($name).ok_or_else(|| wrong("not in the object".into()))?;
+                map.try_into().map_err(|e: MapError| wrong(chain(&e)))?
+            }};
+        }
+        let mut descriptor = |name: &'static str| {
+            let data = match ebpf.take_map(name) {
+                Some(Map::Array(data) | Map::ArrayOfMaps(data)) => data.fd().as_fd().try_clone_to_owned(),
+                _ => Err(io::Error::other("not in the object")),
+            };
+            data.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
+        };
+        let mut words = |name: &'static str, words: usize| {
+            let mapped = Words::map(descriptor(name)?.as_fd(), words);
+            mapped.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
+        };
+        let hops = words("hops", 2 * HOPS * size_of::<Hop>() / 8)?;
+        let (buckets, version) = (words("buckets", 2 * BUCKETS)?, words("version", 1)?);
+        let fibs = [Some(descriptor("fib4")?), Some(descriptor("fib6")?)];
+        let inner = Inner {
+            ports: map!("ports"),
+            places: [RawPort::default(); PORTS as usize],
+            xsks: map!("xsks"),
+            devices: map!("devices"),
+            counters: map!("counters"),
+            fibs,
+            hops,
+            buckets,
+            version,
+            ebpf,
+        };
+        Ok(Self(Arc::new(Mutex::new(inner))))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The memory of a family's table, to be made segment by segment. None when it has been given out already.
+    pub fn segments(&self, family: Family) -> Option<Segments> {
+        self.lock().fibs[family as usize].take().map(Segments)
+    }
+
+    /// Publishes next hops, by id, and the members of groups: all at once. When it returns, after a grace period of
+    /// some milliseconds, no program is left that uses older ones.
+    ///
+    /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
+    pub fn publish(&self, hops: &[Hop], buckets: &[u32]) {
+        let inner = self.lock();
+        let next = (inner.version.load(0) + 1) & 1;
+        let (first_hop, first_bucket) = (next as usize * HOPS, next as usize * BUCKETS);
+        for (i, hop) in hops.iter().take(HOPS).enumerate() {
+            let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= BUCKETS;
+            let hop = if known { *hop } else { Hop::default() };
+            for (n, word) in words_of(&hop).into_iter().enumerate() {
+                inner.hops.store((first_hop + i) * size_of::<Hop>() / 8 + n, word);
+            }
+        }
+        for i in hops.len().min(HOPS)..HOPS {
+            // The word with the kind: user space's.
+            inner.hops.store((first_hop + i) * size_of::<Hop>() / 8 + 1, 0);
+        }
+        for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
+            inner.buckets.store(first_bucket + i, u64::from(*id));
+        }
+        inner.version.store(0, next);
+        drop(inner);
+        shared::grace();
+    }
+
+    /// What is forwarded by a port leaves by this interface. The entry goes with the interface.
+    ///
+    /// # Errors
+    /// [`Error::Map`] with the kernel's reason.
+    pub fn set_device(&self, id: u16, ifindex: u32) -> Result<(), Error> {
+        let done = self.lock().devices.set(id.into(), ifindex, None, 0);
+        done.map_err(|e| Error::Map { interface: String::new(), map: "devices", reason: chain(&e) })
+    }
+
+    /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.
+    pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
+        let mut inner = self.lock();
+        let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
+        let at = inner.places.iter().position(mine);
+        if let Some(at) = at
+            && inner.places[at].ifindex != port.ifindex
+        {
+            inner.places[at] = RawPort::default();
+            let done = inner.ports.set(at as u32, RawPort::default(), 0);
+            checked("ports", done)?;
+        }
+        if port.ifindex == 0 {
+            return Ok(());
+        }
+        let places = (0..PROBES).map(|n| ((port.ifindex.wrapping_add(n)) % PORTS) as usize);
+        let free = |at: &usize| inner.places[*at].ifindex == 0 || mine(&inner.places[*at]);
+        let at = places.into_iter().find(free).ok_or_else(|| Error::Map {
+            interface: format!("index {}", port.ifindex),
+            map: "ports",
+            reason: format!("too many interfaces whose indices are equal modulo {PORTS}"),
+        })?;
+        inner.places[at] = port;
+        let done = inner.ports.set(at as u32, port, 0);
+        checked("ports", done)
+    }
+
+    /// Frames of a port's queue go to this socket; when the socket is closed its entry goes by itself.
+    pub(super) fn set_socket(&self, id: u16, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        if queue >= QUEUES {
+            let reason = format!("queue {queue}: the program knows queues 0 to {}", QUEUES - 1);
+            return Err(Error::Map { interface: String::new(), map: "xsks", reason });
+        }
+        let done = self.lock().xsks.set(u32::from(id) * QUEUES + queue, socket.as_raw_fd(), 0);
+        checked("xsks", done)
+    }
+
+    /// What was done with a port's frames since the program was loaded.
+    pub(super) fn counters(&self, id: u16) -> Result<XdpCounters, Error> {
+        let cpus = self.lock().counters.get(&id.into(), 0);
+        let cpus = cpus.map_err(|e| Error::Map { interface: String::new(), map: "counters", reason: chain(&e) })?;
+        Ok(XdpCounters::sum(cpus.iter()))
+    }
+}
+
+/// The memory of one table; see [`Driver::segments`].
+pub struct Segments(OwnedFd);
+
+impl Segments {
+    /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; a descriptor to map it by.
+    ///
+    /// # Errors
+    /// When there are as many as there can be, or the kernel refuses the memory.
+    pub fn make(&mut self, n: usize) -> io::Result<OwnedFd> {
+        let segment = shared::new_array(SEGMENT as u32)?;
+        shared::set_inner(self.0.as_fd(), n as u32, segment.as_fd())?;
+        Ok(segment)
+    }
+
+    /// Waits until no program is left that was running at the time of the call.
+    pub fn grace(&self) {
+        shared::grace();
+    }
+}
+
+fn words_of(hop: &Hop) -> [u64; 4] {
+    let m = &hop.macs;
+    let u32_at = |at: usize| u64::from(u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]));
+    let rest = u64::from(hop.kind as u8) | u64::from(hop.port) << 16;
+    [
+        u32_at(0) | u32_at(4) << 32,
+        u32_at(8) | rest << 32,
+        u64::from(hop.mtu) | u64::from(hop.first) << 32,
+        u64::from(hop.count),
+    ]
+}
+
+fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {
+    result.map_err(|e| Error::Map { interface: String::new(), map, reason: chain(&e) })
+}

@@ -1,0 +1,67 @@
+//! What a device does with XDP frames, as the kernel says: the `netdev` family of generic netlink (linux/netdev.h),
+//! since 6.3.
+
+use super::link::{attributes, u16_at};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+
+// linux/genetlink.h, linux/netdev.h
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+/// Netlink header and generic netlink header.
+const HEADERS: usize = 20;
+// enum netdev_xdp_act
+const REDIRECT_TARGET: u64 = 4;
+
+/// Whether XDP frames can be redirected to the interface of this index, of the calling thread's network namespace: a veth
+/// takes them only while its peer polls, with a program or with GRO on. None where the kernel does not tell.
+pub fn takes_frames(ifindex: u32) -> Option<bool> {
+    let ask = || -> io::Result<Option<u64>> {
+        let generic = rustix::net::netlink::GENERIC;
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(generic))?;
+        let call = |family: u16, command: u8, attribute: u16, value: &[u8]| -> io::Result<Vec<u8>> {
+            rustix::net::send(&fd, &request(family, command, attribute, value), SendFlags::empty())?;
+            let mut reply = vec![0; 8192];
+            let (n, _) = rustix::net::recv(&fd, &mut reply[..], RecvFlags::empty())?;
+            reply.truncate(n);
+            Ok(reply)
+        };
+        let family = call(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+        let Some(id) = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|v| u16_at(v, 0)) else { return Ok(None) };
+        let device = call(id, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes())?;
+        let features = attribute(&device, NETDEV_A_DEV_XDP_FEATURES);
+        Ok(features.and_then(|v| Some(u64::from_ne_bytes(v.get(..8)?.try_into().ok()?))))
+    };
+    ask().ok().flatten().map(|features| features & REDIRECT_TARGET != 0)
+}
+
+fn request(family: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; 4];
+    message.extend(family.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.extend([0; 8]); // sequence, port
+    message.extend([command, 1, 0, 0]);
+    message.extend((value.len() as u16 + 4).to_ne_bytes());
+    message.extend(attribute.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message
+}
+
+/// An attribute of a reply; none of an error's.
+fn attribute(reply: &[u8], wanted: u16) -> Option<&[u8]> {
+    const NLMSG_ERROR: u16 = 2;
+    if u16_at(reply, 4)? == NLMSG_ERROR {
+        return None;
+    }
+    attributes(reply.get(HEADERS..)?).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}

@@ -1,0 +1,113 @@
+//! Memory that the process and an XDP program both have, and when the program is done with it.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The values of an array map with `BPF_F_MMAPABLE`, as words.
+pub(super) struct Words {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping is owned, and all access to it is through atomics.
+unsafe impl Send for Words {}
+
+impl Words {
+    /// Maps `words` 64-bit words of the map.
+    pub fn map(fd: BorrowedFd<'_>, words: usize) -> io::Result<Self> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let len = (words * 8).next_multiple_of(rustix::param::page_size());
+        // SAFETY: a fresh mapping at an address of the kernel's choice, which refuses one longer than the map.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, words })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < self.words, "word {at} of {}", self.words);
+        // SAFETY: inside the mapping, aligned, and mapped as long as `self` lives; the program's accesses are whole words.
+        unsafe { self.base.add(at).as_ref() }
+    }
+
+    pub fn load(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    pub fn store(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let len = (self.words * 8).next_multiple_of(rustix::param::page_size());
+        // SAFETY: the mapping made in `map`; nothing borrows it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), len) };
+    }
+}
+
+// linux/bpf.h
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// An array map of one zeroed value that can be mapped.
+pub(super) fn new_array(value_size: u32) -> io::Result<OwnedFd> {
+    /// The beginning of the first member of `union bpf_attr`.
+    #[repr(C)]
+    struct Attr {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+        map_flags: u32,
+    }
+    let mut attr =
+        Attr { map_type: BPF_MAP_TYPE_ARRAY, key_size: 4, value_size, max_entries: 1, map_flags: BPF_F_MMAPABLE };
+    // SAFETY: bpf(2) with an attribute of its size, without pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor the kernel has just given us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Puts a map into a map of maps.
+pub(super) fn set_inner(outer: BorrowedFd<'_>, at: u32, inner: BorrowedFd<'_>) -> io::Result<()> {
+    /// The beginning of the second member of `union bpf_attr`.
+    #[repr(C)]
+    struct Attr {
+        map_fd: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let value = inner.as_raw_fd() as u32;
+    let (key, value) = (&raw const at as u64, &raw const value as u64);
+    let mut attr = Attr { map_fd: outer.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
+    // SAFETY: bpf(2) with an attribute of its size; key and value are of the sizes such a map has, and live.
+    let rc =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+// linux/membarrier.h
+const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+
+/// Waits until no XDP program is left that was running at the time of the call: a program runs within one RCU read
+/// section, and the global barrier of membarrier(2) is a grace period of RCU. On a machine with one CPU it returns at once,
+/// and may: a program runs to its end before a process does. Where the kernel has no such barrier (nohz_full) it is
+/// waited for longer than any program runs.
+pub(super) fn grace() {
+    // SAFETY: membarrier(2) has no memory arguments.
+    let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if rc != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}

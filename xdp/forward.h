@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Forwarding in the driver: what the stages of crates/router do to a sound packet, and to no other. Whatever is not
+ * plainly sound goes to user space, which knows what to call it. */
+#ifndef BYWASH_FORWARD_H
+#define BYWASH_FORWARD_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "bywash.h"
+
+/* Two versions; `version` says which one holds. The other is written only when no program can be in it any more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * BYWASH_HOPS);
+	__type(key, __u32);
+	__type(value, struct bywash_hop);
+} hops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * BYWASH_BUCKETS);
+	__type(key, __u32);
+	__type(value, __u64);
+} buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} version SEC(".maps");
+
+static __always_inline __u32 current_version(void)
+{
+	__u32 zero = 0;
+	volatile __u64 *v = bpf_map_lookup_elem(&version, &zero);
+
+	return v ? *v & 1 : 0;
+}
+
+static __always_inline struct bywash_hop *hop_of(__u32 v, __u32 id)
+{
+	__u32 key = v * BYWASH_HOPS + id;
+
+	return id < BYWASH_HOPS ? bpf_map_lookup_elem(&hops, &key) : NULL;
+}
+
+/* crates/route/src/hash.rs */
+#define K1 0x9e3779b97f4a7c15ull
+#define K2 0xd6e8feb866599d93ull
+
+static __always_inline __u64 flow_mix(__u64 a, __u64 b)
+{
+	__u64 x = (a ^ K1) * K2 ^ b;
+
+	x = (x ^ (x >> 32)) * K1;
+	return x ^ (x >> 29);
+}
+
+static __always_inline __u32 be32_at(const __u8 *p)
+{
+	return bpf_ntohl(*(const __u32 *)p);
+}
+
+static __always_inline __u64 be64_at(const __u8 *p)
+{
+	return bpf_be64_to_cpu(*(const __u64 *)p);
+}
+
+/* Source and destination port of the protocols that begin with them. */
+static __always_inline __u32 flow_ports(__u8 proto, const __u8 *l4, const void *end)
+{
+	switch (proto) {
+	case 6: case 17: case 33: case 132: case 136:
+		return (void *)l4 + 4 <= end ? be32_at(l4) : 0;
+	default:
+		return 0;
+	}
+}
+
+static __always_inline __u32 flow_hash4(const __u8 *ip, const void *end)
+{
+	int whole = !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff));
+	__u32 ports = whole ? flow_ports(ip[9], ip + 20, end) : 0;
+
+	return flow_mix(be64_at(ip + 12), (__u64)ports << 8 | ip[9]) * K2 >> 32;
+}
+
+static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
+{
+	__u64 src = flow_mix(be64_at(ip + 8), be64_at(ip + 16)), dst = flow_mix(be64_at(ip + 24), be64_at(ip + 32));
+	__u64 ends = flow_mix(src, dst);
+
+	return flow_mix(ends, (__u64)flow_ports(ip[6], ip + 40, end) << 8 | ip[6]) * K2 >> 32;
+}
+
+/* The member of a group that a flow takes. */
+static __always_inline struct bywash_hop *member(__u32 v, const struct bywash_hop *group, __u32 hash)
+{
+	__u32 at = group->first + (((__u64)hash * group->count) >> 32);
+	__u32 key = v * BYWASH_BUCKETS + at;
+	__u64 *id = at < BYWASH_BUCKETS ? bpf_map_lookup_elem(&buckets, &key) : NULL;
+
+	return id ? hop_of(v, *id) : NULL;
+}
+
+static __always_inline __u32 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+static __always_inline __u64 sum_words(const __u8 *p, int words)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < words; i++)
+		sum += *(const __u32 *)(p + 4 * i);
+	return sum;
+}
+
+/* RFC 1812 5.2.2, and TTL to spare; without options. */
+static __always_inline int sound4(const __u8 *ip, const void *end)
+{
+	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2)), room = (const __u8 *)end - ip;
+	__u32 src = be32_at(ip + 12), dst = be32_at(ip + 16);
+
+	return ip[0] == 0x45 && total >= 20 && total <= room && ip[8] > 1 && src - (1 << 24) < 223u << 24 &&
+	       dst - (1 << 24) < 223u << 24 && src >> 24 != 127 && dst >> 24 != 127 && fold(sum_words(ip, 5)) == 0xffff;
+}
+
+static __always_inline int sound6(const __u8 *ip, const void *end)
+{
+	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4)), room = (const __u8 *)end - ip;
+
+	return payload + 40 <= room && ip[7] > 1 && ip[8] != 0xff &&
+	       (be64_at(ip + 8) || be64_at(ip + 16) > 1);
+}
+
+/* Whether a TCP or UDP checksum holds no more than the pseudo-header's sum (crates/wire/src/partial.rs). `sum` is that
+ * of the addresses. */
+static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, __u64 sum)
+{
+	__u16 field;
+
+	if (proto == 6) {
+		if ((void *)l4 + 18 > end)
+			return 0;
+		field = *(const __u16 *)(l4 + 16);
+	} else if (proto == 17) {
+		if ((void *)l4 + 8 > end)
+			return 0;
+		field = *(const __u16 *)(l4 + 6);
+	} else {
+		return 0;
+	}
+	return field && fold(sum + bpf_htons(proto) + bpf_htons(len) + (__u16)~field) == 0xffff;
+}
+
+#endif
