@@ -3,6 +3,7 @@
 use crate::{DropReason, Event, Outputs, PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
 use bywash_sync::{Reader, clock::tsc};
+use std::cell::Cell;
 
 /// An application's stages on one worker.
 ///
@@ -42,8 +43,14 @@ pub struct Context<'a> {
     pub(crate) out: &'a mut Outputs,
     pub(crate) counters: &'a WorkerCounters,
     pub(crate) trash: &'a mut Batch,
-    pub(crate) mark: u64,
+    /// Whether this turn's stages are timed.
+    pub(crate) timed: bool,
+    pub(crate) mark: Cell<u64>,
 }
+
+/// One turn in this many is timed by stage, and stands for the others: reading the clock takes as long as looking up
+/// three packets.
+pub(crate) const SAMPLE: u64 = 16;
 
 impl Context<'_> {
     /// Puts `frame` on the tx queue of `to`. If that is full and its port takes nothing, the frame is dropped as
@@ -66,7 +73,7 @@ impl Context<'_> {
 
     /// Ends the sending of `packets`: the cycles since the last stage are the tx queues' and the ports'.
     #[inline]
-    pub fn sent(&mut self, packets: usize) {
+    pub fn sent(&self, packets: usize) {
         self.account(STAGE_TX, packets);
     }
 
@@ -93,20 +100,30 @@ impl Context<'_> {
         self.counters.count_events(port, event, n);
     }
 
-    /// Ends a stage: the cycles since the last call are its own. `stage` counts from 0 in [`App::stages`].
+    /// Ends a stage: the cycles since the last call are its own, where this turn is timed. `stage` counts from 0 in
+    /// [`App::stages`].
     #[inline]
-    pub fn stage(&mut self, stage: usize, packets: usize) {
+    pub fn stage(&self, stage: usize, packets: usize) {
         self.account(APP_STAGES + stage, packets);
     }
 
     #[inline]
-    pub(crate) fn account(&mut self, stage: usize, packets: usize) {
-        let now = tsc();
+    pub(crate) fn account(&self, stage: usize, packets: usize) {
         let s = &self.counters.stages[stage];
-        s.cycles.add(now - self.mark);
         s.packets.add(packets as u64);
         s.bursts.add(1);
-        self.mark = now;
+        if self.timed {
+            let now = tsc();
+            s.cycles.add((now - self.mark.replace(now)) * SAMPLE);
+        }
+    }
+
+    /// What went before is no stage's.
+    #[inline]
+    pub(crate) fn skip(&self) {
+        if self.timed {
+            self.mark.set(tsc());
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl PortDrops {
 pub struct StageCounters {
     /// Name in `show workers` and profiles.
     pub name: &'static str,
-    /// TSC ticks spent.
+    /// TSC ticks spent, estimated from one turn in sixteen.
     pub cycles: Counter,
     /// Packets handled.
     pub packets: Counter,

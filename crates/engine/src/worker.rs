@@ -1,6 +1,6 @@
 //! The worker: a pinned thread, its queues and its application.
 
-use crate::app::{STAGE_RX, STAGE_TX};
+use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::{App, Context, Outputs, PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers};
 use bywash_port::{Port, PortState};
@@ -148,7 +148,7 @@ impl Worker {
     pub fn run_turns(mut self, turns: u64) {
         self.pin();
         for _ in 0..turns {
-            self.turn();
+            self.turn(clock::tsc());
         }
         self.close();
     }
@@ -166,11 +166,11 @@ impl Worker {
         self.pin();
         let patience = clock::us_to_ticks(PATIENCE_US);
         let started = clock::tsc();
-        let mut worked = started;
+        let (mut worked, mut now) = (started, started);
         while !mailbox.stop.load(Ordering::Acquire) {
-            let from = clock::tsc();
-            let (work, pending) = self.turn();
-            let now = clock::tsc();
+            let from = now;
+            let (work, pending) = self.turn(from);
+            now = clock::tsc();
             self.counters.cycles.set(now - started);
             if work > 0 {
                 self.counters.busy_cycles.add(now - from);
@@ -179,25 +179,27 @@ impl Worker {
                 self.counters.idle_turns.add(1);
                 if self.config.idle == Idle::Sleep && now - worked > patience {
                     self.sleep(pending);
+                    now = clock::tsc();
                 } else {
                     std::hint::spin_loop();
                 }
             }
             if mailbox.mail.swap(false, Ordering::Acquire) {
                 inbox.try_iter().for_each(|c| self.obey(c));
+                now = clock::tsc();
             }
         }
         self.close();
     }
 
-    /// One turn; returns the packets received, and whether something waits for time.
+    /// One turn, begun at `now`; returns the packets received, and whether something waits for time.
     #[inline]
-    fn turn(&mut self) -> (usize, bool) {
+    fn turn(&mut self, now: u64) -> (usize, bool) {
         let Self { out, extra, app, bufs, reader, counters, .. } = self;
         let mut trash = Batch::new();
         let mut batch = Batch::new();
-        let now = clock::tsc();
-        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, mark: now };
+        let timed = counters.turns.get().is_multiple_of(SAMPLE);
+        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, timed, mark: now.into() };
         let mut work = 0;
         for i in 0..cx.out.len() {
             let id = PortId(i as u16);
@@ -228,7 +230,7 @@ impl Worker {
     #[inline]
     fn handle(cx: &mut Context<'_>, app: &mut dyn App, role: Role, n: usize, batch: &mut Batch) -> usize {
         if n == 0 {
-            cx.mark = clock::tsc();
+            cx.skip();
             return 0;
         }
         cx.counters.rx_bursts[n].add(1);
@@ -300,7 +302,7 @@ impl Worker {
         let Self { out, extra, app, bufs, reader, counters, .. } = self;
         let mut trash = Batch::new();
         let now = clock::tsc();
-        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, mark: now };
+        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, timed: false, mark: now.into() };
         app.close(&mut cx);
         out.close(bufs);
         extra.iter_mut().for_each(|(p, _)| p.close(bufs));
