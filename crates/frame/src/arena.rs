@@ -2,6 +2,7 @@
 
 use crate::pages::Mapping;
 use crate::{DATA_OFFSET, Frame, META, PageKind, Pages, RawFrame};
+use bywash_sync::wide::{Wide, widest};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -9,23 +10,6 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Line(pub [u8; 64]);
-
-impl Line {
-    /// Copies the line, by four moves rather than a call.
-    ///
-    /// # Safety
-    /// `to` can be written.
-    #[inline(always)]
-    unsafe fn copy_to(&self, to: *mut Line) {
-        use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_store_si128};
-        let (from, to) = (std::ptr::from_ref(self).cast::<__m128i>(), to.cast::<__m128i>());
-        // SAFETY: a line is four aligned blocks of 16 bytes; the caller vouches for `to`.
-        unsafe {
-            let parts = [0, 1, 2, 3].map(|i| _mm_load_si128(from.add(i)));
-            parts.into_iter().enumerate().for_each(|(i, part)| _mm_store_si128(to.add(i), part));
-        }
-    }
-}
 
 /// What an arena is made of.
 #[derive(Clone, Debug)]
@@ -324,32 +308,85 @@ impl Arena {
         unsafe {
             let to: *mut Line = self.map.base.add(addr as usize).cast();
             for (i, line) in lines.iter().enumerate() {
-                line.copy_to(to.add(i));
+                to.add(i).write(*line);
             }
         }
         frame.place(addr, len as u32);
         true
     }
 
-    /// Starts loading the line that a fresh packet in the frame's cell begins with, to be written.
+    /// [`Arena::write_lines`] for a burst: each packet is replaced by its length of its line, at most all of it. The
+    /// packets begin at different lines of their cells: at one and the same, those of a burst would meet in two sets
+    /// of the L1 cache.
+    ///
+    /// # Panics
+    /// When there are not as many of each, or a frame is another arena's.
     #[inline]
-    pub fn prefetch_write(&self, frame: &Frame) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch changes no memory and cannot fault; 64-bit processors without PREFETCHW take it for a
-        // no-op. (The intrinsic becomes a prefetch for reading on the baseline we build for.)
-        unsafe {
-            let at = self.cell_addr(self.cell_of(frame.addr())) as usize + DATA_OFFSET;
-            let line = self.map.base.wrapping_add(at);
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
+    pub fn write_line_each(&self, frames: &mut [Frame], lines: &[Line], lens: &[u32]) {
+        assert!(frames.len() == lines.len() && frames.len() == lens.len(), "one line and one length per frame");
+        widest(WriteLines { arena: self, frames, lines, lens });
     }
 
     #[inline(always)]
-    fn checked(&self, frame: &Frame) -> (usize, usize) {
+    pub(crate) fn checked(&self, frame: &Frame) -> (usize, usize) {
         let (at, len) = (frame.addr() as usize, frame.len());
         assert!(at + len <= self.map.len, "frame of another arena");
         (at, len)
     }
+}
+
+/// Bytes of a [`Line`].
+const LINE: usize = size_of::<Line>();
+
+struct WriteLines<'a> {
+    arena: &'a Arena,
+    frames: &'a mut [Frame],
+    lines: &'a [Line],
+    lens: &'a [u32],
+}
+
+/// Frames whose line is asked for ahead of the copy.
+const AHEAD: usize = 8;
+
+impl Wide for WriteLines<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { arena, frames, lines, lens } = self;
+        let n = frames.len();
+        let (lines, lens) = (&lines[..n], &lens[..n]);
+        let (base, size, inside) = (arena.map.base, arena.size() as u64, arena.cell_size() as u64 - 1);
+        // The lowest bits of the cell's number pick one of eight lines, all of which lie in every cell.
+        let line_of = |addr: u64| addr >> 5 & (7 * LINE as u64);
+        let place = |frame: &Frame| (frame.addr() & !inside) + DATA_OFFSET as u64 + line_of(frame.addr());
+        let ask = |frame: &Frame| prefetch_write(base.wrapping_add(place(frame) as usize));
+        let write = |frame: &mut Frame, line: &Line, len: u32| {
+            assert!(frame.addr() < size, "frame of another arena");
+            let at = place(frame);
+            // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of a
+            // line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
+            unsafe { base.add(at as usize).cast::<Line>().write(*line) };
+            frame.place(at, len.min(LINE as u32));
+        };
+        frames.iter().take(AHEAD).for_each(ask);
+        let last = n.saturating_sub(AHEAD);
+        for i in 0..last {
+            ask(&frames[i + AHEAD]);
+            write(&mut frames[i], &lines[i], lens[i]);
+        }
+        for ((frame, line), len) in frames[last..].iter_mut().zip(&lines[last..]).zip(&lens[last..]) {
+            write(frame, line, *len);
+        }
+    }
+}
+
+/// Starts loading the line of `at`, to be written.
+#[inline(always)]
+fn prefetch_write(at: *const u8) {
+    // SAFETY: a prefetch changes no memory and cannot fault; 64-bit processors without PREFETCHW take it for a no-op.
+    // (The intrinsic becomes a prefetch for reading on the baseline we build for.)
+    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
 }
 
 #[cfg(all(test, not(loom)))]
@@ -377,6 +414,27 @@ mod tests {
         assert!(!a.write(&mut f, &[0; 1793]));
         assert!(a.write(&mut f, b"bywash"));
         assert_eq!(a.data(&f), b"bywash");
+    }
+
+    #[test]
+    fn a_line_each_lies_in_its_own_cell() {
+        for cell in [2048, 4096] {
+            let a = Arena::new(ArenaConfig { cells: 64, cell, ..Default::default() }).unwrap();
+            for n in [0, 1, 7, 8, 9, 64] {
+                // SAFETY: the only frames of their cells.
+                let mut frames: Vec<Frame> = (0..n).map(|cell| unsafe { a.frame(cell) }).collect();
+                frames.iter_mut().for_each(|f| assert!(a.push(f, 100)));
+                let lines: Vec<Line> = (0..n).map(|i| Line([i as u8 + 1; 64])).collect();
+                let lens: Vec<u32> = (0..n).map(|i| i * 2).collect();
+                a.write_line_each(&mut frames, &lines, &lens);
+                for (i, f) in frames.iter().enumerate() {
+                    assert_eq!(a.cell_of(f.addr()), i as u32);
+                    assert_eq!(a.data(f), vec![i as u8 + 1; (2 * i).min(64)]);
+                    let offset = f.addr() as usize % cell;
+                    assert!(offset.is_multiple_of(64) && (DATA_OFFSET..DATA_OFFSET + 512).contains(&offset));
+                }
+            }
+        }
     }
 
     #[test]

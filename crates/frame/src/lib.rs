@@ -18,6 +18,7 @@ mod arena;
 mod batch;
 mod buffers;
 mod frame;
+mod heads;
 mod pages;
 mod pool;
 
@@ -25,6 +26,7 @@ pub use arena::{Arena, ArenaConfig, ArenaError, Line};
 pub use batch::{BATCH, Batch};
 pub use buffers::Buffers;
 pub use frame::{Frame, RawFrame};
+pub use heads::{Burst, Heads};
 pub use pages::{PageKind, Pages};
 pub use pool::{Audit, BLOCK, BlockStats, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
 
