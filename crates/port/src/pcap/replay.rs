@@ -5,11 +5,10 @@ use bywash_sync::clock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, create_reader};
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const LINE: usize = size_of::<Line>();
-/// Destination cells whose first line is asked for ahead of the copy.
-const AHEAD: usize = 8;
 /// Largest record a file may have: the largest snapshot length tcpdump writes.
 const RECORD_MAX: usize = 1 << 18;
 /// A paced source that was not asked in time makes up for at most this much.
@@ -62,13 +61,6 @@ pub enum Pace {
     PacketsPerSecond(u64),
 }
 
-#[derive(Clone, Copy)]
-struct Record {
-    /// First line in the block.
-    line: u32,
-    len: u32,
-}
-
 /// Packets in one block of memory, each at the start of a cache line, one behind the other, so that replaying them
 /// in order is a sequential read.
 ///
@@ -77,7 +69,10 @@ struct Record {
 #[derive(Clone)]
 pub struct PcapSource {
     lines: Vec<Line>,
-    records: Vec<Record>,
+    /// Each packet's first line; it has at least one.
+    first: Vec<u32>,
+    /// Each packet's length in bytes.
+    lens: Vec<u32>,
     next: usize,
     repeat: bool,
     pace: Option<Pacer>,
@@ -128,7 +123,7 @@ impl PcapSource {
         }
         let mut source = Self::empty();
         source.read(file, path)?;
-        if source.records.is_empty() { Err(PcapError::Empty(path.into())) } else { Ok(source) }
+        if source.is_empty() { Err(PcapError::Empty(path.into())) } else { Ok(source) }
     }
 
     /// Takes the packets from the caller. Without any, the source has ended from the start.
@@ -154,12 +149,12 @@ impl PcapSource {
 
     /// Number of packets.
     pub fn len(&self) -> usize {
-        self.records.len()
+        self.lens.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.lens.is_empty()
     }
 
     /// Packets that do not fit a cell, found and left out when the first is asked for.
@@ -174,17 +169,17 @@ impl PcapSource {
 
     /// The packets' bytes, in order.
     pub fn frames(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.records.iter().map(|r| {
-            let lines = &self.lines[r.line as usize..][..lines_of(r.len as usize)];
+        self.first.iter().zip(&self.lens).map(|(first, len)| {
+            let lines = &self.lines[*first as usize..][..lines_of(*len)];
             let mut bytes: Vec<u8> = lines.iter().flat_map(|l| l.0).collect();
-            bytes.truncate(r.len as usize);
+            bytes.truncate(*len as usize);
             bytes
         })
     }
 
     /// Whether everything was delivered, and no more will come.
     pub fn ended(&self) -> bool {
-        self.next == self.records.len() && !(self.repeat && self.next > 0)
+        self.next == self.len() && !(self.repeat && self.next > 0)
     }
 
     /// Appends packets to `out`, up to its room; returns how many, and their bytes.
@@ -199,22 +194,22 @@ impl PcapSource {
             want = want.min(pace.due(clock::tsc()));
         }
         if !self.repeat {
-            want = want.min(self.records.len() - self.next);
+            want = want.min(self.len() - self.next);
         }
-        if want == 0 || self.records.is_empty() {
+        if want == 0 || self.is_empty() {
             return (0, 0);
         }
         let n = bufs.alloc(out, want);
         let (mut fresh, mut bytes) = (out.len() - n, 0);
         while fresh < out.len() {
-            if self.next == self.records.len() {
+            if self.next == self.len() {
                 self.next = 0;
             }
-            let run = &self.records[self.next..];
-            let run = &run[..run.len().min(out.len() - fresh)];
-            bytes += copy(bufs.arena(), &self.lines, run, &mut out.as_mut_slice()[fresh..]);
+            let run = self.next..self.len().min(self.next + out.len() - fresh);
+            let frames = &mut out.as_mut_slice()[fresh..][..run.len()];
+            bytes += self.copy(bufs.arena(), run.clone(), frames);
             fresh += run.len();
-            self.next += run.len();
+            self.next = run.end;
         }
         if let Some(pace) = &mut self.pace {
             pace.spend(n);
@@ -222,11 +217,31 @@ impl PcapSource {
         (n, bytes)
     }
 
+    /// Copies a run of packets into as many fresh frames; returns the bytes.
+    #[inline]
+    fn copy(&self, arena: &Arena, run: Range<usize>, frames: &mut [Frame]) -> u64 {
+        let lens = &self.lens[run.clone()];
+        if self.lines.len() == self.len() {
+            // Each packet is one line, as most are in a test of packet rates.
+            arena.write_line_each(frames, &self.lines[run], lens);
+        } else {
+            for ((frame, first), len) in frames.iter_mut().zip(&self.first[run]).zip(lens) {
+                let lines = &self.lines[*first as usize..][..lines_of(*len)];
+                let fits = arena.write_lines(frame, lines, *len as usize);
+                debug_assert!(fits);
+            }
+        }
+        lens.iter().map(|len| u64::from(*len)).sum()
+    }
+
     #[cold]
     fn leave_out_oversize(&mut self, max: usize) {
-        let before = self.records.len();
-        self.records.retain(|r| lines_of(r.len as usize) * LINE <= max);
-        self.oversize += before - self.records.len();
+        let before = self.len();
+        let fits = |len: &u32| lines_of(*len) * LINE <= max;
+        let mut lens = self.lens.iter();
+        self.first.retain(|_| lens.next().is_some_and(fits));
+        self.lens.retain(fits);
+        self.oversize += before - self.len();
         self.longest = max;
         self.next = 0;
     }
@@ -234,7 +249,8 @@ impl PcapSource {
     fn empty() -> Self {
         Self {
             lines: Vec::new(),
-            records: Vec::new(),
+            first: Vec::new(),
+            lens: Vec::new(),
             next: 0,
             repeat: false,
             pace: None,
@@ -245,18 +261,19 @@ impl PcapSource {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), PcapError> {
-        let packets = self.records.len();
+        let packets = self.len();
         let full = |_| PcapError::Memory(packets);
-        let n = lines_of(bytes.len());
+        let at = u32::try_from(self.lines.len()).map_err(|_| PcapError::Memory(packets))?;
+        let n = lines_of(bytes.len() as u32);
         self.lines.try_reserve(n).map_err(full)?;
-        self.records.try_reserve(1).map_err(full)?;
-        let line = u32::try_from(self.lines.len()).map_err(|_| PcapError::Memory(packets))?;
-        self.records.push(Record { line, len: bytes.len() as u32 });
+        self.first.try_reserve(1).map_err(full)?;
+        self.lens.try_reserve(1).map_err(full)?;
+        self.first.push(at);
+        self.lens.push(bytes.len() as u32);
         self.longest = self.longest.max(n * LINE);
-        for chunk in bytes.chunks(LINE) {
-            let mut line = Line([0; LINE]);
+        self.lines.extend(std::iter::repeat_n(Line([0; LINE]), n));
+        for (line, chunk) in self.lines[at as usize..].iter_mut().zip(bytes.chunks(LINE)) {
             line.0[..chunk.len()].copy_from_slice(chunk);
-            self.lines.push(line);
         }
         Ok(())
     }
@@ -271,7 +288,7 @@ impl PcapSource {
                 Ok((consumed, block)) => {
                     if let Some((bytes, original, link)) = packet(&block, &mut links) {
                         let Some(link) = link else {
-                            return Err(damaged("a packet of an undeclared interface".into(), self.records.len()));
+                            return Err(damaged("a packet of an undeclared interface".into(), self.len()));
                         };
                         if link != Linktype::ETHERNET {
                             return Err(PcapError::LinkType { path: path.into(), link: link.0 });
@@ -287,10 +304,10 @@ impl PcapSource {
                     let what = describe(&e);
                     // A block that stays incomplete after reading on is cut off, or claims a size that none has.
                     if !hungry || starved == 2 || reader.reader_exhausted() {
-                        return Err(damaged(what, self.records.len()));
+                        return Err(damaged(what, self.len()));
                     }
                     starved += 1;
-                    reader.refill().map_err(|e| damaged(describe(&e), self.records.len()))?;
+                    reader.refill().map_err(|e| damaged(describe(&e), self.len()))?;
                     continue;
                 }
             };
@@ -331,30 +348,8 @@ fn describe<I: std::fmt::Debug>(e: &pcap_parser::PcapError<I>) -> String {
     }
 }
 
-fn lines_of(len: usize) -> usize {
-    len.div_ceil(LINE)
-}
-
-/// Copies a run of records into as many fresh frames; returns the bytes.
-#[inline]
-fn copy(arena: &Arena, lines: &[Line], run: &[Record], frames: &mut [Frame]) -> u64 {
-    let mut bytes = 0;
-    frames.iter().take(AHEAD).for_each(|f| arena.prefetch_write(f));
-    for (i, record) in run.iter().enumerate() {
-        if let Some(ahead) = frames.get(i + AHEAD) {
-            arena.prefetch_write(ahead);
-        }
-        let len = record.len as usize;
-        let from = match &lines[record.line as usize..] {
-            // Most packets in a test of packet rates are one line long.
-            [first, ..] if len <= LINE => std::slice::from_ref(first),
-            more => &more[..lines_of(len)],
-        };
-        let fits = arena.write_lines(&mut frames[i], from, len);
-        debug_assert!(fits);
-        bytes += len as u64;
-    }
-    bytes
+fn lines_of(len: u32) -> usize {
+    (len as usize).div_ceil(LINE).max(1)
 }
 
 #[cfg(test)]
