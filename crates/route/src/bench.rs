@@ -109,7 +109,7 @@ fn run<A: Addr + Random>(
     let build_ms = start.elapsed().as_secs_f64() * 1e3;
     let fib = table.reader();
     let bytes = fib.bytes();
-    let kernel = kernel.filter(|k| fib.can(*k)).unwrap_or(Kernel::Scalar);
+    let kernel = kernel.filter(|k| fib.can(*k)).unwrap_or(fib.kernel());
 
     let addresses = match traffic {
         Traffic::Uniform => synth::uniform::<A>(ADDRESSES, 2),

@@ -38,6 +38,8 @@ pub(crate) const INDEX: u32 = SKIP - 1;
 pub(crate) const ROOT_WORDS: usize = 1 << (ROOT - 1);
 /// Keys looked up together. Enough that their cache misses overlap as far as the core lets them.
 pub(crate) const BATCH: usize = 64;
+/// Bytes of the largest table that is taken to be in the caches while it is used.
+const CACHED: usize = 16 << 20;
 
 /// The readers' side of a table; shared by `Arc`, see the module for the contract.
 ///
@@ -47,6 +49,7 @@ pub struct Fib<A> {
     pub(crate) region: Region,
     pub(crate) top_bytes: AtomicUsize,
     vector: bool,
+    gather: bool,
     bmi2: bool,
     family: std::marker::PhantomData<A>,
 }
@@ -60,10 +63,11 @@ pub type Fib6 = Fib<u128>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
-    /// One key after the other, branch-free, level by level with prefetch. The default: measured faster wherever
-    /// gathers are slow, as they are on every Intel core with the mitigation of CVE-2022-40982.
+    /// One key after the other, branch-free, level by level with prefetch. Measured faster wherever gathers are slow,
+    /// as they are on every Intel core with the mitigation of CVE-2022-40982.
     Scalar,
-    /// Eight keys at a time by gathers: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later).
+    /// Eight keys at a time by gathers: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later). The default where
+    /// the kernel says that gathers need no mitigation.
     Avx512,
 }
 
@@ -73,6 +77,7 @@ impl<A: Addr> Fib<A> {
             region,
             top_bytes: AtomicUsize::new(0),
             vector: simd::available(),
+            gather: simd::available() && simd::fast_gathers(),
             bmi2: simd::bmi2(),
             family: std::marker::PhantomData,
         }
@@ -81,6 +86,13 @@ impl<A: Addr> Fib<A> {
     /// Whether this processor can run `kernel`.
     pub fn can(&self, kernel: Kernel) -> bool {
         kernel == Kernel::Scalar || self.vector
+    }
+
+    /// The code that [`Fib::lookup_batch`] takes: the faster one, as far as can be known of this processor and from the
+    /// table's size. A table beyond the caches is the scalar kernel's, which prefetches.
+    #[inline]
+    pub fn kernel(&self) -> Kernel {
+        if self.gather && self.bytes() <= CACHED { Kernel::Avx512 } else { Kernel::Scalar }
     }
 
     /// Bytes of memory in use, root included; free memory between nodes counts.
@@ -99,7 +111,7 @@ impl<A: Addr> Fib<A> {
     /// # Panics
     /// When the slices' lengths differ.
     pub fn lookup_batch(&self, dst: &[A], out: &mut [NextHopId]) {
-        self.lookup_batch_with(Kernel::Scalar, dst, out);
+        self.lookup_batch_with(self.kernel(), dst, out);
     }
 
     /// [`Fib::lookup_batch`] by a given kernel; scalar where the processor has no other.

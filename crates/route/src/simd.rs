@@ -24,6 +24,14 @@ pub(crate) fn available() -> bool {
     })
 }
 
+/// Whether gathers are fast here: the kernel says that this processor needs no mitigation of CVE-2022-40982, which makes
+/// them slower than loads one by one. Where it does not know, they are taken to be slow.
+pub(crate) fn fast_gathers() -> bool {
+    static FAST: OnceLock<bool> = OnceLock::new();
+    const SAYS: &str = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling";
+    *FAST.get_or_init(|| std::fs::read_to_string(SAYS).is_ok_and(|s| s.trim() == "Not affected"))
+}
+
 /// Whether this processor has BMI1, BMI2 and LZCNT.
 pub(crate) fn bmi2() -> bool {
     is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt")
@@ -63,6 +71,9 @@ unsafe fn load<A: Addr>(at: *const A) -> __m512i {
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512vpopcntdq")]
 unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
     let n = dst.len();
+    if n == 0 {
+        return;
+    }
     let vectors = n.div_ceil(LANES);
     let mut tail = [A::ZERO; LANES];
     let mut keys = [_mm512_setzero_si512(); VECTORS];
@@ -117,22 +128,41 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
         depth += STRIDE;
     }
 
+    // What the vectors left open: skips, and whatever lies below the last level.
+    let mut open = 0u64;
     for (v, refs) in refs.iter().enumerate().take(vectors) {
         let from = v * LANES;
-        let mut lanes = [0u32; LANES];
-        // SAFETY: eight u32 of room; AVX is implied by the function's features.
-        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *refs) };
-        let mut open = _mm256_movemask_ps(_mm256_castsi256_ps(*refs));
-        let room = LANES.min(n - from);
-        while open != 0 {
-            let i = open.trailing_zeros() as usize;
-            open &= open - 1;
-            if i < room {
-                // A skip holds its own depth; a bitmap node is open only after the last vector level.
-                let at = if lanes[i] & SKIP == 0 { depth } else { ROOT };
-                lanes[i] = fib.walk(lanes[i], dst[from + i], at);
-            }
+        open |= (_mm256_movemask_ps(_mm256_castsi256_ps(*refs)) as u64) << from;
+        if from + LANES <= n {
+            // SAFETY: `out` has eight places from here on.
+            unsafe { _mm256_storeu_si256(out[from..].as_mut_ptr().cast(), *refs) };
+        } else {
+            let mut lanes = [0u32; LANES];
+            // SAFETY: eight places.
+            unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *refs) };
+            out[from..].copy_from_slice(&lanes[..n - from]);
         }
-        out[from..from + room].copy_from_slice(&lanes[..room]);
+    }
+    open &= u64::MAX >> (BATCH - n);
+    if open != 0 {
+        finish(fib, dst, out, open, depth);
+    }
+}
+
+/// Walks the `open` keys' references to their ends, each by itself: a skip holds its own depth, a bitmap node is open
+/// only after the last vector level, at `depth`.
+#[inline(never)]
+fn finish<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId], open: u64, depth: u8) {
+    let region = fib.region.view();
+    let mut todo = open;
+    while todo != 0 {
+        region.prefetch(out[todo.trailing_zeros() as usize]);
+        todo &= todo - 1;
+    }
+    todo = open;
+    while todo != 0 {
+        let i = todo.trailing_zeros() as usize;
+        todo &= todo - 1;
+        out[i] = fib.walk(out[i], dst[i], if out[i] & SKIP == 0 { depth } else { ROOT });
     }
 }
