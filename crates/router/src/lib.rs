@@ -10,6 +10,7 @@
 pub mod control;
 mod icmp;
 mod slow;
+mod sound;
 mod stages;
 pub mod tables;
 mod waiting;

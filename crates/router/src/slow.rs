@@ -4,7 +4,8 @@
 //! only when it is certain to leave, or to wait for its neighbour.
 
 use crate::icmp::Limiter;
-use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian4, martian6, resolve, rewrite_macs};
+use crate::sound::martian4;
+use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
 use crate::tables::{Kind, Tables};
 use crate::waiting::{Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};

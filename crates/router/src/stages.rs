@@ -1,13 +1,14 @@
 //! The fast path: input, lookup, forward.
 
 use crate::slow::SlowPath;
+use crate::sound::Sound4;
 use crate::tables::{Entry, Kind, Tables};
 use bywash_engine::{App, Context, DropReason, Event, PortId};
-use bywash_frame::{Arena, BATCH, Batch, Frame};
+use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
 use bywash_route::{flow_hash4, flow_hash6};
 use bywash_sync::{Published, hint::prefetch};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
-use bywash_wire::{ipv4, partial};
+use bywash_wire::partial;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -56,9 +57,6 @@ const SLOW: usize = 3;
 const ODD: u32 = u32::MAX;
 /// Set in a next-hop id when the packet is IPv6.
 const V6: u32 = 1 << 31;
-/// How many packets ahead to load.
-const AHEAD: usize = 4;
-
 /// One worker's router.
 pub struct Router {
     tables: Arc<Published<Tables>>,
@@ -68,6 +66,9 @@ pub struct Router {
 
 /// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
 struct Work {
+    heads: Heads,
+    sound: Sound4,
+    /// The sound packets of a mixed burst, by family.
     v4: Lookup<u32>,
     v6: Lookup<u128>,
     /// Where each packet leads: a next-hop id, with `V6` for an IPv6 packet, or `ODD`.
@@ -83,7 +84,7 @@ const NOWHERE: PortId = PortId(u16::MAX);
 struct Lookup<A> {
     n: usize,
     dst: [A; BATCH],
-    /// Position in the burst; not kept while all of the burst is of this family.
+    /// Position in the burst.
     at: [u8; BATCH],
     id: [u32; BATCH],
 }
@@ -104,59 +105,51 @@ impl Router {
     /// A router that looks up `tables` and asks by `requests`.
     pub fn new(tables: Arc<Published<Tables>>, requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let path = SlowPath::new(requests, config);
-        let work = Work { v4: Lookup::new(), v6: Lookup::new(), next: [ODD; BATCH], to: [NOWHERE; BATCH] };
+        let work = Work {
+            heads: Heads::default(),
+            sound: Sound4::new(),
+            v4: Lookup::new(),
+            v6: Lookup::new(),
+            next: [ODD; BATCH],
+            to: [NOWHERE; BATCH],
+        };
         Self { tables, work: Box::new(work), path }
     }
 }
 
 impl Work {
-    /// Checks every packet; what is sound is put up for lookup.
+    /// Checks every packet. Whether all are sound IPv4 packets; if not, what is sound of either family is listed.
     #[inline]
-    fn input(&mut self, arena: &Arena, frames: &[Frame]) {
-        frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
-        let dst = &mut self.v4.dst;
-        // A bit for each packet that is not a sound IPv4 packet. (The remainders cost nothing and spare the bounds
-        // checks: there are no more packets than places.)
-        let mut odd = 0u64;
-        for (i, frame) in frames.iter().enumerate() {
-            if let Some(ahead) = frames.get(i + AHEAD) {
-                arena.prefetch(ahead);
-            }
-            let Some(head) = arena.head::<HEAD4>(frame) else {
-                odd |= 1 << (i % BATCH);
-                continue;
-            };
-            dst[i % BATCH] = u32::from_be_bytes([head[30], head[31], head[32], head[33]]);
-            odd |= u64::from(!sound4(head, frame.len() - HEADER_LEN)) << (i % BATCH);
+    fn input<'a>(&mut self, arena: &'a Arena, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
+        let burst = self.heads.read(arena, frames);
+        let mixed = self.sound.judge(&self.heads, burst.frames().len());
+        if mixed {
+            self.sort(arena, burst.frames());
         }
-        (self.v4.n, self.v6.n) = (frames.len(), 0);
-        if odd != 0 {
-            self.sort(arena, frames, odd);
-        }
+        (burst, !mixed)
     }
 
-    /// Leaves the sound IPv4 packets for lookup, without gaps, and puts up the sound IPv6 packets among the `odd`.
-    fn sort(&mut self, arena: &Arena, frames: &[Frame], odd: u64) {
-        self.v4.n = 0;
+    fn sort(&mut self, arena: &Arena, frames: &[Frame]) {
+        (self.v4.n, self.v6.n) = (0, 0);
         for (i, frame) in frames.iter().enumerate().take(BATCH) {
-            if odd >> i & 1 == 0 {
-                self.v4.add(i, self.v4.dst[i]);
+            if self.sound.faults[i] == 0 {
+                self.v4.add(i, self.sound.dst[i]);
             } else if let Some(dst) = arena.head(frame).and_then(|h| sound6(h, frame.len() - HEADER_LEN)) {
                 self.v6.add(i, dst);
             }
         }
     }
 
-    /// Looks up both families; writes where each of the `n` packets leads to `next`.
+    /// Looks up where each of the `n` packets leads. `all4`: they are sound IPv4 packets, one and all.
     #[inline]
-    fn lookup(&mut self, tables: &Tables, n: usize) {
-        let Self { v4, v6, next, .. } = self;
-        tables.fib4.lookup_batch(&v4.dst[..v4.n.min(BATCH)], &mut v4.id[..v4.n.min(BATCH)]);
-        if v4.n == n {
-            // All of the burst, in order.
-            *next = v4.id;
+    fn lookup(&mut self, tables: &Tables, n: usize, all4: bool) {
+        let Self { sound, v4, v6, next, .. } = self;
+        let n = n.min(BATCH);
+        if all4 {
+            tables.fib4.lookup_batch(&sound.dst[..n], &mut next[..n]);
         } else {
             next.fill(ODD);
+            tables.fib4.lookup_batch(&v4.dst[..v4.n.min(BATCH)], &mut v4.id[..v4.n.min(BATCH)]);
             for (id, at) in v4.id.iter().zip(&v4.at).take(v4.n) {
                 next[usize::from(*at) % BATCH] = *id;
             }
@@ -171,38 +164,72 @@ impl Work {
         }
     }
 
-    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one.
+    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one. What would leave
+    /// by `back` stays: a packet that leaves where it came from earns its sender a redirect, if those are wanted.
     #[inline]
     fn forward(
         &mut self,
         arena: &Arena,
         tables: &Tables,
-        frames: &mut [Frame],
-        from: PortId,
-        redirects: bool,
+        mut burst: Burst<'_>,
+        all4: bool,
+        back: PortId,
     ) -> Option<PortId> {
-        if self.v4.n == frames.len() && !redirects {
-            self.rewrite_all::<true>(arena, tables, frames, NOWHERE);
+        let n = burst.frames().len().min(BATCH);
+        let done = if all4 && back == NOWHERE {
+            self.rewrite_plain(tables, &mut burst)
         } else {
-            self.rewrite_all::<false>(arena, tables, frames, if redirects { from } else { NOWHERE });
+            self.to.fill(NOWHERE);
+            false
+        };
+        if !done {
+            self.rewrite_rest(arena, tables, burst.into_frames(), back);
         }
-        let to = &self.to[..frames.len().min(BATCH)];
+        let to = &self.to[..n];
         let first = *to.first()?;
         let differ = to.iter().fold(0, |differ, to| differ | (to.0 ^ first.0));
         (differ == 0 && first != NOWHERE).then_some(first)
     }
 
-    /// With `SOUND4` every packet is a sound IPv4 packet. What would leave by `back` stays: a packet that leaves where it
-    /// came from earns its sender a redirect, if those are wanted.
-    #[inline(always)]
-    fn rewrite_all<const SOUND4: bool>(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], back: PortId) {
-        for ((frame, &id), to) in frames.iter_mut().zip(&self.next).zip(&mut self.to) {
-            *to = match (SOUND4, id) {
-                (true, _) => rewrite(arena, tables, id, false, frame),
-                (false, ODD) => NOWHERE,
-                (false, _) if back != NOWHERE && hop_port(arena, tables, id, frame) == back => NOWHERE,
-                (false, _) => rewrite(arena, tables, id & !V6, id & V6 != 0, frame),
-            };
+    /// Rewrites those of a burst of sound IPv4 packets whose next hop is a plain one; whether it is for all of them.
+    #[inline]
+    fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> bool {
+        let Self { sound, next, to, .. } = self;
+        let Some(heads) = burst.heads_mut() else { return false };
+        let mut all = true;
+        let found = next.iter().zip(&sound.total).zip(&sound.hop);
+        for ((head, to), ((&id, &total), &new)) in heads.zip(to).zip(found) {
+            match tables.entries.get(id as usize) {
+                Some(hop) if hop.kind == Kind::Forward && total <= hop.mtu => {
+                    rewrite4(hop, new, head);
+                    *to = hop.port;
+                }
+                _ => (*to, all) = (NOWHERE, false),
+            }
+        }
+        all
+    }
+
+    /// Rewrites those that have no port yet, whatever their family, by a next hop or a member of a group of them.
+    fn rewrite_rest(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], back: PortId) {
+        let Self { sound, next, to, .. } = self;
+        for (i, frame) in frames.iter_mut().enumerate().take(BATCH) {
+            let (id, v6) = (next[i] & !V6, next[i] & V6 != 0);
+            if next[i] == ODD || to[i] != NOWHERE {
+                continue;
+            }
+            let hop = entry(tables, resolve(tables, id, arena.data(frame)));
+            let Some(head) = arena.head_mut::<HEAD4>(frame) else { continue };
+            let len = if v6 { 40 + be16(&head[HEADER_LEN + 4..]) } else { sound.total[i] };
+            if hop.kind != Kind::Forward || len > hop.mtu || hop.port == back {
+                continue;
+            }
+            if v6 {
+                rewrite6(hop, head);
+            } else {
+                rewrite4(hop, sound.hop[i], head);
+            }
+            to[i] = hop.port;
         }
     }
 }
@@ -221,11 +248,12 @@ impl App for Router {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
-        work.input(arena, batch.as_slice());
+        let (burst, all4) = work.input(arena, batch.as_mut_slice());
         cx.stage(INPUT, n);
-        work.lookup(tables, n);
+        work.lookup(tables, n, all4);
         cx.stage(LOOKUP, n);
-        let to = work.forward(cx.bufs.arena(), tables, batch.as_mut_slice(), from, path.config.redirects);
+        let back = if path.config.redirects { from } else { NOWHERE };
+        let to = work.forward(arena, tables, burst, all4, back);
         cx.stage(FORWARD, n);
         match to {
             Some(to) => {
@@ -292,54 +320,11 @@ const HEAD4: usize = HEADER_LEN + 20;
 /// Ethernet and IPv6 header.
 const HEAD6: usize = HEADER_LEN + 40;
 
-/// The EtherType of IPv4, as it lies in memory.
-const ETH_IPV4: u16 = ethertype::IPV4.to_be();
-
-/// Two bytes of the frame, as they lie in memory.
-#[inline(always)]
-fn ne16(head: &[u8; HEAD4], at: usize) -> u16 {
-    u16::from_ne_bytes([head[at], head[at + 1]])
-}
-
-/// Whether this is an IPv4 packet of at most `room` bytes that may take the fast path: sound by RFC 1812 5.2.2, without
-/// options, with TTL to spare, neither end a martian.
-#[inline(always)]
-fn sound4(head: &[u8; HEAD4], room: usize) -> bool {
-    let Some(ip) = head.last_chunk::<20>() else { return false };
-    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    // Faults are gathered rather than asked for one by one: the answer is nearly always the same.
-    let faults = u32::from(ne16(head, 12) ^ ETH_IPV4)
-        | u32::from(ip[0] ^ 0x45)
-        | u32::from(total.wrapping_sub(20) > room.wrapping_sub(20))
-        | u32::from(ip[8] < 2)
-        | u32::from(MARTIAN[usize::from(ip[12])] | MARTIAN[usize::from(ip[16])])
-        | u32::from(!ipv4::header_checksum_ok(ip));
-    faults == 0
-}
-
-/// By an IPv4 address's first byte: 1 where it is no host's.
-static MARTIAN: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut first = 0;
-    while first < 256 {
-        table[first] = martian4((first as u32) << 24) as u8;
-        first += 1;
-    }
-    table
-};
-
 /// The frame's Ethernet type; none when it is too short to have one.
 #[inline(always)]
 pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
     let header: &[u8; HEADER_LEN] = data.first_chunk()?;
     Some(u16::from_be_bytes([header[12], header[13]]))
-}
-
-/// Addresses that are no host's: this network, loopback, multicast, reserved and broadcast.
-#[inline]
-pub(crate) const fn martian4(addr: u32) -> bool {
-    // One comparison for 0/8 and for 224/4 and above; one for 127/8.
-    (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
 }
 
 /// The destination of an IPv6 packet of at most `room` bytes that may take the fast path.
@@ -410,37 +395,18 @@ fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// The port a sound packet would leave by; only asked for when redirects are wanted.
-fn hop_port(arena: &Arena, tables: &Tables, id: u32, frame: &Frame) -> PortId {
-    entry(tables, resolve(tables, id & !V6, arena.data(frame))).port
+/// Makes a sound IPv4 packet ready to leave; `new` is what [`Sound4::hop`] found for it.
+#[inline(always)]
+fn rewrite4(hop: &Entry, new: u32, head: &mut [u8; HEAD4]) {
+    head[..12].copy_from_slice(&hop.macs);
+    head[HEADER_LEN + 8..HEADER_LEN + 12].copy_from_slice(&new.to_le_bytes());
 }
 
-/// Makes a sound packet ready to leave and says where; `NOWHERE`, and nothing changed, when it is not for the fast
-/// path: no plain next hop, or too large.
+/// Makes a sound IPv6 packet ready to leave.
 #[inline(always)]
-fn rewrite(arena: &Arena, tables: &Tables, id: u32, v6: bool, frame: &mut Frame) -> PortId {
-    let mut hop = entry(tables, id);
-    if hop.kind != Kind::Forward {
-        if hop.kind != Kind::Group {
-            return NOWHERE;
-        }
-        hop = entry(tables, member(tables, hop, arena.data(frame)));
-    }
-    let Some(h) = arena.head_mut::<HEAD4>(frame) else { return NOWHERE };
-    let word = |at: usize| u16::from_be_bytes([h[HEADER_LEN + at], h[HEADER_LEN + at + 1]]);
-    let len = if v6 { 40 + u32::from(word(4)) } else { u32::from(word(2)) };
-    if len > hop.mtu || hop.kind != Kind::Forward {
-        return NOWHERE;
-    }
-    if v6 {
-        h[HEADER_LEN + 7] -= 1;
-    } else if let Some(ip) = h.last_chunk_mut() {
-        ipv4::decrement_ttl(ip);
-    }
-    if let Some(macs) = h.first_chunk_mut() {
-        *macs = hop.macs;
-    }
-    hop.port
+fn rewrite6(hop: &Entry, head: &mut [u8; HEAD4]) {
+    head[..12].copy_from_slice(&hop.macs);
+    head[HEADER_LEN + 7] -= 1;
 }
 
 #[inline]

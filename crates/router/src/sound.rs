@@ -1,0 +1,94 @@
+//! Which packets of a burst may take the fast path, and what will be written into them: a burst at a time, by columns.
+
+use bywash_frame::{BATCH, Heads};
+use bywash_sync::wide::{Wide, widest};
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+
+/// Packets judged at once.
+const LANES: usize = 16;
+
+/// What was found out of a burst's packets, as if all were IPv4.
+#[repr(C, align(64))]
+pub(crate) struct Sound4 {
+    /// Not zero when the packet is not one for the fast path.
+    pub faults: [u32; BATCH],
+    /// Destination, host order.
+    pub dst: [u32; BATCH],
+    /// Header and data, in bytes.
+    pub total: [u32; BATCH],
+    /// TTL, protocol and checksum for the way out, as they will lie in memory.
+    pub hop: [u32; BATCH],
+}
+
+impl Sound4 {
+    pub fn new() -> Self {
+        Self { faults: [0; BATCH], dst: [0; BATCH], total: [0; BATCH], hop: [0; BATCH] }
+    }
+
+    /// Judges the first `n` packets of `heads`; whether any has a fault.
+    #[inline]
+    pub fn judge(&mut self, heads: &Heads, n: usize) -> bool {
+        widest(Judge { heads, n: n.min(BATCH), out: self })
+    }
+}
+
+struct Judge<'a> {
+    heads: &'a Heads,
+    n: usize,
+    out: &'a mut Sound4,
+}
+
+impl Wide for Judge<'_> {
+    type Out = bool;
+
+    /// A packet that may take the fast path is sound by RFC 1812 5.2.2, without options, with TTL to spare, neither end
+    /// a martian. Faults are gathered rather than asked for one by one: the answer is nearly always the same.
+    #[inline(always)]
+    fn run(self) -> bool {
+        let Self { heads, n, out } = self;
+        let [kind, size, fragment, hop, src, dst] = &heads.words;
+        for from in (0..n).step_by(LANES) {
+            for i in from..from + LANES {
+                let i = i % BATCH;
+                // The words' bytes lie the wrong way round, which a one's-complement sum does not mind (RFC 1071 1.B).
+                let sum = halves(size[i]) + halves(fragment[i]) + halves(hop[i]) + halves(src[i]) + halves(dst[i]);
+                let sum = halves(halves(sum));
+                let total = size[i] >> 24 | (size[i] >> 8 & 0xff00);
+                let room = heads.lens[i].wrapping_sub(HEADER_LEN as u32);
+                let (from, to) = (src[i].swap_bytes(), dst[i].swap_bytes());
+                out.dst[i] = to;
+                out.total[i] = total;
+                out.hop[i] = one_hop(hop[i]);
+                out.faults[i] = (kind[i] >> 16 ^ u32::from(ethertype::IPV4.swap_bytes()))
+                    | (size[i] & 0xff ^ 0x45)
+                    | u32::from(total.wrapping_sub(20) > room.wrapping_sub(20))
+                    | u32::from(hop[i] & 0xff < 2)
+                    | u32::from(martian4(from) | martian4(to))
+                    | u32::from(sum != 0xffff);
+            }
+        }
+        out.faults[..n].iter().fold(0, |all, f| all | f) != 0
+    }
+}
+
+/// The sum of a word's halves.
+#[inline(always)]
+fn halves(word: u32) -> u32 {
+    (word & 0xffff) + (word >> 16)
+}
+
+/// TTL, protocol and checksum after a hop: [`bywash_wire::ipv4::decrement_ttl`] on the word as it lies in memory.
+#[inline(always)]
+fn one_hop(word: u32) -> u32 {
+    // The sum lost 1 in the upper byte of a word, which in memory is the lower; 0xffff, minus zero, becomes 0.
+    let sum = (word >> 16) + 1;
+    let sum = sum + u32::from(sum >= 0xffff);
+    sum << 16 | (word & 0xffff).wrapping_sub(1)
+}
+
+/// Addresses that are no host's: this network, loopback, multicast, reserved and broadcast.
+#[inline(always)]
+pub(crate) const fn martian4(addr: u32) -> bool {
+    // One comparison for 0/8 and for 224/4 and above; one for 127/8.
+    (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
+}
