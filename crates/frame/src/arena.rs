@@ -364,8 +364,8 @@ impl Wide for WriteLines<'_> {
         let write = |frame: &mut Frame, line: &Line, len: u32| {
             assert!(frame.addr() < size, "frame of another arena");
             let at = place(frame);
-            // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of a
-            // line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
+            // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of
+            // a line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
             unsafe { base.add(at as usize).cast::<Line>().write(*line) };
             frame.place(at, len.min(LINE as u32));
         };

@@ -24,8 +24,8 @@ pub(crate) fn available() -> bool {
     })
 }
 
-/// Whether gathers are fast here: the kernel says that this processor needs no mitigation of CVE-2022-40982, which makes
-/// them slower than loads one by one. Where it does not know, they are taken to be slow.
+/// Whether gathers are fast here: the kernel says that this processor needs no mitigation of CVE-2022-40982, which
+/// makes them slower than loads one by one. Where it does not know, they are taken to be slow.
 pub(crate) fn fast_gathers() -> bool {
     static FAST: OnceLock<bool> = OnceLock::new();
     const SAYS: &str = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling";

@@ -164,8 +164,8 @@ impl Work {
         }
     }
 
-    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one. What would leave
-    /// by `back` stays: a packet that leaves where it came from earns its sender a redirect, if those are wanted.
+    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one. What would
+    /// leave by `back` stays: a packet that leaves where it came from earns its sender a redirect, if those are wanted.
     #[inline]
     fn forward(
         &mut self,

@@ -463,7 +463,8 @@ impl PoolSet {
     pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
         match &self.guard {
             Some(guard) => guard.give(cells),
-            None if cells.iter().all(|c| *c < self.cells) => cells.len(),
+            // (The largest of all is found in vectors; the first that is too large would be looked for one by one.)
+            None if cells.iter().fold(0, |most, c| most.max(*c)) < self.cells => cells.len(),
             None => self.own(cells),
         }
     }
