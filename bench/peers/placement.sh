@@ -1,0 +1,92 @@
+#!/bin/bash
+# Each level of Bywash on veth, beside native Linux, the barest XDP redirect, and dpdk-testpmd (io, over two net_af_xdp
+# ports), in one alternating run, with a full table and traffic to many destinations.
+#
+# All are measured by `bywash bench placement` in the same topology (host a - router - host b), with the same source (the
+# kernel's live-frame generator on the first CPU) and the same count: what arrives at b, where the driver drops it. Kernel,
+# redirect and the level `driver` run on the generator's CPU; the level `user` and testpmd have the second one. testpmd in
+# io mode looks nothing up and rewrites nothing. xdp-forward (of xdp-tools, from 1.5) is measured where it is installed.
+#
+# Rates are the median of the rounds.
+set -euo pipefail
+
+usage() {
+    cat <<USAGE
+usage: bench/peers/placement.sh [options]
+  --bywash PATH     the program to measure                  (target/release/bywash)
+  --rounds N        rounds, each measuring all              (5)
+  --seconds N       length of one measurement               (2)
+  --size BYTES      frame size on the wire                  (64)
+  --routes N        IPv4 routes in the kernel's table       (500000)
+  --destinations N  destination addresses in the traffic    (4000)
+  --out FILE        the JSON result                         (out/bench/placement.json)
+USAGE
+}
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+bywash="$root/target/release/bywash" rounds=5 seconds=2 size=64 routes=500000 destinations=4000 out="$root/out/bench/placement.json"
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage && exit 0 ;;
+    --bywash | --rounds | --seconds | --size | --routes | --destinations | --out) [ $# -ge 2 ] || { usage >&2 && exit 2; } ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    case $1 in
+    --bywash) bywash=$2 ;;
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    --size) size=$2 ;;
+    --routes) routes=$2 ;;
+    --destinations) destinations=$2 ;;
+    --out) out=$2 ;;
+    esac
+    shift 2
+done
+die() { echo "placement.sh: $*" >&2 && exit 1; }
+[ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
+[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
+command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
+[ "$(nproc)" -ge 2 ] || die "two CPUs needed: one for the generator, one for the forwarder"
+
+prefix=bywash-placement-$$
+scratch=$(mktemp)
+trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
+trap 'exit 130' INT TERM
+
+# The same CPUs as `bywash bench placement` takes: the first two allowed.
+mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
+# Its main lcore only sleeps; --stats-period keeps it from reading a command line.
+testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
+testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
+testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
+
+peers=(--peer "testpmd=$testpmd")
+if command -v xdp-forward >/dev/null; then
+    # Loaded and left: taken off again by the shell that holds it.
+    peers+=(--peer "xdp-forward=sh -c 'xdp-forward load r0 r1; trap \"xdp-forward unload r0 r1\" TERM; sleep infinity & wait'")
+else
+    echo "placement.sh: no xdp-forward here: not measured" >&2
+fi
+
+"$bywash" bench placement --json --level driver,user,auto --rounds "$rounds" --seconds "$seconds" --size "$size" \
+    --routes "$routes" --destinations "$destinations" "${peers[@]}" >"$scratch"
+
+mkdir -p "$(dirname "$out")"
+OUT=$out TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" <<'PYTHON'
+import json, os, platform, re, sys, time
+
+figures = json.load(open(sys.argv[1]))
+model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
+result = {"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"),
+          "peer": os.environ["TESTPMD"] or "dpdk-testpmd", "load": os.getloadavg()[0], **figures}
+json.dump(result, open(os.environ["OUT"], "w"), indent=1)
+rounds = result["rounds"]
+print(f"{model}, Linux {result['kernel']}, CPUs {result['cpus']}, {result['size']} B, {result['destinations']} destinations, "
+      f"{result['routes']} routes, {len(rounds)} rounds of {result['seconds']} s")
+print(f"{'':12}{'Mpps':>8}  driver has   samples")
+for name, median in sorted(result["median_mpps"].items(), key=lambda one: -one[1]):
+    samples = " ".join(f"{one[name]['mpps']:.3f}" for one in rounds)
+    ratio = f"{result['ratio'][name]:6.2f} x" if name in result["ratio"] else ""
+    print(f"{name:12}{median:8.3f}  {ratio:>10}   {samples}")
+PYTHON
