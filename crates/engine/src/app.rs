@@ -84,6 +84,12 @@ impl Context<'_> {
         self.discard(frame);
     }
 
+    /// Counts the loss of a packet that there was no frame for.
+    #[inline]
+    pub fn lost(&mut self, from: PortId, reason: DropReason) {
+        self.counters.count_drops(from, reason, 1);
+    }
+
     /// Frees `frame` without counting: for what was never a packet, or is counted elsewhere.
     #[inline]
     pub fn discard(&mut self, frame: Frame) {

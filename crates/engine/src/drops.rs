@@ -80,6 +80,18 @@ named! {
         Policed = "policed",
         /// Its flow's queue was full, or it made room for a later packet.
         QueueOverflow = "queue-overflow",
+        /// The switch has no flow for it.
+        NoFlow = "no-flow",
+        /// A flow says so, or sends it nowhere.
+        FlowDrop = "flow-drop",
+        /// The flows look it up again and again without end.
+        TooManyResubmits = "too-many-resubmits",
+        /// The bridge does not forward it: a wrong VLAN, a reserved destination, or the port it came from.
+        BridgeFiltered = "bridge-filtered",
+        /// It exceeds a meter's rate.
+        Metered = "metered",
+        /// It would be flooded, and exceeds its port's storm limit.
+        Storm = "storm",
     }
 }
 

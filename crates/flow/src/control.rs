@@ -1,0 +1,568 @@
+//! The control side: flows, groups, meters and addresses come and go; workers get a new version of the tables.
+
+use crate::app::{CacheConfig, Ends, Switch};
+use crate::key::{Key, hash_words};
+use crate::meter::Meter;
+use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
+use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
+use crate::stats::{CacheCounters, FlowStats, MAX_FLOWS};
+use crate::table::Rule;
+use crate::translate::{Learn, Translator};
+use bywash_sync::{Published, Qsbr};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Requests a worker can have open.
+const LEARN_QUEUE: usize = 256;
+/// Numbers of meters that can ever be used.
+const METERS: u32 = 65_536;
+
+/// What could not be done, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// The bridge's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct BridgeConfig {
+    /// Most learned addresses.
+    pub macs: usize,
+    /// An address not seen for so long is forgotten.
+    pub ageing: Duration,
+    /// Most flows, in all tables.
+    pub flows: usize,
+}
+
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        Self { macs: 8192, ageing: Duration::from_secs(300), flows: MAX_FLOWS }
+    }
+}
+
+/// What is kept of a flow beside the tables.
+struct Entry {
+    rule: Arc<Rule>,
+    added: Instant,
+    used: Instant,
+    /// Packets when last looked at.
+    seen: u64,
+    /// What its counters were when it began.
+    base: (u64, u64),
+}
+
+/// A learned address.
+struct Mac {
+    port: OfPort,
+    seen: Instant,
+    order: u64,
+}
+
+struct WorkerEnd {
+    stats: Arc<FlowStats>,
+    counters: Arc<CacheCounters>,
+    learn: rtrb::Consumer<Learn>,
+}
+
+/// A flow, as it is shown.
+pub struct FlowReport {
+    /// The flow.
+    pub rule: Arc<Rule>,
+    /// Since when it is there.
+    pub age: Duration,
+    /// Since when it had no packet, as far as that is known.
+    pub idle: Duration,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The switch's tables, and the workers that use them.
+///
+/// There are two versions: the one workers use, and a spare that is changed, published, and then exchanged with it. So a
+/// change costs what it changes, not what there is.
+pub struct FlowControl {
+    published: Arc<Published<Arc<Pipeline>>>,
+    live: Arc<Pipeline>,
+    spare: Arc<Pipeline>,
+    changes: Vec<Change>,
+    config: BridgeConfig,
+    entries: HashMap<u32, Entry>,
+    /// Slots by [`index_key`].
+    index: HashMap<u64, Vec<u32>>,
+    free: Vec<u32>,
+    /// Slots of flows that are gone, until no worker counts for them any more.
+    leaving: VecDeque<(u32, u64)>,
+    next_slot: u32,
+    timed: BTreeSet<u32>,
+    macs: HashMap<u64, Mac>,
+    mac_order: BTreeSet<(u64, u64)>,
+    mac_clock: u64,
+    workers: Vec<WorkerEnd>,
+    meter_slots: HashMap<u32, u32>,
+    /// Addresses that moved from one port to another.
+    pub moved: u64,
+}
+
+impl FlowControl {
+    /// A switch without flows. Workers' readers must be of `domain`.
+    pub fn new(domain: &Qsbr, ports: Vec<SwitchPort>, config: BridgeConfig) -> Self {
+        let first = Pipeline { ports, generation: 1, rest_changed: 1, ..Pipeline::default() };
+        let live = Arc::new(first.clone());
+        Self {
+            published: Arc::new(Published::new(domain, live.clone())),
+            live,
+            spare: Arc::new(first),
+            changes: Vec::new(),
+            config,
+            entries: HashMap::new(),
+            index: HashMap::new(),
+            free: Vec::new(),
+            leaving: VecDeque::new(),
+            next_slot: 0,
+            timed: BTreeSet::new(),
+            macs: HashMap::new(),
+            mac_order: BTreeSet::new(),
+            mac_clock: 0,
+            workers: Vec::new(),
+            meter_slots: HashMap::new(),
+            moved: 0,
+        }
+    }
+
+    /// The stages of another worker. `seed` keys its hashes: nobody outside may know it.
+    pub fn worker(&mut self, config: CacheConfig, seed: u64) -> Switch {
+        let (learn, inbox) = rtrb::RingBuffer::new(LEARN_QUEUE);
+        let (stats, counters) = (Arc::new(FlowStats::default()), Arc::new(CacheCounters::default()));
+        (0..self.next_slot).step_by(1024).chain(self.next_slot.checked_sub(1)).for_each(|slot| stats.make_room(slot));
+        self.workers.push(WorkerEnd { stats: stats.clone(), counters: counters.clone(), learn: inbox });
+        Switch::new(self.published.clone(), config, Ends { stats, counters, learn, seed })
+    }
+
+    /// Each worker's cache counters.
+    pub fn counters(&self) -> impl Iterator<Item = &Arc<CacheCounters>> {
+        self.workers.iter().map(|w| &w.counters)
+    }
+
+    /// The tables as workers have them.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.live
+    }
+
+    /// Gives workers what was changed since the last time. When this returns they use it.
+    pub fn commit(&mut self) {
+        if self.changes.is_empty() {
+            return;
+        }
+        let generation = self.live.generation + 1;
+        for end in 0..2 {
+            // Whoever had the spare has let it go: `replace` waited for that.
+            let spare = Arc::get_mut(&mut self.spare).expect("the spare is nobody else's");
+            self.changes.iter().for_each(|change| spare.apply(change, generation));
+            if end == 0 {
+                self.published.replace(self.spare.clone());
+                std::mem::swap(&mut self.live, &mut self.spare);
+            }
+        }
+        self.changes.clear();
+    }
+
+    /// Packets and bytes a slot's counters say.
+    fn sum(&self, slot: u32) -> (u64, u64) {
+        let each = self.workers.iter().map(|w| w.stats.get(slot));
+        each.fold((0, 0), |(p, b), (packets, bytes)| (p + packets, b + bytes))
+    }
+
+    fn slot(&mut self) -> Result<u32, Refused> {
+        if self.entries.len() >= self.config.flows.min(MAX_FLOWS) {
+            return Err(Refused(format!("the tables are full: {} flows", self.entries.len())));
+        }
+        if let Some(slot) = self.free.pop() {
+            return Ok(slot);
+        }
+        if self.next_slot as usize >= MAX_FLOWS {
+            return Err(Refused(format!("no room for more than {MAX_FLOWS} flows, those just deleted included")));
+        }
+        self.next_slot += 1;
+        for worker in &self.workers {
+            worker.stats.make_room(self.next_slot - 1);
+        }
+        Ok(self.next_slot - 1)
+    }
+
+    /// The flow with this very table, priority and match.
+    fn find_exact(&self, spec: &FlowSpec) -> Option<u32> {
+        let same = |slot: &&u32| {
+            let other = &self.entries[*slot].rule.spec;
+            other.table == spec.table && other.priority == spec.priority && other.matches == spec.matches
+        };
+        self.index.get(&index_key(spec)).and_then(|slots| slots.iter().find(same)).copied()
+    }
+
+    /// Adds a flow, in place of one with the same table, priority and match.
+    pub fn add(&mut self, spec: FlowSpec) -> Result<(), Refused> {
+        if spec.check_overlap {
+            let overlaps = |r: &&Entry| {
+                let other = &r.rule.spec;
+                other.table == spec.table && other.priority == spec.priority && other.matches.overlaps(&spec.matches)
+            };
+            if let Some(other) = self.entries.values().find(overlaps) {
+                return Err(Refused(format!("it overlaps `{}`", crate::syntax::Shown(&other.rule.spec))));
+            }
+        }
+        if let Some(slot) = self.find_exact(&spec) {
+            self.remove_slot(slot);
+        }
+        let slot = self.slot()?;
+        let now = Instant::now();
+        let timed = spec.idle_timeout | spec.hard_timeout != 0;
+        let rule = Arc::new(Rule { spec, slot });
+        self.changes.push(Change::Insert(rule.clone()));
+        let base = self.sum(slot);
+        self.index.entry(index_key(&rule.spec)).or_default().push(slot);
+        self.entries.insert(slot, Entry { rule, added: now, used: now, seen: base.0, base });
+        if timed {
+            self.timed.insert(slot);
+        }
+        Ok(())
+    }
+
+    fn remove_slot(&mut self, slot: u32) {
+        let Some(entry) = self.entries.remove(&slot) else { return };
+        self.timed.remove(&slot);
+        let key = index_key(&entry.rule.spec);
+        if let Some(slots) = self.index.get_mut(&key) {
+            slots.retain(|s| *s != slot);
+            if slots.is_empty() {
+                self.index.remove(&key);
+            }
+        }
+        self.changes.push(Change::Remove(entry.rule));
+        self.leaving.push_back((slot, self.live.generation + 1));
+        self.reuse_slots();
+    }
+
+    /// Slots that no worker counts for any more can be given to new flows.
+    fn reuse_slots(&mut self) {
+        let seen = self.workers.iter().map(|w| w.counters.generation.get()).min().unwrap_or(u64::MAX);
+        while let Some((slot, generation)) = self.leaving.front()
+            && *generation <= seen
+        {
+            self.free.push(*slot);
+            self.leaving.pop_front();
+        }
+    }
+
+    fn selected(&self, filter: &FlowFilter, strict: bool) -> Vec<u32> {
+        let hits = |rule: &Rule| {
+            let spec = &rule.spec;
+            let outputs = |port: OfPort| spec.actions.contains(&Action::Output(port));
+            let same = if strict {
+                spec.matches == filter.matches && spec.priority == filter.priority.unwrap_or(FlowSpec::DEFAULT_PRIORITY)
+            } else {
+                spec.matches.within(&filter.matches)
+            };
+            same && filter.table.is_none_or(|t| t == spec.table)
+                && filter.cookie.is_none_or(|(value, mask)| (spec.cookie ^ value) & mask == 0)
+                && filter.out_port.is_none_or(outputs)
+                && filter.out_group.is_none_or(|id| spec.actions.contains(&Action::Group(id)))
+        };
+        let mut found: Vec<&Arc<Rule>> = self.entries.values().map(|e| &e.rule).filter(|r| hits(r)).collect();
+        found.sort_by_key(|r| (r.spec.table, std::cmp::Reverse(r.spec.priority), r.slot));
+        found.iter().map(|r| r.slot).collect()
+    }
+
+    /// Changes the actions of the flows that match what `spec` matches (strict: exactly that), their counters stay; how
+    /// many. With none, adds it.
+    pub fn modify(&mut self, spec: FlowSpec, strict: bool) -> Result<usize, Refused> {
+        let (table, priority) = (Some(spec.table), Some(spec.priority));
+        let filter = FlowFilter { table, priority, matches: spec.matches, ..FlowFilter::default() };
+        let found = self.selected(&filter, strict);
+        if found.is_empty() {
+            return self.add(spec).map(|()| 0);
+        }
+        for slot in &found {
+            let sum = self.sum(*slot);
+            let Some(entry) = self.entries.get_mut(slot) else { continue };
+            let changed = FlowSpec { actions: spec.actions.clone(), cookie: spec.cookie, ..entry.rule.spec.clone() };
+            let rule = Arc::new(Rule { spec: changed, slot: *slot });
+            self.changes.push(Change::Remove(std::mem::replace(&mut entry.rule, rule.clone())));
+            self.changes.push(Change::Insert(rule));
+            if spec.reset_counts {
+                entry.base = sum;
+            }
+        }
+        Ok(found.len())
+    }
+
+    /// Deletes the flows that `filter` selects (strict: exactly); how many.
+    pub fn delete(&mut self, filter: &FlowFilter, strict: bool) -> usize {
+        let found = self.selected(filter, strict);
+        found.iter().for_each(|slot| self.remove_slot(*slot));
+        found.len()
+    }
+
+    /// The flows that `filter` selects, by table and priority.
+    pub fn flows(&self, filter: &FlowFilter) -> Vec<FlowReport> {
+        let now = Instant::now();
+        let report = |slot: &u32| {
+            let entry = &self.entries[slot];
+            let (packets, bytes) = self.sum(*slot);
+            FlowReport {
+                rule: entry.rule.clone(),
+                age: now - entry.added,
+                idle: now - entry.used,
+                packets: packets.saturating_sub(entry.base.0),
+                bytes: bytes.saturating_sub(entry.base.1),
+            }
+        };
+        self.selected(filter, false).iter().map(report).collect()
+    }
+
+    /// Number of flows.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds a group, or changes the one with its number.
+    pub fn set_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
+        let known = self.live.groups.contains_key(&spec.id);
+        if new && known {
+            return Err(Refused(format!("group {} is already there: change it with mod", spec.id)));
+        }
+        let runs = |bucket: &crate::model::Bucket| {
+            bucket.actions.contains(&Action::Group(spec.id)) || bucket.watch_group == Some(spec.id)
+        };
+        if spec.buckets.iter().any(runs) || self.leads_to(&spec, spec.id, 0) {
+            return Err(Refused(format!("group {} would run itself", spec.id)));
+        }
+        self.changes.push(Change::Group(spec.id, Some(Arc::new(Group::new(spec)))));
+        self.commit();
+        Ok(())
+    }
+
+    /// Whether a group's buckets run the group `id`, by way of others.
+    fn leads_to(&self, spec: &GroupSpec, id: u32, depth: usize) -> bool {
+        let next = spec.buckets.iter().flat_map(|b| &b.actions).filter_map(|a| match a {
+            Action::Group(next) => Some(*next),
+            _ => None,
+        });
+        depth > 32
+            || next.into_iter().any(|next| {
+                next == id || self.live.groups.get(&next).is_some_and(|g| self.leads_to(&g.spec, id, depth + 1))
+            })
+    }
+
+    /// Deletes a group, or all, and the flows that run it; how many groups.
+    pub fn delete_group(&mut self, id: Option<u32>) -> usize {
+        let ids: Vec<u32> = self.live.groups.keys().copied().filter(|g| id.is_none_or(|id| id == *g)).collect();
+        for id in &ids {
+            self.delete(&FlowFilter { out_group: Some(*id), ..FlowFilter::default() }, false);
+            self.changes.push(Change::Group(*id, None));
+        }
+        self.commit();
+        ids.len()
+    }
+
+    /// The groups, by number.
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        let mut groups: Vec<_> = self.live.groups.values().cloned().collect();
+        groups.sort_by_key(|g| g.spec.id);
+        groups
+    }
+
+    /// Adds a meter, or changes the one with its number.
+    pub fn set_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
+        if new && self.meter_slots.contains_key(&spec.id) {
+            return Err(Refused(format!("meter {} is already there: change it with mod", spec.id)));
+        }
+        let next = self.meter_slots.len() as u32;
+        if next >= METERS && !self.meter_slots.contains_key(&spec.id) {
+            return Err(Refused(format!("there were {METERS} meters: no more numbers can be used")));
+        }
+        let slot = *self.meter_slots.entry(spec.id).or_insert(next);
+        self.changes.push(Change::Meter(spec.id, slot, Some(Arc::new(Meter::new(spec)))));
+        self.commit();
+        Ok(())
+    }
+
+    /// Deletes a meter, or all; how many. Flows that name it let everything through.
+    pub fn delete_meter(&mut self, id: Option<u32>) -> usize {
+        let ids: Vec<u32> = self.live.meter_slots.keys().copied().filter(|m| id.is_none_or(|id| id == *m)).collect();
+        for id in &ids {
+            self.changes.push(Change::Meter(*id, self.meter_slots[id], None));
+        }
+        self.commit();
+        ids.len()
+    }
+
+    /// The meters, by number.
+    pub fn meters(&self) -> Vec<Arc<Meter>> {
+        let mut meters: Vec<_> = self.live.meters.iter().flatten().cloned().collect();
+        meters.sort_by_key(|m| m.spec.id);
+        meters
+    }
+
+    /// Replaces the mirrors.
+    pub fn set_mirrors(&mut self, mirrors: Vec<Mirror>) {
+        self.changes.push(Change::Mirrors(mirrors));
+        self.commit();
+    }
+
+    /// Limits what each port may have flooded, in packets a second; 0: no limit.
+    pub fn set_storm_limits(&mut self, limits: &[u32]) {
+        let meter = |rate: &u32| {
+            (*rate > 0).then(|| {
+                Arc::new(Meter::new(MeterSpec { id: 0, packets: true, rate: *rate, burst: (*rate / 10).max(1) }))
+            })
+        };
+        self.changes.push(Change::Storm(limits.iter().map(meter).collect()));
+        self.commit();
+    }
+
+    /// Notes whether a port works; addresses behind one that does not are forgotten.
+    pub fn set_port_up(&mut self, of: OfPort, up: bool) {
+        if self.live.port(of).is_none_or(|p| p.up == up) {
+            return;
+        }
+        let mut ports = self.live.ports.clone();
+        ports.iter_mut().filter(|p| p.of == of).for_each(|p| p.up = up);
+        self.changes.push(Change::Ports(ports));
+        if !up {
+            self.flush_macs(Some(of));
+        }
+        self.commit();
+    }
+
+    /// Forgets learned addresses, of one port or of all; how many.
+    pub fn flush_macs(&mut self, of: Option<OfPort>) -> usize {
+        let keys: Vec<u64> =
+            self.macs.iter().filter(|(_, m)| of.is_none_or(|of| m.port == of)).map(|(k, _)| *k).collect();
+        keys.iter().for_each(|key| self.forget(*key));
+        self.commit();
+        keys.len()
+    }
+
+    fn forget(&mut self, key: u64) {
+        if let Some(mac) = self.macs.remove(&key) {
+            self.mac_order.remove(&(mac.order, key));
+            self.changes.push(Change::Learn(key, None));
+        }
+    }
+
+    fn learn(&mut self, learn: Learn, now: Instant) {
+        let key = mac_key(learn.vlan, learn.mac);
+        self.mac_clock += 1;
+        let order = self.mac_clock;
+        match self.macs.get_mut(&key) {
+            Some(mac) => {
+                self.mac_order.remove(&(mac.order, key));
+                (mac.seen, mac.order) = (now, order);
+                if mac.port != learn.port {
+                    mac.port = learn.port;
+                    self.moved += 1;
+                    self.changes.push(Change::Learn(key, Some(learn.port)));
+                }
+            }
+            None => {
+                // The one not seen for longest makes room.
+                if self.macs.len() >= self.config.macs
+                    && let Some((_, oldest)) = self.mac_order.first().copied()
+                {
+                    self.forget(oldest);
+                }
+                self.macs.insert(key, Mac { port: learn.port, seen: now, order });
+                self.changes.push(Change::Learn(key, Some(learn.port)));
+            }
+        }
+        self.mac_order.insert((order, key));
+    }
+
+    /// Learned addresses: VLAN, address, port, and for how long it was not seen.
+    pub fn macs(&self) -> Vec<(u16, u64, OfPort, Duration)> {
+        let now = Instant::now();
+        let one = |(key, mac): (&u64, &Mac)| ((key >> 48) as u16, key & 0xffff_ffff_ffff, mac.port, now - mac.seen);
+        let mut list: Vec<_> = self.macs.iter().map(one).collect();
+        list.sort();
+        list
+    }
+
+    /// Takes in what workers learned. To be called every few milliseconds.
+    pub fn poll(&mut self) {
+        let now = Instant::now();
+        let mut learned = Vec::new();
+        for worker in &mut self.workers {
+            for _ in 0..worker.learn.slots() {
+                learned.extend(worker.learn.pop());
+            }
+        }
+        learned.into_iter().for_each(|l| self.learn(l, now));
+        self.commit();
+    }
+
+    /// Lets go what has run out of time. To be called about every second.
+    pub fn expire(&mut self) {
+        let now = Instant::now();
+        let ageing = self.config.ageing;
+        while let Some((_, key)) = self.mac_order.first().copied()
+            && self.macs.get(&key).is_none_or(|m| now - m.seen > ageing)
+        {
+            self.forget(key);
+        }
+        let mut over = Vec::new();
+        for slot in &self.timed {
+            let packets = self.sum(*slot).0;
+            let Some(entry) = self.entries.get_mut(slot) else { continue };
+            if packets != entry.seen {
+                (entry.seen, entry.used) = (packets, now);
+            }
+            let spec = &entry.rule.spec;
+            let out = |timeout: u16, since: Instant| timeout != 0 && (now - since).as_secs() >= u64::from(timeout);
+            if out(spec.hard_timeout, entry.added) || out(spec.idle_timeout, entry.used) {
+                over.push(*slot);
+            }
+        }
+        over.into_iter().for_each(|slot| self.remove_slot(slot));
+        self.reuse_slots();
+        self.commit();
+    }
+
+    /// Takes a packet through the tables and tells what happens to it.
+    pub fn trace(&self, key: &Key) -> Translator {
+        let mut translator = Translator::default();
+        translator.story = Some(Vec::new());
+        translator.translate(&self.live, key);
+        translator
+    }
+}
+
+/// A hash of what tells a flow from others.
+fn index_key(spec: &FlowSpec) -> u64 {
+    let seed = hash_words(&spec.matches.mask.0, u64::from(spec.table) << 16 | u64::from(spec.priority));
+    hash_words(&spec.matches.value.0, seed)
+}
+
+/// A seed for hashes from the system's randomness.
+pub fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let state = std::collections::hash_map::RandomState::new();
+    let word = |n: u8| {
+        let mut hasher = state.build_hasher();
+        hasher.write_u8(n);
+        hasher.finish()
+    };
+    hash_words(&[word(1), word(2)], word(3))
+}

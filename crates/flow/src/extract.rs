@@ -1,0 +1,344 @@
+//! From a frame to its key, with the meaning every field has in OVS.
+
+use crate::key::{FRAG_ANY, FRAG_LATER, IP_SOUND, KEY_WORDS, Key, TAGGED, TPID_88A8, TPID_8100, at, key_bytes};
+use bywash_wire::ethernet::ethertype;
+use bywash_wire::proto;
+
+/// Ethernet type of frames that have a length instead, and no SNAP header for Ethernet types.
+pub const DL_TYPE_NONE: u16 = 0x05ff;
+
+/// Where a frame's headers begin, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The network header.
+    pub l3: u16,
+    /// The transport header; 0: none, or in another fragment.
+    pub l4: u16,
+}
+
+const NO_L4: u16 = 0;
+const MACS: usize = 12;
+
+/// The first `N` bytes at `at`.
+#[inline(always)]
+fn bytes<const N: usize>(data: &[u8], at: usize) -> Option<&[u8; N]> {
+    data.get(at..)?.first_chunk()
+}
+
+#[inline(always)]
+fn be16(data: &[u8], at: usize) -> Option<u16> {
+    bytes(data, at).map(|b| u16::from_be_bytes(*b))
+}
+
+/// Reads a frame's fields into `key`; none for one shorter than an Ethernet header. `in_port` is the number flows know
+/// the port by.
+#[inline]
+pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
+    // An untagged IPv4 packet without options, as most are.
+    if let Some(head) = data.first_chunk::<34>()
+        && head[12..15] == [8, 0, 0x45]
+    {
+        let word = |at: usize| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 34 bytes"));
+        let total = usize::from(u16::from_be_bytes([head[16], head[17]]));
+        if total >= 20 && total + 14 <= data.len() {
+            let fragment = u16::from_be_bytes([head[20], head[21]]);
+            let (mut l4, mut l4_word, mut flags) = (14 + 20, 0, [0; 2]);
+            let frag = frag_bits(fragment);
+            if frag & FRAG_LATER == 0 {
+                (l4_word, flags) = transport(&data[..14 + total], 34, head[23], proto::ICMP);
+            } else {
+                l4 = NO_L4;
+            }
+            let [port_high, port_low] = in_port.to_be_bytes();
+            *key = [0; KEY_WORDS];
+            key[0] = word(0) & MAC_MASK;
+            key[1] = word(6);
+            let third = [port_high, port_low, head[15], head[22], head[23], frag | IP_SOUND, flags[0], flags[1]];
+            key[2] = u64::from_ne_bytes(third);
+            key[3] = l4_word;
+            key[4] = word(26);
+            return Some(Layout { l3: 14, l4 });
+        }
+    }
+    long_way(data, in_port, key)
+}
+
+/// The bytes of a word that an Ethernet address at its start takes.
+pub(crate) const MAC_MASK: u64 = u64::from_ne_bytes([255, 255, 255, 255, 255, 255, 0, 0]);
+
+#[inline(always)]
+fn frag_bits(fragment: u16) -> u8 {
+    match fragment & 0x3fff {
+        0 => 0,
+        f if f & 0x1fff != 0 => FRAG_ANY | FRAG_LATER,
+        _ => FRAG_ANY,
+    }
+}
+
+/// Whether a TCP header is as long as it says, and there.
+#[inline(always)]
+pub(crate) fn header_fits(header: &[u8; 20], there: usize) -> bool {
+    let len = usize::from(header[12] >> 4) * 4;
+    len >= 20 && len <= there
+}
+
+/// Ports, or ICMP type and code, as the key's fourth word has them; and TCP flags. `data` ends with the packet.
+#[inline(always)]
+fn transport(data: &[u8], at: usize, protocol: u8, icmp: u8) -> (u64, [u8; 2]) {
+    let word = |b: [u8; 4]| u64::from_ne_bytes([b[0], b[1], b[2], b[3], 0, 0, 0, 0]);
+    let Some(l4) = data.get(at..) else { return (0, [0; 2]) };
+    match protocol {
+        proto::UDP => l4.first_chunk::<8>().map_or((0, [0; 2]), |h| (word([h[0], h[1], h[2], h[3]]), [0; 2])),
+        proto::TCP => match l4.first_chunk::<20>() {
+            Some(h) if header_fits(h, l4.len()) => (word([h[0], h[1], h[2], h[3]]), [h[12] & 0x0f, h[13]]),
+            _ => (0, [0; 2]),
+        },
+        proto::SCTP => l4.first_chunk::<12>().map_or((0, [0; 2]), |h| (word([h[0], h[1], h[2], h[3]]), [0; 2])),
+        p if p == icmp => l4.first_chunk::<8>().map_or((0, [0; 2]), |h| (word([0, h[0], 0, h[1]]), [0; 2])),
+        _ => (0, [0; 2]),
+    }
+}
+
+/// Any frame.
+#[inline(never)]
+fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
+    *key = [0; KEY_WORDS];
+    let head: &[u8; 14] = data.first_chunk()?;
+    let k = key_bytes(key);
+    let mut put = |at: usize, bytes: &[u8]| k[at..at + bytes.len()].copy_from_slice(bytes);
+    put(at::DL_DST, &head[..6]);
+    put(at::DL_SRC, &head[6..12]);
+    put(at::IN_PORT, &in_port.to_be_bytes());
+    let mut next = MACS;
+    let tpid = match be16(data, next)? {
+        ethertype::VLAN => TPID_8100,
+        ethertype::QINQ => TPID_88A8,
+        _ => 0,
+    };
+    if tpid != 0 && data.len() >= MACS + 6 {
+        let tci = be16(data, next + 2)? | TAGGED;
+        put(at::VLAN_TCI, &tci.to_be_bytes());
+        put(at::TPID, &[tpid]);
+        next += 4;
+    }
+    let (dl_type, l3) = ether_type(data, next)?;
+    put(at::DL_TYPE, &dl_type.to_be_bytes());
+    let mut layout = Layout { l3: l3 as u16, l4: NO_L4 };
+    match dl_type {
+        ethertype::IPV4 => {
+            if let Some(found) = ipv4(data, l3, &mut put) {
+                layout.l4 = found as u16;
+            }
+        }
+        ethertype::IPV6 => {
+            if let Some(found) = ipv6(data, l3, &mut put) {
+                layout.l4 = found as u16;
+            }
+        }
+        ethertype::ARP | 0x8035 => arp(data, l3, &mut put),
+        _ => {}
+    }
+    Some(layout)
+}
+
+/// The Ethernet type at `at`, and where its payload begins. A length is followed by LLC, perhaps with SNAP.
+fn ether_type(data: &[u8], at: usize) -> Option<(u16, usize)> {
+    let value = be16(data, at)?;
+    let next = at + 2;
+    if value >= 0x600 {
+        return Some((value, next));
+    }
+    match bytes::<8>(data, next) {
+        Some([0xaa, 0xaa, 3, 0, 0, 0, high, low]) if u16::from_be_bytes([*high, *low]) >= 0x600 => {
+            Some((u16::from_be_bytes([*high, *low]), next + 8))
+        }
+        _ => Some((DL_TYPE_NONE, next)),
+    }
+}
+
+fn ipv4(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<usize> {
+    let h: &[u8; 20] = bytes(data, l3)?;
+    let header = usize::from(h[0] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([h[2], h[3]]));
+    if header < 20 || header > total || l3 + total > data.len() {
+        return None;
+    }
+    let frag = frag_bits(u16::from_be_bytes([h[6], h[7]]));
+    put(at::NW_SRC, &h[12..20]);
+    put(at::NW_TOS, &[h[1], h[8], h[9], frag | IP_SOUND]);
+    (frag & FRAG_LATER == 0).then(|| {
+        let (word, flags) = transport(&data[..l3 + total], l3 + header, h[9], proto::ICMP);
+        put(at::TP_SRC, &word.to_ne_bytes()[..4]);
+        put(at::TCP_FLAGS, &flags);
+        l3 + header
+    })
+}
+
+fn ipv6(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<usize> {
+    let h: &[u8; 40] = bytes(data, l3)?;
+    let end = l3 + 40 + usize::from(u16::from_be_bytes([h[4], h[5]]));
+    let data = data.get(..end)?;
+    put(at::IPV6_SRC, &h[8..40]);
+    let (protocol, frag, l4) = extensions(data, l3 + 40, h[6])?;
+    put(at::LABEL, &[h[1] & 0x0f, h[2], h[3]]);
+    put(at::NW_TOS, &[h[0] << 4 | h[1] >> 4, h[7], protocol, frag | IP_SOUND]);
+    if frag & FRAG_LATER != 0 {
+        return None;
+    }
+    let (word, flags) = transport(data, l4, protocol, proto::ICMP6);
+    put(at::TP_SRC, &word.to_ne_bytes()[..4]);
+    put(at::TCP_FLAGS, &flags);
+    if protocol == proto::ICMP6 {
+        neighbour(data, l4, put);
+    }
+    Some(l4)
+}
+
+/// Follows extension headers from `at`: the protocol behind them, whether it is a fragment, and where it begins. None
+/// when they are cut off.
+fn extensions(data: &[u8], mut at: usize, mut next: u8) -> Option<(u8, u8, usize)> {
+    let mut frag = 0;
+    loop {
+        if !matches!(next, proto::HOP_BY_HOP | proto::ROUTING | proto::DEST_OPTIONS | proto::AUTH | proto::FRAGMENT) {
+            return Some((next, frag, at));
+        }
+        let h: &[u8; 8] = bytes(data, at)?;
+        let len = match next {
+            proto::AUTH => (usize::from(h[1]) + 2) * 4,
+            proto::FRAGMENT => 8,
+            _ => (usize::from(h[1]) + 1) * 8,
+        };
+        if next == proto::FRAGMENT {
+            let word = u16::from_be_bytes([h[2], h[3]]);
+            if word != 0 {
+                frag = FRAG_ANY;
+                if word & 0xfff8 != 0 {
+                    return Some((proto::FRAGMENT, FRAG_ANY | FRAG_LATER, at + 8));
+                }
+            }
+        }
+        next = h[0];
+        at += len;
+        if at > data.len() {
+            return None;
+        }
+    }
+}
+
+/// Target and link-layer addresses of a neighbour solicitation or advertisement (RFC 4861 4.3, 4.4).
+fn neighbour(data: &[u8], l4: usize, put: &mut impl FnMut(usize, &[u8])) {
+    let (Some([135 | 136, 0]), Some(target)) = (bytes::<2>(data, l4), bytes::<16>(data, l4 + 8)) else { return };
+    let (mut lla, mut next) = ([[0u8; 6]; 2], l4 + 24);
+    while let Some(option) = bytes::<8>(data, next) {
+        let len = usize::from(option[1]) * 8;
+        if len == 0 || next + len > data.len() {
+            break;
+        }
+        if len == 8
+            && let Some(slot) = usize::from(option[0]).checked_sub(1).and_then(|i| lla.get_mut(i))
+        {
+            if *slot != [0; 6] {
+                return; // the same option twice: not to be believed
+            }
+            slot.copy_from_slice(&option[2..]);
+        }
+        next += len;
+    }
+    put(at::ND_TARGET, target);
+    put(at::ARP_SHA, &lla[0]);
+    put(at::ARP_THA, &lla[1]);
+}
+
+fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
+    let Some(h) = bytes::<28>(data, l3) else { return };
+    if h[..6] != [0, 1, 8, 0, 6, 4] {
+        return;
+    }
+    put(at::NW_SRC, &h[14..18]);
+    put(at::NW_DST, &h[24..28]);
+    if h[6] == 0 {
+        put(at::NW_PROTO, &[h[7]]);
+    }
+    put(at::ARP_SHA, &h[8..14]);
+    put(at::ARP_THA, &h[18..24]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Field;
+    use crate::key::{Flow, SHORT_WORDS};
+    use bywash_wire::build::Packet;
+    use proptest::prelude::*;
+
+    fn flow(data: &[u8]) -> (Flow, Layout) {
+        let mut key = [!0; KEY_WORDS];
+        let layout = extract(data, 3, &mut key).unwrap();
+        (Flow::from(&key), layout)
+    }
+
+    #[test]
+    fn udp_both_ways_alike() {
+        let frame =
+            Packet::udp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap()).size(64).build().unwrap();
+        let (found, layout) = flow(&frame);
+        assert_eq!(layout, Layout { l3: 14, l4: 34 });
+        for (field, value) in [
+            (Field::InPort, 3),
+            (Field::DlType, 0x800),
+            (Field::NwSrc, 0x0a00_0001),
+            (Field::NwDst, 0x0a09_0001),
+            (Field::NwProto, 17),
+            (Field::TpSrc, 1024),
+            (Field::UdpDst, 9),
+            (Field::VlanTci, 0),
+        ] {
+            assert_eq!(field.get(&found), value, "{field:?}");
+        }
+        assert!(found.0[SHORT_WORDS..].iter().all(|w| *w == 0));
+        let mut tagged = frame.clone();
+        tagged.splice(12..12, [0x81, 0, 0x20, 5]);
+        let (found, layout) = flow(&tagged);
+        assert_eq!((Field::VlanTci.get(&found), layout), (0x3005, Layout { l3: 18, l4: 38 }));
+        assert_eq!(Field::UdpDst.get(&found), 9);
+    }
+
+    #[test]
+    fn lengths_and_snap() {
+        let mut frame = vec![0; 60];
+        assert_eq!(Field::DlType.get(&flow(&frame).0), u128::from(DL_TYPE_NONE));
+        frame[12..22].copy_from_slice(&[0, 46, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
+        assert_eq!(Field::DlType.get(&flow(&frame).0), 0x806);
+        assert_eq!(extract(&frame[..13], 1, &mut [0; KEY_WORDS]), None);
+    }
+
+    proptest! {
+        /// The quick way and the long one agree on whatever takes the quick one; neither panics.
+        #[test]
+        fn quick_is_right(mut data in proptest::collection::vec(any::<u8>(), 0..120), len: u8, frag in 0..4usize, protocol in 0..6usize) {
+            if data.len() > 34 {
+                data[12..17].copy_from_slice(&[8, 0, 0x45, 0, 0]);
+                data[17] = len % 128;
+                data[20..22].copy_from_slice(&[[0u8, 0], [0x20, 0], [0x40, 0], [0, 7]][frag]);
+                data[23] = [1, 6, 17, 132, 58, 0][protocol];
+            }
+            let (mut a, mut b) = ([1; KEY_WORDS], [2; KEY_WORDS]);
+            prop_assert_eq!(extract(&data, 7, &mut a), long_way(&data, 7, &mut b));
+            prop_assert!(data.len() < 14 || a == b, "{:x?} {:x?}", a, b);
+        }
+
+        #[test]
+        fn nothing_panics(mut data in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..6usize, tag: bool) {
+            let types: [&[u8]; 6] = [&[8, 0, 0x46], &[0x86, 0xdd, 0x60], &[8, 6, 0, 1, 8, 0, 6, 4], &[0x81, 0], &[0, 9], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 100, 44]];
+            let at = 12 + if tag { 4 } else { 0 };
+            if data.len() > 40 {
+                data[12..14].copy_from_slice(&[0x88, 0xa8]);
+                data[at..at + types[kind].len()].copy_from_slice(types[kind]);
+            }
+            let mut key = [0; KEY_WORDS];
+            if let Some(layout) = extract(&data, 1, &mut key) {
+                prop_assert!(usize::from(layout.l4) <= data.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A packet as flows see it: every field that can be matched, at a fixed place.
+
+use std::ops::{BitAnd, BitOr, Not};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Words of a packet's fields.
+pub const KEY_WORDS: usize = 13;
+/// Words of a packet's fields, metadata and registers.
+pub const FLOW_WORDS: usize = KEY_WORDS + 9;
+
+/// Places of the fields, in bytes from the start of a [`Flow`]. Fields lie in network order. What IPv4 packets have
+/// lies in the first [`SHORT_WORDS`] words.
+pub(crate) mod at {
+    pub const DL_DST: usize = 0;
+    pub const VLAN_TCI: usize = 6;
+    pub const DL_SRC: usize = 8;
+    pub const DL_TYPE: usize = 14;
+    pub const IN_PORT: usize = 16;
+    pub const NW_TOS: usize = 18;
+    pub const NW_TTL: usize = 19;
+    pub const NW_PROTO: usize = 20;
+    pub const NW_FRAG: usize = 21;
+    pub const TCP_FLAGS: usize = 22;
+    pub const TP_SRC: usize = 24;
+    pub const TP_DST: usize = 26;
+    pub const TPID: usize = 28;
+    pub const LABEL: usize = 29;
+    pub const NW_SRC: usize = 32;
+    pub const NW_DST: usize = 36;
+    pub const IPV6_SRC: usize = 40;
+    pub const IPV6_DST: usize = 56;
+    pub const ARP_SHA: usize = 72;
+    pub const ARP_THA: usize = 80;
+    pub const ND_TARGET: usize = 88;
+    pub const METADATA: usize = 104;
+    pub const REGS: usize = 112;
+}
+
+/// Words that hold all there is to an IPv4 packet, or to one that is neither IP nor ARP.
+pub const SHORT_WORDS: usize = 5;
+
+/// In `vlan_tci`: there is a tag (the bit's own meaning on the wire, drop eligible, is not matched, as in OVS).
+pub const TAGGED: u16 = 0x1000;
+/// In `nw_frag`: a fragment, be it the first.
+pub const FRAG_ANY: u8 = 1;
+/// In `nw_frag`: a fragment without the transport header.
+pub const FRAG_LATER: u8 = 2;
+/// In `nw_frag`: the IP header is sound, and may be rewritten. Not matched by flows, and always looked at.
+pub(crate) const IP_SOUND: u8 = 0x80;
+/// `TPID` of a tag of type 0x8100.
+pub(crate) const TPID_8100: u8 = 1;
+/// `TPID` of a tag of type 0x88a8.
+pub(crate) const TPID_88A8: u8 = 2;
+
+/// A packet's fields, as bytes in network order in words. Fields a packet does not have are zero.
+pub type Key = [u64; KEY_WORDS];
+
+/// All that flows match and set: a [`Key`], then the metadata and the registers. Also used as a mask of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow(pub [u64; FLOW_WORDS]);
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self([0; FLOW_WORDS])
+    }
+}
+
+impl From<&Key> for Flow {
+    fn from(key: &Key) -> Self {
+        let mut flow = Self::default();
+        flow.0[..KEY_WORDS].copy_from_slice(key);
+        flow
+    }
+}
+
+impl Flow {
+    /// The packet's part.
+    pub fn key(&self) -> &Key {
+        self.0.first_chunk().expect("a flow begins with a key")
+    }
+
+    /// As bytes.
+    pub fn bytes(&self) -> &[u8; FLOW_WORDS * 8] {
+        zerocopy::transmute_ref!(&self.0)
+    }
+
+    /// As bytes, to be written to.
+    pub fn bytes_mut(&mut self) -> &mut [u8; FLOW_WORDS * 8] {
+        zerocopy::transmute_mut!(&mut self.0)
+    }
+
+    pub(crate) fn u8(&self, at: usize) -> u8 {
+        self.bytes()[at]
+    }
+
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        let bytes = self.bytes();
+        u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    }
+
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Whether no bit is set.
+    pub fn is_zero(&self) -> bool {
+        self.0.iter().all(|w| *w == 0)
+    }
+
+    /// Whether every bit of `other` is set here as well.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).all(|(a, b)| b & !a == 0)
+    }
+
+    fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+
+    /// This flow where `mask` is set, `other` elsewhere.
+    pub fn or_else(self, mask: &Self, other: &Self) -> Self {
+        (self & *mask) | (*other & !*mask)
+    }
+
+    /// Bits that differ.
+    pub fn differing(self, other: &Self) -> Self {
+        self.zip(*other, |a, b| a ^ b)
+    }
+}
+
+impl BitAnd for Flow {
+    type Output = Self;
+    fn bitand(self, other: Self) -> Self {
+        self.zip(other, |a, b| a & b)
+    }
+}
+
+impl BitOr for Flow {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        self.zip(other, |a, b| a | b)
+    }
+}
+
+impl Not for Flow {
+    type Output = Self;
+    fn not(self) -> Self {
+        Self(self.0.map(|w| !w))
+    }
+}
+
+/// The bytes of a key.
+pub(crate) fn key_bytes(key: &mut Key) -> &mut [u8; KEY_WORDS * 8] {
+    <[u8; KEY_WORDS * 8]>::mut_from_bytes(key.as_mut_bytes()).expect("a key has as many bytes")
+}
+
+/// A hash of words, keyed by `seed`: without it nobody can tell which packets collide.
+#[inline(always)]
+pub(crate) fn hash_words(words: &[u64], seed: u64) -> u64 {
+    // Two words a multiplication, its halves folded: what both words are multiplied with depends on the seed.
+    let mut h = seed;
+    let (pairs, rest) = words.as_chunks::<2>();
+    for [a, b] in pairs {
+        h = fold(a ^ h ^ 0xa076_1d64_78bd_642f, b ^ h.rotate_left(32) ^ 0xe703_7ed1_a0b4_28db);
+    }
+    if let [a] = rest {
+        h = fold(a ^ h ^ 0x8ebc_6af0_9c88_c6e3, h ^ seed.rotate_left(17) ^ 0x5899_65cc_7537_4cc3);
+    }
+    h
+}
+
+#[inline(always)]
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_where_they_are_said_to_be() {
+        let mut flow = Flow::default();
+        flow.put(at::IN_PORT, &7u16.to_be_bytes());
+        assert_eq!(flow.u16(at::IN_PORT), 7);
+        assert_eq!(flow.bytes()[17], 7);
+        let mut key = *flow.key();
+        key_bytes(&mut key)[17] = 9;
+        assert_eq!(Flow::from(&key).u16(at::IN_PORT), 9);
+        assert!(Flow::default().is_zero() && !flow.is_zero());
+        assert!((!Flow::default()).covers(&flow) && !Flow::default().covers(&flow));
+    }
+
+    #[test]
+    fn hashes_spread_and_depend_on_the_seed() {
+        let mut seen = std::collections::HashSet::new();
+        for i in 0..4096u64 {
+            assert!(seen.insert(hash_words(&[i, 0, 0, i << 40, 5], 1) >> 20));
+        }
+        assert_ne!(hash_words(&[1, 2, 3], 1), hash_words(&[1, 2, 3], 2));
+    }
+}

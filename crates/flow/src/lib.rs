@@ -1,0 +1,22 @@
+//! The flow switch: flows in ovs-ofctl's syntax, tables, and the caches in front of them.
+
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod control;
+pub mod emc;
+mod exec;
+pub mod extract;
+pub mod field;
+pub mod key;
+pub mod megaflow;
+pub mod meter;
+pub mod model;
+mod normal;
+pub mod ops;
+pub mod pipeline;
+pub mod rewrite;
+pub mod stats;
+pub mod syntax;
+pub mod table;
+pub mod translate;

@@ -1,0 +1,323 @@
+//! Changes headers in place, with their checksums (RFC 1624). What a packet is too short for is left alone.
+
+use crate::extract::{Layout, header_fits};
+use crate::ops::Op;
+use bywash_frame::{Arena, Frame};
+use bywash_wire::checksum::{update_u16, update_u32};
+use bywash_wire::ethernet::ethertype;
+use bywash_wire::proto;
+
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
+
+/// Applies `op`, which changes a header, to a packet whose headers lie as `layout` says. Ops that do not change
+/// headers are none of its business.
+#[inline(always)]
+pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
+    match *op {
+        Op::Eth { value, mask } => match arena.head_mut::<14>(frame) {
+            Some(head) => put_macs(head, value, mask),
+            None => debug_assert!(false, "a frame shorter than an Ethernet header"),
+        },
+        Op::DecTtl(n) => {
+            let l3 = usize::from(layout.l3);
+            let Some(ip) = arena.data_mut(frame).get_mut(l3..).and_then(|d| d.first_chunk_mut::<20>()) else { return };
+            if ip[0] >> 4 == 4 {
+                let old = u16::from_be_bytes([ip[8], ip[9]]);
+                ip[8] = ip[8].wrapping_sub(n);
+                let new = u16::from_be_bytes([ip[8], ip[9]]);
+                let sum = update_u16(u16::from_be_bytes([ip[10], ip[11]]), old, new);
+                [ip[10], ip[11]] = sum.to_be_bytes();
+            } else {
+                ip[7] = ip[7].wrapping_sub(n);
+            }
+        }
+        Op::PopVlan => pop_vlan(arena, frame, layout),
+        Op::PushVlan { tpid, tci } => push_vlan(arena, frame, layout, tpid, tci),
+        _ => rare(op, arena.data_mut(frame), *layout),
+    }
+}
+
+/// Where the key's first two words lie in a frame.
+const MACS: [usize; 2] = [0, 6];
+
+/// Changes addresses: bits of the key's first two words.
+#[inline(always)]
+pub(crate) fn put_macs(head: &mut [u8; 14], value: [u64; 2], mask: [u64; 2]) {
+    // Both are read before one is written: the words overlap.
+    let old = MACS.map(|at| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 14 bytes")));
+    for i in 0..2 {
+        let new = old[i] & !mask[i] | value[i] & mask[i];
+        head[MACS[i]..MACS[i] + 8].copy_from_slice(&new.to_ne_bytes());
+    }
+}
+
+fn pop_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
+    let data = arena.data_mut(frame);
+    let tagged = data.len() >= 14 + TAG && matches!(be16(data, 12), ethertype::VLAN | ethertype::QINQ);
+    if tagged {
+        data.copy_within(..12, TAG);
+        frame.pull(TAG);
+        layout.l3 = layout.l3.saturating_sub(TAG as u16);
+        layout.l4 = layout.l4.saturating_sub(TAG as u16);
+    }
+}
+
+/// A frame without headroom for a tag is moved back in its cell, or, when that is full, left as it is.
+fn push_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout, tpid: u16, tci: u16) {
+    if !arena.push(frame, TAG) {
+        return;
+    }
+    let data = arena.data_mut(frame);
+    data.copy_within(TAG..TAG + 12, 0);
+    data[12..14].copy_from_slice(&tpid.to_be_bytes());
+    data[14..16].copy_from_slice(&tci.to_be_bytes());
+    layout.l3 += TAG as u16;
+    if layout.l4 != 0 {
+        layout.l4 += TAG as u16;
+    }
+}
+
+fn be16(data: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([data[at], data[at + 1]])
+}
+
+fn be32(data: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
+}
+
+/// The ops that are not worth inlining.
+#[inline(never)]
+fn rare(op: &Op, data: &mut [u8], layout: Layout) {
+    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
+    let v4 = data.get(l3).is_some_and(|b| b >> 4 == 4);
+    if data.len() < l3 + 20 && !matches!(op, Op::SetTci(_)) {
+        return;
+    }
+    match *op {
+        Op::SetTci(tci) => {
+            if let Some(field) = data.get_mut(14..16) {
+                field.copy_from_slice(&tci.to_be_bytes());
+            }
+        }
+        Op::Ip4 { which, value, mask } => {
+            let at = l3 + 12 + 4 * usize::from(which & 1);
+            let old = be32(data, at);
+            let new = old & !mask | value & mask;
+            if new != old {
+                let protocol = data[l3 + 9];
+                transport_sum(data, l4, protocol, |sum| update_u32(sum, old, new));
+                header_sum(data, l3, |sum| update_u32(sum, old, new));
+                data[at..at + 4].copy_from_slice(&new.to_be_bytes());
+            }
+        }
+        Op::Ip6 { word, value, mask } if data.len() >= l3 + 40 => {
+            let at = l3 + 8 + 8 * usize::from(word & 3);
+            let (protocol, routed) = last_header(data, l3, l4);
+            // The final destination is in the routing header: the checksum does not count this one.
+            let counts = !(routed && word >= 2);
+            change_word(data, at, value, mask, |data, old, new| {
+                if counts {
+                    transport_sum(data, l4, protocol, |sum| update_u64(sum, old, new));
+                }
+            });
+        }
+        Op::Label { value, mask } => {
+            let old = be32(data, l3);
+            let mask = mask & 0xf_ffff;
+            data[l3..l3 + 4].copy_from_slice(&(old & !mask | value & mask).to_be_bytes());
+        }
+        Op::Tos { value, mask } if v4 => {
+            let old = be16(data, l3);
+            let new = old & !u16::from(mask) | u16::from(value & mask);
+            if new != old {
+                header_sum(data, l3, |sum| update_u16(sum, old, new));
+                data[l3 + 1] = new as u8;
+            }
+        }
+        Op::Tos { value, mask } => {
+            let old = be32(data, l3);
+            let (value, mask) = (u32::from(value) << 20, u32::from(mask) << 20);
+            data[l3..l3 + 4].copy_from_slice(&(old & !mask | value & mask).to_be_bytes());
+        }
+        Op::Ttl(ttl) if v4 => {
+            let old = be16(data, l3 + 8);
+            let new = u16::from(ttl) << 8 | old & 0xff;
+            if new != old {
+                header_sum(data, l3, |sum| update_u16(sum, old, new));
+                data[l3 + 8] = ttl;
+            }
+        }
+        Op::Ttl(ttl) => data[l3 + 7] = ttl,
+        Op::Tp { which, value, mask } if l4 != 0 => {
+            let protocol = protocol(data, l3, l4);
+            let least = match protocol {
+                proto::TCP => 20,
+                proto::UDP => 8,
+                proto::SCTP => 12,
+                _ => return,
+            };
+            if data.len() < l4 + least {
+                return;
+            }
+            if protocol == proto::TCP && !data[l4..].first_chunk().is_some_and(|h| header_fits(h, data.len() - l4)) {
+                return;
+            }
+            let at = l4 + 2 * usize::from(which & 1);
+            let old = be16(data, at);
+            let new = old & !mask | value & mask;
+            if new == old {
+                return;
+            }
+            if protocol == proto::SCTP {
+                let end = end(data, l3);
+                let before = crc32c(data, l4, end);
+                data[at..at + 2].copy_from_slice(&new.to_be_bytes());
+                let change = before ^ crc32c(data, l4, end);
+                let sum = u32::from_le_bytes([data[l4 + 8], data[l4 + 9], data[l4 + 10], data[l4 + 11]]);
+                data[l4 + 8..l4 + 12].copy_from_slice(&(sum ^ change).to_le_bytes());
+            } else {
+                data[at..at + 2].copy_from_slice(&new.to_be_bytes());
+                transport_sum(data, l4, protocol, |sum| update_u16(sum, old, new));
+            }
+        }
+        Op::Icmp { which, value } if l4 != 0 && data.len() >= l4 + 8 => {
+            let old = be16(data, l4);
+            data[l4 + usize::from(which & 1)] = value;
+            let new = be16(data, l4);
+            if new != old {
+                let sum = update_u16(be16(data, l4 + 2), old, new);
+                data[l4 + 2..l4 + 4].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        Op::Arp { at, value, mask } => {
+            let at = (l3 + usize::from(at)).min(data.len());
+            for ((byte, value), mask) in data[at..].iter_mut().zip(value).zip(mask) {
+                *byte = *byte & !mask | value & mask;
+            }
+        }
+        Op::NdTarget { word, value, mask } if l4 != 0 && data.len() >= l4 + 24 => {
+            let at = l4 + 8 + 8 * usize::from(word & 1);
+            change_word(data, at, value, mask, |data, old, new| {
+                transport_sum(data, l4, proto::ICMP6, |sum| update_u64(sum, old, new));
+            });
+        }
+        Op::NdLla { option, value, mask } if l4 != 0 && data.len() >= l4 + 24 => {
+            set_lla(data, l3, l4, option, value, mask);
+        }
+        _ => {}
+    }
+}
+
+/// Sets the address in the first link-layer address option, when it is of this kind.
+fn set_lla(data: &mut [u8], l3: usize, l4: usize, option: u8, value: [u8; 6], mask: [u8; 6]) {
+    let (mut at, end) = (l4 + 24, end(data, l3));
+    while at + 8 <= end && data[at + 1] != 0 {
+        if matches!(data[at], 1 | 2) && data[at + 1] == 1 {
+            if data[at] == option {
+                for i in (2..8).step_by(2) {
+                    let old = be16(data, at + i);
+                    let (v, m) = (be16(&value, i - 2), be16(&mask, i - 2));
+                    let new = old & !m | v & m;
+                    if new != old {
+                        transport_sum(data, l4, proto::ICMP6, |sum| update_u16(sum, old, new));
+                        data[at + i..at + i + 2].copy_from_slice(&new.to_be_bytes());
+                    }
+                }
+            }
+            return;
+        }
+        at += usize::from(data[at + 1]) * 8;
+    }
+}
+
+fn change_word(data: &mut [u8], at: usize, value: u64, mask: u64, sums: impl FnOnce(&mut [u8], u64, u64)) {
+    let Some(old) = data[at..].first_chunk().map(|b| u64::from_ne_bytes(*b)) else { return };
+    let new = old & !mask | value & mask;
+    if new != old {
+        sums(data, old.to_be(), new.to_be());
+        data[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+    }
+}
+
+fn update_u64(sum: u16, old: u64, new: u64) -> u16 {
+    update_u32(update_u32(sum, (old >> 32) as u32, (new >> 32) as u32), old as u32, new as u32)
+}
+
+fn header_sum(data: &mut [u8], l3: usize, update: impl FnOnce(u16) -> u16) {
+    let sum = update(be16(data, l3 + 10));
+    data[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Updates the transport checksum that covers the addresses; a UDP checksum of zero is none (RFC 768).
+fn transport_sum(data: &mut [u8], l4: usize, protocol: u8, update: impl FnOnce(u16) -> u16) {
+    let (at, least) = match protocol {
+        proto::TCP => (16, 20),
+        proto::UDP => (6, 8),
+        proto::ICMP6 => (2, 4),
+        _ => return,
+    };
+    if l4 == 0 || data.len() < l4 + least {
+        return;
+    }
+    let old = be16(data, l4 + at);
+    if protocol == proto::UDP && old == 0 {
+        return;
+    }
+    let mut sum = update(old);
+    if protocol == proto::UDP && sum == 0 {
+        sum = 0xffff;
+    }
+    data[l4 + at..l4 + at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Where the IP packet ends.
+fn end(data: &[u8], l3: usize) -> usize {
+    let len = match data[l3] >> 4 {
+        4 => usize::from(be16(data, l3 + 2)),
+        _ => 40 + usize::from(be16(data, l3 + 4)),
+    };
+    (l3 + len).min(data.len())
+}
+
+/// The protocol of what begins at `l4`.
+fn protocol(data: &[u8], l3: usize, l4: usize) -> u8 {
+    if data[l3] >> 4 == 4 { data[l3 + 9] } else { last_header(data, l3, l4).0 }
+}
+
+/// The protocol behind an IPv6 packet's extension headers, and whether a routing header among them leads on.
+fn last_header(data: &[u8], l3: usize, l4: usize) -> (u8, bool) {
+    let (mut next, mut at, mut routed) = (data[l3 + 6], l3 + 40, false);
+    while at < l4 && at + 8 <= data.len() {
+        let len = match next {
+            proto::AUTH => (usize::from(data[at + 1]) + 2) * 4,
+            proto::FRAGMENT => 8,
+            proto::HOP_BY_HOP | proto::ROUTING | proto::DEST_OPTIONS => (usize::from(data[at + 1]) + 1) * 8,
+            _ => break,
+        };
+        routed |= next == proto::ROUTING && data[at + 3] > 0;
+        next = data[at];
+        at += len;
+    }
+    (next, routed)
+}
+
+/// CRC-32C (RFC 9260 appendix A) of an SCTP packet, its checksum field taken as zero.
+fn crc32c(data: &[u8], l4: usize, end: usize) -> u32 {
+    static TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let (mut crc, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+                bit += 1;
+            }
+            table[i] = crc;
+            i += 1;
+        }
+        table
+    };
+    let bytes = data[l4..end].iter().enumerate().map(|(i, b)| if (8..12).contains(&i) { 0 } else { *b });
+    !bytes.fold(!0, |crc, b| TABLE[usize::from(crc as u8 ^ b)] ^ crc >> 8)
+}

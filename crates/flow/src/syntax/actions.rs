@@ -1,0 +1,212 @@
+//! Actions.
+
+use super::PortNames;
+use super::text::{SyntaxError, Text};
+use super::value::{self, small};
+use crate::field::{Field, Subfield};
+use crate::model::{Action, Spelling};
+use bywash_wire::ethernet::ethertype;
+
+type Result<T> = std::result::Result<T, SyntaxError>;
+
+const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
+    mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
+    mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, exit";
+
+/// Reads a list of actions. `table` is the flow's own, for `goto_table`; none in a group.
+pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> Result<Vec<Action>> {
+    let mut list: Vec<Action> = Vec::new();
+    let whole = text;
+    let mut dropped = None;
+    let mut gone = None;
+    while let Some((name, value)) = text.next_item()? {
+        if let Some(drop) = dropped {
+            return Text::wrong(drop, "`drop` must be the only action");
+        }
+        if gone.is_some() {
+            return name.wrong("nothing can follow goto_table");
+        }
+        if name.str() == "drop" {
+            if !list.is_empty() || value.is_some() {
+                return name.wrong("`drop` must be the only action");
+            }
+            dropped = Some(name);
+            continue;
+        }
+        let action = one(name, value, names, table)?;
+        if matches!(action, Action::Goto(_)) {
+            gone = Some(name);
+        }
+        list.push(action);
+    }
+    if list.is_empty() && dropped.is_none() && !whole.is_empty() {
+        return whole.wrong("no action: to drop packets, say `drop`");
+    }
+    Ok(list)
+}
+
+fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Option<u8>) -> Result<Action> {
+    let want = || match value {
+        Some(value) if !value.is_empty() => Ok(value),
+        _ => name.wrong(format!("{} wants a value", name.str())),
+    };
+    let set = |spelling: &'static str, field: Field, value: u128| Action::Set {
+        field,
+        value,
+        mask: field.all(),
+        as_: Spelling::Mod(spelling),
+    };
+    let plain = |action: Action| match value {
+        Some(value) if !value.is_empty() => value.wrong(format!("{} takes no value", name.str())),
+        _ => Ok(action),
+    };
+    let mac = |spelling, field| Ok(set(spelling, field, value::mac(want()?)?));
+    let field = |spelling, field: Field| {
+        let text = want()?;
+        if text.str().contains('/') {
+            return text.wrong(format!("{spelling} takes no mask"));
+        }
+        Ok(set(spelling, field, value::masked(text, field, names)?.0))
+    };
+    match name.str() {
+        "output" => output(want()?, names),
+        "push_vlan" => {
+            let tpid: u16 = small(want()?, 16)?;
+            if !matches!(tpid, ethertype::VLAN | ethertype::QINQ) {
+                return want()?.wrong("a VLAN tag has Ethernet type 0x8100 or 0x88a8");
+            }
+            Ok(Action::PushVlan(tpid))
+        }
+        "pop_vlan" => plain(Action::PopVlan(false)),
+        "strip_vlan" => plain(Action::PopVlan(true)),
+        "mod_vlan_vid" | "set_vlan_vid" => {
+            Ok(Action::VlanVid { vid: small(want()?, 12)?, push: name.str() == "mod_vlan_vid" })
+        }
+        "mod_vlan_pcp" | "set_vlan_pcp" => {
+            Ok(Action::VlanPcp { pcp: small(want()?, 3)?, push: name.str() == "mod_vlan_pcp" })
+        }
+        "mod_dl_src" => mac("mod_dl_src", Field::DlSrc),
+        "mod_dl_dst" => mac("mod_dl_dst", Field::DlDst),
+        "mod_nw_src" => field("mod_nw_src", Field::NwSrc),
+        "mod_nw_dst" => field("mod_nw_dst", Field::NwDst),
+        "mod_nw_tos" => {
+            let tos = value::number(want()?, 8)?;
+            if tos & 3 != 0 {
+                return want()?.wrong("the lowest two bits of the TOS are set by mod_nw_ecn");
+            }
+            Ok(Action::Set { field: Field::NwTos, value: tos, mask: 0xfc, as_: Spelling::Mod("mod_nw_tos") })
+        }
+        "mod_nw_ecn" => field("mod_nw_ecn", Field::NwEcn),
+        "mod_nw_ttl" => field("mod_nw_ttl", Field::NwTtl),
+        "mod_tp_src" => field("mod_tp_src", Field::TpSrc),
+        "mod_tp_dst" => field("mod_tp_dst", Field::TpDst),
+        "dec_ttl" => plain(Action::DecTtl),
+        "set_field" => set_field(want()?, names),
+        "load" | "reg_load" => load(want()?, names),
+        "move" => copy(want()?),
+        "resubmit" => resubmit(want()?, names),
+        "goto_table" => {
+            let to: u8 = small(want()?, 8)?;
+            match table {
+                Some(own) if to <= own => {
+                    want()?.wrong(format!("goto_table only leads to a later table than {own}; see resubmit"))
+                }
+                Some(_) if to == 255 => want()?.wrong("there is no table 255"),
+                Some(_) => Ok(Action::Goto(to)),
+                None => name.wrong("goto_table has no place in a group"),
+            }
+        }
+        "group" => Ok(Action::Group(small(want()?, 32)?)),
+        "meter" => Ok(Action::Meter(small(want()?, 32)?)),
+        "write_metadata" => {
+            let text = want()?;
+            let (value, mask) = value::masked(text, Field::Metadata, names)?;
+            Ok(Action::Set { field: Field::Metadata, value: value & mask, mask, as_: Spelling::Mod("write_metadata") })
+        }
+        "clear_actions" => plain(Action::ClearActions),
+        "exit" => plain(Action::Exit),
+        other if value.is_none() => match value::port(name, names) {
+            Ok(port) => Ok(Action::Output(port)),
+            Err(e) if other.starts_with(|c: char| c.is_ascii_digit()) || other.eq_ignore_ascii_case("controller") => {
+                Err(e)
+            }
+            Err(_) => name.wrong(format!("`{other}` is neither an action nor a port; actions are {KNOWN}")),
+        },
+        other => name.wrong(format!("`{other}` is no action; actions are {KNOWN}")),
+    }
+}
+
+fn output(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
+    if text.str().contains('[') || Field::find(text.str()).is_some_and(|f| f != Field::InPort) {
+        return Ok(Action::OutputReg(value::subfield(text)?));
+    }
+    Ok(Action::Output(value::port(text, names)?))
+}
+
+fn writable(text: Text<'_>, field: Field) -> Result<()> {
+    if field.info().writable { Ok(()) } else { text.wrong(format!("{} cannot be set", field.name())) }
+}
+
+/// `set_field:value[/mask]->field`
+fn set_field(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
+    let Some((value, name)) = text.split("->") else {
+        return text.wrong("set_field wants `value->field`");
+    };
+    let Some(field) = Field::find(name.str()) else {
+        return name.wrong(format!("`{}` is no field", name.str()));
+    };
+    writable(name, field)?;
+    let (bits, mask) = if field == Field::VlanVid {
+        // With OpenFlow's "present" bit or without.
+        let (v, m) = value.split("/").map_or((value, None), |(v, m)| (v, Some(m)));
+        let mask = m.map_or(Ok(0xfff), |m| value::number(m, 13))?;
+        (value::number(v, 13)? & 0xfff, mask & 0xfff)
+    } else {
+        value::masked(value, field, names)?
+    };
+    Ok(Action::Set { field, value: bits & mask, mask, as_: Spelling::SetField })
+}
+
+/// `load:value->field[from..to]`
+fn load(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
+    let Some((value, to)) = text.split("->") else {
+        return text.wrong("load wants `value->field[from..to]`");
+    };
+    let sub = value::subfield(to)?;
+    writable(to, sub.field)?;
+    let number = match value.str() {
+        str if sub.field == Field::InPort && !str.starts_with(|c: char| c.is_ascii_digit()) => {
+            u128::from(value::port(value, names)?.0)
+        }
+        _ => value::number(value, sub.bits)?,
+    };
+    Ok(Action::Set { field: sub.field, value: number << sub.low, mask: sub.mask(), as_: Spelling::Load })
+}
+
+/// `move:from[a..b]->to[c..d]`
+fn copy(text: Text<'_>) -> Result<Action> {
+    let Some((from, to)) = text.split("->") else {
+        return text.wrong("move wants `from[a..b]->to[c..d]`");
+    };
+    let (src, dst): (Subfield, Subfield) = (value::subfield(from)?, value::subfield(to)?);
+    writable(to, dst.field)?;
+    if src.bits != dst.bits {
+        return text.wrong(format!("{} bits do not go into {}", src.bits, dst.bits));
+    }
+    Ok(Action::Move(src, dst))
+}
+
+/// `resubmit:port`, `resubmit(port,table)`, `resubmit(,table)`
+fn resubmit(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
+    let (port, table) = text.split(",").map_or((text, None), |(port, table)| (port, Some(table)));
+    let (port, table) = (port.trim(), table.map(Text::trim));
+    let port = if port.is_empty() { None } else { Some(value::port(port, names)?) };
+    let table = match table.filter(|t| !t.is_empty()) {
+        Some(table) => Some(small::<u8>(table, 8)?).filter(|t| *t != 255),
+        None => None,
+    };
+    if port.is_none() && table.is_none() {
+        return text.wrong("resubmit wants a port, a table, or both");
+    }
+    Ok(Action::Resubmit(port, table))
+}

@@ -1,0 +1,152 @@
+//! Flows, and what selects them.
+
+use super::PortNames;
+use super::actions::actions;
+use super::matches::{Conditions, lacking};
+use super::text::{SyntaxError, Text};
+use super::value::{number, port, small};
+use crate::field::{Field, Needs};
+use crate::key::{Flow, TAGGED};
+use crate::model::{Action, FlowFilter, FlowSpec, Match, Spelling};
+
+type Result<T> = std::result::Result<T, SyntaxError>;
+
+/// Reads a flow: `priority=100,tcp,tp_dst=80,actions=output:2`.
+pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
+    let (text, written) = cut_actions(line);
+    let Some(written) = written else {
+        return Text::new(line).from(line.trim_end().len()).wrong("a flow needs `actions=`");
+    };
+    let mut spec = FlowSpec {
+        table: 0,
+        priority: FlowSpec::DEFAULT_PRIORITY,
+        matches: Match::default(),
+        actions: Vec::new(),
+        cookie: 0,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        check_overlap: false,
+        reset_counts: false,
+    };
+    let mut conditions = Conditions::default();
+    let mut rest = text;
+    while let Some((name, value)) = rest.next_item()? {
+        let want =
+            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} wants a value", name.str())), Ok);
+        match name.str() {
+            "table" | "table_id" => spec.table = table(want()?)?,
+            "priority" => spec.priority = small(want()?, 16)?,
+            "cookie" => spec.cookie = small(want()?, 64)?,
+            "idle_timeout" => spec.idle_timeout = small(want()?, 16)?,
+            "hard_timeout" => spec.hard_timeout = small(want()?, 16)?,
+            "check_overlap" => spec.check_overlap = true,
+            "reset_counts" => spec.reset_counts = true,
+            // As dump shows them, so that a dump can be loaded.
+            "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" | "send_flow_rem" | "importance" => {}
+            _ if conditions.take(&mut spec.matches, name, value, names)? => {}
+            other => return name.wrong(format!("`{other}` is no field and no property of a flow")),
+        }
+    }
+    conditions.finish(&spec.matches)?;
+    spec.actions = actions(written, names, Some(spec.table))?;
+    check(&spec, written)?;
+    Ok(spec)
+}
+
+fn table(text: Text<'_>) -> Result<u8> {
+    match small(text, 8)? {
+        255 => text.wrong("tables are 0 to 254"),
+        id => Ok(id),
+    }
+}
+
+/// Refuses to set or move fields that no packet of the flow has; `mod_*` actions leave those packets alone instead.
+fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
+    let mut tagged = false;
+    for action in &spec.actions {
+        let fields = match action {
+            Action::PushVlan(_) | Action::VlanVid { push: true, .. } | Action::VlanPcp { push: true, .. } => {
+                tagged = true;
+                continue;
+            }
+            Action::Move(src, dst) => [Some(src.field), Some(dst.field)],
+            Action::Set { field, as_: Spelling::SetField | Spelling::Load, .. } => [Some(*field), None],
+            _ => continue,
+        };
+        for field in fields.into_iter().flatten() {
+            if let Some(lacking) = lacking(field.info().needs, &spec.matches)
+                && !(tagged && field.info().needs == Needs::Vlan)
+            {
+                return written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is before `actions=`, and what is behind it.
+fn cut_actions(line: &str) -> (Text<'_>, Option<Text<'_>>) {
+    let text = Text::new(line);
+    for word in ["actions=", "actions:", "action="] {
+        for (at, _) in line.match_indices(word) {
+            if at == 0 || line[..at].ends_with([',', ' ', '\t']) {
+                return (text.sub(0, at), Some(text.from(at + word.len()).trim()));
+            }
+        }
+    }
+    (text, None)
+}
+
+/// Reads which flows are meant: `table=0,ip,cookie=0x1/-1,out_port=2`.
+pub fn filter(line: &str, names: PortNames<'_>) -> Result<FlowFilter> {
+    let mut filter = FlowFilter::default();
+    let mut conditions = Conditions::default();
+    let mut rest = Text::new(line);
+    while let Some((name, value)) = rest.next_item()? {
+        let want =
+            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} wants a value", name.str())), Ok);
+        match name.str() {
+            "table" | "table_id" => filter.table = Some(table(want()?)?),
+            "priority" => filter.priority = Some(small(want()?, 16)?),
+            "cookie" => {
+                let text = want()?;
+                filter.cookie = Some(match text.split("/") {
+                    Some((cookie, mask)) if mask.str() == "-1" => (small(cookie, 64)?, u64::MAX),
+                    Some((cookie, mask)) => (small(cookie, 64)?, small(mask, 64)?),
+                    None => (number(text, 64)? as u64, u64::MAX),
+                });
+            }
+            "out_port" => filter.out_port = Some(port(want()?, names)?),
+            "out_group" => filter.out_group = Some(small(want()?, 32)?),
+            _ if conditions.take(&mut filter.matches, name, value, names)? => {}
+            "actions" | "action" => return name.wrong("which flows is asked here, not what they do"),
+            other => return name.wrong(format!("`{other}` is no field and no property of a flow")),
+        }
+    }
+    conditions.finish(&filter.matches)?;
+    Ok(filter)
+}
+
+/// Reads a packet described by its fields, for a trace: `in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80`.
+pub fn packet(line: &str, names: PortNames<'_>) -> Result<Flow> {
+    let mut matches = Match::default();
+    let mut conditions = Conditions::default();
+    let mut rest = Text::new(line);
+    while let Some((name, value)) = rest.next_item()? {
+        if !conditions.take(&mut matches, name, value, names)? {
+            return name.wrong(format!("`{}` is no field", name.str()));
+        }
+    }
+    conditions.finish(&matches)?;
+    let mut flow = matches.value;
+    if Field::VlanTci.get(&matches.mask) & u128::from(TAGGED) != 0 && Field::VlanTci.get(&flow) != 0 {
+        flow.put(crate::key::at::TPID, &[crate::key::TPID_8100]);
+    }
+    if matches!(Field::DlType.get(&flow), 0x800 | 0x86dd | 0x806 | 0x8035) {
+        flow.bytes_mut()[crate::key::at::NW_FRAG] |= crate::key::IP_SOUND;
+    }
+    if Field::DlType.get(&matches.mask) == 0 {
+        Field::DlType.set(&mut flow, u128::from(crate::extract::DL_TYPE_NONE));
+    }
+    Ok(flow)
+}

@@ -1,0 +1,359 @@
+//! Flow tables as lines of ovs-ofctl's syntax, and packets that meet them. Values come from small sets, so that they do
+//! meet.
+
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use std::fmt::Write;
+
+/// xorshift64* (Vigna 2016): the same numbers everywhere.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        let mut this = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..4 {
+            this.next();
+        }
+        this
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 32) % n
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+pub const PORTS: u16 = 5;
+const MACS: [&str; 5] =
+    ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:01:03", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:05"];
+const IPS: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.128.0.1", "192.168.0.1", "224.0.0.5"];
+const IP6S: [&str; 4] = ["fd00::1", "fd00::2", "fd00:0:0:1::1", "2001:db8::1"];
+const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
+
+/// What a flow matches, and what it is known to be.
+#[derive(Default, Clone, Copy)]
+struct Kind {
+    /// Actions need not fit the match: OpenFlow 1.0 only, which has neither groups nor goto.
+    loose: bool,
+    ip: u8,
+    proto: u8,
+    vlan: bool,
+    arp: bool,
+}
+
+fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
+    let mut out = String::new();
+    let mut kind = Kind { loose, ..Kind::default() };
+    let mut put = |text: String| write!(out, "{text},").unwrap();
+    if r.one_in(4) {
+        put(format!("in_port={}", 1 + r.below(u64::from(PORTS))));
+    }
+    if r.one_in(6) {
+        put(format!("dl_dst={}", r.pick(&MACS)));
+    } else if r.one_in(12) {
+        put("dl_dst=01:00:00:00:00:00/01:00:00:00:00:00".into());
+    }
+    if r.one_in(8) {
+        put(format!("dl_src={}", r.pick(&MACS[..3])));
+    }
+    match r.below(14) {
+        0 => {
+            put(format!("dl_vlan={}", [0, 5, 10][r.below(3) as usize]));
+            kind.vlan = true;
+        }
+        1 => put("dl_vlan=0xffff".into()),
+        2 => {
+            put(format!("dl_vlan_pcp={}", r.below(4)));
+            kind.vlan = true;
+        }
+        3 => {
+            put("vlan_tci=0x1000/0x1000".into());
+            kind.vlan = true;
+        }
+        _ => {}
+    }
+    if table > 0 && r.one_in(3) {
+        put(format!("reg{}={}", r.below(3), r.below(3)));
+    } else if table > 0 && r.one_in(6) {
+        put(format!("metadata={}/0x3", r.below(4)));
+    }
+    match r.below(10) {
+        0 => {}
+        1 => {
+            put("arp".into());
+            kind.arp = true;
+            match r.below(5) {
+                0 => put(format!("arp_op={}", 1 + r.below(2))),
+                1 => put(format!("arp_spa={}", r.pick(&IPS))),
+                2 => put(format!("arp_tpa={}/16", r.pick(&IPS))),
+                3 => put(format!("arp_sha={}", r.pick(&MACS))),
+                _ => {}
+            }
+        }
+        2 => put(format!("dl_type={}", r.pick(&["0x88b5", "0x8100", "0x05ff", "0x0800"]))),
+        v => {
+            kind.ip = if r.one_in(3) { 6 } else { 4 };
+            kind.proto = [0, 6, 17, if kind.ip == 4 { 1 } else { 58 }, 132][r.below(5) as usize];
+            let name = match (kind.ip, kind.proto) {
+                (4, 6) => "tcp",
+                (4, 17) => "udp",
+                (4, 1) => "icmp",
+                (4, 132) => "sctp",
+                (4, _) => "ip",
+                (_, 6) => "tcp6",
+                (_, 17) => "udp6",
+                (_, 58) => "icmp6",
+                (_, 132) => "sctp6",
+                _ => "ipv6",
+            };
+            put(name.into());
+            let (src, dst, list): (_, _, &[&str]) =
+                if kind.ip == 4 { ("nw_src", "nw_dst", &IPS) } else { ("ipv6_src", "ipv6_dst", &IP6S) };
+            if v < 6 {
+                let len = if kind.ip == 4 { 8 + r.below(25) } else { 16 + 16 * r.below(8) };
+                put(format!("{}={}/{len}", if r.one_in(2) { src } else { dst }, r.pick(list)));
+            }
+            if r.one_in(8) {
+                put(format!("nw_tos={}", 4 * r.below(3)));
+            }
+            if r.one_in(10) {
+                put(format!("nw_ecn={}", r.below(4)));
+            }
+            if r.one_in(10) {
+                put(format!("nw_ttl={}", [1, 2, 64, 63][r.below(4) as usize]));
+            }
+            if r.one_in(8) {
+                let frag = r.pick(&["no", "yes", "first", "later", "not_later"]);
+                put(format!("ip_frag={frag}"));
+                if frag == "later" {
+                    return (out, Kind { proto: 0, ..kind });
+                }
+            }
+            if matches!(kind.proto, 6 | 17 | 132) {
+                if r.one_in(4) {
+                    put(format!("tp_src={}", r.pick(&TP)));
+                }
+                if r.one_in(4) {
+                    put(format!("tp_dst={}", r.pick(&TP)));
+                } else if r.one_in(5) {
+                    put(format!("tp_dst={}/0xfff0", r.pick(&["1024", "4992", "65520"])));
+                }
+                if kind.proto == 6 && r.one_in(6) {
+                    put(format!("tcp_flags={}", r.pick(&["+syn-ack", "+ack", "-rst", "0x010/0x010"])));
+                }
+            }
+            if matches!(kind.proto, 1 | 58) && r.one_in(3) {
+                put(format!(
+                    "{}={}",
+                    if kind.proto == 1 { "icmp_type" } else { "icmpv6_type" },
+                    r.pick(&["8", "128", "135"])
+                ));
+            }
+        }
+    }
+    (out, kind)
+}
+
+fn output(r: &mut Random) -> String {
+    match r.below(16) {
+        0 => "in_port".into(),
+        1 => "flood".into(),
+        2 => "all".into(),
+        3 => "output:99".into(),
+        4 => "output:NXM_NX_REG0[0..15]".into(),
+        _ => format!("output:{}", 1 + r.below(u64::from(PORTS))),
+    }
+}
+
+fn change(r: &mut Random, kind: &mut Kind) -> String {
+    loop {
+        let text = match r.below(26) {
+            0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
+            1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
+            // For OpenFlow 1.1 and later ovs-ofctl makes another tag of `mod_vlan_vid` where the flow matches none.
+            3 if kind.loose || kind.vlan => {
+                kind.vlan = true;
+                format!("{}_vlan_vid:{}", if kind.loose { "mod" } else { "set" }, [5, 10, 7][r.below(3) as usize])
+            }
+            4 if kind.loose || kind.vlan => {
+                kind.vlan = true;
+                format!("{}_vlan_pcp:{}", if kind.loose { "mod" } else { "set" }, r.below(8))
+            }
+            5 if kind.loose || kind.vlan => {
+                kind.vlan = false;
+                "strip_vlan".into()
+            }
+            6 if !kind.loose && !kind.vlan => {
+                kind.vlan = true;
+                format!("push_vlan:{}", r.pick(&["0x8100", "0x88a8"]))
+            }
+            7 if kind.loose || kind.ip == 4 => format!("mod_nw_src:{}", r.pick(&IPS)),
+            8 if kind.loose || kind.ip == 4 => format!("mod_nw_dst:{}", r.pick(&IPS)),
+            9 if kind.loose || kind.ip != 0 => format!("mod_nw_tos:{}", 4 * r.below(20)),
+            10 if kind.ip != 0 => format!("mod_nw_ecn:{}", r.below(4)),
+            11 if kind.ip != 0 => format!("mod_nw_ttl:{}", 1 + r.below(80)),
+            12 | 13 if kind.loose || kind.ip != 0 => "dec_ttl".into(),
+            14 if matches!(kind.proto, 6 | 17 | 132) => format!("mod_tp_src:{}", r.pick(&TP)),
+            15 if matches!(kind.proto, 6 | 17 | 132) => format!("mod_tp_dst:{}", r.pick(&TP)),
+            16 if kind.ip == 4 => format!("set_field:{}->ip_dst", r.pick(&IPS)),
+            17 if kind.ip == 6 => format!("set_field:{}->ipv6_src", r.pick(&IP6S)),
+            18 if kind.ip == 6 => format!("load:{:#x}->NXM_NX_IPV6_DST[0..15]", r.below(65536)),
+            19 if kind.vlan => format!("set_field:{}->vlan_vid", 4096 + r.below(4000)),
+            20 => format!("load:{}->NXM_NX_REG{}[]", r.below(6), r.below(3)),
+            21 => format!("load:{}->NXM_NX_REG{}[4..7]", r.below(4), r.below(3)),
+            22 => format!("move:NXM_OF_ETH_DST[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
+            24 if kind.arp => format!("set_field:{}->arp_spa", r.pick(&IPS)),
+            25 if kind.arp => format!("set_field:{}->arp_tha", r.pick(&MACS[..3])),
+            _ => continue,
+        };
+        return text;
+    }
+}
+
+fn actions(r: &mut Random, table: u8, groups: u64, mut kind: Kind) -> String {
+    if r.one_in(12) {
+        return "drop".into();
+    }
+    let mut list = vec![];
+    for _ in 0..1 + r.below(5) {
+        list.push(match r.below(10) {
+            0..=3 => change(r, &mut kind),
+            4 if r.one_in(2) => format!("resubmit(,{})", r.below(4)),
+            4 => format!("resubmit({},{})", 1 + r.below(u64::from(PORTS)), r.below(4)),
+            5 if groups > 0 => format!("group:{}", 1 + r.below(groups)),
+            _ => output(r),
+        });
+    }
+    if r.one_in(6) {
+        list.push(format!("write_metadata:{}/0x3", r.below(4)));
+    }
+    if table < 3 && !kind.loose && r.one_in(3) {
+        list.push(format!("goto_table:{}", u64::from(table) + 1 + r.below(u64::from(3 - table))));
+    }
+    list.join(",")
+}
+
+/// The OpenFlow version it takes, a set of groups, in ovs-ofctl's syntax, and flow tables that use them.
+pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
+    let loose = r.one_in(3);
+    let groups = if !loose && r.one_in(2) { 1 + r.below(2) } else { 0 };
+    let group = |r: &mut Random, id: u64| {
+        let kind = r.pick(&["all", "indirect", "ff", "all"]);
+        let buckets = if kind == "indirect" { 1 } else { 1 + r.below(3) };
+        let mut line = format!("group_id={id},type={kind}");
+        for _ in 0..buckets {
+            line += ",bucket=";
+            if kind == "ff" {
+                write!(line, "watch_port:{},", [1, 2, 99][r.below(3) as usize]).unwrap();
+            }
+            line += "actions=";
+            for _ in 0..r.below(3) {
+                line += &change(r, &mut Kind::default());
+                line += ",";
+            }
+            write!(line, "output:{}", 1 + r.below(u64::from(PORTS))).unwrap();
+        }
+        line
+    };
+    let groups_text: Vec<String> = (1..=groups).map(|id| group(r, id)).collect();
+    let mut flows: Vec<(String, String)> = vec![];
+    for _ in 0..4 + r.below(16) {
+        let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
+        let (matches, kind) = matches(r, table, loose);
+        // Flows of one priority may not overlap: which of them counts is anybody's guess.
+        let key = format!("table={table},priority={}", 1 + flows.len());
+        flows.push((key, format!("{matches}actions={}", actions(r, table, groups, kind))));
+    }
+    let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
+    (version, groups_text, flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect())
+}
+
+/// A packet; its last bytes are `mark`, as long as it has room for it.
+pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
+    let mac = |text: &str| MacAddr(std::array::from_fn(|i| u8::from_str_radix(&text[3 * i..3 * i + 2], 16).unwrap()));
+    let (src, dst) = (mac(r.pick(&MACS[..3])), mac(r.pick(&MACS)));
+    let v6 = r.one_in(3);
+    let mut addr = || match v6 {
+        true => r.pick(&IP6S).parse().unwrap(),
+        false => r.pick(&IPS).parse::<std::net::IpAddr>().unwrap(),
+    };
+    let (a, b) = (addr(), addr());
+    let mut port = || r.pick(&TP).parse::<u16>().unwrap();
+    let (sport, dport) = (port(), port());
+    let kind = r.below(10);
+    let (from, to) = ((a, sport).into(), (b, dport).into());
+    let ttl = [1, 2, 64, 63, 255, 0][r.below(6) as usize];
+    let tos = (r.below(4) * 4 + r.below(4)) as u8;
+    let packet = match kind {
+        0..=2 | 8 => Packet::udp(from, to),
+        3..=5 => Packet::tcp(from, to),
+        _ => Packet::echo(a, b, 7, 1),
+    };
+    let mut bytes = packet.macs(dst, src).ttl(ttl).tos(tos).payload(&[0x5a; 24]).build().unwrap();
+    if kind == 9 {
+        bytes = arp(r, src, dst);
+    } else if kind == 8 {
+        sctp_or_other(r, &mut bytes, v6);
+    } else if kind == 3 {
+        let at = 14 + if v6 { 40 } else { 20 } + 13;
+        bytes[at] = [0x02, 0x12, 0x10, 0x04][r.below(4) as usize];
+    }
+    if !v6 && kind < 8 && r.one_in(6) {
+        let frag: [u8; 2] = [[0x20, 0], [0x20, 5], [0, 9]][r.below(3) as usize];
+        bytes[20..22].copy_from_slice(&frag);
+        fix_sum(&mut bytes);
+    }
+    // Tags.
+    for _ in 0..[0, 0, 0, 1, 1, 2][r.below(6) as usize] {
+        let tpid = if r.one_in(4) { 0x88a8u16 } else { 0x8100 };
+        let tci = (r.below(8) << 13 | [0, 5, 10][r.below(3) as usize]) as u16;
+        let tag: Vec<u8> = tpid.to_be_bytes().into_iter().chain(tci.to_be_bytes()).collect();
+        bytes.splice(12..12, tag);
+    }
+    bytes.extend_from_slice(&mark.to_be_bytes());
+    bytes
+}
+
+fn fix_sum(bytes: &mut [u8]) {
+    bytes[24..26].fill(0);
+    let sum = bywash_wire::checksum::checksum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn arp(r: &mut Random, src: MacAddr, dst: MacAddr) -> Vec<u8> {
+    let mut bytes: Vec<u8> = dst.0.into_iter().chain(src.0).collect();
+    bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1 + r.below(2) as u8]);
+    bytes.extend(src.0);
+    bytes.extend(r.pick(&IPS).parse::<std::net::Ipv4Addr>().unwrap().octets());
+    bytes.extend([0; 6]);
+    bytes.extend(r.pick(&IPS).parse::<std::net::Ipv4Addr>().unwrap().octets());
+    bytes.extend([0; 18]);
+    bytes
+}
+
+/// A protocol of its own: SCTP, another Ethernet type, or a length for type.
+fn sctp_or_other(r: &mut Random, bytes: &mut [u8], v6: bool) {
+    match r.below(3) {
+        0 if v6 => bytes[20] = 132,
+        0 => {
+            bytes[23] = 132;
+            fix_sum(bytes);
+        }
+        1 => bytes[12..14].copy_from_slice(&[0x88, 0xb5]),
+        _ => bytes[12..14].copy_from_slice(&[0, 60]),
+    }
+}

@@ -1,0 +1,292 @@
+//! OVS as the oracle: random flow tables and packets, same ports and same bytes.
+//!
+//! OVS runs with its dummy datapath, in user space, with a run directory of its own. The generator's numbers follow from
+//! the seed alone. `BYWASH_ORACLE=N` runs N tables (default 60) of 10 packets each, `BYWASH_ORACLE_FIRST=N` begins with
+//! table N. What differs, and why, is in docs/decisions/flow.md.
+
+mod common;
+
+use bywash_flow::app::CacheConfig;
+use bywash_flow::control::FlowControl;
+use bywash_flow::model::{FlowFilter, OfPort};
+use bywash_flow::syntax;
+use bywash_lab::{has_tool, require};
+use common::generate::{PORTS, Random, packet, tables};
+use common::rig::{Rig, Sent};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SEED: u64 = 310;
+const PACKETS: usize = 10;
+
+struct Ovs {
+    dir: tempfile::TempDir,
+    children: Vec<Child>,
+    /// How much of each port's capture has been read.
+    read: Vec<u64>,
+}
+
+impl Ovs {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        run(Command::new("ovsdb-tool").args(["create", &path("conf.db"), schema]));
+        let quiet = |command: &mut Command| {
+            let log = std::fs::File::create(dir.path().join("log")).unwrap();
+            command.env("OVS_RUNDIR", dir.path()).env("OVS_LOGDIR", dir.path()).stdin(Stdio::null());
+            command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+        };
+        let db = quiet(Command::new("ovsdb-server").args([
+            &path("conf.db"),
+            &format!("--remote=punix:{}", path("db.sock")),
+            &format!("--unixctl={}", path("db.ctl")),
+        ]));
+        let mut this = Self { dir, children: vec![db], read: vec![24; usize::from(PORTS)] };
+        this.wait_for("db.sock");
+        let path = |name: &str| this.dir.path().join(name).display().to_string();
+        let quiet = |command: &mut Command| {
+            let log = std::fs::File::create(this.dir.path().join("log.vs")).unwrap();
+            command.env("OVS_RUNDIR", this.dir.path()).env("OVS_LOGDIR", this.dir.path()).stdin(Stdio::null());
+            command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+        };
+        let switch = quiet(Command::new("ovs-vswitchd").args([
+            "--enable-dummy=override",
+            "--disable-system",
+            &format!("--unixctl={}", path("vs.ctl")),
+            &format!("unix:{}", path("db.sock")),
+        ]));
+        let mut setup = String::from(
+            "add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure protocols=OpenFlow10,OpenFlow11,\
+             OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15",
+        );
+        for port in 1..=PORTS {
+            let pcap = path(&format!("p{port}.pcap"));
+            write!(setup, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port} options:tx_pcap={pcap}")
+                .unwrap();
+        }
+        let vsctl = [format!("--db=unix:{}", path("db.sock")), "--timeout=20".into()];
+        run(Command::new("ovs-vsctl").args(vsctl).args(setup.split(' ')));
+        this.children.push(switch);
+        this.wait_for("vs.ctl");
+        this.wait_for("br0.mgmt");
+        for port in 1..=PORTS {
+            this.wait_for(&format!("p{port}.pcap"));
+        }
+        this
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn wait_for(&self, name: &str) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !self.path(name).exists() {
+            assert!(Instant::now() < until, "OVS made no {name}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A command of ovs-appctl's, over its JSON-RPC.
+    fn ask(&self, method: &str, params: &[&str]) -> String {
+        let mut stream = UnixStream::connect(self.path("vs.ctl")).unwrap();
+        let request = serde_json::json!({ "id": 0, "method": method, "params": params });
+        stream.write_all(request.to_string().as_bytes()).unwrap();
+        let mut bytes = vec![];
+        let mut chunk = [0; 4096];
+        loop {
+            let n = stream.read(&mut chunk).unwrap();
+            assert!(n > 0, "OVS hung up at {method}");
+            bytes.extend_from_slice(&chunk[..n]);
+            if let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&bytes) {
+                assert!(answer["error"].is_null(), "{method} {params:?}: {answer}");
+                return answer["result"].as_str().unwrap_or_default().to_owned();
+            }
+        }
+    }
+
+    fn ofctl(&self, version: &str, command: &str, lines: &[String]) {
+        let file = self.path("lines");
+        std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+        let bridge = format!("unix:{}", self.path("br0.mgmt").display());
+        let mut ofctl = Command::new("ovs-ofctl");
+        ofctl.args(["-O", version, command, &bridge]);
+        if !lines.is_empty() {
+            ofctl.arg(&file);
+        }
+        let output = ofctl.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{ofctl:?}: {said}\n{}\n{}", self.log(), lines.join("\n"));
+    }
+
+    /// The end of what the switch had to say.
+    fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.path("log.vs")).unwrap_or_default();
+        log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
+    }
+
+    fn load(&self, version: &str, groups: &[String], flows: &[String]) {
+        // Flows first: OVS 3.1 aborts when a group goes with a flow that runs two groups.
+        self.ofctl("OpenFlow15", "del-flows", &[]);
+        self.ofctl("OpenFlow15", "del-groups", &[]);
+        if !groups.is_empty() {
+            self.ofctl(version, "add-groups", groups);
+        }
+        self.ofctl(version, "add-flows", flows);
+        self.ask("revalidator/purge", &[]);
+    }
+
+    fn send(&mut self, packets: &[(u16, Vec<u8>)]) -> Sent {
+        for (port, bytes) in packets {
+            let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            self.ask("netdev-dummy/receive", &[&format!("p{port}"), &hex]);
+        }
+        // Each answer takes the switch a turn of its loop, in which packets are handled.
+        (0..4).for_each(|_| drop(self.ask("version", &[])));
+        let mut sent = vec![];
+        for port in 1..=PORTS {
+            let mut file = std::fs::File::open(self.path(&format!("p{port}.pcap"))).unwrap();
+            let read = &mut self.read[usize::from(port) - 1];
+            file.seek(SeekFrom::Start(*read)).unwrap();
+            let mut bytes = vec![];
+            file.read_to_end(&mut bytes).unwrap();
+            *read += bytes.len() as u64;
+            let mut rest = &bytes[..];
+            while rest.len() >= 16 {
+                let len = u32::from_ne_bytes(rest[8..12].try_into().unwrap()) as usize;
+                sent.push((port, rest[16..16 + len].to_vec()));
+                rest = &rest[16 + len..];
+            }
+        }
+        sent
+    }
+}
+
+impl Drop for Ovs {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}
+
+/// What came out of each packet, told apart by its mark.
+fn by_mark(sent: Sent, copies: usize) -> BTreeMap<u32, Sent> {
+    let mut all: BTreeMap<u32, Sent> = BTreeMap::new();
+    for (port, bytes) in sent {
+        let mark = u32::from_be_bytes(*bytes.last_chunk().unwrap());
+        all.entry(mark).or_default().push((port, bytes));
+    }
+    for list in all.values_mut() {
+        list.sort();
+        if copies > 1 {
+            let singles: Sent = list.chunks(copies).map(|c| c[0].clone()).collect();
+            let again: Sent = singles.iter().flat_map(|one| std::iter::repeat_n(one.clone(), copies)).collect();
+            assert_eq!(*list, again, "not the same every time");
+            *list = singles;
+        }
+    }
+    all
+}
+
+fn load(control: &mut FlowControl, groups: &[String], flows: &[String]) {
+    let names = |_: &str| None::<OfPort>;
+    control.delete_group(None);
+    control.delete(&FlowFilter::default(), false);
+    for group in groups {
+        control.set_group(syntax::group(group, &names).unwrap_or_else(|e| panic!("{group}: {e}")), true).unwrap();
+    }
+    for flow in flows {
+        control.add(syntax::flow(flow, &names).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
+    }
+    control.commit();
+}
+
+fn hex(sent: Option<&Sent>) -> String {
+    let one = |(port, bytes): &(u16, Vec<u8>)| {
+        format!("  port {port} {}\n", bytes.iter().map(|b| format!("{b:02x}")).collect::<String>())
+    };
+    sent.map_or("  nothing\n".into(), |s| s.iter().map(one).collect())
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|n| n.parse().unwrap())
+}
+
+#[test]
+fn as_ovs() {
+    require!(
+        has_tool("ovs-vswitchd"),
+        has_tool("ovsdb-server"),
+        has_tool("ovs-ofctl"),
+        if Path::new("/usr/share/openvswitch/vswitch.ovsschema").exists() {
+            Ok(())
+        } else {
+            Err(bywash_lab::Reason::new("no OVS schema"))
+        },
+    );
+    let mut ovs = Ovs::start();
+    let caches = CacheConfig { insert_one_in: 1, ..Default::default() };
+    let mut ours = Rig::new(PORTS, caches, 16);
+    let mut differences = String::new();
+    let (mut differing, mut outputs) = (0, 0);
+    let first = number("BYWASH_ORACLE_FIRST").unwrap_or(0);
+    let count = number("BYWASH_ORACLE").unwrap_or(60);
+    for case in first..first + count {
+        let r = &mut Random::new(SEED + case);
+        let (version, groups, flows) = tables(r);
+        let packets: Vec<(u16, Vec<u8>)> =
+            (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, packet(r, i as u32))).collect();
+        ovs.load(version, &groups, &flows);
+        load(&mut ours.control, &groups, &flows);
+        let theirs = by_mark(ovs.send(&packets), 1);
+        let mut sent = vec![];
+        // Through the tables first, then by the caches.
+        for _ in 0..2 {
+            packets.iter().for_each(|(port, bytes)| ours.input(*port, std::slice::from_ref(bytes)));
+            sent.extend(ours.drain());
+        }
+        let sent = by_mark(sent, 2);
+        for (mark, (port, bytes)) in packets.iter().enumerate() {
+            let (a, b) = (theirs.get(&(mark as u32)), sent.get(&(mark as u32)));
+            outputs += a.map_or(0, Vec::len);
+            if a != b {
+                differing += 1;
+                if differing <= 3 {
+                    let packet = hex(Some(&vec![(*port, bytes.clone())]));
+                    let story = {
+                        let mut key = [0; bywash_flow::key::KEY_WORDS];
+                        bywash_flow::extract::extract(bytes, *port, &mut key).unwrap();
+                        ours.control.trace(&key).story.unwrap().join("\n")
+                    };
+                    let trace = ovs.ask("ofproto/trace", &["br0", &format!("in_port={port}"), &packet.trim()[7..]]);
+                    write!(
+                        differences,
+                        "table {case}, packet {mark}\n{}\n{}\npacket\n{packet}OVS\n{}here\n{}{story}\n{trace}\n\n",
+                        groups.join("\n"),
+                        flows.join("\n"),
+                        hex(a),
+                        hex(b)
+                    )
+                    .unwrap();
+                }
+            }
+        }
+    }
+    println!("{count} tables, {} packets, {outputs} sent", count * PACKETS as u64);
+    assert!(outputs as u64 > count, "hardly anything is forwarded: the generator is of no use");
+    assert!(differences.is_empty(), "{differing} packets differ; the first:\n{differences}");
+}
