@@ -1,15 +1,15 @@
 //! The switch's stages: extract, look up in three levels, act by groups.
 
 use crate::emc::{Emc, FlowRef};
-use crate::exec::{DROP, drop_as, execute};
-use crate::extract::{Layout, extract};
-use crate::key::{KEY_WORDS, Key, SHORT_WORDS};
-use crate::megaflow::{Megaflows, Plan, bits};
+use crate::exec::{DROP, drop_as, execute, quick, quick_plain};
+use crate::extract::{Layout, PlainKey, extract, plain};
+use crate::key::{KEY_WORDS, Key};
+use crate::megaflow::{Hot, Megaflows, Plan, bits};
 use crate::pipeline::Pipeline;
 use crate::stats::{CacheCounters, FlowStats};
 use crate::translate::{Learn, Translator};
 use bywash_engine::{App, Context, DropReason, PortId};
-use bywash_frame::{BATCH, Batch};
+use bywash_frame::{Arena, BATCH, Batch, Frame};
 use bywash_sync::{Published, clock};
 use std::sync::Arc;
 
@@ -39,8 +39,9 @@ const LOOKUP: usize = 1;
 const ACTIONS: usize = 2;
 /// How many packets ahead to load.
 const AHEAD: usize = 4;
-/// Megaflows looked after in a turn.
-const SWEEP: usize = 16;
+/// Megaflows looked after in a turn: normally, and after a change of the tables.
+const SWEEP: usize = 1;
+const SWEEP_CHANGED: usize = 32;
 /// Tuples are sorted anew after this many packets.
 const SORT: u64 = 1 << 16;
 
@@ -61,10 +62,16 @@ pub struct Switch {
 
 /// What the stages tell each other about a burst.
 struct Work {
+    /// Packets that are plain, as a set of bits, and their keys.
+    plain: u64,
+    plain_keys: [PlainKey; BATCH],
+    /// Keys of the others, and of what the exact-match cache does not know.
     keys: [Key; BATCH],
     hashes: [u64; BATCH],
     layouts: [Layout; BATCH],
     flows: [FlowRef; BATCH],
+    /// Packets that have a flow to act by.
+    found: u64,
     /// Where each packet leaves: see [`crate::exec`].
     to: [PortId; BATCH],
     /// The group's next packet.
@@ -76,14 +83,14 @@ struct Group {
     first: u8,
     last: u8,
     n: u8,
-    bytes: u32,
 }
 
 struct Caches {
     config: CacheConfig,
-    short: Emc<SHORT_WORDS>,
-    /// For packets with more to them: IPv6, ARP.
-    long: Option<Emc<KEY_WORDS>>,
+    /// For plain packets.
+    plain: Emc<4>,
+    /// For all others.
+    others: Option<Emc<KEY_WORDS>>,
     mega: Megaflows,
     translator: Translator,
     ends: Ends,
@@ -104,8 +111,8 @@ impl Switch {
         let hz = clock::tsc_hz();
         let caches = Caches {
             config,
-            short: Emc::new(config.exact.max(2)),
-            long: (config.exact > 0).then(|| Emc::new(config.exact.max(2))),
+            plain: Emc::new(config.exact.max(2)),
+            others: (config.exact > 0).then(|| Emc::new(config.exact.max(2))),
             mega: Megaflows::new(config.megaflows.max(16), ends.seed),
             translator: Translator::default(),
             random: ends.seed | 1,
@@ -119,6 +126,9 @@ impl Switch {
             ends,
         };
         let work = Work {
+            plain: 0,
+            plain_keys: [[0; 4]; BATCH],
+            found: 0,
             keys: [[0; KEY_WORDS]; BATCH],
             hashes: [0; BATCH],
             layouts: [Layout::default(); BATCH],
@@ -140,11 +150,19 @@ impl App for Switch {
         let Self { tables, caches, work } = self;
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
-        let known = work.extract(cx, caches, of, batch);
+        if caches.config.exact > 0 {
+            work.read_plain(cx.bufs.arena(), caches, of, batch.as_slice());
+        } else {
+            work.plain = 0;
+        }
+        let others = low_bits(n) & !work.plain;
+        if others != 0 {
+            work.read_others(cx.bufs.arena(), caches, of, batch.as_mut_slice(), others);
+        }
         cx.stage(EXTRACT, n);
-        let rest = caches.lookup(cx, pipeline, from, known, work, batch);
+        caches.lookup(cx, pipeline, from, of, work, batch);
         cx.stage(LOOKUP, n);
-        caches.act(cx, pipeline, from, rest, work, batch);
+        caches.act(cx, pipeline, from, of, work, batch);
         cx.stage(ACTIONS, n);
         send(cx, from, &work.to, batch);
         cx.sent(n);
@@ -157,100 +175,159 @@ impl App for Switch {
     }
 }
 
+/// The lowest `n` bits, 0 to 64.
+fn low_bits(n: usize) -> u64 {
+    if n >= 64 { !0 } else { (1 << n) - 1 }
+}
+
 impl Work {
-    /// Reads every packet's fields; returns which packets are any.
+    /// Reads the plain packets.
     #[inline]
-    fn extract(&mut self, cx: &Context<'_>, caches: &Caches, of: u16, batch: &Batch) -> u64 {
-        let arena = cx.bufs.arena();
-        let frames = batch.as_slice();
-        let mut known = 0;
+    fn read_plain(&mut self, arena: &Arena, caches: &Caches, of: u16, frames: &[Frame]) {
         frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
-        for (i, frame) in frames.iter().enumerate().take(BATCH) {
+        let mut plain_ones = 0;
+        for (i, frame) in frames.iter().enumerate() {
             if let Some(ahead) = frames.get(i + AHEAD) {
                 arena.prefetch(ahead);
             }
-            let key = &mut self.keys[i];
-            let Some(layout) = extract(arena.data(frame), of, key) else { continue };
-            known |= 1 << i;
-            self.layouts[i] = layout;
-            let hash = Emc::<SHORT_WORDS>::hash(key.first_chunk().expect("shorter"), caches.ends.seed);
-            self.hashes[i] = hash;
-            caches.short.prefetch(hash);
+            let Some(key) = arena.head(frame).and_then(|head| plain(head, frame.len(), of)) else { continue };
+            let hash = Emc::hash(&key, caches.ends.seed);
+            (self.plain_keys[i % BATCH], self.hashes[i % BATCH]) = (key, hash);
+            caches.plain.prefetch(hash);
+            plain_ones |= 1 << (i % BATCH);
         }
-        known
+        self.plain = plain_ones;
+    }
+
+    /// Reads the others; those that are no frames at all are dropped.
+    fn read_others(&mut self, arena: &Arena, caches: &Caches, of: u16, frames: &mut [Frame], others: u64) {
+        for i in bits(others) {
+            if self.read(arena, of, &frames[i], i) {
+                self.hashes[i] = Emc::hash(&self.keys[i], caches.ends.seed);
+                if let Some(cache) = &caches.others {
+                    cache.prefetch(self.hashes[i]);
+                }
+            } else {
+                self.to[i] = drop_as(DropReason::Runt);
+            }
+        }
+    }
+
+    /// Reads a packet's fields; false when it has none.
+    #[inline]
+    fn read(&mut self, arena: &Arena, of: u16, frame: &Frame, i: usize) -> bool {
+        match extract(arena.data(frame), of, &mut self.keys[i]) {
+            Some(layout) => {
+                self.layouts[i] = layout;
+                true
+            }
+            None => {
+                self.layouts[i] = Layout::default();
+                false
+            }
+        }
     }
 }
 
+/// What a packet has that is plain.
+const PLAIN_LAYOUT: Layout = Layout { l3: 14, l4: 34 };
+
 impl Caches {
-    /// Finds each packet's flow. What has none that can be cached is handled on the spot. Returns the others.
+    /// Finds each packet's flow, and notes which packets have one. What has none that can be cached is handled on the
+    /// spot.
     fn lookup(
         &mut self,
         cx: &mut Context<'_>,
         pipeline: &Pipeline,
         from: PortId,
-        known: u64,
+        of: u16,
         work: &mut Work,
         batch: &mut Batch,
-    ) -> u64 {
-        let n = batch.len();
-        let all = if n == BATCH { !0 } else { (1 << n) - 1 };
-        for i in bits(all & !known) {
-            work.to[i] = drop_as(DropReason::Runt);
-        }
-        let mut missed = known;
-        if self.config.exact > 0 {
-            for i in bits(known) {
-                let key = &work.keys[i];
-                let found = if is_short(key) {
-                    self.short.find(key.first_chunk().expect("shorter"), work.hashes[i])
-                } else if let Some(long) = &self.long {
-                    work.hashes[i] = Emc::hash(key, self.ends.seed);
-                    long.find(key, work.hashes[i])
-                } else {
-                    None
-                };
-                if let Some(flow) = found {
-                    self.mega.prefetch(flow);
-                    work.flows[i] = flow;
-                    missed &= !(1 << i);
-                }
+    ) {
+        let n = batch.len().min(BATCH);
+        let all = low_bits(n);
+        let mut missed = 0u64;
+        if work.plain == all {
+            for i in 0..n {
+                let found = self.plain.find(&work.plain_keys[i], work.hashes[i]).unwrap_or_default();
+                self.mega.prefetch(found);
+                work.flows[i] = found;
+                missed |= u64::from(found.incarnation == 0) << i;
             }
+        } else {
+            missed = self.lookup_mixed(work, all);
         }
-        // Known to the exact-match cache, but gone, or older than the tables.
-        let mut stale = 0u64;
-        for i in bits(known & !missed) {
-            let hot = self.mega.hot(work.flows[i].at);
-            let dead = hot.incarnation != work.flows[i].incarnation;
-            missed |= u64::from(dead) << i;
-            stale |= u64::from(!dead && hot.generation != pipeline.generation) << i;
+        work.found = all & !missed;
+        // What is no frame has its end already, and no fields.
+        let mut rest = missed;
+        if work.plain != all {
+            let runts = bits(all & !work.plain).filter(|i| work.layouts[*i].l3 == 0).fold(0, |set, i| set | 1 << i);
+            rest &= !runts;
+            work.found &= !runts;
         }
+        self.ends.counters.exact_hits.add(u64::from(work.found.count_ones()));
+        if rest != 0 {
+            self.lookup_rest(cx, pipeline, from, of, work, batch, rest, 0);
+        }
+    }
+
+    /// The exact-match lookup of a burst that is not all plain packets; which are not known.
+    fn lookup_mixed(&self, work: &mut Work, all: u64) -> u64 {
+        let mut missed = 0;
+        for i in bits(all) {
+            let found = if work.plain >> i & 1 == 1 {
+                self.plain.find(&work.plain_keys[i], work.hashes[i])
+            } else {
+                self.others.as_ref().and_then(|cache| cache.find(&work.keys[i], work.hashes[i]))
+            };
+            work.flows[i] = found.unwrap_or_default();
+            missed |= u64::from(found.is_none()) << i;
+        }
+        missed
+    }
+
+    /// Packets that the exact-match cache does not know (`rest`), or knows a flow of that is gone or older than the tables
+    /// (`stale`).
+    #[allow(clippy::too_many_arguments)]
+    #[inline(never)]
+    fn lookup_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipeline: &Pipeline,
+        from: PortId,
+        of: u16,
+        work: &mut Work,
+        batch: &mut Batch,
+        rest: u64,
+        stale: u64,
+    ) {
+        for i in bits((rest | stale) & work.plain) {
+            work.read(cx.bufs.arena(), of, &batch.as_slice()[i], i);
+        }
+        let dead = bits(stale).filter(|i| !self.mega.lives(work.flows[*i])).fold(0, |set, i| set | 1 << i);
+        let mut stale = stale & !dead;
+        let (unknown, tries) = self.mega.find_batch(&work.keys, rest | dead, &mut work.flows);
+        let hits = (rest | dead) & !unknown;
         let counters = &self.ends.counters;
-        counters.exact_hits.add(u64::from((known & !missed).count_ones()));
-        let mut rest = known;
-        if missed != 0 {
-            let (unknown, tries) = self.mega.find_batch(&work.keys, missed, &mut work.flows);
-            counters.masks_tried.add(tries);
-            counters.megaflow_hits.add(u64::from((missed & !unknown).count_ones()));
-            for i in bits(missed & !unknown) {
-                stale |= u64::from(self.mega.hot(work.flows[i].at).generation != pipeline.generation) << i;
-                self.remember(work, i);
-            }
-            for i in bits(unknown) {
-                if !self.miss(cx, pipeline, from, i, work, batch) {
-                    rest &= !(1 << i);
-                }
-            }
+        counters.masks_tried.add(tries);
+        counters.megaflow_hits.add(u64::from(hits.count_ones()));
+        work.found = (work.found | hits) & !unknown;
+        for i in bits(hits) {
+            stale |= u64::from(self.mega.cold(work.flows[i].at).generation != pipeline.generation) << i;
+            self.remember(work, i);
         }
-        for i in bits(stale) {
+        for i in bits(unknown | stale) {
             let flow = work.flows[i];
-            let right = self.mega.lives(flow)
-                && (self.mega.hot(flow.at).generation == pipeline.generation
+            let right = stale >> i & 1 == 1
+                && self.mega.lives(flow)
+                && (self.mega.cold(flow.at).generation == pipeline.generation
                     || self.revalidate(pipeline, flow.at, Some(&work.keys[i]), cx.now));
-            if !right && !self.miss(cx, pipeline, from, i, work, batch) {
-                rest &= !(1 << i);
+            if right || self.miss(cx, pipeline, from, i, work, batch) {
+                work.found |= 1 << i;
+            } else {
+                work.found &= !(1 << i);
             }
         }
-        rest
     }
 
     /// Puts a packet's key in the exact-match cache, perhaps.
@@ -265,13 +342,11 @@ impl Caches {
         if self.config.insert_one_in > 1 && (self.random >> 32) % u64::from(self.config.insert_one_in) != 0 {
             return;
         }
-        let (key, hash, coin) = (&work.keys[i], work.hashes[i], self.random & 1 == 1);
-        let mega = &self.mega;
-        if is_short(key) {
-            let short = key.first_chunk().expect("shorter");
-            self.short.insert(short, hash, work.flows[i], coin, |f| mega.lives(f));
-        } else if let Some(long) = &mut self.long {
-            long.insert(key, hash, work.flows[i], coin, |f| mega.lives(f));
+        let (hash, flow, coin, mega) = (work.hashes[i], work.flows[i], self.random & 1 == 1, &self.mega);
+        if work.plain >> i & 1 == 1 {
+            self.plain.insert(&work.plain_keys[i], hash, flow, coin, |f| mega.lives(f));
+        } else if let Some(cache) = &mut self.others {
+            cache.insert(&work.keys[i], hash, flow, coin, |f| mega.lives(f));
         }
     }
 
@@ -288,7 +363,7 @@ impl Caches {
     ) -> bool {
         // A packet before it in the burst may have been of the same flow.
         if let Some(flow) = self.mega.find(&work.keys[i])
-            && self.mega.hot(flow.at).generation == pipeline.generation
+            && self.mega.cold(flow.at).generation == pipeline.generation
         {
             work.flows[i] = flow;
             self.ends.counters.megaflow_hits.add(1);
@@ -341,8 +416,8 @@ impl Caches {
 
     /// Brings a megaflow up to date; false when it had to go. `key`: a packet of it.
     fn revalidate(&mut self, pipeline: &Pipeline, at: u32, key: Option<&Key>, now: u64) -> bool {
-        let since = self.mega.hot(at).generation;
         let cold = self.mega.cold(at);
+        let since = cold.generation;
         let touched = pipeline.rest_changed > since
             || (cold.bridged && pipeline.macs_changed > since)
             || (0..4).any(|w| {
@@ -350,7 +425,7 @@ impl Caches {
             });
         self.ends.counters.revalidated.add(1);
         if !touched {
-            self.mega.hot(at).generation = pipeline.generation;
+            self.mega.right_for(at, pipeline.generation);
             return true;
         }
         // What it counted was the old flows'.
@@ -411,7 +486,8 @@ impl Caches {
         if self.sweep_at == 0 {
             self.sweeping = pipeline.generation;
         }
-        for _ in 0..SWEEP {
+        let changed = self.swept != pipeline.generation;
+        for _ in 0..if changed { SWEEP_CHANGED } else { SWEEP } {
             if self.sweep_at >= self.mega.places() {
                 self.sweep_at = 0;
                 self.swept = self.sweeping;
@@ -423,101 +499,130 @@ impl Caches {
             }
             let at = self.sweep_at as u32;
             self.sweep_at += 1;
-            if self.mega.hot(at).incarnation == 0 {
+            if self.mega.hot(at).incarnation() == 0 {
                 continue;
             }
             let used = self.credit(at, now);
             if !used && now.wrapping_sub(self.mega.cold(at).used) > self.idle {
                 self.mega.remove(at);
                 self.ends.counters.removed.add(1);
-            } else if self.mega.hot(at).generation != pipeline.generation {
+            } else if self.mega.cold(at).generation != pipeline.generation {
                 self.revalidate(pipeline, at, None, now);
             }
         }
         self.swept != pipeline.generation
     }
 
-    /// Groups the packets by flow, and acts once for each group.
+    /// Does what each packet's flow says. Packets whose flow has more to do than a [`Plan::Quick`] are gathered in groups
+    /// by flow, and each list of ops is run once for its group.
     fn act(
         &mut self,
         cx: &mut Context<'_>,
         pipeline: &Pipeline,
         from: PortId,
-        rest: u64,
+        of: u16,
         work: &mut Work,
         batch: &mut Batch,
     ) {
+        let plain = work.plain == low_bits(batch.len()) && work.found == work.plain;
+        let act = if plain { Self::act_each::<true> } else { Self::act_each::<false> };
+        let (mut lists, stale) = act(self, cx.bufs.arena(), pipeline.generation, work, batch.as_mut_slice(), !0);
+        if stale != 0 {
+            work.found &= !stale;
+            self.lookup_rest(cx, pipeline, from, of, work, batch, 0, stale);
+            let arena = cx.bufs.arena();
+            let (more, _) = self.act_each::<false>(arena, pipeline.generation, work, batch.as_mut_slice(), stale);
+            lists |= more;
+        }
+        if lists != 0 {
+            self.act_by_group(cx, pipeline, from, work, batch, lists);
+        }
+    }
+
+    /// Acts on the packets of the set `which` that have a flow. Returns those whose flow has a list of ops, and those whose
+    /// flow is gone or older than the tables.
+    #[inline(always)]
+    fn act_each<const PLAIN: bool>(
+        &mut self,
+        arena: &Arena,
+        generation: u64,
+        work: &mut Work,
+        frames: &mut [Frame],
+        which: u64,
+    ) -> (u64, u64) {
+        let (mut lists, mut stale) = (0u64, 0u64);
+        let which = which & work.found;
+        for (i, frame) in frames.iter_mut().enumerate().take(BATCH) {
+            if !PLAIN && which >> i & 1 == 0 {
+                continue;
+            }
+            let flow = work.flows[i];
+            let hot = self.mega.hot(flow.at);
+            if hot.valid != Hot::valid_for(flow.incarnation, generation) {
+                stale |= 1 << i;
+                continue;
+            }
+            hot.packets += 1;
+            hot.bytes += frame.len() as u64;
+            match hot.plan {
+                Plan::Quick { value, keep, dec, to } => {
+                    if PLAIN || work.plain >> i & 1 == 1 {
+                        quick_plain(arena, frame, value, keep, dec);
+                    } else {
+                        quick(arena, frame, work.layouts[i], value, keep, dec);
+                    }
+                    work.to[i] = to;
+                }
+                Plan::Drop(reason) => work.to[i] = drop_as(reason),
+                Plan::List => lists |= 1 << i,
+            }
+        }
+        (lists, stale)
+    }
+
+    #[inline(never)]
+    fn act_by_group(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipeline: &Pipeline,
+        from: PortId,
+        work: &mut Work,
+        batch: &mut Batch,
+        lists: u64,
+    ) {
         self.burst = self.burst.wrapping_add(1).max(1);
-        let mut groups: [Group; BATCH] = [const { Group { flow: 0, first: 0, last: 0, n: 0, bytes: 0 } }; BATCH];
+        let mut groups = [const { Group { flow: 0, first: 0, last: 0, n: 0 } }; BATCH];
         let mut n = 0;
-        for i in bits(rest) {
+        for i in bits(lists) {
+            if work.plain >> i & 1 == 1 {
+                work.layouts[i] = PLAIN_LAYOUT;
+            }
             let at = work.flows[i].at;
-            let len = batch.as_slice()[i].len() as u32;
-            let hot = self.mega.hot(at);
-            if hot.burst == self.burst {
-                let group = &mut groups[usize::from(hot.group) % BATCH];
+            let cold = self.mega.cold(at);
+            if cold.burst == self.burst {
+                let group = &mut groups[usize::from(cold.group) % BATCH];
                 work.next[usize::from(group.last) % BATCH] = i as u8;
                 group.last = i as u8;
                 group.n += 1;
-                group.bytes += len;
             } else {
-                (hot.burst, hot.group) = (self.burst, n as u8);
-                groups[n % BATCH] = Group { flow: at, first: i as u8, last: i as u8, n: 1, bytes: len };
+                (cold.burst, cold.group) = (self.burst, n as u8);
+                groups[n % BATCH] = Group { flow: at, first: i as u8, last: i as u8, n: 1 };
                 n += 1;
             }
         }
         for group in &groups[..n.min(BATCH)] {
-            let hot = self.mega.hot(group.flow);
-            hot.packets += u32::from(group.n);
-            hot.bytes += u64::from(group.bytes);
-            match hot.plan {
-                Plan::Quick { value, set, dec, to } => {
-                    let arena = cx.bufs.arena();
-                    let mut i = usize::from(group.first) % BATCH;
-                    for _ in 0..group.n {
-                        let frame = &mut batch.as_mut_slice()[i];
-                        crate::exec::quick(arena, frame, work.layouts[i], value, set, dec);
-                        work.to[i] = to;
-                        i = usize::from(work.next[i]) % BATCH;
-                    }
-                }
-                Plan::Drop(reason) => {
-                    let mut i = usize::from(group.first) % BATCH;
-                    for _ in 0..group.n {
-                        work.to[i] = drop_as(reason);
-                        i = usize::from(work.next[i]) % BATCH;
-                    }
-                }
-                Plan::List => {
-                    let mut members = [0; BATCH];
-                    let mut i = group.first;
-                    for member in &mut members[..usize::from(group.n)] {
-                        *member = i;
-                        i = work.next[usize::from(i) % BATCH];
-                    }
-                    let cold = self.mega.cold(group.flow);
-                    let members = &mut members[..usize::from(group.n)];
-                    let (ops, reason) = (&cold.ops, cold.reason);
-                    execute(
-                        cx,
-                        pipeline,
-                        from,
-                        ops,
-                        reason,
-                        batch.as_mut_slice(),
-                        &mut work.layouts,
-                        members,
-                        &mut work.to,
-                    );
-                }
+            let mut members = [0; BATCH];
+            let mut i = group.first;
+            for member in &mut members[..usize::from(group.n)] {
+                *member = i;
+                i = work.next[usize::from(i) % BATCH];
             }
+            let cold = self.mega.cold(group.flow);
+            let members = &mut members[..usize::from(group.n)];
+            let frames = batch.as_mut_slice();
+            execute(cx, pipeline, from, &cold.ops, cold.reason, frames, &mut work.layouts, members, &mut work.to);
         }
     }
-}
-
-#[inline(always)]
-fn is_short(key: &Key) -> bool {
-    key[SHORT_WORDS..].iter().fold(0, |or, w| or | w) == 0
 }
 
 /// Sends a burst's packets their ways.

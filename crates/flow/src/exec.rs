@@ -1,12 +1,11 @@
 //! Runs lists of ops on groups of packets.
 
-use crate::extract::{Layout, MAC_MASK};
+use crate::extract::Layout;
 use crate::ops::Op;
 use crate::pipeline::Pipeline;
 use crate::rewrite::{put_macs, rewrite};
 use bywash_engine::{Context, DROP_REASONS, DropReason, PortId};
 use bywash_frame::{Arena, BATCH, Frame};
-use bywash_wire::checksum::update_u16;
 
 /// From here on a port's number is a reason to drop.
 const REASONS: u16 = 0xff00;
@@ -25,26 +24,27 @@ pub(crate) fn reason(to: PortId) -> Option<DropReason> {
     Some(DROP_REASONS.get(usize::from(at)).copied().unwrap_or(DropReason::FlowDrop))
 }
 
-/// What most flows do to a packet: whole Ethernet addresses, and the TTL.
+/// What most flows do to a packet, a plain one: Ethernet addresses, and the TTL, which is known to be large enough.
 #[inline(always)]
-pub(crate) fn quick(arena: &Arena, frame: &mut Frame, layout: Layout, value: [u64; 2], set: [bool; 2], dec: u8) {
-    let mask = set.map(|set| if set { MAC_MASK } else { 0 });
-    if dec != 0
-        && layout.l3 == 14
-        && let Some(head) = arena.head_mut::<34>(frame)
-        && head[14] >> 4 == 4
-    {
-        put_macs(head.first_chunk_mut().expect("14 of 34"), value, mask);
-        let old = u16::from_be_bytes([head[22], head[23]]);
-        head[22] = head[22].wrapping_sub(dec);
-        let new = u16::from_be_bytes([head[22], head[23]]);
-        let sum = update_u16(u16::from_be_bytes([head[24], head[25]]), old, new);
-        [head[24], head[25]] = sum.to_be_bytes();
-        return;
+pub(crate) fn quick_plain(arena: &Arena, frame: &mut Frame, value: [u64; 2], keep: [u64; 2], dec: u8) {
+    let Some(head) = arena.head_mut::<34>(frame) else { return };
+    put_macs(head.first_chunk_mut().expect("14 of 34"), value, keep);
+    if dec != 0 {
+        let field: &mut [u8; 4] = head[22..].first_chunk_mut().expect("TTL, protocol and checksum");
+        // In the byte order of the machine: a sum with end-around carry does not depend on it (RFC 1071 1.B). Taking from
+        // the TTL is adding to the checksum (RFC 1624); all ones become zero, as by its formula.
+        let word = u32::from_le_bytes(*field);
+        let sum = (word >> 16) + u32::from(dec);
+        let sum = sum + u32::from(sum >= 0xffff);
+        *field = (word.wrapping_sub(u32::from(dec)) & 0xffff | sum << 16).to_le_bytes();
     }
-    let mut layout = layout;
-    if mask != [0; 2] {
-        rewrite(&Op::Eth { value, mask }, arena, frame, &mut layout);
+}
+
+/// The same for any packet.
+#[inline(never)]
+pub(crate) fn quick(arena: &Arena, frame: &mut Frame, mut layout: Layout, value: [u64; 2], keep: [u64; 2], dec: u8) {
+    if let Some(head) = arena.head_mut(frame) {
+        put_macs(head, value, keep);
     }
     if dec != 0 {
         rewrite(&Op::DecTtl(dec), arena, frame, &mut layout);
@@ -124,5 +124,46 @@ fn copy(cx: &mut Context<'_>, from: PortId, to: PortId, frame: &Frame) {
         cx.send(from, to, copy);
     } else {
         cx.drop(from, DropReason::Oversize, copy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_frame::{ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The quick way does what the ops do.
+        #[test]
+        fn quick_is_as_the_ops(mut bytes in proptest::collection::vec(any::<u8>(), 60), value: [u64; 2], mask: [u64; 2], dec in 0..3u8, sum in 0..4usize) {
+            bytes[14] = 0x45;
+            bytes[22] |= 4;
+            if sum < 3 {
+                bytes[24..26].copy_from_slice(&[[0xff, 0xff], [0xfe, 0xff], [0xfd, 0xff]][sum]);
+            }
+            let arena = Arena::new(ArenaConfig { cells: 64, ..Default::default() }).unwrap();
+            let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 64)]).unwrap();
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut batch = Batch::new();
+            bufs.alloc(&mut batch, 3);
+            let arena = bufs.arena().clone();
+            batch.as_mut_slice().iter_mut().for_each(|f| assert!(arena.write(f, &bytes)));
+            let low = u64::from_ne_bytes([255, 255, 255, 255, 255, 255, 0, 0]);
+            let mask = mask.map(|m| m & low);
+            let value = [value[0] & mask[0], value[1] & mask[1]];
+            let (keep, mut layout) = (mask.map(|m| !m), Layout { l3: 14, l4: 34 });
+            let frames = batch.as_mut_slice();
+            rewrite(&Op::Eth { value, mask }, &arena, &mut frames[0], &mut layout);
+            if dec > 0 {
+                rewrite(&Op::DecTtl(dec), &arena, &mut frames[0], &mut layout);
+            }
+            quick(&arena, &mut frames[1], layout, value, keep, dec);
+            quick_plain(&arena, &mut frames[2], value, keep, dec);
+            let all: Vec<Vec<u8>> = frames.iter().map(|f| arena.data(f).to_vec()).collect();
+            prop_assert_eq!(&all[0], &all[1]);
+            prop_assert_eq!(&all[0], &all[2]);
+            bufs.free(&mut batch);
+        }
     }
 }

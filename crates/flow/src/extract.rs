@@ -63,6 +63,41 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     long_way(data, in_port, key)
 }
 
+/// All there is to a plain packet: untagged IPv4 without options, whole, TCP or UDP.
+pub(crate) type PlainKey = [u64; 4];
+
+/// Bytes of a frame that a [`PlainKey`] is made of.
+pub(crate) const PLAIN_HEAD: usize = 48;
+
+/// The key of a plain packet, by which another with the same is known to have the same [`Key`]; none when it is not
+/// plain. `len` is the frame's.
+#[inline(always)]
+pub(crate) fn plain(head: &[u8; PLAIN_HEAD], len: usize, in_port: u16) -> Option<PlainKey> {
+    let word = |at: usize| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 48 bytes"));
+    let half = |at: usize| u64::from(u32::from_ne_bytes(*head[at..].first_chunk().expect("4 of 48 bytes")));
+    // Ethernet type, version and header length.
+    const TYPE: u64 = u64::from_ne_bytes([0, 0, 0, 0, 8, 0, 0x45, 0]);
+    const TYPE_MASK: u64 = u64::from_ne_bytes([0, 0, 0, 0, 255, 255, 255, 0]);
+    let (total, protocol) = (usize::from(u16::from_be_bytes([head[16], head[17]])), head[23]);
+    let tcp = protocol == proto::TCP;
+    // Length of the transport header in words. TCP's shares its byte with flags that are not among the key's: with any
+    // of those set the number is too large.
+    let (least, words) = if tcp { (5, head[46].rotate_left(4)) } else { (2, 2) };
+    if word(8) & TYPE_MASK != TYPE
+        || u16::from_ne_bytes([head[20], head[21]]) & 0x3fff_u16.to_be() != 0
+        || !(tcp | (protocol == proto::UDP))
+        || words.wrapping_sub(least) > 10
+        || total < 20 + 4 * usize::from(words)
+        || total + 14 > len
+    {
+        return None;
+    }
+    let flags = u64::from(head[47]) * u64::from(tcp);
+    let second = word(8) & !u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 255, 0]) | (flags << 48).to_le();
+    let ports = half(34) | u64::from(u16::from_ne_bytes([head[22], protocol])) << 32 | u64::from(in_port) << 48;
+    Some([word(0), second, word(26), ports])
+}
+
 /// The bytes of a word that an Ethernet address at its start takes.
 pub(crate) const MAC_MASK: u64 = u64::from_ne_bytes([255, 255, 255, 255, 255, 255, 0, 0]);
 
@@ -256,8 +291,8 @@ fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
     }
     put(at::NW_SRC, &h[14..18]);
     put(at::NW_DST, &h[24..28]);
-    if h[6] == 0 {
-        put(at::NW_PROTO, &[h[7]]);
+    if h[6] == 0 && h[7] != 0 {
+        put(at::NW_PROTO, &[h[7], IP_SOUND]);
     }
     put(at::ARP_SHA, &h[8..14]);
     put(at::ARP_THA, &h[18..24]);
@@ -267,7 +302,7 @@ fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
 mod tests {
     use super::*;
     use crate::field::Field;
-    use crate::key::{Flow, SHORT_WORDS};
+    use crate::key::Flow;
     use bywash_wire::build::Packet;
     use proptest::prelude::*;
 
@@ -295,7 +330,7 @@ mod tests {
         ] {
             assert_eq!(field.get(&found), value, "{field:?}");
         }
-        assert!(found.0[SHORT_WORDS..].iter().all(|w| *w == 0));
+        assert!(found.0[5..].iter().all(|w| *w == 0));
         let mut tagged = frame.clone();
         tagged.splice(12..12, [0x81, 0, 0x20, 5]);
         let (found, layout) = flow(&tagged);
@@ -325,6 +360,22 @@ mod tests {
             let (mut a, mut b) = ([1; KEY_WORDS], [2; KEY_WORDS]);
             prop_assert_eq!(extract(&data, 7, &mut a), long_way(&data, 7, &mut b));
             prop_assert!(data.len() < 14 || a == b, "{:x?} {:x?}", a, b);
+        }
+
+        /// Two packets with the same plain key have the same key; and plain packets are what they are said to be.
+        #[test]
+        fn plain_keys_say_all(tcp: bool, bytes in proptest::array::uniform32(any::<u8>()), change in proptest::collection::vec((0..54usize, any::<u8>()), 0..3)) {
+            let packet = if tcp { Packet::tcp("10.0.0.1:1".parse().unwrap(), "10.9.0.1:9".parse().unwrap()) } else { Packet::udp("10.0.0.1:1".parse().unwrap(), "10.9.0.1:9".parse().unwrap()) };
+            let mut a = packet.payload(&bytes).build().unwrap();
+            let mut b = a.clone();
+            change.iter().for_each(|(at, byte)| a[*at] = *byte);
+            change.iter().skip(1).for_each(|(at, byte)| b[*at] = *byte);
+            let of = |data: &[u8]| super::plain(data.first_chunk().unwrap(), data.len(), 7);
+            if let (Some(x), Some(y)) = (of(&a), of(&b)) {
+                let ((flow, layout), (other, _)) = (flow(&a), flow(&b));
+                prop_assert!(x != y || flow == other);
+                prop_assert_eq!(layout, Layout { l3: 14, l4: 34 });
+            }
         }
 
         #[test]

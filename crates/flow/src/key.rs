@@ -8,8 +8,7 @@ pub const KEY_WORDS: usize = 13;
 /// Words of a packet's fields, metadata and registers.
 pub const FLOW_WORDS: usize = KEY_WORDS + 9;
 
-/// Places of the fields, in bytes from the start of a [`Flow`]. Fields lie in network order. What IPv4 packets have
-/// lies in the first [`SHORT_WORDS`] words.
+/// Places of the fields, in bytes from the start of a [`Flow`]. Fields lie in network order.
 pub(crate) mod at {
     pub const DL_DST: usize = 0;
     pub const VLAN_TCI: usize = 6;
@@ -36,16 +35,13 @@ pub(crate) mod at {
     pub const REGS: usize = 112;
 }
 
-/// Words that hold all there is to an IPv4 packet, or to one that is neither IP nor ARP.
-pub const SHORT_WORDS: usize = 5;
-
 /// In `vlan_tci`: there is a tag (the bit's own meaning on the wire, drop eligible, is not matched, as in OVS).
 pub const TAGGED: u16 = 0x1000;
 /// In `nw_frag`: a fragment, be it the first.
 pub const FRAG_ANY: u8 = 1;
 /// In `nw_frag`: a fragment without the transport header.
 pub const FRAG_LATER: u8 = 2;
-/// In `nw_frag`: the IP header is sound, and may be rewritten. Not matched by flows, and always looked at.
+/// In `nw_frag`: the IP or ARP header is sound, and may be rewritten. Not matched by flows, and always looked at.
 pub(crate) const IP_SOUND: u8 = 0x80;
 /// `TPID` of a tag of type 0x8100.
 pub(crate) const TPID_8100: u8 = 1;

@@ -19,10 +19,10 @@ const EXACT: usize = 0;
 pub enum Plan {
     /// Ethernet addresses, TTL, and out by one port: most flows.
     Quick {
-        /// New bits of the first two words.
+        /// New bits of the key's first two words.
         value: [u64; 2],
-        /// Bits of each address to change: all or none. Destination, source.
-        set: [bool; 2],
+        /// Bits of them to leave.
+        keep: [u64; 2],
         /// How much to take off the TTL.
         dec: u8,
         /// The way out.
@@ -39,18 +39,28 @@ pub enum Plan {
 pub struct Hot {
     /// What to do.
     pub plan: Plan,
-    /// Packets since the last [`Megaflows::take_counts`].
-    pub packets: u32,
-    /// 0: the place is free.
-    pub incarnation: u32,
-    /// Bytes since then.
+    /// Which of the flows that had this place it is, and which generation of the tables it is known to be right for: see
+    /// [`Hot::valid`].
+    pub valid: u64,
+    /// Bytes since the last [`Megaflows::take_counts`].
     pub bytes: u64,
-    /// The pipeline's generation it is known to be right for.
-    pub generation: u64,
-    /// The burst whose group it has, and the group.
-    pub burst: u32,
-    /// As said.
-    pub group: u8,
+    /// Packets since then.
+    pub packets: u32,
+}
+
+const _: () = assert!(size_of::<Hot>() == 64);
+
+impl Hot {
+    /// What [`Hot::valid`] must be for a packet to go by this flow.
+    #[inline(always)]
+    pub fn valid_for(incarnation: u32, generation: u64) -> u64 {
+        u64::from(incarnation) << 32 | u64::from(generation as u32)
+    }
+
+    /// 0: the place is free.
+    pub fn incarnation(&self) -> u32 {
+        (self.valid >> 32) as u32
+    }
 }
 
 /// The rest.
@@ -68,6 +78,12 @@ pub struct Cold {
     pub learn: Option<Learn>,
     /// Why its packets are dropped, when no op outputs them.
     pub reason: Option<DropReason>,
+    /// The pipeline's generation it is known to be right for.
+    pub generation: u64,
+    /// The burst whose group it has, and the group.
+    pub burst: u32,
+    /// As said.
+    pub group: u8,
     /// When it was last seen to have had packets, in ticks.
     pub used: u64,
     /// Its mask, by number.
@@ -225,7 +241,7 @@ impl Megaflows {
                     self.search(id, hashes[i], &packed[i][..n])
                 };
                 if let Some(at) = at {
-                    found[i] = FlowRef { at, incarnation: self.hot[at as usize].incarnation };
+                    found[i] = FlowRef { at, incarnation: self.hot[at as usize].incarnation() };
                     todo &= !(1 << i);
                     hits += 1;
                 }
@@ -281,7 +297,7 @@ impl Megaflows {
     /// Whether the flow is still there.
     #[inline(always)]
     pub fn lives(&self, flow: FlowRef) -> bool {
-        flow.incarnation != 0 && self.hot.get(flow.at as usize).is_some_and(|h| h.incarnation == flow.incarnation)
+        flow.incarnation != 0 && self.hot.get(flow.at as usize).is_some_and(|h| h.incarnation() == flow.incarnation)
     }
 
     /// The mask of a flow.
@@ -320,7 +336,7 @@ impl Megaflows {
         let hash = self.hash(id, &words[..n]);
         if let Some(at) = self.search(id, hash, &words[..n]) {
             self.fill(at, result, generation, now);
-            return Ok((FlowRef { at, incarnation: self.hot[at as usize].incarnation }, narrow));
+            return Ok((FlowRef { at, incarnation: self.hot[at as usize].incarnation() }, narrow));
         }
         let places = self.places_of(hash);
         let slot = places.into_iter().find_map(|p| self.buckets[p].iter().position(|s| *s == 0).map(|way| (p, way)));
@@ -329,15 +345,7 @@ impl Megaflows {
             return Err(Full);
         };
         let at = self.free.pop().unwrap_or_else(|| {
-            self.hot.push(Hot {
-                plan: Plan::List,
-                packets: 0,
-                incarnation: 0,
-                bytes: 0,
-                generation: 0,
-                burst: 0,
-                group: 0,
-            });
+            self.hot.push(Hot { plan: Plan::List, valid: 0, bytes: 0, packets: 0 });
             self.cold.push(Cold::default());
             self.keys.push([0; KEY_WORDS]);
             (self.hot.len() - 1) as u32
@@ -346,9 +354,9 @@ impl Megaflows {
         self.keys[at as usize] = words;
         self.incarnations = self.incarnations.wrapping_add(1).max(1);
         let hot = &mut self.hot[at as usize];
-        (hot.incarnation, hot.packets, hot.bytes, hot.burst) = (self.incarnations, 0, 0, 0);
+        (hot.valid, hot.packets, hot.bytes) = (Hot::valid_for(self.incarnations, generation), 0, 0);
         let cold = &mut self.cold[at as usize];
-        (cold.mask, cold.hash) = (id as u16, hash);
+        (cold.mask, cold.hash, cold.burst) = (id as u16, hash, 0);
         self.fill(at, result, generation, now);
         if let Some(tuple) = &mut self.tuples[id] {
             tuple.flows += 1;
@@ -389,9 +397,15 @@ impl Megaflows {
         cold.rules.extend_from_slice(&result.rules);
         (cold.tables, cold.bridged, cold.learn) = (result.tables, result.bridged, result.learn);
         (cold.reason, cold.used) = (result.reason, now);
+        self.hot[at as usize].plan = plan(result);
+        self.right_for(at, generation);
+    }
+
+    /// Notes that a flow is right for this generation of the tables.
+    pub fn right_for(&mut self, at: u32, generation: u64) {
+        self.cold[at as usize].generation = generation;
         let hot = &mut self.hot[at as usize];
-        hot.plan = plan(result);
-        hot.generation = generation;
+        hot.valid = Hot::valid_for(hot.incarnation(), generation);
     }
 
     /// Forgets a flow.
@@ -403,7 +417,7 @@ impl Megaflows {
                 self.buckets[place][way] = 0;
             }
         }
-        self.hot[at as usize].incarnation = 0;
+        self.hot[at as usize].valid = 0;
         self.free.push(at);
         if let Some(tuple) = &mut self.tuples[id] {
             tuple.flows -= 1;
@@ -435,14 +449,12 @@ fn plan(result: &Translator) -> Plan {
     {
         return Plan::Drop(reason);
     }
-    let (mut value, mut set, mut left) = ([0; 2], [false; 2], 0);
+    let (mut value, mut keep, mut left) = ([0; 2], [!0; 2], 0);
     for (i, op) in result.ops.iter().enumerate() {
         match *op {
-            Op::Eth { value: v, mask } if i == 0 && mask.iter().all(|m| matches!(*m, 0 | crate::extract::MAC_MASK)) => {
-                (value, set) = (v, mask.map(|m| m != 0));
-            }
+            Op::Eth { value: v, mask } if i == 0 => (value, keep) = (v, mask.map(|m| !m)),
             Op::DecTtl(n) if left == 0 => left = n,
-            Op::Output(to) if i + 1 == result.ops.len() => return Plan::Quick { value, set, dec: left, to },
+            Op::Output(to) if i + 1 == result.ops.len() => return Plan::Quick { value, keep, dec: left, to },
             _ => break,
         }
     }

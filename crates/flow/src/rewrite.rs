@@ -16,7 +16,7 @@ const TAG: usize = 4;
 pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
     match *op {
         Op::Eth { value, mask } => match arena.head_mut::<14>(frame) {
-            Some(head) => put_macs(head, value, mask),
+            Some(head) => put_macs(head, value, mask.map(|m| !m)),
             None => debug_assert!(false, "a frame shorter than an Ethernet header"),
         },
         Op::DecTtl(n) => {
@@ -41,13 +41,13 @@ pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
 /// Where the key's first two words lie in a frame.
 const MACS: [usize; 2] = [0, 6];
 
-/// Changes addresses: bits of the key's first two words.
+/// Changes addresses: the bits of the key's first two words that are not in `keep`; `value` has no others.
 #[inline(always)]
-pub(crate) fn put_macs(head: &mut [u8; 14], value: [u64; 2], mask: [u64; 2]) {
+pub(crate) fn put_macs(head: &mut [u8; 14], value: [u64; 2], keep: [u64; 2]) {
     // Both are read before one is written: the words overlap.
     let old = MACS.map(|at| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 14 bytes")));
     for i in 0..2 {
-        let new = old[i] & !mask[i] | value[i] & mask[i];
+        let new = old[i] & keep[i] | value[i];
         head[MACS[i]..MACS[i] + 8].copy_from_slice(&new.to_ne_bytes());
     }
 }

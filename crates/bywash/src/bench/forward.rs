@@ -121,7 +121,7 @@ impl Traffic {
     }
 }
 
-fn record(path: &Path, frames: &[Vec<u8>]) -> std::io::Result<()> {
+pub(super) fn record(path: &Path, frames: &[Vec<u8>]) -> std::io::Result<()> {
     let mut file = CaptureFile::create(path, &["bench"], 0)?;
     for frame in frames {
         let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };

@@ -6,6 +6,8 @@ mod lookup;
 mod pair;
 mod placement;
 mod veth;
+mod switch;
+pub mod veth;
 
 use crate::cli::bench::BenchArgs;
 
@@ -16,6 +18,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
+        BenchArgs::Switch(args) => switch::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),
     }
 }

@@ -15,6 +15,8 @@ pub enum BenchArgs {
     Pair(PairArgs),
     /// Each level on the same frames: the kernel, the barest XDP redirect, us in the driver or in user space (root)
     Placement(PlacementArgs),
+    /// One worker, the flow switch: pcap replayed from memory, flows, discard
+    Switch(SwitchArgs),
     /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
     Veth(VethArgs),
 }
@@ -63,6 +65,56 @@ pub struct ForwardArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `bywash bench switch`
+#[derive(Debug, Args)]
+pub struct SwitchArgs {
+    /// Flows in the traffic: as many source addresses and ports
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// Flows of the switch, in ovs-ofctl's syntax; port 1 receives, port 2 discards  [default: 512 with dec_ttl, mod_dl_dst]
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Exact-match cache
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub emc: OnOff,
+    /// One in this many flows that the exact-match cache lacks is put there
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub emc_insert: u32,
+    /// Replay this pcap instead of generated traffic
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// CPU to run on  [default: where the kernel puts it]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Only write the traffic and the flows (traffic.pcap, flows.txt), and end
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// On
+    On,
+    /// Off
+    Off,
 }
 
 /// An IP version.

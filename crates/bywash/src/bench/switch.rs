@@ -1,0 +1,203 @@
+//! One worker, pcap replayed from memory, the flow switch, discard.
+
+use super::forward::record;
+use crate::cli::bench::{OnOff, SwitchArgs};
+use anyhow::{Context as _, bail};
+use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_flow::app::CacheConfig;
+use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
+use bywash_flow::model::OfPort;
+use bywash_flow::pipeline::{SwitchPort, Vlans};
+use bywash_flow::stats::CacheCounters;
+use bywash_flow::syntax;
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+
+use bywash_port::pcap::{PcapPort, PcapSource};
+use bywash_port::{NullPort, Port, TxQueue, TxQueueConfig};
+use bywash_sync::{Qsbr, clock};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Flows of the switch when none are given.
+const RULES: usize = 512;
+const WARM_UP: Duration = Duration::from_millis(500);
+
+#[derive(Serialize)]
+struct Figures {
+    mpps: f64,
+    cycles_per_packet: f64,
+    packets: u64,
+    drops: u64,
+    flows: usize,
+    rules: usize,
+    emc: bool,
+    /// Shares of the packets, by the level that knew their flow.
+    exact_percent: f64,
+    megaflow_percent: f64,
+    table_percent: f64,
+    megaflows: u64,
+    masks: u64,
+    /// Masks tried for each packet that the exact-match cache did not know.
+    masks_tried: f64,
+    pages: String,
+    seconds: f64,
+    /// Cycles per packet by stage.
+    stages: Vec<(String, f64)>,
+}
+
+pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
+    let rules = match &args.rules {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        None => (0..RULES).map(rule).collect(),
+    };
+    let source = match &args.pcap {
+        Some(path) => PcapSource::load(path).with_context(|| format!("{}", path.display()))?,
+        None => {
+            let frames = (0..args.flows).map(|flow| frame(flow, args.size)).collect::<Result<Vec<_>, _>>()?;
+            if let Some(dir) = &args.write {
+                std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+                let write = record(&dir.join("traffic.pcap"), &frames);
+                write.and_then(|()| std::fs::write(dir.join("flows.txt"), &rules)).context("cannot write")?;
+                return Ok(());
+            }
+            PcapSource::from_frames(frames)?
+        }
+    };
+    let figures = measure(args, &rules, source)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        print(&figures);
+    }
+    Ok(())
+}
+
+fn address(rule: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a00_0000 + (rule as u32) * 256 + 1)
+}
+
+fn rule(i: usize) -> String {
+    format!(
+        "priority=100,ip,nw_dst={} actions=dec_ttl,mod_dl_dst:02:00:00:01:{:02x}:{:02x},output:2\n",
+        address(i),
+        i >> 8,
+        i & 255
+    )
+}
+
+fn frame(flow: usize, size: usize) -> Result<Vec<u8>, bywash_wire::build::BuildError> {
+    let src = SocketAddr::from((Ipv4Addr::from(0xc612_0000 + flow as u32), 1024 + (flow % 50_000) as u16));
+    let dst = SocketAddr::from((address(flow % RULES), 9));
+    Packet::udp(src, dst).macs(MacAddr([2, 0, 0, 0, 1, 1]), MacAddr([2, 0, 0, 0, 0, 1])).size(size).build()
+}
+
+fn print(f: &Figures) {
+    println!(
+        "{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)",
+        f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops
+    );
+    println!(
+        "{} rules, {} source flows; exact-match cache {}: {:.1} %, megaflows {:.1} %, tables {:.3} %; {} megaflows, {} masks",
+        f.rules,
+        f.flows,
+        if f.emc { "on" } else { "off" },
+        f.exact_percent,
+        f.megaflow_percent,
+        f.table_percent,
+        f.megaflows,
+        f.masks
+    );
+    for (name, cycles) in &f.stages {
+        println!("  {name:8} {cycles:6.1} cycles/packet");
+    }
+}
+
+fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result<Figures> {
+    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let kind = bywash_frame::PoolKind::Stack;
+    let pools = PoolSet::new(arena, &[PoolConfig { name: "bench".into(), kind, cache: 0, frames: args.frames }])?;
+    let domain = Qsbr::new();
+    let port = |of: u16| SwitchPort {
+        of: OfPort(of),
+        id: PortId(of - 1),
+        name: format!("p{of}"),
+        vlans: Vlans::All,
+        flood: true,
+        up: true,
+    };
+    let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
+    let names = |_: &str| None;
+    for (n, line) in rules.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
+        let flow = syntax::flow(line, &names).with_context(|| format!("line {}", n + 1))?;
+        control.add(flow).with_context(|| format!("line {}", n + 1))?;
+    }
+    control.commit();
+    let mut caches = CacheConfig { insert_one_in: args.emc_insert.max(1), ..CacheConfig::default() };
+    if args.emc == OnOff::Off {
+        caches.exact = 0;
+    }
+    let switch = control.worker(caches, random_seed());
+    let (flows, mut out) = (source.len(), Outputs::new());
+    out.add(Box::new(PcapPort::replay(source.repeated())), TxQueue::new(TxQueueConfig::default()));
+    let null = NullPort::new();
+    let sent = null.counters();
+    out.add(Box::new(null), TxQueue::new(TxQueueConfig::default()));
+    let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
+    let worker = Worker::new(config, out, Box::new(switch), Buffers::attach(&pools, 0), domain.register()).spawn()?;
+    let cache = control.counters().next().context("a worker has counters")?.clone();
+
+    std::thread::sleep(WARM_UP);
+    let take = |worker: &WorkerCounters, cache: &CacheCounters| Sample {
+        tsc: clock::tsc(),
+        sent: sent.tx_packets.get(),
+        drops: worker.port(PortId(0)).total(),
+        hits: [&cache.exact_hits, &cache.megaflow_hits, &cache.misses, &cache.masks_tried].map(|c| c.get()),
+        stages: worker.stages.iter().map(|s| s.cycles.get()).collect(),
+    };
+    let before = take(worker.counters(), &cache);
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let after = take(worker.counters(), &cache);
+    let counters = worker.counters().clone();
+    worker.stop();
+    let (missing, wrong) = pools.verify();
+    if !missing.is_empty() || !wrong.is_empty() {
+        bail!("{} cells lost and {} misplaced: a bug", missing.len(), wrong.len());
+    }
+
+    let drops = after.drops - before.drops;
+    let packets = after.sent - before.sent + drops;
+    let ticks = (after.tsc - before.tsc) as f64;
+    let seconds = ticks / clock::tsc_hz() as f64;
+    let hits: Vec<f64> = after.hits.iter().zip(&before.hits).map(|(a, b)| (a - b) as f64).collect();
+    let share = |n: f64| 100.0 * n / packets.max(1) as f64;
+    let stages = counters.stages.iter().zip(before.stages.iter().zip(&after.stages));
+    Ok(Figures {
+        mpps: packets as f64 / seconds / 1e6,
+        cycles_per_packet: ticks / packets.max(1) as f64,
+        packets,
+        drops,
+        flows,
+        rules: control.len(),
+        emc: args.emc == OnOff::On,
+        exact_percent: share(hits[0]),
+        megaflow_percent: share(hits[1]),
+        table_percent: share(hits[2]),
+        megaflows: cache.megaflows.get(),
+        masks: cache.masks.get(),
+        masks_tried: hits[3] / (hits[1] + hits[2]).max(1.0),
+        pages: pools.arena().pages().to_string(),
+        seconds,
+        stages: stages.map(|(s, (b, a))| (s.name.to_owned(), (a - b) as f64 / packets.max(1) as f64)).collect(),
+    })
+}
+
+struct Sample {
+    tsc: u64,
+    sent: u64,
+    drops: u64,
+    hits: [u64; 4],
+    stages: Vec<u64>,
+}
