@@ -31,7 +31,7 @@ network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
-test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
+test) wanted=("${build[@]}" "${network[@]}" ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev) ;;
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
@@ -52,10 +52,16 @@ install_packages() {
 }
 
 readarray -t packages < <(missing)
+had_ovs=$(command -v ovs-vswitchd || true)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
     # A test without its tool says SKIP; nothing else here can do without.
     if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
+fi
+# The tests start an Open vSwitch of their own; the one a package starts is not wanted.
+if [ -z "$had_ovs" ] && command -v ovs-vswitchd >/dev/null; then
+    as_root service openvswitch-switch stop >/dev/null 2>&1 || true
+    if [ -d /run/systemd/system ]; then as_root systemctl disable openvswitch-switch >/dev/null 2>&1 || true; fi
 fi
 [ "$task" != bpf ] || exit 0
 

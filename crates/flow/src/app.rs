@@ -339,7 +339,7 @@ impl Caches {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        if self.config.insert_one_in > 1 && (self.random >> 32) % u64::from(self.config.insert_one_in) != 0 {
+        if !(self.random >> 32).is_multiple_of(u64::from(self.config.insert_one_in.max(1))) {
             return;
         }
         let (hash, flow, coin, mega) = (work.hashes[i], work.flows[i], self.random & 1 == 1, &self.mega);

@@ -26,7 +26,7 @@ impl Rule {
 /// stage. What a miss shows at one stage need not be looked at further.
 const STAGES: [&[Range<usize>]; 3] = [
     &[at::METADATA..FLOW_WORDS * 8, at::IN_PORT..at::IN_PORT + 2],
-    &[at::DL_DST..at::IN_PORT],
+    &[at::DL_DST..at::VLAN_TCI, at::VLAN_TCI..at::IN_PORT],
     &[at::NW_TOS..at::NW_FRAG + 1, at::LABEL..at::METADATA],
 ];
 
@@ -39,6 +39,9 @@ fn stage_mask(stage: usize) -> Flow {
     mask
 }
 
+/// How often bits under some mask occur among a subtable's flows.
+type Seen = HashMap<Box<[u64]>, u32>;
+
 /// Flows with one mask.
 #[derive(Clone, Debug)]
 struct Subtable {
@@ -47,7 +50,7 @@ struct Subtable {
     top: u16,
     /// Masks of the stages before the last, each wider than the one before, with the packets' bits that occur, and how
     /// often.
-    stages: Vec<(Flow, HashMap<Box<[u64]>, u32>)>,
+    stages: Vec<(Flow, Seen)>,
     /// By the masked bits: the flows, highest priority first.
     flows: HashMap<Box<[u64]>, Vec<Arc<Rule>>>,
     rules: usize,

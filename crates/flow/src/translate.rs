@@ -432,15 +432,9 @@ impl<'t> Trip<'_, 't> {
             Action::VlanPcp { pcp, push } if push || self.now.tagged > 0 => {
                 self.set_tci(u16::from(pcp) << 13 | TAGGED, 0xe000 | TAGGED);
             }
-            Action::Set { field, value, mask, .. } => {
-                if self.has(field.info().needs) {
-                    self.set(field, value, mask);
-                }
-            }
-            Action::Move(src, dst) => {
-                if self.has(dst.field.info().needs) && self.has(src.field.info().needs) {
-                    self.copy(src, dst);
-                }
+            Action::Set { field, value, mask, .. } if self.has(field.info().needs) => self.set(field, value, mask),
+            Action::Move(src, dst) if self.has(dst.field.info().needs) && self.has(src.field.info().needs) => {
+                self.copy(src, dst);
             }
             _ => {}
         }

@@ -5,7 +5,6 @@ pub mod lab;
 mod lookup;
 mod pair;
 mod placement;
-mod veth;
 mod switch;
 pub mod veth;
 

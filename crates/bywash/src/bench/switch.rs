@@ -117,8 +117,7 @@ fn print(f: &Figures) {
 
 fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result<Figures> {
     let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
-    let kind = bywash_frame::PoolKind::Stack;
-    let pools = PoolSet::new(arena, &[PoolConfig { name: "bench".into(), kind, cache: 0, frames: args.frames }])?;
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
     let domain = Qsbr::new();
     let port = |of: u16| SwitchPort {
         of: OfPort(of),
