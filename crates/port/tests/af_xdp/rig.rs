@@ -1,7 +1,7 @@
 //! A router namespace with ports r0 and r1 and a host namespace with their peers h0 and h1.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_lab::{End, Namespace, Veth};
+use bywash_lab::{End, Namespace, Veth, patience};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
     AfXdpPort, Driver, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig,
@@ -95,7 +95,7 @@ pub fn forward(
     bufs: &mut Buffers,
     mut done: impl FnMut(&mut dyn Port, &mut dyn Port) -> bool,
 ) -> bool {
-    let end = Instant::now() + Duration::from_secs(2);
+    let end = Instant::now() + patience(Duration::from_secs(2));
     let (mut ab, mut ba) = (Batch::new(), Batch::new());
     while Instant::now() < end {
         a.rx_burst(bufs, &mut ab);
@@ -131,8 +131,8 @@ impl Wire {
         let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, Some(all)).unwrap();
         let index = rustix::net::netdevice::name_to_index(&fd, interface).unwrap();
         bind(&fd, &LinkLayer(index, ETH_P_ALL)).unwrap();
-        rustix::net::sockopt::set_socket_recv_buffer_size(&fd, 8 << 20).unwrap();
-        let timeout = Some(Duration::from_millis(500));
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&fd, 32 << 20).unwrap();
+        let timeout = Some(patience(Duration::from_millis(500)));
         rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, timeout).unwrap();
         Self { fd }
     }
@@ -143,7 +143,7 @@ impl Wire {
 
     /// The next frame that arrives with this EtherType; None after half a second without.
     pub fn recv(&self, ethertype: u16) -> Option<Vec<u8>> {
-        let end = Instant::now() + Duration::from_millis(500);
+        let end = Instant::now() + patience(Duration::from_millis(500));
         let mut buffer = vec![0; 65536];
         while Instant::now() < end {
             let n = rustix::net::recv(&self.fd, &mut buffer[..], rustix::net::RecvFlags::empty()).ok()?.0;
