@@ -1,6 +1,7 @@
 //! Running a program to its end, with its output kept and a limit on its time.
 
 use crate::error::{Error, Result};
+use crate::patience;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
@@ -62,7 +63,7 @@ pub(crate) fn command<S: AsRef<OsStr>>(argv: &[S]) -> Result<Command> {
 
 /// Runs to the end whatever the status; `input` goes to standard input.
 pub(crate) fn run<S: AsRef<OsStr>>(argv: &[S], input: Option<&str>, timeout: Duration) -> Result<Output> {
-    let text = words(argv);
+    let (text, timeout) = (words(argv), patience(timeout));
     let mut command = command(argv)?;
     if input.is_some() {
         command.stdin(Stdio::piped());

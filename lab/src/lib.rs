@@ -45,12 +45,28 @@ pub use sweep::sweep;
 pub use topology::{Host, Topology, TopologyBuilder};
 pub use transfer::{Transfer, TransferReport};
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Polls `condition` until it holds or `timeout` is over; the error names `what` was waited for.
+/// How many times slower than a real machine this one is: `BYWASH_TEST_SLOWNESS`, 1 to 1000, by default 1. Above 1 it
+/// is emulated, and what it does in a second means nothing: tests judge no rates there.
+pub fn slowness() -> u32 {
+    static SLOWNESS: OnceLock<u32> = OnceLock::new();
+    let read = || std::env::var("BYWASH_TEST_SLOWNESS").ok()?.parse().ok();
+    *SLOWNESS.get_or_init(|| read().unwrap_or(1).clamp(1, 1000))
+}
+
+/// A time limit for this machine: `limit` times [`slowness`]. Every limit this crate takes goes through here; give it
+/// plain ones.
+pub fn patience(limit: Duration) -> Duration {
+    limit * slowness()
+}
+
+/// Polls `condition` until it holds or `timeout` ([`patience`]) is over; the error names `what` was waited for.
 ///
 /// The step grows from 1 ms to 20 ms, so that short waits are short.
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
+    let timeout = patience(timeout);
     let deadline = Instant::now() + timeout;
     let mut step = Duration::from_millis(1);
     loop {

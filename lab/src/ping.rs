@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::patience;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ impl Ping {
         let mut argv: Vec<String> = ["ping", "-n", "-c"].map(String::from).to_vec();
         argv.push(self.count.to_string());
         argv.extend(["-i".to_owned(), format!("{:.3}", self.interval.as_secs_f64())]);
-        argv.extend(["-W".to_owned(), format!("{:.3}", self.wait.as_secs_f64())]);
+        argv.extend(["-W".to_owned(), format!("{:.3}", patience(self.wait).as_secs_f64())]);
         if let Some(size) = self.size {
             argv.extend(["-s".to_owned(), size.to_string()]);
         }

@@ -2,6 +2,7 @@
 
 use crate::command::{command, wait, words};
 use crate::error::{Error, Result};
+use crate::patience;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -51,6 +52,7 @@ impl Process {
 
     /// Waits until the output contains `text`. The error carries the output, also when the program ended instead.
     pub fn wait_for_output(&mut self, text: &str, timeout: Duration) -> Result<()> {
+        let timeout = patience(timeout);
         let deadline = Instant::now() + timeout;
         loop {
             let ended = self.try_status()?;
@@ -106,6 +108,7 @@ impl Process {
 
     /// Waits for the end, at most `timeout`; it still runs after a timeout.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let timeout = patience(timeout);
         let waited = wait(&mut self.child, timeout);
         let status = waited.map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))?;
         let status = status.ok_or_else(|| Error::Timeout {
@@ -123,7 +126,7 @@ impl Process {
 
     /// Only after the end: until then the pipes stay open. A grandchild may hold them longer; it gets 200 ms.
     fn join_readers(&mut self) {
-        let deadline = Instant::now() + Duration::from_millis(200);
+        let deadline = Instant::now() + patience(Duration::from_millis(200));
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
@@ -137,7 +140,7 @@ impl Drop for Process {
             return;
         }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        if !matches!(wait(&mut self.child, GRACE), Ok(Some(_))) {
+        if !matches!(wait(&mut self.child, patience(GRACE)), Ok(Some(_))) {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::patience;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -94,7 +95,7 @@ impl Transfer {
         let _ = tell_port.send(local);
         drop(tell_port);
 
-        let deadline = Instant::now() + self.stall;
+        let deadline = Instant::now() + patience(self.stall);
         let mut stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
@@ -105,7 +106,7 @@ impl Transfer {
             }
         };
         let started = Instant::now();
-        let setup = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(self.stall)));
+        let setup = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(patience(self.stall))));
         setup.map_err(|source| Error::io("setting up the receiver", source))?;
 
         let mut hash = Sha256::new();
@@ -140,9 +141,11 @@ impl Transfer {
     }
 
     fn send(&self, to: SocketAddr) -> Result<String> {
-        let mut stream = TcpStream::connect_timeout(&to, self.stall)
+        let mut stream = TcpStream::connect_timeout(&to, patience(self.stall))
             .map_err(|source| Error::io(format!("connecting to {to}"), source))?;
-        stream.set_write_timeout(Some(self.stall)).map_err(|source| Error::io("setting up the sender", source))?;
+        stream
+            .set_write_timeout(Some(patience(self.stall)))
+            .map_err(|source| Error::io("setting up the sender", source))?;
         let mut hash = Sha256::new();
         let mut content = Content::new(self.seed);
         let mut chunk = vec![0; CHUNK];

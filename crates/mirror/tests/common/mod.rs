@@ -51,7 +51,11 @@ impl Followed {
         let began = Instant::now();
         while self.synced < times {
             self.take(Duration::from_millis(100));
-            assert!(began.elapsed() < Duration::from_secs(60), "no Synced: {:?}", self.mirror.stats());
+            assert!(
+                began.elapsed() < bywash_lab::patience(Duration::from_secs(60)),
+                "no Synced: {:?}",
+                self.mirror.stats()
+            );
         }
     }
 
@@ -64,7 +68,7 @@ impl Followed {
             if difference.is_empty() {
                 return;
             }
-            if began.elapsed() > Duration::from_secs(5) {
+            if began.elapsed() > bywash_lab::patience(Duration::from_secs(5)) {
                 panic!(
                     "after {what} the mirror differs from the kernel:\n{}\n{:?}",
                     difference.join("\n"),

@@ -2,7 +2,7 @@
 
 use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
 use bywash_frame::{Batch, Buffers};
-use bywash_lab::{require, require_lab};
+use bywash_lab::{patience, require, require_lab};
 use bywash_port::af_xdp::{
     AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach,
     ZeroCopy,
@@ -55,7 +55,7 @@ fn an_empty_pool_recovers_by_itself() {
             for i in 0..50 {
                 near.send(&packet(i));
             }
-            let end = Instant::now() + Duration::from_secs(2);
+            let end = Instant::now() + patience(Duration::from_secs(2));
             while got.len() < 50 && Instant::now() < end {
                 a.port.rx_burst(&mut bufs, &mut got);
             }
@@ -285,7 +285,7 @@ fn kill_9_leaves_nothing_attached() {
         .spawn()
         .unwrap();
     let attached = || net.router.enter(|| LinkInfo::query("r0").unwrap().program).unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + patience(Duration::from_secs(10));
     while attached().is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -295,7 +295,7 @@ fn kill_9_leaves_nothing_attached() {
     child.wait().unwrap();
     let killed = Instant::now();
     assert!(was.is_some(), "the child never attached");
-    while attached().is_some() && killed.elapsed() < Duration::from_secs(1) {
+    while attached().is_some() && killed.elapsed() < patience(Duration::from_secs(1)) {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(attached(), None, "still attached a second after the kill");
