@@ -12,11 +12,11 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_route::model::{Change, Link, NeighbourState};
+use bywash_route::model::{Change, NeighbourState};
 use bywash_router::Request;
 use bywash_router::control::{self, Applied, Control, PortBack, PortSpec};
 use bywash_sync::{Counter, Qsbr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
@@ -66,6 +66,8 @@ pub struct Runtime {
     sent: Vec<u64>,
     /// VLAN interfaces, and what they are on.
     vlans: BTreeMap<u32, u32>,
+    /// Interfaces that belong to another.
+    members: BTreeSet<u32>,
 }
 
 impl Runtime {
@@ -146,6 +148,7 @@ impl Runtime {
             asked: Instant::now(),
             sent,
             vlans: BTreeMap::new(),
+            members: BTreeSet::new(),
         };
         runtime.first_dump()?;
         // A worker reports after a turn, in which its ports posted buffers: before, what arrives would be lost.
@@ -220,31 +223,39 @@ impl Runtime {
     fn take(&mut self, changes: &[Change]) -> bool {
         let applied = self.shared.control.lock().expect("control").apply(changes);
         self.carry_out(&applied);
-        self.note_vlans(changes);
+        self.note_relations(changes);
         applied.synced
     }
 
-    /// Leaves ports to the kernel that carry VLANs nobody here can see.
-    fn note_vlans(&mut self, changes: &[Change]) {
-        let before = self.vlans.clone();
+    /// Leaves ports to the kernel of which it has built something else: see [`super::ports::Xdp::carries`].
+    fn note_relations(&mut self, changes: &[Change]) {
+        let before = (self.vlans.clone(), self.members.clone());
         for change in changes {
             match change {
-                Change::Link(Link { index, parent: Some(parent), vlan: Some(_), .. }) => {
-                    self.vlans.insert(*index, *parent);
+                Change::Link(link) => {
+                    if let (Some(parent), Some(_)) = (link.parent, link.vlan) {
+                        self.vlans.insert(link.index, parent);
+                    }
+                    match link.master {
+                        Some(_) => self.members.insert(link.index),
+                        None => self.members.remove(&link.index),
+                    };
                 }
                 Change::LinkGone { index } => {
                     self.vlans.remove(index);
+                    self.members.remove(index);
                 }
                 _ => {}
             }
         }
-        if self.vlans == before {
+        if (&self.vlans, &self.members) == (&before.0, &before.1) {
             return;
         }
         let mut programs = self.shared.xdp.lock().expect("programs");
         for port in self.shared.control.lock().expect("control").ports() {
-            let carries = self.vlans.values().any(|parent| *parent == port.index);
-            if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries_vlans(carries)) {
+            let vlans = self.vlans.values().any(|parent| *parent == port.index);
+            let member = self.members.contains(&port.index);
+            if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries(vlans, member)) {
                 tracing::error!("{e:#}");
             }
         }

@@ -36,8 +36,8 @@ pub struct Xdp {
     pub room: usize,
     /// Tags travel beside the frame, where the program does not see them: veth.
     hides_tags: bool,
-    /// Everything is left to the kernel, because the interface carries VLANs whose tags the program cannot see.
-    left: bool,
+    /// Everything is left to the kernel, and why.
+    left: Option<&'static str>,
     /// Where the config wants it forwarded.
     level: Level,
     /// The tables, the program and its ports: where frames can be sent by it.
@@ -54,7 +54,7 @@ impl Xdp {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
         let config = XdpConfig {
-            enabled: !self.left && self.level != Level::Kernel,
+            enabled: self.left.is_none() && self.level != Level::Kernel,
             driver: matches!(self.level(), Level::Driver),
             ..self.program.config()
         };
@@ -64,7 +64,7 @@ impl Xdp {
     /// Where what the port receives is forwarded now.
     pub fn level(&self) -> Level {
         match self.level {
-            _ if self.left => Level::Kernel,
+            _ if self.left.is_some() => Level::Kernel,
             // With an skb made of each frame already, the program saves nothing that counts.
             Level::Auto if self.program.mode() == "native" => Level::Driver,
             Level::Auto => Level::User,
@@ -76,25 +76,24 @@ impl Xdp {
     /// stack gave it to any device.
     pub fn look(&self) -> bool {
         let takes = self.program.mode() == "generic" || takes_frames(self.index).unwrap_or(true);
-        self.targets.set(self.id, takes && !self.left)
+        self.targets.set(self.id, takes && self.left.is_none())
     }
 
-    /// The interface has VLAN interfaces on it, or no longer has. A frame redirected without the tag that it came with
-    /// would end up in the wrong network: such an interface is the kernel's, as a whole.
-    pub fn carries_vlans(&mut self, vlans: bool) -> anyhow::Result<()> {
-        let left = vlans && self.hides_tags;
-        if left == self.left {
-            return Ok(());
+    /// What the kernel builds of the interface may make it the kernel's as a whole. A frame with VLAN interfaces above it
+    /// would end up in the wrong network if it were redirected without the tag it came with; and to whom and by which
+    /// table a frame goes that belongs to a VRF, bridge or bond (`master`), is theirs to say.
+    pub fn carries(&mut self, vlans: bool, master: bool) -> anyhow::Result<()> {
+        let left = match (master, vlans && self.hides_tags) {
+            (true, _) => Some("it belongs to a VRF, bridge or bond"),
+            (_, true) => Some("it has VLAN interfaces, whose tags XDP does not see on veth"),
+            _ => None,
+        };
+        match left {
+            _ if left == self.left => return Ok(()),
+            Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
+            None => tracing::info!("{}: nothing above it any more: taken over again", self.interface),
         }
         self.left = left;
-        if left {
-            tracing::warn!(
-                "{}: it has VLAN interfaces, whose tags XDP does not see on veth: the kernel forwards for it",
-                self.interface
-            );
-        } else {
-            tracing::info!("{}: no VLAN interfaces any more: taken over again", self.interface);
-        }
         self.enable()
     }
 
@@ -232,7 +231,7 @@ fn open_af_xdp(
         interface: interface.into(),
         room,
         hides_tags: driver == "veth",
-        left: false,
+        left: None,
         level: af_xdp.level,
         targets: shared.targets.clone(),
         id,

@@ -84,6 +84,14 @@ impl Program {
             .try_into()
             .map_err(|e: ProgramError| load_error(chain(&e)))?;
         let (modes, mut note): (&[_], _) = match how {
+            // A bond runs a native program on its members, whose frames the kernel keeps from the bond's sockets.
+            XdpAttach::Auto if link.kind == "bond" => {
+                (&[(XdpMode::Skb, "generic")], "a bond's sockets get nothing in native mode".into())
+            }
+            XdpAttach::Native if link.kind == "bond" => {
+                let reason = "native mode is not for bonds, whose sockets would get nothing: use generic".into();
+                return Err(Error::Attach { interface, reason });
+            }
             XdpAttach::Auto => (&[(XdpMode::Driver, "native"), (XdpMode::Skb, "generic")], String::new()),
             XdpAttach::Native => (&[(XdpMode::Driver, "native")], String::new()),
             XdpAttach::Generic => (&[(XdpMode::Skb, "generic")], "generic mode was asked for".into()),

@@ -1,0 +1,182 @@
+//! What else the kernel may have beside the router's ports: VLANs, VRFs, bonds, dummies. Whatever they mean, it is the
+//! kernel's, and what goes through the ports goes on.
+
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
+use std::net::IpAddr;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Five pings from an address of host a's, of which none may be lost.
+fn assert_reaches(lab: &Topology, from: &str, to: &str) {
+    let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "2", "-I", from, to];
+    let out = lab.a().ns.try_run(&argv, PATIENCE).unwrap();
+    assert!(out.stdout.contains(" 0% packet loss"), "{from} to {to}: {}", out.stdout);
+}
+
+fn assert_hosts_connected(lab: &Topology) {
+    for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
+        let report = Ping::to(to).count(5).run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, 5, "{}", report.text);
+    }
+}
+
+/// A VLAN interface with an address.
+fn vlan(ns: &Namespace, on: &str, id: u16, address: &str) {
+    let lines = format!(
+        "link add link {on} name {on}.{id} type vlan id {id}\naddress add {address} dev {on}.{id}\n\
+         link set {on}.{id} up\n"
+    );
+    ns.ip_batch(&lines).unwrap();
+}
+
+/// On veth a tag travels beside the frame, where XDP does not see it: a port that carries VLANs is the kernel's.
+#[test]
+fn vlans_on_ports_come_and_go() {
+    require!(require_lab(), kernel_has("8021q"));
+    let lab = Topology::router().unwrap();
+    let (a, b, r) = (lab.a(), lab.b(), lab.r());
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    assert_hosts_connected(&lab);
+    assert!(bywash.counter("r0", "rx_packets") >= 10);
+
+    vlan(&a.ns, "a0", 5, "10.1.1.2/24");
+    vlan(r, "r0", 5, "10.1.1.1/24");
+    vlan(r, "r1", 7, "10.1.2.1/24");
+    vlan(&b.ns, "b0", 7, "10.1.2.2/24");
+    a.ns.ip(&["route", "add", "10.1.2.0/24", "via", "10.1.1.1"]).unwrap();
+    b.ns.ip(&["route", "add", "10.1.1.0/24", "via", "10.1.2.1"]).unwrap();
+    bywash.wait("the ports to be left", |bywash| bywash.log().matches("it has VLAN interfaces").count() == 2);
+    // Between sub-interfaces; then from one to a plain interface, which b answers by the other.
+    assert_reaches(&lab, "10.1.1.2", "10.1.2.2");
+    let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, ip("10.1.2.2")).unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    r.ip(&["address", "add", "10.2.2.1/24", "dev", "r1"]).unwrap();
+    b.ns.ip(&["address", "add", "10.2.2.2/24", "dev", "b0"]).unwrap();
+    a.ns.ip(&["route", "add", "10.2.2.0/24", "via", "10.1.1.1"]).unwrap();
+    assert_reaches(&lab, "10.1.1.2", "10.2.2.2");
+    assert_hosts_connected(&lab);
+
+    r.ip_batch("link del r0.5\nlink del r1.7\n").unwrap();
+    bywash.wait("the ports to be taken over again", |bywash| bywash.log().matches("taken over again").count() == 2);
+    let before = bywash.counter("r0", "rx_packets");
+    assert_hosts_connected(&lab);
+    assert!(bywash.counter("r0", "rx_packets") >= before + 10, "the kernel still forwards");
+    bywash.stop();
+}
+
+/// A network that leaves by a VLAN interface on something that is no port: the kernel takes it there.
+#[test]
+fn a_vlan_beside_the_ports_is_reached() {
+    require!(require_lab(), kernel_has("8021q"));
+    let lab = Topology::router_n(3).unwrap();
+    let c = &lab.hosts()[2];
+    vlan(lab.r(), "r2", 9, "10.1.3.1/24");
+    vlan(&c.ns, "c0", 9, "10.1.3.2/24");
+    let bywash = Bywash::run(lab.r(), &["r0", "r1"]);
+    assert_reaches(&lab, "10.0.1.2", "10.1.3.2");
+    assert_reaches(&lab, "10.0.1.2", "10.0.3.2");
+    assert_hosts_connected(&lab);
+    bywash.stop();
+}
+
+/// Another routing table with the same networks, on an interface of its own: neither sees the other's.
+#[test]
+fn a_vrf_beside_the_ports_keeps_to_itself() {
+    require!(require_lab(), kernel_has("vrf"));
+    let lab = Topology::router_n(3).unwrap();
+    let r = lab.r();
+    r.ip_batch(
+        "link add red type vrf table 10\nlink set red up\nlink set r2 master red\n\
+         route add 10.0.2.0/24 via 10.0.3.2 table 10\nroute add blackhole 10.0.1.0/24 table 10\n",
+    )
+    .unwrap();
+    let bywash = Bywash::run(r, &["r0", "r1"]);
+    assert_hosts_connected(&lab);
+    assert_eq!(bywash.counter("r0", "tx_packets"), 10, "{}", bywash.show(&["all"]));
+    // c's network is in the other table: from here there is no way.
+    let report = Ping::to(lab.hosts()[2].v4).count(2).run(&lab.a().ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    bywash.stop();
+}
+
+/// A port is put into a VRF and taken out: in it, its packets go by the VRF's table, which is the kernel's affair.
+#[test]
+fn a_port_in_a_vrf_goes_by_its_table() {
+    require!(require_lab(), kernel_has("vrf"));
+    let lab = Topology::router_n(3).unwrap();
+    let (a, c, r) = (lab.a(), &lab.hosts()[2], lab.r());
+    let bywash = Bywash::run(r, &["r0", "r1"]);
+    assert_hosts_connected(&lab);
+    // In red there are a and c, and c has b's address too.
+    c.ns.ip(&["address", "add", "10.0.2.2/32", "dev", "lo"]).unwrap();
+    r.ip_batch(
+        "link add red type vrf table 10\nlink set red up\nlink set r0 master red\nlink set r2 master red\n\
+         route add 10.0.2.2/32 via 10.0.3.2 table 10\n",
+    )
+    .unwrap();
+    let answered_by_c = || {
+        let count = || {
+            let text = c.ns.ip(&["-s", "link", "show", "c0"]).unwrap().stdout;
+            text.lines()
+                .skip_while(|line| !line.contains("RX:"))
+                .nth(1)
+                .unwrap()
+                .split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse()
+        };
+        let before: u64 = count().unwrap();
+        let report = Ping::to(ip("10.0.2.2")).count(3).run(&a.ns).unwrap();
+        report.received == 3 && count().unwrap() >= before + 3
+    };
+    bywash.wait("the VRF to be the kernel's", |_| answered_by_c());
+    bywash.stop();
+}
+
+/// Routes to a bond and to a dummy beside the ports, and a dummy as a port.
+#[test]
+fn bonds_and_dummies_beside_the_ports() {
+    require!(require_lab(), kernel_has("bonding"), kernel_has("dummy"));
+    let lab = Topology::router_n(3).unwrap();
+    let (c, r) = (&lab.hosts()[2], lab.r());
+    r.ip_batch(
+        "link add bond7 type bond mode active-backup\nlink set r2 down\naddress flush dev r2\nlink set r2 master bond7\nlink set bond7 up\n\
+         address add 10.0.3.1/24 dev bond7\nlink add d0 type dummy\naddress add 10.77.0.1/24 dev d0\nlink set d0 up\n",
+    )
+    .unwrap();
+    let bywash = Bywash::run(r, &["r0", "r1", "d0"]);
+    assert_hosts_connected(&lab);
+    assert_reaches(&lab, "10.0.1.2", &c.v4.to_string());
+    assert_reaches(&lab, "10.0.1.2", "10.77.0.1");
+    let report = Ping::to(ip("10.77.0.9")).count(2).run(&lab.a().ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    assert_hosts_connected(&lab);
+    bywash.stop();
+}
+
+/// A bond is a port like another; its member is the bond's.
+#[test]
+fn a_bond_as_a_port() {
+    require!(require_lab(), kernel_has("bonding"));
+    let lab = Topology::router().unwrap();
+    let (b, r) = (lab.b(), lab.r());
+    r.ip_batch(&format!(
+        "link add bond7 type bond mode active-backup\nlink set r1 down\naddress flush dev r1\nlink set r1 master bond7\nlink set bond7 up\n\
+         address add {}/24 dev bond7\naddress add {}/64 dev bond7 nodad\n",
+        b.router_v4, b.router_v6
+    ))
+    .unwrap();
+    assert_reaches(&lab, "10.0.1.2", &b.v4.to_string());
+    let bywash = Bywash::run(r, &["r0", "bond7"]);
+    assert_hosts_connected(&lab);
+    assert!(bywash.counter("bond7", "rx_packets") >= 10 && bywash.counter("bond7", "tx_packets") >= 10);
+    bywash.stop();
+    let bywash = Bywash::run(r, &["r0", "r1"]);
+    bywash.wait("the member to be left", |bywash| bywash.log().contains("r1: it belongs to a VRF, bridge or bond"));
+    assert_hosts_connected(&lab);
+    bywash.stop();
+}
