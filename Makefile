@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom bpf bpf-check lint bench soak install uninstall clean help
+.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check lint bench soak install uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -45,6 +45,11 @@ test-workspace:
 # A directory of its own: the flag changes every crate. Doc tests cannot run inside a model.
 test-loom: ## the concurrent parts under every interleaving (loom)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --locked --lib -p bywash-sync -p bywash-frame
+
+KERNEL ?= 6.1 6.12 6.18
+test-vm: ## what depends on the kernel or on a NIC, in emulated machines (KERNEL="6.1 6.12 6.18"; about half an hour each)
+	@tools/setup.sh vm
+	lab/vm/run $(KERNEL)
 
 bpf: ## rebuild the XDP object from its C source (needs clang)
 	@tools/setup.sh bpf

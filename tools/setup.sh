@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what a task needs and this machine lacks; silent and quick when nothing is missing.
 #
-# usage: tools/setup.sh build|lint|demo|test|bench|bpf
+# usage: tools/setup.sh build|lint|demo|test|vm|bench|bpf
 #
 # Knows apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it says what to install. Uses sudo when not root.
 # Distributions' own cargo is older than Cargo.toml's rust-version. That very version, the tested one, comes by rustup:
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 task=${1:-}
-case $task in build | lint | demo | test | bench | bpf) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
+case $task in build | lint | demo | test | vm | bench | bpf) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 export PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
 
@@ -28,11 +28,15 @@ as_root() {
 # tool:package, or file:package
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
+testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
+    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
-test) wanted=("${build[@]}" "${network[@]}" ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
-    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev) ;;
+test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
+vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
+    cpio:cpio modprobe:kmod xz:xz-utils zstd:zstd
+    /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring) ;;
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac

@@ -1,0 +1,183 @@
+//! The router on NICs: real or emulated ones, cabled two and two, which the caller says may be taken.
+//!
+//! `BYWASH_TEST_NICS` lists them, groups separated by spaces: `virtio:zero-copy:eth0,eth1,eth2,eth3` are a model, the
+//! mode its sockets must be bound in here (`zero-copy` or `copy`), and a host's NIC, the router's two, and the other
+//! host's, with cables between the first two and the last two. `make test-vm` has such; nothing else touches hardware.
+
+use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash};
+use bywash_lab::{
+    Direction, Iperf, Namespace, Ping, Reason, Transfer, has_tool, kernel_has, require, require_lab, run_host,
+    wait_until,
+};
+use rustix::process::Signal;
+use std::net::IpAddr;
+
+/// Host a - router - host b: 10.0.1.0/24 and fd00:1::/64 on the first cable, 10.0.2.0/24 and fd00:2::/64 on the second.
+struct Cabled {
+    model: String,
+    mode: String,
+    nics: Vec<String>,
+    a: Namespace,
+    r: Namespace,
+    b: Namespace,
+}
+
+impl Cabled {
+    fn new(group: &str) -> Self {
+        let [model, mode, nics]: [&str; 3] = group.split(':').collect::<Vec<_>>().try_into().expect("MODEL:MODE:NICS");
+        let nics: Vec<String> = nics.split(',').map(String::from).collect();
+        assert_eq!(nics.len(), 4, "{group}");
+        let [a, r, b] = ["a", "r", "b"].map(|hint| Namespace::new(hint).unwrap());
+        r.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        r.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+        for (nic, (ns, host)) in nics.iter().zip([(&a, "1.2"), (&r, "1.1"), (&r, "2.1"), (&b, "2.2")]) {
+            // A namespace that ends gives its NICs back, in its own time.
+            let there = || run_host(&["ip", "link", "show", nic]).is_ok();
+            wait_until(&format!("{nic} to be free"), PATIENCE, there).unwrap();
+            run_host(&["ip", "link", "set", nic, "netns", ns.name()]).unwrap();
+            let (net, host) = host.split_once('.').unwrap();
+            ns.ip_batch(&format!(
+                "address add 10.0.{net}.{host}/24 dev {nic}\naddress add fd00:{net}::{host}/64 dev {nic} nodad\n\
+                 link set {nic} up\n"
+            ))
+            .unwrap();
+        }
+        for (ns, net) in [(&a, 1), (&b, 2)] {
+            ns.ip_batch(&format!("route add default via 10.0.{net}.1\nroute add ::/0 via fd00:{net}::1\n")).unwrap();
+        }
+        Self { model: model.to_owned(), mode: mode.to_owned(), nics, a, r, b }
+    }
+
+    /// Waits for the carriers: many a driver resets its NIC when a program or a setting comes or goes.
+    fn wait_for_carrier(&self) {
+        for (ns, nic) in [&self.a, &self.r, &self.r, &self.b].iter().zip(&self.nics) {
+            let running = || ns.ip(&["link", "show", nic]).is_ok_and(|out| out.stdout.contains("LOWER_UP"));
+            wait_until(&format!("{nic} to have a carrier"), PATIENCE, running).unwrap();
+        }
+    }
+
+    /// The router on its two NICs; zero-copy is required where it is expected.
+    fn run(&self) -> Bywash<'_> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("bywash.toml");
+        let zero_copy = if self.mode == "zero-copy" { "require" } else { "auto" };
+        let port = |nic: &String| format!("[[port]]\ninterface = \"{nic}\"\nzero_copy = \"{zero_copy}\"\n");
+        std::fs::write(&file, port(&self.nics[1]) + &port(&self.nics[2])).unwrap();
+        Bywash::run(&self.r, &["--config", file.to_str().unwrap()])
+    }
+
+    /// All hosts reach each other, and not a packet is lost.
+    fn assert_connected(&self) {
+        self.wait_for_carrier();
+        for (from, to) in [(&self.a, "10.0.2.2"), (&self.a, "fd00:2::2"), (&self.b, "10.0.1.2"), (&self.b, "fd00:1::2")]
+        {
+            let report = Ping::to(to.parse::<IpAddr>().unwrap()).count(10).run(from).unwrap();
+            assert_eq!((report.received, report.errors), (10, 0), "{}: {}", self.model, report.text);
+        }
+    }
+}
+
+fn groups() -> Result<Vec<String>, Reason> {
+    let list = std::env::var("BYWASH_TEST_NICS").unwrap_or_default();
+    let groups: Vec<String> = list.split_whitespace().map(String::from).collect();
+    if groups.is_empty() { Err(Reason::new("no NICs to take (BYWASH_TEST_NICS)")) } else { Ok(groups) }
+}
+
+/// Runs `test` on one group of NICs after the other.
+fn on_each(test: impl Fn(&Cabled)) {
+    let _alone = alone();
+    for group in groups().unwrap() {
+        test(&Cabled::new(&group));
+    }
+}
+
+#[test]
+fn nics_carry_ping_tcp_and_udp() {
+    require!(require_lab(), groups().map(drop), has_tool("iperf3"));
+    on_each(|lab| {
+        let bywash = lab.run();
+        for nic in &lab.nics[1..3] {
+            let port = bywash.port(nic);
+            let queues = port["queues"].as_array().unwrap();
+            let modes: Vec<&str> = queues.iter().map(|queue| queue["mode"].as_str().unwrap()).collect();
+            println!(
+                "{}: {nic} {} XDP, {} queues {modes:?}, {}",
+                lab.model,
+                port["mode"],
+                queues.len(),
+                queues[0]["mode_note"]
+            );
+            assert!(!modes.is_empty() && modes.iter().all(|mode| *mode == lab.mode), "{port}");
+        }
+        lab.assert_connected();
+        for (from, to, address) in [(&lab.a, &lab.b, "10.0.2.2"), (&lab.b, &lab.a, "fd00:1::2")] {
+            let report = Transfer::new(3_000_000).run(from, to, address.parse::<IpAddr>().unwrap()).unwrap();
+            assert!(report.is_intact(), "{}: {report:?}", lab.model);
+            println!("{}: TCP {:.1} Mbit/s", lab.model, report.bits_per_second() / 1e6);
+        }
+        for way in [Direction::Forward, Direction::Reverse] {
+            let to = "10.0.2.2".parse::<IpAddr>().unwrap();
+            let report = Iperf::udp(3, 2_000_000).run(&lab.a, &lab.b, to, way).unwrap();
+            println!("{}: UDP {:.1} Mbit/s, {} lost", lab.model, report.bits_per_second / 1e6, report.lost);
+            assert!(report.bits_per_second > 500e3, "{}: {report:?}", lab.model);
+        }
+        for nic in &lab.nics[1..3] {
+            assert!(bywash.counter(nic, "rx_packets") > 1000 && bywash.counter(nic, "tx_packets") > 1000, "{nic}");
+        }
+        let log = bywash.stop();
+        println!("{}: {}", lab.model, log.lines().last().unwrap_or_default());
+        lab.assert_connected();
+    });
+}
+
+#[test]
+fn nics_go_on_under_the_kernel_when_killed() {
+    require!(require_lab(), groups().map(drop));
+    on_each(|lab| {
+        for _ in 0..2 {
+            let mut running = lab.run();
+            lab.assert_connected();
+            running.signalled(Signal::KILL);
+            assert_detached(&lab.r);
+            lab.assert_connected();
+        }
+        assert_eq!(bywash(&lab.r, &["restore"]).status.code(), Some(0));
+    });
+}
+
+/// Tagged frames are the kernel's, both ways, beside untagged ones that are not.
+#[test]
+fn nics_pass_vlans_unmangled() {
+    require!(require_lab(), groups().map(drop), kernel_has("8021q"));
+    on_each(|lab| {
+        let bywash = lab.run();
+        for (ns, nic, vlan, net, host) in
+            [(&lab.a, 0, 5, 1, 2), (&lab.r, 1, 5, 1, 1), (&lab.r, 2, 7, 2, 1), (&lab.b, 3, 7, 2, 2)]
+        {
+            let name = format!("{}.{vlan}", lab.nics[nic]);
+            ns.ip_batch(&format!(
+                "link add link {} name {name} type vlan id {vlan}\naddress add 10.1.{net}.{host}/24 dev {name}\n\
+                 link set {name} up\n",
+                lab.nics[nic]
+            ))
+            .unwrap();
+        }
+        lab.r.ip(&["address", "add", "10.2.2.1/24", "dev", &lab.nics[2]]).unwrap();
+        lab.b.ip(&["address", "add", "10.2.2.2/24", "dev", &lab.nics[3]]).unwrap();
+        lab.a.ip_batch("route add 10.1.2.0/24 via 10.1.1.1\nroute add 10.2.2.0/24 via 10.1.1.1\n").unwrap();
+        lab.b.ip(&["route", "add", "10.1.1.0/24", "via", "10.1.2.1"]).unwrap();
+        // Between sub-interfaces; from a sub-interface to a plain one; from a plain one to a sub-interface.
+        lab.a.ip(&["route", "add", "10.1.2.2", "via", "10.0.1.1", "table", "9"]).unwrap();
+        lab.a.ip(&["rule", "add", "from", "10.0.1.2", "table", "9"]).unwrap();
+        for (from, to) in [("10.1.1.2", "10.1.2.2"), ("10.1.1.2", "10.2.2.2"), ("10.0.1.2", "10.1.2.2")] {
+            let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "10", "-I", from, to];
+            let out = lab.a.try_run(&argv, PATIENCE).unwrap();
+            assert!(out.stdout.contains(" 0% packet loss"), "{} {from} {to}: {}", lab.model, out.stdout);
+        }
+        let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, "10.1.2.2".parse::<IpAddr>().unwrap()).unwrap();
+        assert!(report.is_intact(), "{}: {report:?}", lab.model);
+        assert!(bywash.verdicts(&lab.nics[1], "pass_vlan") > 10, "{}", bywash.show(&["drops"]));
+        lab.assert_connected();
+        bywash.stop();
+    });
+}
