@@ -345,48 +345,24 @@ struct WriteLines<'a> {
     lens: &'a [u32],
 }
 
-/// Frames whose line is asked for ahead of the copy.
-const AHEAD: usize = 8;
-
 impl Wide for WriteLines<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { arena, frames, lines, lens } = self;
-        let n = frames.len();
-        let (lines, lens) = (&lines[..n], &lens[..n]);
         let (base, size, inside) = (arena.map.base, arena.size() as u64, arena.cell_size() as u64 - 1);
-        // The lowest bits of the cell's number pick one of eight lines, all of which lie in every cell.
-        let line_of = |addr: u64| addr >> 5 & (7 * LINE as u64);
-        let place = |frame: &Frame| (frame.addr() & !inside) + DATA_OFFSET as u64 + line_of(frame.addr());
-        let ask = |frame: &Frame| prefetch_write(base.wrapping_add(place(frame) as usize));
-        let write = |frame: &mut Frame, line: &Line, len: u32| {
+        for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
             assert!(frame.addr() < size, "frame of another arena");
-            let at = place(frame);
+            // The lowest bits of the cell's number pick one of eight lines, all of which lie in every cell.
+            let pick = frame.addr() >> 5 & (7 * LINE as u64);
+            let at = (frame.addr() & !inside) + DATA_OFFSET as u64 + pick;
             // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of
             // a line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
             unsafe { base.add(at as usize).cast::<Line>().write(*line) };
-            frame.place(at, len.min(LINE as u32));
-        };
-        frames.iter().take(AHEAD).for_each(ask);
-        let last = n.saturating_sub(AHEAD);
-        for i in 0..last {
-            ask(&frames[i + AHEAD]);
-            write(&mut frames[i], &lines[i], lens[i]);
-        }
-        for ((frame, line), len) in frames[last..].iter_mut().zip(&lines[last..]).zip(&lens[last..]) {
-            write(frame, line, *len);
+            frame.place(at, (*len).min(LINE as u32));
         }
     }
-}
-
-/// Starts loading the line of `at`, to be written.
-#[inline(always)]
-fn prefetch_write(at: *const u8) {
-    // SAFETY: a prefetch changes no memory and cannot fault; 64-bit processors without PREFETCHW take it for a no-op.
-    // (The intrinsic becomes a prefetch for reading on the baseline we build for.)
-    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
 }
 
 #[cfg(all(test, not(loom)))]
