@@ -139,39 +139,29 @@ fn forwarded(lab: &Topology) -> u64 {
     ip.next().unwrap().split(' ').nth(names).unwrap().parse().unwrap()
 }
 
-/// More routes of ports beneath the default route than the programs' maps hold: packets come to workers, who hand them
-/// back, and the kernel forwards them as any other.
+/// Many routes of ports beneath a default route that is the kernel's: the program tells them apart, and no worker sees
+/// what is not ours.
 #[test]
-fn too_many_routes_beneath() {
+fn a_full_table_beneath() {
     require!(require_lab());
     const MANY: u32 = 60_100;
-    let batch = |verb: &str, count: u32| -> String {
-        let net = |n: u32| std::net::Ipv4Addr::from(0x6400_0000 + (n << 8));
-        (0..count).map(|n| format!("route {verb} {}/24 via 10.0.2.2\n", net(n))).collect()
-    };
+    let batch: String = (0..MANY)
+        .map(|n| format!("route add {}/24 via 10.0.2.2\n", std::net::Ipv4Addr::from(0x6400_0000 + (n << 8))))
+        .collect();
     for mode in ["generic", "native"] {
         let lab = three_ports();
-        lab.r().ip_batch(&batch("add", MANY)).unwrap();
+        lab.r().ip_batch(&batch).unwrap();
         lab.r().ip(&["route", "add", "default", "via", "10.0.3.2"]).unwrap();
         let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "r0", "r1"]);
         bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
         let to = ip(FAR[0]);
         let (before, verdicts) = (forwarded(&lab), bywash.verdicts("r0", "pass_route"));
         assert_reaches(&lab, to, 63);
-        assert!(bywash.events("r0", "punted") >= 5, "{mode}");
-        assert_eq!(bywash.verdicts("r0", "pass_route"), verdicts);
+        assert_eq!(bywash.events("r0", "punted"), 0, "{mode}");
+        assert!(bywash.verdicts("r0", "pass_route") >= verdicts + 5);
         // There and back.
         assert!(forwarded(&lab) >= before + 10, "{mode}");
-        if mode == "generic" {
-            assert!(bywash.verdicts("r0", "pass_returned") >= 5);
-        }
-        let transfer = Transfer::new(1_000_000).run(&lab.a().ns, &lab.hosts()[2].ns, to).unwrap();
-        assert!(transfer.is_intact(), "{transfer:?}");
-        // Fewer: the programs know them all again.
-        lab.r().ip_batch(&batch("del", 20_000)).unwrap();
-        wait_for(&lab, &bywash, FAR[0], "pass_route");
-        assert_reaches(&lab, to, 63);
-        let log = bywash.stop();
-        assert_eq!(log.matches("take a detour").count(), 1, "{log}");
+        wait_for(&lab, &bywash, "100.0.7.7", "to_user");
+        bywash.stop();
     }
 }
