@@ -52,7 +52,7 @@ static __always_inline struct bywash_hop *hop_of(__u32 v, __u32 id)
 
 /* crates/route/src/hash.rs */
 #define K1 0x9e3779b97f4a7c15ull
-#define K2 0xd6e8feb866599d93ull
+#define K2 0xd6e8feb86659fd93ull
 
 static __always_inline __u64 flow_mix(__u64 a, __u64 b)
 {
