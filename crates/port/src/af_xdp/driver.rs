@@ -13,6 +13,7 @@
 
 use super::abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters};
 use super::program::chain;
+use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::maps::{Array, DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, Xdp};
@@ -55,6 +56,29 @@ pub enum Family {
     V4,
     /// IPv6
     V6,
+}
+
+/// What [`Driver::try_frame`] gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// What the program returned: an XDP action (linux/bpf.h).
+    pub verdict: u32,
+    /// The frame as it left it.
+    pub bytes: Vec<u8>,
+    /// How long it ran, caches cold as after any system call.
+    pub nanoseconds: u32,
+}
+
+impl Tried {
+    /// Whether the frame is to leave by another port, or to go to a socket; which of them, the counters say.
+    pub fn redirected(&self) -> bool {
+        self.verdict == 4
+    }
+
+    /// Whether it is the kernel's.
+    pub fn passed(&self) -> bool {
+        self.verdict == 2
+    }
 }
 
 impl Driver {
@@ -151,6 +175,26 @@ impl Driver {
     pub fn set_device(&self, id: u16, ifindex: u32) -> Result<(), Error> {
         let done = self.lock().devices.set(id.into(), ifindex, None, 0);
         done.map_err(|e| Error::Map { interface: String::new(), map: "devices", reason: chain(&e) })
+    }
+
+    /// Has the kernel run the program over a frame, as if queue 0 of an interface had just received it, and go no further:
+    /// nothing is sent. The calling thread's network namespace has the interface, which is up and has the program.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`] with the kernel's reason; a frame of less than 14 bytes is refused.
+    pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
+        let failed = |e: &dyn std::error::Error| Error::TestRun(chain(e));
+        let mut inner = self.lock();
+        let program = inner.ebpf.program_mut("bywash").map(TryInto::<&mut Xdp>::try_into);
+        let program = program.ok_or_else(|| Error::TestRun("the object has no program `bywash`".into()))?;
+        let program = program.map_err(|e| failed(&e))?.fd().map_err(|e| failed(&e))?.as_fd();
+        // struct xdp_md.
+        let context = [0, frame.len() as u32, 0, ifindex, 0, 0];
+        let run = TestRun { program, data: frame, context: &context, repeat: 1, flags: 0, batch_size: 0 };
+        let mut bytes = vec![0; frame.len() + 256];
+        let ran = run.run_into(&mut bytes).map_err(|e| failed(&e))?;
+        bytes.truncate(ran.bytes);
+        Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
     }
 
     /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.

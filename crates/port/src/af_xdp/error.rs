@@ -129,4 +129,7 @@ pub enum Error {
     /// The injector could not be set up: nothing can be given to the kernel in batches, nor handed back to it.
     #[error("the kernel does not take the program that gives it packets: {0}")]
     Injector(String),
+    /// A program could not be run over a frame.
+    #[error("the kernel does not run the XDP program over a frame: {0}")]
+    TestRun(String),
 }

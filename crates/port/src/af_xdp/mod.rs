@@ -26,7 +26,7 @@ mod umem;
 
 pub use abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, REASONS, XdpCounters};
 pub use bare::Bare;
-pub use driver::{Driver, Family, SEGMENT, Segments};
+pub use driver::{Driver, Family, SEGMENT, Segments, Tried};
 pub use error::Error;
 pub use features::takes_frames;
 pub use inject::{Injected, Injector, Way};

@@ -1,0 +1,506 @@
+//! The XDP program against the user-space router: the same frames, by the same tables.
+//!
+//! The kernel runs the program over a frame (BPF_PROG_TEST_RUN), the router gets it from a port in memory. What the program
+//! would redirect to a port, the router sends by that port with the same bytes. What the router plainly forwards and the
+//! program does not, it leaves to user space or to the kernel for a reason that [`leaves`] and [`passes`] name.
+
+use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_lab::{End, Namespace, Veth, require, require_lab};
+use bywash_port::af_xdp::{Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, XdpAttach, XdpConfig};
+use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_route::{Net, Shared, Table4, Table6, synth};
+use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use bywash_wire::ipv4;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+const PORTS: u16 = 3;
+/// The port that is no target of the program's.
+const NO_TARGET: u16 = 2;
+const MAX_FRAME: u32 = 1600;
+const SMALL_MTU: u32 = 200;
+const SEED: u64 = 1812;
+
+struct Memory(Segments);
+
+impl Shared for Memory {
+    fn segment(&mut self, n: usize) -> io::Result<OwnedFd> {
+        self.0.make(n)
+    }
+
+    fn grace(&mut self) {
+        self.0.grace();
+    }
+}
+
+fn mac(port: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port as u8]
+}
+
+fn entries() -> Vec<Entry> {
+    let forward = |port: u16, mtu| {
+        let mut macs = [2, 0, 0, 0, 2, port as u8, 0, 0, 0, 0, 0, 0];
+        macs[6..].copy_from_slice(&mac(port));
+        Entry { macs, port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) }
+    };
+    let group = |first, count| Entry { first, count, ..Entry::verdict(Kind::Group) };
+    vec![
+        Entry::verdict(Kind::NoRoute),
+        forward(0, 1500),
+        forward(1, 1500),
+        forward(NO_TARGET, 1500),
+        forward(1, SMALL_MTU),
+        group(0, 3),
+        group(3, 4),
+        group(7, 2),
+        Entry::verdict(Kind::Local),
+        Entry::verdict(Kind::Kernel),
+        Entry { port: PortId(1), ..Entry::verdict(Kind::Pending) },
+        Entry::verdict(Kind::Glean),
+        Entry::verdict(Kind::Blackhole),
+        Entry::verdict(Kind::Unreachable),
+        Entry::verdict(Kind::Prohibit),
+    ]
+}
+
+/// Two ways; several of which one waits and one is no target; one of which is the kernel's.
+const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
+
+/// What the control side makes of them.
+fn hops(entries: &[Entry]) -> Vec<Hop> {
+    let kernels = |e: &Entry| BUCKETS[e.first as usize..][..e.count as usize].contains(&9);
+    let hop = |e: &Entry| {
+        let kind = match e.kind {
+            Kind::Local => HopKind::Local,
+            Kind::Kernel => HopKind::Kernel,
+            Kind::Forward if e.port.0 != NO_TARGET => HopKind::Forward,
+            Kind::Group if kernels(e) => HopKind::Kernel,
+            Kind::Group => HopKind::Group,
+            _ => HopKind::User,
+        };
+        Hop { macs: e.macs, kind, port: e.port.0, mtu: e.mtu, first: e.first, count: e.count, ..Hop::default() }
+    };
+    entries.iter().map(hop).collect()
+}
+
+/// One frame at a time; what became of each.
+struct Line {
+    frames: std::vec::IntoIter<Vec<u8>>,
+    /// Requests of the router, for the one port that receives.
+    inbox: Option<rtrb::Consumer<Request>>,
+    log: Arc<Mutex<Vec<Fate>>>,
+    port: u16,
+}
+
+/// What the router did with a frame.
+#[derive(Default)]
+struct Fate {
+    sent: Vec<(u16, Vec<u8>)>,
+    punted: bool,
+}
+
+impl Port for Line {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        let Some(inbox) = &mut self.inbox else { return 0 };
+        while let Ok(request) = inbox.pop() {
+            if let Request::Punt { frame, .. } = request {
+                self.log.lock().unwrap().last_mut().unwrap().punted = true;
+                bufs.free_one(frame);
+            }
+        }
+        let Some(bytes) = self.frames.next() else { return 0 };
+        assert_eq!(bufs.alloc(out, 1), 1);
+        assert!(bufs.arena().write(&mut out.as_mut_slice()[0], &bytes));
+        self.log.lock().unwrap().push(Fate::default());
+        1
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let n = frames.len();
+        let mut log = self.log.lock().unwrap();
+        let sent = frames.as_slice().iter().map(|f| (self.port, bufs.arena().data(f).to_vec()));
+        log.last_mut().unwrap().sent.extend(sent);
+        bufs.free(frames);
+        n
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        Arc::default()
+    }
+
+    fn close(&mut self, _bufs: &mut Buffers) {}
+}
+
+/// Has the router take the frames one by one, from port 0.
+fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames: &[Vec<u8>]) -> Vec<Fate> {
+    let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
+    let (requests, inbox) = rtrb::RingBuffer::new(16);
+    let mut inbox = Some(inbox);
+    let log = Arc::new(Mutex::new(vec![]));
+    let mut out = Outputs::new();
+    for port in 0..PORTS {
+        let frames = if port == 0 { frames.to_vec() } else { vec![] };
+        let line = Line { frames: frames.into_iter(), inbox: inbox.take(), log: log.clone(), port };
+        out.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+    }
+    let router = Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects });
+    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+    let worker = Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    worker.run_turns(frames.len() as u64 + 2);
+    let (missing, wrong) = pools.verify();
+    assert!(missing.is_empty() && wrong.is_empty());
+    std::mem::take(&mut *log.lock().unwrap())
+}
+
+/// The program on every port, with tables that the router reads as well.
+struct Twin {
+    driver: Driver,
+    programs: Vec<(Program, u32)>,
+    domain: Qsbr,
+    tables: Arc<Published<Tables>>,
+    _tables: (Table4, Table6),
+    targets4: Vec<u32>,
+    targets6: Vec<u128>,
+}
+
+impl Twin {
+    fn new() -> Self {
+        let driver = Driver::load().unwrap();
+        let mut programs = vec![];
+        for id in 0..PORTS {
+            let link = LinkInfo::query(&format!("p{id}")).unwrap();
+            programs.push((Program::attach_to(&driver, id, &link, XdpAttach::Native).unwrap(), link.index));
+            if id != NO_TARGET {
+                driver.set_device(id, link.index).unwrap();
+            }
+        }
+        let domain = Qsbr::new();
+        let memory = |family| Box::new(Memory(driver.segments(family).unwrap()));
+        let mut table4 = Table4::shared(&domain, memory(Family::V4)).unwrap();
+        let mut table6 = Table6::shared(&domain, memory(Family::V6)).unwrap();
+        let entries = entries();
+        let ids = entries.len() as u32;
+        // Routes of every depth, and one subnet a next hop.
+        let routes4: Vec<_> = synth::routes4(3000, SEED).into_iter().enumerate().collect();
+        let routes4: Vec<_> = routes4.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
+        let routes6: Vec<_> = synth::routes6(3000, SEED).into_iter().enumerate().collect();
+        let routes6: Vec<_> = routes6.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
+        table4.load(routes4.iter().copied());
+        table6.load(routes6.iter().copied());
+        let (mut targets4, mut targets6) = (synth::under(&routes4, 500, SEED), synth::under(&routes6, 500, SEED));
+        for id in 0..ids {
+            let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
+            table4.insert(Net::new(net4, 16).unwrap(), id);
+            table6.insert(Net::new(net6, 64).unwrap(), id);
+            targets4.extend((0..20).map(|i| net4 + i + 1));
+            targets6.extend((0..20).map(|i| net6 + i + 2));
+        }
+        driver.publish(&hops(&entries), &BUCKETS);
+        let port = |id| PortInfo { index: 1, mac: mac(id), partial_checksums: true, source4: None, source6: None };
+        let tables = Tables {
+            generation: 1,
+            fib4: table4.reader(),
+            fib6: table6.reader(),
+            cold: vec![Cold::default(); entries.len()],
+            entries,
+            buckets: BUCKETS.to_vec(),
+            ports: (0..PORTS).map(port).collect(),
+        };
+        let tables = Arc::new(Published::new(&domain, tables));
+        Self { driver, programs, domain, tables, _tables: (table4, table6), targets4, targets6 }
+    }
+
+    fn counters(&self) -> Vec<BTreeMap<&'static str, u64>> {
+        let of = |(program, _): &(Program, u32)| {
+            let counters = program.counters().unwrap();
+            let mut all: BTreeMap<_, _> = REASONS.iter().map(|r| (*r, counters.get(r))).collect();
+            all.insert("tx", counters.tx_frames);
+            all
+        };
+        self.programs.iter().map(of).collect()
+    }
+
+    /// What the program does with a frame from port 0: its name for that, the port it leaves by, its bytes.
+    fn drive(&self, frame: &[u8]) -> (&'static str, Option<u16>, Vec<u8>) {
+        let before = self.counters();
+        let tried = self.driver.try_frame(self.programs[0].1, frame).unwrap();
+        let after = self.counters();
+        let counted = |name: &str, port: usize| after[port][name] - before[port][name];
+        let reasons: Vec<_> = REASONS.into_iter().filter(|r| counted(r, 0) > 0).collect();
+        assert_eq!(reasons.len(), 1, "counted once: {reasons:?}");
+        let to = (0..PORTS).find(|p| counted("tx", usize::from(*p)) > 0);
+        assert_eq!((tried.redirected(), tried.passed()), (to.is_some(), to.is_none()), "{}", reasons[0]);
+        (reasons[0], to, tried.bytes)
+    }
+
+    /// The kind of what the frame's destination leads to.
+    fn kind(&self, frame: &[u8]) -> Option<(Kind, u32)> {
+        let reader = self.domain.register();
+        let tables = self.tables.load(&reader);
+        let ip = frame.get(14..)?;
+        let id = match ip.first()? >> 4 {
+            4 => tables.fib4.lookup(u32::from_be_bytes(*ip.get(16..)?.first_chunk()?)),
+            _ => tables.fib6.lookup(u128::from_be_bytes(*ip.get(24..)?.first_chunk()?)),
+        };
+        Some((tables.entries[id as usize].kind, id))
+    }
+
+    fn compare(&self, redirects: bool, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
+        let (reason, to, bytes) = self.drive(frame);
+        let show = || format!("{reason} to {to:?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
+        let plain = fate.sent.len() == 1 && fate.sent[0].1.len() == frame.len();
+        match (reason, to) {
+            ("to_port", Some(to)) => {
+                prop_assert!(fate.sent.len() == 1 && fate.sent[0] == (to, bytes.clone()), "{bytes:02x?} {}", show());
+            }
+            // No socket takes what is user space's here.
+            ("pass_no_socket", None) => {
+                prop_assert!(bytes == frame, "changed: {}", show());
+                if plain {
+                    prop_assert!(leaves(frame, redirects, fate.sent[0].0, &fate.sent[0].1), "{}", show());
+                }
+            }
+            (_, None) => {
+                prop_assert!(bytes == frame, "changed: {}", show());
+                prop_assert!(passes(reason, frame, self.kind(frame)), "{}", show());
+            }
+            _ => prop_assert!(false, "{}", show()),
+        }
+        Ok(())
+    }
+}
+
+fn be16(bytes: &[u8]) -> usize {
+    usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// Whether the program may leave to user space what the router forwards by `to`.
+fn leaves(frame: &[u8], redirects: bool, to: u16, sent: &[u8]) -> bool {
+    let (ip, v6) = (&frame[14..], frame[14] >> 4 == 6);
+    // The checksum of a whole packet is not finished, by what it says, or may be so behind an extension header.
+    let (proto, l4, pseudo) = if v6 {
+        (ip[6], 40, [&ip[8..40], &[0, ip[6]], &((be16(&ip[4..]) as u16).to_be_bytes())].concat())
+    } else {
+        (ip[9], 20, [&ip[12..20], &[0, ip[9]], &((be16(&ip[2..]) as u16 - 20).to_be_bytes())].concat())
+    };
+    let field = match proto {
+        6 => ip.get(l4 + 16..l4 + 18),
+        17 => ip.get(l4 + 6..l4 + 8),
+        _ => None,
+    };
+    let unfinished = field.is_some_and(|f| be16(f) == sum(&pseudo)) || (v6 && matches!(proto, 43 | 60));
+    // The destination's MAC address tells the next hop; entry 4's MTU is its port's only small one.
+    let small = frame.len() > 14 + SMALL_MTU as usize && to == 1 && sent.len() > 14 + SMALL_MTU as usize;
+    let padded = frame.len() > 1514 || (small && (if v6 { 40 + be16(&ip[4..]) } else { be16(&ip[2..]) }) <= 200);
+    unfinished || padded || to == NO_TARGET || (redirects && to == 0)
+}
+
+/// Whether the program may pass a frame to the kernel for this reason.
+fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
+    let (ip, kind) = (&frame[14..], be16(&frame[12..]));
+    let v4 = kind == 0x800 && ip.len() >= 20 && ip[0] >> 4 == 4;
+    let v6 = kind == 0x86dd && ip.len() >= 40 && ip[0] >> 4 == 6;
+    let (leads, id) = leads.unwrap_or((Kind::NoRoute, 0));
+    match reason {
+        "pass_not_mine" => frame[..6] != mac(0) && frame[0] & 1 == 0,
+        "pass_returned" => frame[..6] == frame[6..12],
+        "pass_vlan" => matches!(kind, 0x8100 | 0x88a8),
+        "pass_ethertype" => !matches!(kind, 0x800 | 0x86dd | 0x8100 | 0x88a8),
+        "pass_options" => (v4 && ip[0] & 15 > 5) || (v6 && ip[6] == 0),
+        "pass_multicast" if frame[0] & 1 == 1 => true,
+        "pass_multicast" => (v6 && ip[24] == 0xff) || (v4 && (ip[16] & 0xf0 == 0xe0 || ip[16..20] == [0xff; 4])),
+        "pass_link_local" if v4 => ip[12..14] == [169, 254] || ip[16..18] == [169, 254],
+        "pass_link_local" => v6 && [8, 24].iter().any(|at| ip[*at] == 0xfe && ip[at + 1] >> 6 == 2),
+        "pass_reserved" if v4 => matches!(ip[16], 0 | 127) || ip[12] == 127,
+        "pass_reserved" => v6 && ip[24..39] == [0; 15] && ip[39] < 2,
+        "pass_superframe" => frame.len() > MAX_FRAME as usize,
+        "pass_local" => (v4 || v6) && leads == Kind::Local,
+        // A group with a way that is the kernel's is the kernel's.
+        "pass_route" => (v4 || v6) && (leads == Kind::Kernel || id == 7),
+        _ => false,
+    }
+}
+
+/// The one's complement sum, word by word.
+fn sum(bytes: &[u8]) -> usize {
+    let total: usize = bytes.chunks(2).map(|w| usize::from(w[0]) << 8 | usize::from(*w.get(1).unwrap_or(&0))).sum();
+    let total = (total & 0xffff) + (total >> 16);
+    (total & 0xffff) + (total >> 16)
+}
+
+/// A frame: what is wrong with it, if anything, is `fault`.
+#[derive(Clone, Debug)]
+struct Shape {
+    v6: bool,
+    target: prop::sample::Index,
+    odd: u8,
+    ttl: u8,
+    proto: u8,
+    checksum: u8,
+    fault: u8,
+    body: Vec<u8>,
+    padding: usize,
+    seed: u16,
+}
+
+impl Shape {
+    fn build(&self, targets4: &[u32], targets6: &[u128]) -> Vec<u8> {
+        let s = self.seed;
+        let header = if self.v6 { 40 } else { 20 };
+        let mut l3 = vec![0; header];
+        l3.extend_from_slice(&self.body);
+        let total = l3.len() as u16;
+        let odd4 =
+            [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 5], [240, 1, 2, 3], [255; 4], [169, 254, 1, 1], [223, 9, 9, 9]];
+        if self.v6 {
+            l3[0] = 0x60;
+            l3[4..6].copy_from_slice(&(total - 40).to_be_bytes());
+            (l3[6], l3[7]) = (self.proto, self.ttl);
+            l3[8..16].copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, s as u8]);
+            l3[22..24].copy_from_slice(&s.to_be_bytes());
+            l3[24..40].copy_from_slice(&self.target.get(targets6).to_be_bytes());
+            let odd6 = [[0xff, 2], [0xfe, 0x80], [0xfe, 0xc0], [0, 0], [0xfc, 0], [0xfe, 0xbf]];
+            let at = if s & 1 == 0 { 8 } else { 24 };
+            if let Some(odd) = odd6.get(usize::from(self.odd)) {
+                l3[at..at + 16].fill(0);
+                l3[at..at + 2].copy_from_slice(odd);
+                l3[at + 15] = (s >> 8) as u8 % 4;
+            }
+        } else {
+            (l3[0], l3[8], l3[9]) = (0x45, self.ttl, self.proto);
+            l3[2..4].copy_from_slice(&total.to_be_bytes());
+            l3[4..6].copy_from_slice(&s.to_be_bytes());
+            l3[12..16].copy_from_slice(&[10, 200, (s >> 8) as u8, s as u8]);
+            l3[16..20].copy_from_slice(&self.target.get(targets4).to_be_bytes());
+            let at = if s & 1 == 0 { 12 } else { 16 };
+            if let Some(odd) = odd4.get(usize::from(self.odd)) {
+                l3[at..at + 4].copy_from_slice(odd);
+            }
+        }
+        let field = header + if self.proto == 6 { 16 } else { 6 };
+        if matches!(self.proto, 6 | 17) && l3.len() >= field + 2 && self.checksum < 3 {
+            let addresses = if self.v6 { l3[8..40].to_vec() } else { l3[12..20].to_vec() };
+            let len = (total - header as u16).to_be_bytes();
+            let pseudo = sum(&[&addresses[..], &[0, self.proto], &len].concat());
+            let value = [pseudo, 0, 0xffff - pseudo][usize::from(self.checksum)];
+            l3[field..field + 2].copy_from_slice(&(value as u16).to_be_bytes());
+        }
+        match self.fault {
+            0 if !self.v6 => l3[0] = 0x40 + (s % 16) as u8,
+            1 => l3[0] = l3[0] & 15 | ((s % 16) as u8) << 4,
+            2 if !self.v6 => l3[2..4].copy_from_slice(&(s % 3000).to_be_bytes()),
+            2 => l3[4..6].copy_from_slice(&(s % 3000).to_be_bytes()),
+            // Fragments, and those that may not become some.
+            3 if !self.v6 => l3[6..8].copy_from_slice(&[(s >> 8) as u8 & 0x7f, s as u8]),
+            _ => {}
+        }
+        if !self.v6 {
+            let len = usize::from(l3[0] & 15) * 4;
+            if len > 20 && len <= l3.len() {
+                l3[10..12].fill(0);
+                let value = 0xffff - sum(&l3[..len]) as u16;
+                l3[10..12].copy_from_slice(&value.to_be_bytes());
+            } else {
+                ipv4::fill_checksum(&mut l3);
+            }
+        }
+        if self.fault == 4 {
+            l3[10 + usize::from(s & 1)] ^= 1 << (s >> 1 & 7);
+        }
+        let mut frame = [mac(0), [2, 0, 0, 0, 0, 9]].concat();
+        let kind: u16 = if self.v6 { 0x86dd } else { 0x800 };
+        frame.extend(kind.to_be_bytes());
+        frame.extend(l3);
+        frame.resize(frame.len() + self.padding, 0);
+        match self.fault {
+            5 => frame[..6].copy_from_slice(&[[0xff; 6], mac(1), [1, 0, 0x5e, 0, 0, 1]][usize::from(s % 3)]),
+            6 => frame[12..14]
+                .copy_from_slice(&[0x8100, 0x88a8, 0x806, 0x800, 0x86dd, s][usize::from(s % 6)].to_be_bytes()),
+            7 => frame.truncate(14 + usize::from(s) % 60),
+            8 => frame[6..12].copy_from_slice(&mac(0)),
+            9..=11 => {
+                let at = usize::from(s) % frame.len();
+                frame[at] ^= self.ttl.max(1);
+            }
+            12 => frame.iter_mut().skip(14).zip(self.body.iter().rev()).for_each(|(byte, noise)| *byte = *noise),
+            _ => {}
+        }
+        frame
+    }
+}
+
+fn a_shape() -> impl Strategy<Value = Shape> {
+    let body = prop_oneof![
+        20 => prop::collection::vec(any::<u8>(), 0..100),
+        4 => prop::collection::vec(any::<u8>(), 140..200),
+        1 => prop::collection::vec(any::<u8>(), 1400..1580),
+    ];
+    let proto = prop_oneof![4 => Just(17u8), 4 => Just(6u8), 2 => prop::sample::select(vec![0, 1, 33, 43, 44, 51, 58, 60, 132, 136]),
+        1 => any::<u8>()];
+    let ttl = prop_oneof![10 => 2u8.., 1 => 0u8..3];
+    let padding = prop_oneof![4 => Just(0usize), 1 => 0usize..120];
+    let fault = prop_oneof![20 => Just(255u8), 10 => 0u8..13];
+    let odd = prop_oneof![20 => Just(255u8), 1 => 0u8..7];
+    let rest = (fault, body, padding, any::<u16>());
+    (any::<bool>(), any::<prop::sample::Index>(), odd, ttl, proto, 0u8..6, rest).prop_map(
+        |(v6, target, odd, ttl, proto, checksum, (fault, body, padding, seed))| Shape {
+            v6,
+            target,
+            odd,
+            ttl,
+            proto,
+            checksum,
+            fault,
+            body,
+            padding,
+            seed,
+        },
+    )
+}
+
+#[test]
+fn the_program_does_what_the_router_does() {
+    require!(require_lab());
+    let ns = Namespace::new("driver").unwrap();
+    for id in 0..PORTS {
+        let port = End::new(&ns, format!("p{id}")).mac(bywash_wire::ethernet::MacAddr(mac(id)).to_string());
+        Veth::new(port, End::new(&ns, format!("q{id}"))).create().unwrap();
+    }
+    ns.enter(|| {
+        let mut twin = Twin::new();
+        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+        for redirects in [false, true] {
+            for (id, (program, _)) in twin.programs.iter_mut().enumerate() {
+                let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
+                let config =
+                    XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, raw: false };
+                program.set_config(config).unwrap();
+            }
+            let mut runner =
+                TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
+            let done = runner.run(&prop::collection::vec(a_shape(), 1..200), |shapes| {
+                let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
+                let fates = route(twin.tables.clone(), &twin.domain, redirects, &frames);
+                prop_assert_eq!(fates.len(), frames.len());
+                frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(redirects, frame, fate))
+            });
+            if let Err(e) = done {
+                panic!("{e}");
+            }
+        }
+        for (reason, frames) in &twin.counters()[0] {
+            seen.insert(reason, *frames);
+        }
+        println!("{seen:?}");
+        assert!(seen["to_port"] > 500 && seen["pass_no_socket"] > 500, "too few of a kind: {seen:?}");
+    })
+    .unwrap();
+}
