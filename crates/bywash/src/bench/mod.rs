@@ -1,5 +1,6 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
+mod cpus;
 mod forward;
 pub mod lab;
 mod lookup;
@@ -7,6 +8,8 @@ mod pair;
 mod placement;
 mod switch;
 pub mod veth;
+mod pool;
+mod tabm;
 
 use crate::cli::bench::BenchArgs;
 
@@ -18,8 +21,18 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Switch(args) => switch::run(&args),
+        BenchArgs::Pool(args) => pool::run(&args),
+        BenchArgs::Tabm(args) => tabm::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),
     }
+}
+
+/// Fails when a frame is not back in its pool.
+fn all_back(pools: &bywash_frame::PoolSet) -> anyhow::Result<()> {
+    let (missing, wrong) = pools.verify();
+    let (lost, misplaced) = (missing.len(), wrong.len());
+    anyhow::ensure!(lost == 0 && misplaced == 0, "{lost} cells lost, {misplaced} misplaced: a bug");
+    Ok(())
 }
 
 /// Runs this thread, and those it starts from now on, on `cpu`.

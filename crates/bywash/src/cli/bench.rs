@@ -17,6 +17,10 @@ pub enum BenchArgs {
     Placement(PlacementArgs),
     /// One worker, the flow switch: pcap replayed from memory, flows, discard
     Switch(SwitchArgs),
+    /// Buffer pools between two threads: taken and written by one, read and freed by the other
+    Pool(PoolArgs),
+    /// Blocks that are a thread's own against blocks that all share: throughput and TLB misses
+    Tabm(TabmArgs),
     /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
     Veth(VethArgs),
 }
@@ -177,6 +181,70 @@ pub struct PairArgs {
     pub json: bool,
 }
 
+/// `bywash bench pool`
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Kinds to measure, in this order
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack,sdb,tabm")]
+    pub kinds: Vec<PoolKind>,
+    /// Threads: 1, which takes and frees, or pairs of a taker and a releaser
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = pool_threads)]
+    pub threads: usize,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
+    pub frames: usize,
+    /// Buffers a block of `sdb` and `tabm`
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
+    pub block: usize,
+    /// Bytes of each buffer that are written and read
+    #[arg(long, value_name = "BYTES", default_value_t = 1520, value_parser = touch)]
+    pub touch: usize,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Measure the kinds in turn, five rounds, and print the medians
+    #[arg(long)]
+    pub alternate: bool,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench tabm`
+#[derive(Debug, Args)]
+pub struct TabmArgs {
+    /// Numbers of threads to measure with
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
+    pub threads: Vec<usize>,
+    /// Packet sizes, in bytes
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,128,256,512,1024,1500", value_parser = packet)]
+    pub sizes: Vec<usize>,
+    /// Buffers in the region that the threads share, or that is split between them
+    #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
+    pub frames: usize,
+    /// Buffers a block
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
+    pub block: usize,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pub pages: Pages,
+    /// Hand out a thread's blocks in the order they came back, as `sdb` does, and not the latest first
+    #[arg(long)]
+    pub fifo: bool,
+    /// Rounds, each measuring both kinds; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub milliseconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `bywash bench veth`
 #[derive(Debug, Args)]
 pub struct VethArgs {
@@ -246,6 +314,28 @@ fn frames(text: &str) -> Result<usize, String> {
 
 fn cache(text: &str) -> Result<usize, String> {
     number(text, 0..=8192, "buffers")
+}
+
+fn block(text: &str) -> Result<usize, String> {
+    let wanted = "expected a power of two from 64 to 65536".to_string();
+    number(text, crate::config::BLOCK, "buffers").ok().filter(|n| n.is_power_of_two()).ok_or(wanted)
+}
+
+fn pool_threads(text: &str) -> Result<usize, String> {
+    let wanted = "expected 1, or an even number to 64".to_string();
+    number(text, 1..=64, "threads").ok().filter(|n| *n == 1 || n % 2 == 0).ok_or(wanted)
+}
+
+fn channels(text: &str) -> Result<usize, String> {
+    number(text, 1..=16, "threads")
+}
+
+fn touch(text: &str) -> Result<usize, String> {
+    number(text, 0..=1792, "bytes")
+}
+
+fn packet(text: &str) -> Result<usize, String> {
+    number(text, 64..=1518, "bytes")
 }
 
 fn routes(text: &str) -> Result<usize, String> {

@@ -1,0 +1,175 @@
+//! A pool between two threads: frames taken, written and sent on by one, read and freed by the other, as in a pipeline.
+
+use super::cpus;
+use crate::cli::bench::PoolArgs;
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
+use bywash_port::{Port, pair};
+use bywash_sync::clock;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Frames on the way from a taker to its releaser, at most: near the document's 750 in flight.
+const IN_FLIGHT: usize = 1024;
+/// Frames taken at once.
+const BURST: usize = 32;
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Rounds of `--alternate`; the result is their median.
+const ROUNDS: usize = 5;
+
+#[derive(Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    cpus: cpus::Placement,
+}
+
+#[derive(Clone, Serialize)]
+struct Row {
+    kind: String,
+    mpps: f64,
+    cycles_per_packet: f64,
+    threads: usize,
+    frames: usize,
+    cache: usize,
+    block: Option<usize>,
+    size: usize,
+    pages: String,
+    exhausted: u64,
+    /// Each round's, in order.
+    rounds_mpps: Vec<f64>,
+}
+
+pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
+    let cpus = cpus::Placement::of(args.threads)?;
+    let rounds = if args.alternate { ROUNDS } else { 1 };
+    let mut rows: Vec<Vec<Row>> = args.kinds.iter().map(|_| vec![]).collect();
+    for _ in 0..rounds {
+        for (kind, rows) in args.kinds.iter().zip(&mut rows) {
+            rows.push(measure(args, (*kind).into(), &cpus)?);
+        }
+    }
+    let rows = rows.into_iter().map(|mut of_kind| {
+        let rounds_mpps: Vec<f64> = of_kind.iter().map(|row| row.mpps).collect();
+        of_kind.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
+        Row { rounds_mpps, ..of_kind.swap_remove(rounds / 2) }
+    });
+    let figures = Figures { rows: rows.collect(), cpus };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+        return Ok(());
+    }
+    println!("{} threads on {}; {} B touched", args.threads, figures.cpus, args.touch);
+    for row in &figures.rows {
+        println!(
+            "  {:5} {:6.2} Mpps, {:6.1} cycles/packet ({} frames, cache {}, pages {})",
+            row.kind, row.mpps, row.cycles_per_packet, row.frames, row.cache, row.pages
+        );
+    }
+    Ok(())
+}
+
+fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::Result<Row> {
+    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let config = PoolConfig { block: args.block, ..PoolConfig::new("bench", kind, args.frames) };
+    let pools = PoolSet::new(arena, std::slice::from_ref(&config))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut counters = vec![];
+    let mut threads = vec![];
+    if args.threads == 1 {
+        let freed = Arc::new(bywash_port::PortCounters::default());
+        counters.push(freed.clone());
+        let (pools, stop, cpu, touch) = (pools.clone(), stop.clone(), cpus.cpu(0), args.touch);
+        threads.push(std::thread::spawn(move || -> anyhow::Result<()> {
+            super::pin(Some(cpu))?;
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut batch = Batch::new();
+            while !stop.load(Ordering::Relaxed) {
+                bufs.alloc(&mut batch, BURST);
+                write(&mut bufs, &mut batch, touch);
+                read(&bufs, &batch);
+                freed.rx_packets.add(batch.len() as u64);
+                bufs.free(&mut batch);
+            }
+            Ok(())
+        }));
+    }
+    for at in 0..args.threads / 2 {
+        let (mut here, mut there) = pair(IN_FLIGHT);
+        counters.push(there.counters());
+        let (set, stopped, cpu, touch) = (pools.clone(), stop.clone(), cpus.cpu(2 * at), args.touch);
+        threads.push(std::thread::spawn(move || -> anyhow::Result<()> {
+            super::pin(Some(cpu))?;
+            let mut bufs = Buffers::attach(&set, 0);
+            let mut batch = Batch::new();
+            while !stopped.load(Ordering::Relaxed) {
+                if batch.is_empty() {
+                    bufs.alloc(&mut batch, BURST);
+                    write(&mut bufs, &mut batch, touch);
+                }
+                here.tx_burst(&mut bufs, &mut batch);
+                here.housekeep(&mut bufs);
+            }
+            bufs.free(&mut batch);
+            here.close(&mut bufs);
+            Ok(())
+        }));
+        let (set, stopped, cpu) = (pools.clone(), stop.clone(), cpus.cpu(2 * at + 1));
+        threads.push(std::thread::spawn(move || -> anyhow::Result<()> {
+            super::pin(Some(cpu))?;
+            let mut bufs = Buffers::attach(&set, 0);
+            let mut batch = Batch::new();
+            while !stopped.load(Ordering::Relaxed) {
+                there.rx_burst(&mut bufs, &mut batch);
+                read(&bufs, &batch);
+                bufs.free(&mut batch);
+            }
+            there.close(&mut bufs);
+            Ok(())
+        }));
+    }
+    let packets = || counters.iter().map(|c| c.rx_packets.get()).sum::<u64>();
+    std::thread::sleep(WARM_UP);
+    let (t0, n0) = (clock::tsc(), packets());
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let (ticks, packets) = (clock::tsc() - t0, packets() - n0);
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    }
+    super::all_back(&pools)?;
+    let seconds = ticks as f64 / clock::tsc_hz() as f64;
+    Ok(Row {
+        kind: kind.to_string(),
+        mpps: packets as f64 / seconds / 1e6,
+        cycles_per_packet: ticks as f64 / packets.max(1) as f64,
+        threads: args.threads,
+        frames: args.frames,
+        cache: config.cache,
+        block: kind.blocks().then_some(args.block),
+        size: args.touch,
+        pages: pools.arena().pages().to_string(),
+        exhausted: pools.pools()[0].stats().exhausted,
+        rounds_mpps: vec![],
+    })
+}
+
+/// What receiving does: the packet is written.
+fn write(bufs: &mut Buffers, batch: &mut Batch, bytes: usize) {
+    let arena = bufs.arena();
+    for (i, frame) in batch.as_mut_slice().iter_mut().enumerate() {
+        arena.resize(frame, bytes);
+        arena.data_mut(frame).fill(i as u8);
+    }
+}
+
+/// What sending, or a checksum, does: every byte is read.
+fn read(bufs: &Buffers, batch: &Batch) {
+    let mut sum = 0u64;
+    for frame in batch.as_slice() {
+        let (words, rest) = bufs.arena().data(frame).as_chunks::<8>();
+        sum = words.iter().fold(sum, |s, w| s.wrapping_add(u64::from_ne_bytes(*w)));
+        sum = rest.iter().fold(sum, |s, b| s.wrapping_add(u64::from(*b)));
+    }
+    std::hint::black_box(sum);
+}

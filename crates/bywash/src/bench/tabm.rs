@@ -1,0 +1,278 @@
+//! Thread-affine blocks against a shared block: N threads forward what a dispatching device deals out to them, packet by
+//! packet in turn.
+//!
+//! The device costs no CPU of its own: the thread that finds its channel empty deals a round to all. The packet is
+//! written by the thread that forwards it, in place of the device's DMA, which no CPU's TLB sees.
+
+use super::cpus;
+use crate::cli::bench::TabmArgs;
+use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
+use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
+use bywash_sync::{CachePadded, Counter, clock};
+use rtrb::{Consumer, Producer, RingBuffer};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Packets a channel holds.
+const CHANNEL: usize = 512;
+/// Packets a thread forwards at once.
+const BURST: usize = 32;
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Packets of each thread that the TLB model sees, after as many to warm up: more than once round the pool.
+const MODELLED: usize = 1 << 17;
+
+#[derive(Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    cpus: cpus::Placement,
+    /// Whose TLB was modelled.
+    tlb: &'static Processor,
+    hardware: Vec<hardware::Source>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kind: String,
+    threads: usize,
+    size: usize,
+    mpps: f64,
+    dtlb_misses_per_packet: f64,
+    dtlb_source: &'static str,
+    /// More threads than CPUs: the rate then says little.
+    crowded: bool,
+    rounds_mpps: Vec<f64>,
+}
+
+pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
+    let most = args.threads.iter().copied().max().unwrap_or(1);
+    let cpus = cpus::Placement::of(most)?;
+    let tlb = processor::this().unwrap_or(&bywash_measure::XEON_GOLD_6148);
+    let mut rows = vec![];
+    for &threads in &args.threads {
+        let misses = [PoolKind::Sdb, PoolKind::Tabm].map(|kind| modelled(args, kind, threads, tlb));
+        for &size in &args.sizes {
+            let mut rounds = [vec![], vec![]];
+            for _ in 0..args.rounds {
+                for (kind, rounds) in [PoolKind::Sdb, PoolKind::Tabm].into_iter().zip(&mut rounds) {
+                    rounds.push(measure(args, kind, threads, size, &cpus)?);
+                }
+            }
+            for ((kind, rounds_mpps), misses) in [PoolKind::Sdb, PoolKind::Tabm].into_iter().zip(rounds).zip(&misses) {
+                let mut sorted = rounds_mpps.clone();
+                sorted.sort_by(f64::total_cmp);
+                rows.push(Row {
+                    kind: kind.to_string(),
+                    threads,
+                    size,
+                    mpps: sorted[sorted.len() / 2],
+                    dtlb_misses_per_packet: misses.as_ref().map_err(|e| anyhow::anyhow!("{e:#}")).copied()?,
+                    dtlb_source: "modelled",
+                    crowded: !cpus.enough_for(threads),
+                    rounds_mpps,
+                });
+            }
+        }
+    }
+    let figures = Figures { rows, cpus, tlb, hardware: hardware::sources() };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+        return Ok(());
+    }
+    println!("{}; dTLB misses modelled for {}", figures.cpus, tlb.name);
+    println!("threads  size   sdb Mpps  tabm Mpps  ratio   sdb misses  tabm misses");
+    for pair in figures.rows.chunks(2) {
+        let [sdb, tabm] = pair else { continue };
+        let crowded = if sdb.crowded { "  (more threads than CPUs)" } else { "" };
+        println!(
+            "{:7} {:5} {:10.2} {:10.2} {:6.2} {:12.3} {:12.3}{crowded}",
+            sdb.threads,
+            sdb.size,
+            sdb.mpps,
+            tabm.mpps,
+            tabm.mpps / sdb.mpps,
+            sdb.dtlb_misses_per_packet,
+            tabm.dtlb_misses_per_packet
+        );
+    }
+    Ok(())
+}
+
+/// The region, split by thread for `tabm`, whole for `sdb`.
+fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
+    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let lifo = kind == PoolKind::Tabm && !args.fifo;
+    let pool = |name: &str, frames| PoolConfig { block: args.block, lifo, ..PoolConfig::new(name, kind, frames) };
+    let share = args.frames / threads / args.block * args.block;
+    let pools: Vec<PoolConfig> = match kind {
+        PoolKind::Tabm => (0..threads).map(|t| pool(&format!("thread{t}"), share)).collect(),
+        _ => vec![pool("shared", args.frames)],
+    };
+    Ok(PoolSet::new(arena, &pools)?)
+}
+
+/// The device: takes a cell for each packet, by the thread that the packet is for.
+struct Device {
+    /// One for each thread that has blocks of its own, else one.
+    takers: Vec<Buffers>,
+    channels: Vec<Producer<Frame>>,
+    /// A thread has ended: what is dealt now would not be received.
+    closed: bool,
+}
+
+impl Device {
+    fn new(pools: &Arc<PoolSet>, channels: Vec<Producer<Frame>>) -> Self {
+        Self {
+            takers: (0..pools.pools().len()).map(|own| Buffers::attach(pools, own)).collect(),
+            channels,
+            closed: false,
+        }
+    }
+
+    /// Deals a batch to every channel, packet by packet in turn, unless one has no room.
+    fn deal(&mut self) {
+        if self.closed || self.channels.iter().any(|c| c.slots() < BATCH) {
+            return;
+        }
+        let threads = self.channels.len();
+        let mut hands: Vec<Batch> = (0..threads).map(|_| Batch::new()).collect();
+        if let [shared] = &mut self.takers[..] {
+            // The n-th packet is thread n's, modulo their number, and takes the n-th cell.
+            let mut cells = Batch::new();
+            let mut next = 0;
+            for _ in 0..threads {
+                shared.alloc(&mut cells, BATCH);
+                for frame in cells.drain() {
+                    let pushed = hands[next % threads].push(frame);
+                    debug_assert!(pushed.is_ok());
+                    next += 1;
+                }
+            }
+        } else {
+            for (taker, hand) in self.takers.iter_mut().zip(&mut hands) {
+                taker.alloc(hand, BATCH);
+            }
+        }
+        for (channel, mut hand) in self.channels.iter_mut().zip(hands) {
+            let n = hand.len();
+            if let Ok(chunk) = channel.write_chunk_uninit(n) {
+                chunk.fill_from_iter(hand.drain());
+            }
+        }
+    }
+}
+
+fn measure(
+    args: &TabmArgs,
+    kind: PoolKind,
+    threads: usize,
+    size: usize,
+    cpus: &cpus::Placement,
+) -> anyhow::Result<f64> {
+    let pools = region(args, kind, threads)?;
+    let (channels, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
+    let device = Arc::new(Mutex::new(Device::new(&pools, channels)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let done: Vec<Arc<CachePadded<Counter>>> = (0..threads).map(|_| Arc::default()).collect();
+    let mut running = vec![];
+    for (at, mut inbox) in inboxes.into_iter().enumerate() {
+        let (pools, device, stop, done) = (pools.clone(), device.clone(), stop.clone(), done[at].clone());
+        let cpu = cpus.cpu(at);
+        running.push(std::thread::spawn(move || -> anyhow::Result<()> {
+            super::pin(Some(cpu))?;
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut batch = Batch::new();
+            let packet: Vec<u8> = (0..size).map(|i| i as u8).collect();
+            while !stop.load(Ordering::Relaxed) {
+                if !receive(&mut inbox, &mut batch) {
+                    if let Ok(mut device) = device.try_lock() {
+                        device.deal();
+                    }
+                    continue;
+                }
+                forward(&mut bufs, &mut batch, &packet);
+                done.add(batch.len() as u64);
+                bufs.free(&mut batch);
+            }
+            device.lock().expect("device").closed = true;
+            while receive(&mut inbox, &mut batch) {
+                bufs.free(&mut batch);
+            }
+            Ok(())
+        }));
+    }
+    let total = || done.iter().map(|d| d.get()).sum::<u64>();
+    std::thread::sleep(WARM_UP);
+    let (t0, n0) = (clock::tsc(), total());
+    std::thread::sleep(Duration::from_millis(args.milliseconds));
+    let (ticks, packets) = (clock::tsc() - t0, total() - n0);
+    stop.store(true, Ordering::Relaxed);
+    for thread in running {
+        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    }
+    drop(device);
+    super::all_back(&pools)?;
+    Ok(packets as f64 * clock::tsc_hz() as f64 / ticks as f64 / 1e6)
+}
+
+fn receive(inbox: &mut Consumer<Frame>, batch: &mut Batch) -> bool {
+    let n = inbox.slots().min(BURST);
+    let Ok(chunk) = inbox.read_chunk(n) else { return false };
+    for frame in chunk {
+        let pushed = batch.push(frame);
+        debug_assert!(pushed.is_ok());
+    }
+    n > 0
+}
+
+/// What the device writes, its control data and the packet; then bare forwarding: the destination is looked at and the
+/// addresses change places.
+fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
+    let arena = bufs.arena();
+    for frame in batch.as_mut_slice() {
+        arena.write(frame, packet);
+        arena.meta_mut(frame)[..8].copy_from_slice(&(packet.len() as u64).to_ne_bytes());
+    }
+    for frame in batch.as_mut_slice() {
+        let len = arena.meta_mut(frame)[0];
+        if let Some(head) = arena.head_mut::<12>(frame) {
+            let (to, from) = head.split_at_mut(6);
+            to.swap_with_slice(from);
+            head[0] ^= len;
+        }
+    }
+}
+
+/// dTLB misses per packet: the same device and pools, one thread after the other, each with a TLB of its own that sees
+/// the pages of the cells it forwards. (The pools' own memory is a few pages.)
+fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, of: &Processor) -> anyhow::Result<f64> {
+    let pools = region(args, kind, threads)?;
+    // Even where this machine cannot give such pages: it is the policy's addresses that count.
+    let page = if args.pages == crate::config::Pages::Small { PageSize::Small } else { PageSize::Huge };
+    let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
+    let mut device = Device::new(&pools, channels);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let mut tlbs: Vec<Tlb> = (0..threads).map(|_| Tlb::new(of)).collect();
+    let mut round = |packets: usize| {
+        let mut seen = 0;
+        while seen < packets * threads {
+            device.deal();
+            for (inbox, tlb) in inboxes.iter_mut().zip(&mut tlbs) {
+                let mut batch = Batch::new();
+                while receive(inbox, &mut batch) {
+                    for frame in batch.as_slice() {
+                        // Control data and packet lie in one cell: one page.
+                        tlb.access(pools.arena().cell_addr(pools.arena().cell_of(frame.addr())), page);
+                    }
+                    seen += batch.len();
+                    bufs.free(&mut batch);
+                }
+            }
+        }
+        (tlbs.iter().map(Tlb::walks).sum::<u64>(), seen)
+    };
+    let (warm, _) = round(MODELLED);
+    let (walks, seen) = round(MODELLED);
+    Ok((walks - warm) as f64 / seen as f64)
+}
