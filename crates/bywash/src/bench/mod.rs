@@ -4,12 +4,13 @@ mod cpus;
 mod forward;
 pub mod lab;
 mod lookup;
+mod memory;
 mod pair;
 mod placement;
-mod switch;
-pub mod veth;
 mod pool;
+mod switch;
 mod tabm;
+pub mod veth;
 
 use crate::cli::bench::BenchArgs;
 
@@ -18,6 +19,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     match args {
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
+        BenchArgs::Memory(args) => memory::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Switch(args) => switch::run(&args),

@@ -11,6 +11,8 @@ pub enum BenchArgs {
     Forward(ForwardArgs),
     /// Longest-prefix match: cycles, bytes and build time
     Lookup(LookupArgs),
+    /// Memory traffic of a two-thread cable downstream by pool kind and number of instances, modelled
+    Memory(MemoryArgs),
     /// Two workers joined by ports in memory
     Pair(PairArgs),
     /// Each level on the same frames: the kernel, the barest XDP redirect, us in the driver or in user space (root)
@@ -113,7 +115,8 @@ pub struct SwitchArgs {
 }
 
 /// A switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnOff {
     /// On
     On,
@@ -159,6 +162,38 @@ pub struct LookupArgs {
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl std::fmt::Display for OnOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// `bywash bench memory`
+#[derive(Debug, Args)]
+pub struct MemoryArgs {
+    /// Numbers of instances
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,12", value_parser = instances)]
+    pub instances: Vec<usize>,
+    /// Kinds of pool; what each saves is against the first
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
+    pub kinds: Vec<PoolKind>,
+    /// Gbit/s of each instance
+    #[arg(long, value_name = "GBITS", default_value_t = 5.0, value_parser = gbits)]
+    pub rate: f64,
+    /// Whether a CRC is computed over each packet
+    #[arg(long, value_name = "WHETHER", default_value = "off")]
+    pub crc: OnOff,
+    /// Buffers in each instance's pool: the power of two that holds the document's peak of 20,000
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
+    pub frames: usize,
+    /// Buffers in flight in each instance: the document's
+    #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
+    pub in_flight: usize,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -319,6 +354,18 @@ fn cache(text: &str) -> Result<usize, String> {
 fn block(text: &str) -> Result<usize, String> {
     let wanted = "expected a power of two from 64 to 65536".to_string();
     number(text, crate::config::BLOCK, "buffers").ok().filter(|n| n.is_power_of_two()).ok_or(wanted)
+}
+
+fn instances(text: &str) -> Result<usize, String> {
+    number(text, 1..=20, "instances: the processor has so many cores")
+}
+
+fn in_flight(text: &str) -> Result<usize, String> {
+    number(text, 544..=1 << 20, "buffers: the descriptor rings hold 512 and a burst")
+}
+
+fn gbits(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|rate| (0.001..=1000.0).contains(rate)).ok_or("expected 0.001 to 1000 Gbit/s".into())
 }
 
 fn pool_threads(text: &str) -> Result<usize, String> {

@@ -1,0 +1,377 @@
+//! What a pool's policy costs in memory traffic, for N instances of a two-thread cable downstream: modelled.
+//!
+//! The pools are real, and so is the order in which cells come and go; the caches are a model
+//! ([`bywash_measure::Memory`]) that sees what the device and the two threads read and write of each packet. Two threads
+//! on one core share its second-level cache, as in the document that this repeats.
+
+use crate::cli::bench::{MemoryArgs, OnOff};
+use bywash_frame::{
+    Arena, ArenaConfig, Batch, Buffers, DATA_OFFSET, Frame, META, Pages, PoolConfig, PoolKind, PoolSet,
+};
+use bywash_measure::{Memory, Processor, Traffic, XEON_GOLD_6148, hardware};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+/// Packets received at once.
+const BURST: usize = 32;
+/// Descriptors of the receive ring, and of the transmit ring: a frame that was sent stays there until its slot is needed.
+const RING: usize = 256;
+/// Bytes a descriptor.
+const DESCRIPTOR: usize = 16;
+/// Cable modems, and bytes of state for each (address, flows, policer), in cache lines.
+const MODEMS: u64 = 300;
+const MODEM: u64 = 128;
+/// Bytes of a modem's expanded key: eleven round keys (FIPS 197, section 5.2).
+const KEY: u64 = 176;
+/// MAC header with extended headers, in front of the packet.
+const HEADER: usize = 18;
+/// Cable iMix: packets in a hundred, and their bytes.
+const IMIX: [(u64, usize); 3] = [(3, 68), (1, 932), (96, 1520)];
+const IMIX_MEAN: f64 = (3.0 * 68.0 + 1.0 * 932.0 + 96.0 * 1520.0) / 100.0;
+
+// Where an instance's memory lies: its own 64 GiB, its pool first.
+const RX_RING: u64 = 32 << 30;
+const TX_RING: u64 = 33 << 30;
+const HANDOFF: u64 = 34 << 30;
+const STATE: u64 = 35 << 30;
+const KEYS: u64 = (35 << 30) + (1 << 20);
+const SLOTS: u64 = 36 << 30;
+const INSTANCE: u64 = 64 << 30;
+
+/// The document's tests: rate in Gbit/s, CRC, and how many percent less memory traffic the stack had than the ring, at
+/// each number of instances.
+const INSTANCES: [usize; 5] = [1, 2, 4, 8, 12];
+const DOCUMENT: [(f64, OnOff, [f64; 5]); 4] = [
+    (5.0, OnOff::Off, [95.0, 88.0, 81.0, 63.0, 42.0]),
+    (5.0, OnOff::On, [96.0, 91.0, 87.0, 65.0, 44.0]),
+    (6.3, OnOff::Off, [94.0, 87.0, 78.0, 61.0, 46.0]),
+    (5.5, OnOff::On, [95.0, 91.0, 84.0, 76.0, 48.0]),
+];
+
+#[derive(Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    rate: f64,
+    crc: OnOff,
+    frames: usize,
+    in_flight: usize,
+    processor: &'static Processor,
+    hardware: Vec<hardware::Source>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kind: String,
+    instances: usize,
+    read_gbs: f64,
+    write_gbs: f64,
+    /// Against the first kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drop_percent: Option<f64>,
+    /// The document's, for the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document_percent: Option<f64>,
+    source: &'static str,
+}
+
+pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
+    let mut rows: Vec<Row> = vec![];
+    for &instances in &args.instances {
+        let first = rows.len();
+        for &kind in &args.kinds {
+            if std::io::stderr().is_terminal() {
+                eprint!("\r{instances} instances, {} \x1b[K", PoolKind::from(kind));
+            }
+            let (read_gbs, write_gbs) = modelled(args, kind.into(), instances)?;
+            let drop_percent = rows.get(first).map(|base| {
+                let all = base.read_gbs + base.write_gbs;
+                100.0 * (1.0 - (read_gbs + write_gbs) / all)
+            });
+            let pair = PoolKind::from(args.kinds[0]) == PoolKind::Ring && PoolKind::from(kind) == PoolKind::Stack;
+            let document_percent = document(args, instances).filter(|_| pair);
+            let kind = PoolKind::from(kind).to_string();
+            rows.push(Row { kind, instances, read_gbs, write_gbs, drop_percent, document_percent, source: "modelled" });
+        }
+    }
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    let figures = Figures {
+        rows,
+        rate: args.rate,
+        crc: args.crc,
+        frames: args.frames,
+        in_flight: args.in_flight,
+        processor: &XEON_GOLD_6148,
+        hardware: hardware::sources(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+        return Ok(());
+    }
+    println!("modelled for {}; {} Gbit/s an instance, CRC {}", XEON_GOLD_6148.name, args.rate, args.crc);
+    println!("instances  kind    read GB/s  write GB/s   drop %   document %   deviation");
+    for row in &figures.rows {
+        let number = |n: Option<f64>| n.map_or("".into(), |n| format!("{n:.0}"));
+        let deviation = row.drop_percent.zip(row.document_percent).map(|(here, there)| here - there);
+        println!(
+            "{:9}  {:5} {:11.2} {:11.2} {:>8} {:>12} {:>11}",
+            row.instances,
+            row.kind,
+            row.read_gbs,
+            row.write_gbs,
+            number(row.drop_percent),
+            number(row.document_percent),
+            number(deviation)
+        );
+    }
+    for source in &figures.hardware {
+        match &source.missing {
+            Some(why) => println!("not measured by {}: {why}", source.name),
+            None => println!("{} are there, and not read yet: these figures are modelled", source.name),
+        }
+    }
+    Ok(())
+}
+
+fn document(args: &MemoryArgs, instances: usize) -> Option<f64> {
+    let at = INSTANCES.iter().position(|n| *n == instances)?;
+    let test = DOCUMENT.iter().find(|(rate, crc, _)| *rate == args.rate && *crc == args.crc)?;
+    Some(test.2[at])
+}
+
+/// Gigabytes per second read and written, of all instances.
+fn modelled(args: &MemoryArgs, kind: PoolKind, instances: usize) -> anyhow::Result<(f64, f64)> {
+    let mut memory = Memory::new(&XEON_GOLD_6148, instances, 1);
+    let all = (0..instances).map(|at| Instance::new(args, kind, at));
+    let mut all: Vec<Instance> = all.collect::<anyhow::Result<_>>()?;
+    // Once round the largest pool to warm up, once to count.
+    let bursts = args.frames.div_ceil(BURST);
+    let mut before = Traffic::default();
+    for burst in 0..2 * bursts {
+        if burst == bursts {
+            before = memory.traffic();
+        }
+        for instance in &mut all {
+            instance.turn(&mut memory);
+        }
+    }
+    let traffic = memory.traffic() - before;
+    for instance in all {
+        instance.close()?;
+    }
+    let seconds = (bursts * BURST) as f64 * IMIX_MEAN * 8.0 / (args.rate * 1e9);
+    let gbs = |lines: u64| lines as f64 * XEON_GOLD_6148.line as f64 / seconds / 1e9;
+    Ok((gbs(traffic.read_lines), gbs(traffic.written_lines)))
+}
+
+/// One upper and one lower MAC thread, and their device.
+struct Instance {
+    core: usize,
+    crc: bool,
+    pools: Arc<PoolSet>,
+    upper: Buffers,
+    lower: Buffers,
+    /// Posted to receive.
+    posted: VecDeque<Frame>,
+    /// Between the two threads, and waiting to be scheduled.
+    queued: VecDeque<Frame>,
+    queue: usize,
+    /// Sent, or being sent.
+    sent: VecDeque<Frame>,
+    /// Packets so far, and cells that were taken and given: they choose slots and descriptors.
+    packets: u64,
+    taken: u64,
+    given: u64,
+    random: u64,
+}
+
+impl Instance {
+    fn new(args: &MemoryArgs, kind: PoolKind, core: usize) -> anyhow::Result<Self> {
+        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: Pages::Small, ..Default::default() })?;
+        let pools = PoolSet::new(arena, &[PoolConfig::new("cmts", kind, args.frames)])?;
+        let (upper, lower) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
+        // What is neither posted nor sent waits in a queue.
+        let queue = args.in_flight.saturating_sub(2 * RING);
+        Ok(Self {
+            core,
+            crc: args.crc == OnOff::On,
+            pools,
+            upper,
+            lower,
+            posted: VecDeque::new(),
+            queued: VecDeque::new(),
+            queue,
+            sent: VecDeque::new(),
+            packets: 0,
+            taken: 0,
+            given: 0,
+            random: core as u64,
+        })
+    }
+
+    /// A burst comes in, and as many packets as the queue can spare go out.
+    fn turn(&mut self, memory: &mut Memory) {
+        self.post(memory);
+        for _ in 0..BURST {
+            let Some(frame) = self.posted.pop_front() else { break };
+            self.receive(memory, frame);
+        }
+        while self.queued.len() > self.queue {
+            let Some(frame) = self.queued.pop_front() else { break };
+            self.send(memory, frame);
+        }
+        self.reap(memory);
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.core as u64 * INSTANCE + offset
+    }
+
+    /// The upper thread fills the receive ring.
+    fn post(&mut self, memory: &mut Memory) {
+        let mut batch = Batch::new();
+        while self.posted.len() < RING {
+            let slots = self.pools.pools()[0].free();
+            if self.upper.alloc(&mut batch, BURST) == 0 {
+                break;
+            }
+            self.slots(memory, slots, batch.len(), true);
+            for frame in batch.drain() {
+                let cell = self.at(frame.addr() - DATA_OFFSET as u64);
+                memory.write(self.core, cell, META);
+                let at = self.at(RX_RING) + self.taken % RING as u64 * DESCRIPTOR as u64;
+                memory.write(self.core, at, DESCRIPTOR);
+                self.taken += 1;
+                self.posted.push_back(frame);
+            }
+        }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.random >> 33
+    }
+
+    /// The device writes a packet; the upper thread parses, finds the modem, polices, and hands on.
+    fn receive(&mut self, memory: &mut Memory, mut frame: Frame) {
+        let mut share = self.random() % 100;
+        let size = IMIX.iter().find(|(of, _)| share.checked_sub(*of).map(|rest| share = rest).is_none());
+        let len = size.map_or(1520, |(_, bytes)| *bytes);
+        self.pools.arena().resize(&mut frame, len);
+        let (core, data) = (self.core, self.at(frame.addr()));
+        let at = self.at(RX_RING) + self.packets % RING as u64 * DESCRIPTOR as u64;
+        memory.device_write(core, data, len);
+        memory.device_write(core, at, DESCRIPTOR);
+        memory.read(core, at, DESCRIPTOR);
+        memory.write(core, data - DATA_OFFSET as u64, META);
+        memory.read(core, data, 64);
+        let modem = self.at(STATE) + self.random() % MODEMS * MODEM;
+        memory.write(core, modem, MODEM as usize);
+        memory.write(core, self.at(HANDOFF) + self.packets % 1024 * 16, 16);
+        self.packets += 1;
+        self.queued.push_back(frame);
+    }
+
+    /// The lower thread frames, protects and sends; the device reads.
+    fn send(&mut self, memory: &mut Memory, frame: Frame) {
+        let (core, data, len) = (self.core, self.at(frame.addr()), frame.len());
+        memory.read(core, self.at(HANDOFF) + (self.packets - 1) % 1024 * 16, 16);
+        memory.read(core, data - DATA_OFFSET as u64, META);
+        memory.write(core, data - HEADER as u64, HEADER);
+        if self.crc {
+            memory.read(core, data, len);
+            memory.write(core, data + len as u64, 4);
+        }
+        let modem = self.random() % MODEMS;
+        memory.read(core, self.at(KEYS) + modem * KEY, KEY as usize);
+        // The cipher works in place.
+        memory.read(core, data, len);
+        memory.write(core, data, len);
+        let at = self.at(TX_RING) + self.packets % RING as u64 * DESCRIPTOR as u64;
+        memory.write(core, at, DESCRIPTOR);
+        memory.device_read(core, at, DESCRIPTOR);
+        memory.device_read(core, data - HEADER as u64, HEADER + len + 4 * usize::from(self.crc));
+        memory.device_write(core, at, DESCRIPTOR);
+        self.sent.push_back(frame);
+    }
+
+    /// The lower thread frees what was sent a ring ago.
+    fn reap(&mut self, memory: &mut Memory) {
+        while self.sent.len() > RING {
+            let mut batch = Batch::new();
+            while batch.len() < BURST
+                && let Some(frame) = self.sent.pop_front()
+            {
+                memory.read(self.core, self.at(frame.addr()) - DATA_OFFSET as u64, META);
+                let pushed = batch.push(frame);
+                debug_assert!(pushed.is_ok());
+            }
+            let n = batch.len();
+            let slots = self.pools.pools()[0].free();
+            self.lower.free(&mut batch);
+            self.slots(memory, slots, n, false);
+            self.given += n as u64;
+        }
+    }
+
+    /// The pool's own memory: 4 bytes for each free cell, in the order of a ring or at the top of a stack.
+    fn slots(&mut self, memory: &mut Memory, free: usize, n: usize, taking: bool) {
+        let all = self.pools.pools()[0].config().frames as u64;
+        let kind = self.pools.pools()[0].config().kind;
+        let slot = match kind {
+            PoolKind::Ring => (if taking { self.taken } else { self.given }) % all,
+            PoolKind::Stack => (free as u64).saturating_sub(if taking { n as u64 } else { 0 }),
+            // A counter for each block.
+            PoolKind::Sdb | PoolKind::Tabm => 0,
+        };
+        let at = self.at(SLOTS) + slot * 4;
+        if taking {
+            memory.read(self.core, at, 4 * n);
+        } else {
+            memory.write(self.core, at, 4 * n);
+        }
+    }
+
+    fn close(mut self) -> anyhow::Result<()> {
+        for frame in self.posted.drain(..).chain(self.queued.drain(..)).chain(self.sent.drain(..)) {
+            self.lower.free_one(frame);
+        }
+        let Self { pools, upper, lower, .. } = self;
+        drop((upper, lower));
+        super::all_back(&pools)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn gbs(kind: PoolKind, instances: usize, crc: OnOff, in_flight: usize) -> f64 {
+        let args = MemoryArgs {
+            instances: vec![instances],
+            kinds: vec![config::PoolKind::Ring, config::PoolKind::Stack],
+            rate: 5.0,
+            crc,
+            frames: 32768,
+            in_flight,
+            json: true,
+        };
+        let (read, write) = modelled(&args, kind, instances).unwrap();
+        read + write
+    }
+
+    #[test]
+    fn a_ring_sends_its_packets_to_memory_and_a_stack_does_not() {
+        let ring = gbs(PoolKind::Ring, 1, OnOff::Off, 750);
+        // 5 Gbit/s are 0.625 GB/s, and a pool of 50 MB is more than the caches hold: most of it is written once.
+        assert!((0.3..1.25).contains(&ring), "{ring}");
+        assert!(gbs(PoolKind::Stack, 1, OnOff::On, 750) < ring / 20.0);
+        // With nearly all frames in flight, which is used next makes no difference.
+        let full = gbs(PoolKind::Stack, 1, OnOff::Off, 32768 - 64);
+        assert!(full > 0.8 * ring, "{full} against {ring}");
+    }
+}
