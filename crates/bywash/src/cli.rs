@@ -17,7 +17,7 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run` and `show`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show` and `level`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -47,6 +47,8 @@ pub enum Command {
     Run(RunArgs),
     /// Ask the running instance
     Show(ShowArgs),
+    /// Move ports of the running instance to another level
+    Level(LevelArgs),
     /// Check a configuration, or list what can be set
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -156,6 +158,26 @@ pub struct ShowArgs {
     pub watch: Option<f64>,
 }
 
+/// `bywash level`
+#[derive(Debug, Args)]
+pub struct LevelArgs {
+    /// Where packets are to be forwarded from now on, until the instance ends
+    #[arg(value_name = "LEVEL")]
+    pub level: Level,
+
+    /// Ports whose packets are meant: all if none is given
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
+
+    /// Print where packets are handled then, as `show placement --json` does
+    #[arg(long)]
+    pub json: bool,
+
+    /// Socket of the instance
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    pub socket: PathBuf,
+}
+
 /// What `bywash show` can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
@@ -172,6 +194,8 @@ pub enum Show {
     Neighbours,
     /// Packets not forwarded, by reason
     Drops,
+    /// Where packets are handled, and why there
+    Placement,
     /// The configuration in effect
     Config,
     /// All of these

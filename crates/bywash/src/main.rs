@@ -40,6 +40,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
             run::run(config)
         }
         Command::Show(args) => show::run(&args),
+        Command::Level(args) => show::level(&args),
         Command::Config(ConfigCommand::Check { file, elsewhere }) => {
             let config = Draft::read(&file)?.finish((!elsewhere).then(Host::this).as_ref())?;
             let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();

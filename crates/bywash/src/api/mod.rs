@@ -2,9 +2,10 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `config` | that topic |
+//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `config` | that topic |
 //! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
 //! | `POST /v1/audit` | every cell counted: where it is |
+//! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
 //!
 //! An error is `{"error", "hint"}` with a status from 400 on.
@@ -17,6 +18,7 @@ mod tests;
 pub use serve::serve;
 pub use socket::{Listener, group_id};
 
+use crate::config::Level;
 use serde_json::Value;
 
 /// Where an instance listens unless told otherwise.
@@ -40,6 +42,9 @@ pub enum Topic {
     Neighbours,
     /// `{drops: [{port, reason, packets}], events: [{event, count}], xdp: [{port, verdict, packets}]}`
     Drops,
+    /// `[{port, configured, level, why, mode, mode_why, target, target_why, frames: {driver, user, kernel}}]`, frames
+    /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
+    Placement,
     /// The [`crate::config::Config`] in effect.
     Config,
     /// `{cells, free, cached, parked, held, missing}`, counted now.
@@ -48,8 +53,16 @@ pub enum Topic {
 
 impl Topic {
     /// All that are read with GET, in the order `show all` has them.
-    pub const SHOWN: [Topic; 7] =
-        [Topic::Ports, Topic::Workers, Topic::Pools, Topic::Routes, Topic::Neighbours, Topic::Drops, Topic::Config];
+    pub const SHOWN: [Topic; 8] = [
+        Topic::Ports,
+        Topic::Workers,
+        Topic::Pools,
+        Topic::Routes,
+        Topic::Neighbours,
+        Topic::Drops,
+        Topic::Placement,
+        Topic::Config,
+    ];
 
     /// Its name in paths.
     pub fn name(self) -> &'static str {
@@ -60,6 +73,7 @@ impl Topic {
             Self::Routes => "routes",
             Self::Neighbours => "neighbours",
             Self::Drops => "drops",
+            Self::Placement => "placement",
             Self::Config => "config",
             Self::Audit => "audit",
         }
@@ -79,4 +93,8 @@ pub trait Instance: Send + Sync {
     /// The topic now, in the shape its documentation gives. `filter` is there only for topics that take one, and is
     /// the client's: anything. An error is told to the client as a bad request.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
+
+    /// Moves ports to a level, all that can be where none is named, and gives the placement then. An error is told to
+    /// the client as a bad request; a name that is none moves nothing.
+    fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String>;
 }

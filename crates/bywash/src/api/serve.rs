@@ -2,6 +2,7 @@
 //! seconds.
 
 use super::{Instance, Listener, Topic};
+use crate::config::Level;
 use anyhow::Context;
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
@@ -9,9 +10,10 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use clap::ValueEnum;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,6 +31,8 @@ const HEADER: Duration = Duration::from_secs(2);
 const CONNECTION: Duration = Duration::from_secs(15);
 /// Bytes of a request's header.
 const HEADER_BYTES: usize = 16 << 10;
+
+const LEVEL_HINT: &str = "one `level` of auto, driver, user, kernel, and any number of `port`";
 
 type Shared = Arc<dyn Instance>;
 
@@ -119,6 +123,7 @@ fn routes(instance: Shared) -> Router {
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
     router
         .route("/v1/audit", post(audit))
+        .route("/v1/level", post(set_level))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
         .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
@@ -132,10 +137,26 @@ async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>
         let hint = if topic.filtered() { "only `prefix` can be given" } else { "nothing can be given" };
         return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), hint);
     }
+    answer(move || instance.show(topic, filter.as_deref())).await
+}
+
+async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(String, String)>>) -> Response {
+    let (mut level, mut ports) = (None, vec![]);
+    for (key, value) in query {
+        match (key.as_str(), Level::from_str(&value, false)) {
+            ("level", Ok(wanted)) if level.is_none() => level = Some(wanted),
+            ("port", _) => ports.push(value),
+            _ => return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), LEVEL_HINT),
+        }
+    }
+    let Some(level) = level else { return error(StatusCode::BAD_REQUEST, "no level given", LEVEL_HINT) };
+    answer(move || instance.set_level(level, &ports)).await
+}
+
+/// What the instance says, on a thread that may wait.
+async fn answer(ask: impl FnOnce() -> Result<Value, String> + Send + 'static) -> Response {
     // Written as text there as well: a million routes take a while.
-    let asked =
-        tokio::task::spawn_blocking(move || instance.show(topic, filter.as_deref()).map(|value| value.to_string()));
-    match asked.await {
+    match tokio::task::spawn_blocking(move || ask().map(|value| value.to_string())).await {
         Ok(Ok(text)) => ([("content-type", "application/json")], text).into_response(),
         Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "the log says more; please report it"),
@@ -156,5 +177,5 @@ async fn as_json(request: Request, next: Next) -> Response {
         return response;
     }
     let reason = status.canonical_reason().unwrap_or("failed");
-    error(status, &format!("{reason}: {what}"), "GET reads; only /v1/audit is POSTed to")
+    error(status, &format!("{reason}: {what}"), "GET reads; /v1/audit and /v1/level are POSTed to")
 }

@@ -21,6 +21,10 @@ impl Instance for Echo {
             _ => Ok(json!({ "topic": topic.name(), "filter": filter })),
         }
     }
+
+    fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
+        if ports.contains(&"bad".into()) { Err("no port `bad`".into()) } else { Ok(json!([level.name(), ports])) }
+    }
 }
 
 struct Place {
@@ -74,7 +78,16 @@ fn topics_and_errors() {
     assert_eq!(get("/v1/version").1["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(request(place.socket(), "POST", "/v1/audit").1["topic"], "audit");
 
+    let moved = request(place.socket(), "POST", "/v1/level?level=driver&port=a&port=b%2F1");
+    assert_eq!(moved, (200, json!(["driver", ["a", "b/1"]])));
+
     for (method, path, status) in [
+        ("POST", "/v1/level", 400),
+        ("POST", "/v1/level?level=high", 400),
+        ("POST", "/v1/level?level=user&level=driver", 400),
+        ("POST", "/v1/level?level=user&prefix=a", 400),
+        ("POST", "/v1/level?level=user&port=bad", 400),
+        ("GET", "/v1/level?level=user", 405),
         ("GET", "/v1/routes?prefix=bad", 400),
         ("GET", "/v1/routes?prefiks=x", 400),
         ("GET", "/v1/ports?prefix=x", 400),

@@ -5,7 +5,7 @@ use super::ports::{Opened, Xdp, open, queues};
 use super::punt::Punt;
 use super::workers;
 use super::{ANSWER, instance};
-use crate::config::{Config, Host, PoolKind, PortKind, WorkerPlan};
+use crate::config::{Config, Host, Level, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolSet};
@@ -47,6 +47,8 @@ pub struct Shared {
     pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
     /// Packets taken from workers that the kernel did not take back, by port.
     pub punt_failed: Arc<[Counter]>,
+    /// Levels asked for while it runs, by port: they hold when an interface has come back, too.
+    pub levels: Mutex<Vec<Option<Level>>>,
     pub workers: Vec<workers::Shown>,
 }
 
@@ -130,6 +132,7 @@ impl Runtime {
             control: Mutex::new(control),
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
+            levels: Mutex::new(vec![None; sent.len()]),
             punt_failed: sent.iter().map(|_| Counter::new()).collect(),
             workers: shown,
         });
@@ -311,8 +314,14 @@ impl Runtime {
         if !worker.handle.replace(back.id, end.port, ANSWER) {
             bail!("worker {} does not answer", worker.handle.id());
         }
-        xdp.enable()?;
+        // Held until the port is there again: a level asked for meanwhile is either found here or finds the port.
+        let levels = self.shared.levels.lock().expect("levels");
+        match levels[at] {
+            Some(level) => xdp.set_level(level)?,
+            None => xdp.enable()?,
+        }
         self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
+        drop(levels);
         tracing::info!("port `{}` is back", self.name(back.id));
         Ok(())
     }

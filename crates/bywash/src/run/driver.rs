@@ -22,7 +22,7 @@ impl Targets {
         (before & bit != 0) != on && bit != 0
     }
 
-    fn has(&self, port: u16) -> bool {
+    pub fn has(&self, port: u16) -> bool {
         self.0.load(Ordering::Relaxed).checked_shr(port.into()).is_some_and(|bits| bits & 1 != 0)
     }
 }

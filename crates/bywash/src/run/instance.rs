@@ -3,6 +3,7 @@
 use super::ANSWER;
 use super::control::Shared;
 use crate::api::{Instance, Topic};
+use crate::config::{Level, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_port::PortState;
 use bywash_route::model::{Mac, Prefix};
@@ -24,13 +25,88 @@ impl Instance for Running {
             Topic::Routes => self.routes(filter.map(parse_prefix).transpose()?),
             Topic::Neighbours => self.neighbours(filter.map(parse_prefix).transpose()?),
             Topic::Drops => self.drops(),
+            Topic::Placement => self.placement(),
             Topic::Config => serde_json::to_value(&self.0.config).map_err(|e| e.to_string())?,
             Topic::Audit => self.audit(),
         })
     }
+
+    fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
+        let config = &self.0.config.ports;
+        let mut chosen = vec![];
+        for name in ports {
+            let at = self.0.names.iter().position(|n| n == name);
+            let at = at.ok_or_else(|| format!("no port `{name}`: there are {}", self.0.names.join(", ")))?;
+            if config[at].kind != PortKind::AfXdp {
+                return Err(format!("port `{name}` is {}: only af_xdp ports have levels", config[at].kind.name()));
+            }
+            chosen.push(at);
+        }
+        if ports.is_empty() {
+            chosen.extend((0..config.len()).filter(|at| config[*at].kind == PortKind::AfXdp));
+        }
+        let mut levels = self.0.levels.lock().expect("levels");
+        let mut programs = self.0.xdp.lock().expect("programs");
+        for at in chosen {
+            // One whose interface is away gets it when that is back.
+            if let Some(xdp) = &mut programs[at] {
+                xdp.set_level(level).map_err(|e| format!("{e:#}"))?;
+                tracing::info!(
+                    "port `{}`: level {} asked for, {} now",
+                    self.0.names[at],
+                    level.name(),
+                    xdp.level().name()
+                );
+            }
+            levels[at] = Some(level);
+        }
+        drop((levels, programs));
+        Ok(self.placement())
+    }
 }
 
 impl Running {
+    /// What is handled where, and why. The locks are taken in the order in which the control loop takes them.
+    fn placement(&self) -> Value {
+        let levels = self.0.levels.lock().expect("levels");
+        let counters = self.0.counters.lock().expect("counters");
+        let programs = self.0.xdp.lock().expect("programs");
+        let ports = self.0.config.ports.iter().enumerate().map(|(at, config)| {
+            let configured = levels[at].or(config.af_xdp.as_ref().map(|af_xdp| af_xdp.level));
+            let mut row = json!({ "port": self.0.names[at], "configured": configured.map(Level::name) });
+            let (mut driver, mut kernel) = (0, 0);
+            let user = match &programs[at] {
+                Some(xdp) => {
+                    let counted = xdp.program.counters().unwrap_or_default();
+                    let returned = counted.get("pass_returned");
+                    driver = counted.get("to_port");
+                    kernel = counted.iter().filter(|(name, _)| name.starts_with("pass_")).map(|(_, n)| n).sum();
+                    let (target, target_why) = xdp.target();
+                    row["level"] = xdp.level().name().into();
+                    row["why"] = xdp.why().into();
+                    row["mode"] = xdp.program.mode().into();
+                    row["mode_why"] = xdp.program.note().into();
+                    row["target"] = target.into();
+                    row["target_why"] = target_why.into();
+                    counted.get("to_user").saturating_sub(returned)
+                }
+                None if config.kind == PortKind::AfXdp => {
+                    row["why"] = "its interface is gone".into();
+                    0
+                }
+                None => {
+                    row["level"] = Level::User.name().into();
+                    row["why"] = "it has no XDP program".into();
+                    let mine = counters.iter().filter(|(id, _, _)| usize::from(id.0) == at);
+                    mine.map(|(_, _, c)| c.rx_packets.get()).sum()
+                }
+            };
+            row["frames"] = json!({ "driver": driver, "user": user, "kernel": kernel });
+            row
+        });
+        ports.collect()
+    }
+
     /// Every worker's ends, with the worker's number.
     fn reports(&self) -> (Vec<(usize, PortReport)>, usize) {
         let mut held = 0;

@@ -72,6 +72,35 @@ impl Xdp {
         }
     }
 
+    /// Where what it receives is to be forwarded from now on. What sockets hold is forwarded all the same: workers serve
+    /// them whatever the level.
+    pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
+        let before = std::mem::replace(&mut self.level, level);
+        self.enable().inspect_err(|_| self.level = before)
+    }
+
+    /// Why [`Xdp::level`] is what it is.
+    pub fn why(&self) -> &'static str {
+        match self.level {
+            _ if self.left.is_some() => self.left.unwrap_or_default(),
+            Level::Auto if self.program.mode() == "native" => "auto: native XDP, which has no skb to make",
+            Level::Auto => "auto: generic XDP, which has an skb of each frame already",
+            _ => "asked for",
+        }
+    }
+
+    /// Whether the program sends to this port, and why. What it does not send, user space does.
+    pub fn target(&self) -> (bool, &'static str) {
+        match self.targets.has(self.id as u16) {
+            _ if self.left.is_some() => (false, "it is left to the kernel"),
+            true if self.program.mode() == "generic" => (true, "generic XDP sends by any device"),
+            true => (true, "its device takes redirected frames"),
+            false => {
+                (false, "its device takes no redirected frames; a veth does while its peer has a program or GRO on")
+            }
+        }
+    }
+
     /// Asks whether frames can be sent to this port by the program; true when that is news. A generic program sends what the
     /// stack gave it to any device.
     pub fn look(&self) -> bool {

@@ -1,6 +1,7 @@
 //! One HTTP/1.1 request over a unix socket: all that `show` needs of it.
 
 use crate::api::Topic;
+use crate::config::Level;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
@@ -13,6 +14,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks the instance at `socket`.
 pub fn ask(socket: &Path, topic: Topic, prefix: Option<&str>) -> anyhow::Result<Value> {
+    let query = prefix.map(|prefix| format!("?prefix={}", encode(prefix))).unwrap_or_default();
+    request(socket, &format!("GET /v1/{}{query}", topic.name()), &format!("show {}", topic.name()))
+}
+
+/// Moves ports to a level: all where none is named.
+pub fn set_level(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<Value> {
+    let ports: String = ports.iter().map(|port| format!("&port={}", encode(port))).collect();
+    request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "level")
+}
+
+/// One exchange; `what` was asked, for errors.
+fn request(socket: &Path, line: &str, what: &str) -> anyhow::Result<Value> {
     let name = socket.display();
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -27,8 +40,7 @@ pub fn ask(socket: &Path, topic: Topic, prefix: Option<&str>) -> anyhow::Result<
         }
         Err(why) => return Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
     };
-    let query = prefix.map(|prefix| format!("?prefix={}", encode(prefix))).unwrap_or_default();
-    let request = format!("GET /v1/{}{query} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\n\r\n", topic.name());
+    let request = format!("{line} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\n\r\n");
     let mut answer = Vec::new();
     let exchange = || {
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -46,8 +58,8 @@ pub fn ask(socket: &Path, topic: Topic, prefix: Option<&str>) -> anyhow::Result<
     }
     let part = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
     match part("hint") {
-        "" => bail!("{}: show {}", part("error"), topic.name()),
-        hint => bail!("{}, show {}: {hint}", part("error"), topic.name()),
+        "" => bail!("{}: {what}", part("error")),
+        hint => bail!("{}, {what}: {hint}", part("error")),
     }
 }
 

@@ -5,7 +5,7 @@ mod layout;
 mod tables;
 
 use crate::api::Topic;
-use crate::cli::{Show, ShowArgs};
+use crate::cli::{LevelArgs, Show, ShowArgs};
 use crate::error::Usage;
 use serde_json::Value;
 use std::io::Write;
@@ -16,6 +16,16 @@ use tables::Rates;
 /// Asks the instance at `socket` for a topic.
 pub fn ask(socket: &Path, topic: Topic) -> anyhow::Result<Value> {
     client::ask(socket, topic, None)
+}
+
+/// `bywash level`: moves ports, and prints where they are then.
+pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
+    let value = client::set_level(&args.socket, args.level, &args.ports)?;
+    if args.json {
+        return Ok(writeln!(std::io::stdout(), "{value}")?);
+    }
+    let text = tables::render(Topic::Placement, &value, &mut Rates::default());
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 /// Prints what was asked for, once or again and again.
@@ -62,6 +72,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Routes => vec![Topic::Routes],
         Show::Neighbours => vec![Topic::Neighbours],
         Show::Drops => vec![Topic::Drops],
+        Show::Placement => vec![Topic::Placement],
         Show::Config => vec![Topic::Config],
         Show::All => Topic::SHOWN.to_vec(),
     };

@@ -31,6 +31,7 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Routes => routes(value),
         Topic::Neighbours => neighbours(value),
         Topic::Drops => drops(value, rates),
+        Topic::Placement => placement(value),
         Topic::Config => toml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
     }
 }
@@ -299,6 +300,41 @@ fn neighbours(value: &Value) -> String {
         grid.row(vec![text(neighbour, "addr"), interface, port, text(neighbour, "mac"), text(neighbour, "state")]);
     }
     grid.render("no neighbours")
+}
+
+fn placement(value: &Value) -> String {
+    let mut grid =
+        Grid::new(&["port", "configured", "level", "xdp", "target", "in driver", "in user space", "in kernel"]);
+    let mut more = String::new();
+    for port in list(value) {
+        let frames = &port["frames"];
+        let handled = |level: &str| number(&frames[level]);
+        let all = handled("driver") + handled("user") + handled("kernel");
+        let share = |level| match handled(level) {
+            0.0 => cell(&frames[level]),
+            n => format!("{n:.0} ({:.1} %)", 100.0 * n / all),
+        };
+        let target = match port["target"].as_bool() {
+            Some(takes) => if takes { "yes" } else { "no" }.into(),
+            None => String::new(),
+        };
+        grid.row(vec![
+            text(port, "port"),
+            text(port, "configured"),
+            text(port, "level"),
+            text(port, "mode"),
+            target,
+            share("driver"),
+            share("user"),
+            share("kernel"),
+        ]);
+        for (what, why) in [("level", "why"), ("xdp", "mode_why"), ("target", "target_why")] {
+            if let Some(why) = port[why].as_str().filter(|why| !why.is_empty()) {
+                more += &format!("{} {what}: {why}\n", text(port, "port"));
+            }
+        }
+    }
+    grid.render("no ports") + &more
 }
 
 fn drops(value: &Value, rates: &mut Rates) -> String {

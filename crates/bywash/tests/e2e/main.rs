@@ -13,6 +13,7 @@ mod garbage;
 mod harness;
 mod input;
 mod interfaces;
+mod moves;
 mod nics;
 mod pools;
 mod raw;
