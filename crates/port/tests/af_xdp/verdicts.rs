@@ -120,7 +120,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             a.program.set_config(XdpConfig { max_frame: 59, ..config }).unwrap();
             near.send(&v4([10, 0, 2, 2]));
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, _| {
-                a.program.counters().unwrap().get("pass_superframe") == 1
+                a.program.counters().unwrap().get("pass_superframe") >= 1
             }));
             a.program.set_config(XdpConfig { enabled: false, ..config }).unwrap();
             near.send(&v4([10, 0, 2, 2]));
@@ -132,7 +132,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             a.port.close(&mut bufs);
             near.send(&v4([10, 0, 2, 2]));
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, _| {
-                a.program.counters().unwrap().get("pass_no_socket") == 1
+                a.program.counters().unwrap().get("pass_no_socket") >= 1
             }));
             b.port.close(&mut bufs);
         })
