@@ -15,6 +15,7 @@ use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::BTreeMap;
 use std::io;
@@ -166,7 +167,7 @@ struct Twin {
     programs: Vec<(Program, u32)>,
     domain: Qsbr,
     tables: Arc<Published<Tables>>,
-    _tables: (Table4, Table6),
+    routes: (Table4, Table6),
     targets4: Vec<u32>,
     targets6: Vec<u128>,
 }
@@ -215,7 +216,7 @@ impl Twin {
             ports: (0..PORTS).map(port).collect(),
         };
         let tables = Arc::new(Published::new(&domain, tables));
-        Self { driver, programs, domain, tables, _tables: (table4, table6), targets4, targets6 }
+        Self { driver, programs, domain, tables, routes: (table4, table6), targets4, targets6 }
     }
 
     fn counters(&self) -> Vec<BTreeMap<&'static str, u64>> {
@@ -501,6 +502,57 @@ fn the_program_does_what_the_router_does() {
         }
         println!("{seen:?}");
         assert!(seen["to_port"] > 500 && seen["pass_no_socket"] > 500, "too few of a kind: {seen:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn time_the_program() {
+    require!(require_lab());
+    let ns = Namespace::new("driver").unwrap();
+    for id in 0..PORTS {
+        let port = End::new(&ns, format!("p{id}")).mac(bywash_wire::ethernet::MacAddr(mac(id)).to_string());
+        Veth::new(port, End::new(&ns, format!("q{id}"))).create().unwrap();
+    }
+    ns.enter(|| {
+        let mut twin = Twin::new();
+        let id = twin.programs[0].0.config();
+        let config = XdpConfig { enabled: true, mac: mac(0), max_frame: MAX_FRAME, driver: true, partial: true, ..id };
+        twin.programs[0].0.set_config(config).unwrap();
+        let routes: Vec<_> = synth::routes4(500_000, SEED).into_iter().map(|(net, _)| (net, 2)).collect();
+        twin.routes.0.load(routes.iter().copied());
+        let targets: Vec<_> = synth::under(&routes, 5000, SEED)
+            .into_iter()
+            .filter(|d| *d >> 24 < 224 && *d >> 24 != 127 && *d >> 24 != 0 && *d >> 16 != 0xa9fe)
+            .take(4000)
+            .collect();
+        let index = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic()).unwrap().current();
+        let shape = |body| Shape {
+            v6: false,
+            target: index,
+            odd: 255,
+            ttl: 64,
+            proto: 17,
+            checksum: 5,
+            fault: 255,
+            body,
+            padding: 0,
+            seed: 0,
+        };
+        let heads: Vec<[u8; 64]> = targets
+            .iter()
+            .map(|d| {
+                let mut shape = shape(vec![7; 30]);
+                shape.seed = *d as u16;
+                *shape.build(&[*d], &[1]).first_chunk().unwrap()
+            })
+            .collect();
+        for _ in 0..5 {
+            println!("{} targets {:?}", heads.len(), twin.driver.time(twin.programs[0].1, &heads, 2_000_000).unwrap());
+        }
+        println!("one {:?}", twin.driver.time(twin.programs[0].1, &heads[..1], 2_000_000).unwrap());
+        println!("{:?}", twin.counters()[0]);
     })
     .unwrap();
 }

@@ -1,0 +1,70 @@
+//! Timing the program alone, over packets of many destinations.
+
+use super::program::chain;
+use super::test_run::TestRun;
+use super::{Driver, Error};
+use aya::EbpfLoader;
+use aya::maps::{Array, ProgramArray};
+use aya::programs::{ProgramFd, Xdp};
+use std::os::fd::AsFd;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/rotate.bpf.o");
+
+/// Bytes at the beginning of a frame that differ from packet to packet.
+pub const HEAD: usize = 64;
+
+/// What the program took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// Nanoseconds a packet, the giving of another head included.
+    pub whole: u32,
+    /// Nanoseconds for that alone.
+    pub empty: u32,
+    /// What the program returned at last.
+    pub verdict: u32,
+}
+
+impl Driver {
+    /// Has the kernel run the program `repeat` times over the frames in turn, and tells the mean; see [`Driver::try_frame`].
+    ///
+    /// # Errors
+    /// [`Error::TestRun`] with the kernel's reason.
+    pub fn time(&self, ifindex: u32, frames: &[[u8; HEAD]], repeat: u32) -> Result<Timed, Error> {
+        let failed = |e: &dyn std::error::Error| Error::TestRun(chain(e));
+        let missing = || Error::TestRun("the object lacks a program or a map".into());
+        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| failed(&e))?;
+        let mut heads: Array<_, [u64; HEAD / 8]> =
+            ebpf.take_map("heads").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
+        for (i, frame) in frames.iter().enumerate() {
+            let words: [u64; HEAD / 8] =
+                std::array::from_fn(|n| u64::from_ne_bytes(std::array::from_fn(|b| frame[8 * n + b])));
+            heads.set(i as u32, words, 0).map_err(|e| failed(&e))?;
+        }
+        let mut cursor: Array<_, u32> =
+            ebpf.take_map("cursor").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
+        cursor.set(1, frames.len() as u32, 0).map_err(|e| failed(&e))?;
+        let mut measured: ProgramArray<_> =
+            ebpf.take_map("measured").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
+        let mut load = |name: &str| -> Result<ProgramFd, Error> {
+            let program = ebpf.program_mut(name).ok_or_else(missing)?;
+            let xdp: &mut Xdp = program.try_into().map_err(|e: aya::programs::ProgramError| failed(&e))?;
+            xdp.load().map_err(|e| failed(&e))?;
+            xdp.fd().map_err(|e| failed(&e))?.try_clone().map_err(|e| failed(&e))
+        };
+        let (rotate, nothing) = (load("rotate")?, load("nothing")?);
+        let mut inner = self.lock();
+        let ours = inner.ebpf.program_mut("bywash").ok_or_else(missing)?;
+        let ours: &mut Xdp = ours.try_into().map_err(|e: aya::programs::ProgramError| failed(&e))?;
+        let ours = ours.fd().map_err(|e| failed(&e))?;
+        let context = [0, HEAD as u32, 0, ifindex, 0, 0];
+        let run =
+            TestRun { program: rotate.as_fd(), data: &[0; HEAD], context: &context, repeat, flags: 0, batch_size: 0 };
+        let mut time = |program: &ProgramFd| {
+            measured.set(0, program, 0).map_err(|e| failed(&e))?;
+            run.run_into(&mut []).map_err(|e| failed(&e))
+        };
+        let empty = time(&nothing)?.nanoseconds;
+        let ran = time(ours)?;
+        Ok(Timed { whole: ran.nanoseconds, empty, verdict: ran.verdict })
+    }
+}
