@@ -55,7 +55,8 @@ pub fn has_tool(name: &str) -> Probe {
 }
 
 /// Whether the running kernel has a feature, found by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`. Needs root. Cached.
+/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that is
+/// up: since 6.2). Needs root. Cached.
 pub fn kernel_has(feature: &str) -> Probe {
     static CACHE: LazyLock<Mutex<HashMap<String, Probe>>> = LazyLock::new(Mutex::default);
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,6 +73,7 @@ fn try_feature(feature: &str) -> Probe {
     let lines = match feature {
         "veth" => pair.to_owned(),
         "8021q" => format!("{pair}link add link v0 name v0.5 type vlan id 5\n"),
+        "live-rename" => format!("{pair}link set v0 up\nlink set v0 name v2\n"),
         "vrf" => "link add x0 type vrf table 10\n".to_owned(),
         "dummy" => "link add x0 type dummy\n".to_owned(),
         "bonding" => "link add x0 type bond\n".to_owned(),

@@ -149,14 +149,22 @@ fn what_goes_silently_with_a_link() {
             "-6 route add 2001:db8:3::/48 via fd02::2 src fd01::1",
             "addr del fd01::1/64 dev a0",
             "link set b0 mtu 1400",
-            "link set b0 name c0",
             "-6 route add 2001:db8:4::/48 via fd02::2 mtu 1300",
-            "link set c0 mtu 1280",
-            "link set c0 mtu 1500",
+            "link set b0 mtu 1280",
+            "link set b0 mtu 1500",
             "link del a0",
-            "link set c0 down",
-            "link del c0",
+            "link set b0 down",
+            "link del b0",
         ],
+    );
+}
+
+#[test]
+fn a_link_renamed_while_it_is_up() {
+    bywash_lab::require!(bywash_lab::kernel_has("live-rename"));
+    each_step(
+        "rename",
+        &["route add 192.0.2.0/24 via 10.2.0.2", "link set b0 name c0", "link set c0 mtu 1400", "link del c0"],
     );
 }
 

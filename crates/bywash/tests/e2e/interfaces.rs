@@ -1,7 +1,7 @@
 //! Interfaces come and go, move and change under the running program; the other ports do not notice.
 
 use crate::harness::Bywash;
-use bywash_lab::{End, Namespace, Ping, Topology, Veth, require, require_lab};
+use bywash_lab::{End, Namespace, Ping, Topology, Veth, kernel_has, require, require_lab};
 use std::time::Duration;
 
 /// Pings from a to c, which none of this concerns, while `change` happens: not one may be lost.
@@ -54,7 +54,7 @@ fn deleted_and_made_again() {
 
 #[test]
 fn renamed() {
-    require!(require_lab());
+    require!(require_lab(), kernel_has("live-rename"));
     let lab = Topology::router_n(3).unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     unharmed(&lab, || {
