@@ -309,7 +309,7 @@ fn station(i: u32) -> Ipv4Addr {
 }
 
 /// Whether a route may be there beside the topology's own addresses and the reserved ones.
-fn public(net: Net4) -> bool {
+pub fn public(net: Net4) -> bool {
     !matches!(net.addr() >> 24, 0 | 10 | 127 | 224..) && net.addr() >> 16 != 0xa9fe
 }
 

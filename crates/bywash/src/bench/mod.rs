@@ -1,6 +1,7 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
 mod cpus;
+mod driver;
 mod forward;
 pub mod lab;
 mod lookup;
@@ -17,6 +18,7 @@ use crate::cli::bench::BenchArgs;
 /// Runs one benchmark and prints its result.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     match args {
+        BenchArgs::Driver(args) => driver::run(&args),
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Memory(args) => memory::run(&args),

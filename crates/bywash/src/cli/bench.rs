@@ -7,6 +7,8 @@ use std::path::PathBuf;
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchArgs {
+    /// The XDP program alone: nanoseconds a packet, by the kernel's test run (root)
+    Driver(DriverArgs),
     /// One worker, the full router path: pcap replayed from memory, two ports, discard
     Forward(ForwardArgs),
     /// Longest-prefix match: cycles, bytes and build time
@@ -194,6 +196,29 @@ pub struct MemoryArgs {
     /// Buffers in flight in each instance: the document's
     #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
     pub in_flight: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench driver`
+#[derive(Debug, Args)]
+pub struct DriverArgs {
+    /// IP version
+    #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
+    pub family: Family,
+    /// Routes in the table, over 256 next hops
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = routes)]
+    pub routes: usize,
+    /// Destination addresses in the traffic
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = heads)]
+    pub destinations: usize,
+    /// Rounds of two million packets; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// CPU to run on  [default: where the kernel puts it]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -391,6 +416,10 @@ fn routes(text: &str) -> Result<usize, String> {
 
 fn flows(text: &str) -> Result<usize, String> {
     number(text, 1..=1 << 20, "flows")
+}
+
+fn heads(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_port::af_xdp::HEADS, "destinations")
 }
 
 /// 64: the least Ethernet has; 1518: the most without VLAN tags or jumbo frames (RFC 2544, section 9.1).

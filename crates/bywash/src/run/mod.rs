@@ -4,7 +4,7 @@
 //! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
 
 mod control;
-mod driver;
+pub mod driver;
 mod instance;
 mod ports;
 mod punt;

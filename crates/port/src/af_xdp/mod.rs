@@ -36,6 +36,6 @@ pub use live::LiveGen;
 pub use offload::{Change, Features, Journal, driver};
 pub use port::{AfXdpPort, max_frame};
 pub use program::{Program, XdpAttach, XdpConfig};
-pub use rotate::{HEAD, Timed};
+pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{RingSizes, SocketConfig, Transmit, ZeroCopy};
 pub use umem::Umem;

@@ -12,6 +12,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/rotate.bpf.o
 
 /// Bytes at the beginning of a frame that differ from packet to packet.
 pub const HEAD: usize = 64;
+/// Most frames that a run can go round.
+pub const HEADS: usize = 4096;
 
 /// What the program took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

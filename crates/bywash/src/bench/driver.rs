@@ -1,0 +1,136 @@
+//! The XDP program alone, timed by the kernel: what forwarding in the driver costs, and nothing else.
+
+use super::lab;
+use crate::cli::bench::{DriverArgs, Family};
+use crate::run::driver::{Driver, Targets};
+use anyhow::{Context as _, ensure};
+use bywash_lab::{End, Namespace, Veth};
+use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, XdpAttach, XdpConfig};
+use bywash_route::{Addr, Net, Table, synth};
+use bywash_router::control;
+use bywash_sync::Qsbr;
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::{FCS_LEN, MacAddr};
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Runs of the program in each round.
+const REPEAT: u32 = 2_000_000;
+const SEED: u64 = 1812;
+
+#[derive(Serialize)]
+struct Figures {
+    /// What the program takes for a packet: the median of the rounds.
+    ns_per_packet: f64,
+    /// As many packets a second as that makes, in millions.
+    mpps: f64,
+    /// What the kernel's test run takes with a program that does nothing, not counted above.
+    empty_ns: f64,
+    family: u8,
+    routes: usize,
+    destinations: usize,
+    /// Nanoseconds of each round.
+    rounds: Vec<f64>,
+}
+
+/// `bywash bench driver`.
+pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
+    bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
+    super::pin(args.cpu)?;
+    let ns = Namespace::new("driver")?;
+    for id in 0..2 {
+        Veth::new(End::new(&ns, format!("p{id}")), End::new(&ns, format!("q{id}"))).create()?;
+    }
+    // The kernel's own multicast would be counted among ours.
+    ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+    let figures = ns.enter(|| match args.family {
+        Family::V4 => {
+            // Some of those drawn cannot be: an eighth is more than enough to replace them.
+            let drawn = synth::routes4(args.routes + args.routes / 8 + 64, SEED).into_iter();
+            let routes: Vec<_> = drawn.filter(|(net, _)| lab::public(*net)).take(args.routes).collect();
+            measure(args, 4, &routes, |to: u32| (Ipv4Addr::new(10, 0, 1, 2).into(), Ipv4Addr::from(to).into()))
+        }
+        Family::V6 => measure(args, 6, &synth::routes6(args.routes, SEED), |to: u128| {
+            (Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 2).into(), Ipv6Addr::from(to).into())
+        }),
+    })??;
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        let Figures { ns_per_packet, mpps, family, routes, destinations, rounds, .. } = &figures;
+        println!(
+            "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, of {} rounds",
+            rounds.len()
+        );
+        println!("{routes} IPv{family} routes, {destinations} destinations");
+    }
+    Ok(())
+}
+
+/// In the calling thread's namespace, from p0 to p1. `ends`: source and destination of packets to an address.
+fn measure<A: Addr + synth::Random>(
+    args: &DriverArgs,
+    family: u8,
+    routes: &[(Net<A>, u32)],
+    ends: impl Fn(A) -> (IpAddr, IpAddr),
+) -> anyhow::Result<Figures> {
+    let (from, to) = (LinkInfo::query("p0")?, LinkInfo::query("p1")?);
+    let mut driver = Driver { program: af_xdp::Driver::load()?, targets: Targets::default() };
+    let mut program = Program::attach_to(&driver.program, 0, &from, XdpAttach::Native)?;
+    let _other = Program::attach_to(&driver.program, 1, &to, XdpAttach::Native)?;
+    driver.program.set_device(1, to.index)?;
+    // As on a router's port between veth interfaces, where the program has the most to look at.
+    program.set_config(XdpConfig {
+        enabled: true,
+        driver: true,
+        partial: true,
+        max_frame: 1514,
+        ..program.config()
+    })?;
+    let hop = |id: u32| {
+        let mut macs = [2, 0, 0, 0, (id >> 8) as u8, id as u8, 0, 0, 0, 0, 0, 0];
+        macs[6..].copy_from_slice(&to.mac);
+        Hop { macs, kind: HopKind::Forward, port: 1, mtu: 1500, ..Hop::default() }
+    };
+    driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[]);
+    let [memory4, memory6] = control::Driver::memory(&mut driver);
+    let mut table = Table::shared(&Qsbr::new(), if family == 4 { memory4 } else { memory6 })?;
+    table.load(routes.iter().copied());
+    let frames = synth::under(routes, args.destinations, SEED).into_iter().map(|address| {
+        let (from_ip, to_ip) = ends(address);
+        Packet::udp(SocketAddr::new(from_ip, 1024), SocketAddr::new(to_ip, 9))
+            .macs(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr(from.mac))
+            .size(HEAD + FCS_LEN)
+            .build()?
+            .first_chunk()
+            .copied()
+            .context("a short frame")
+    });
+    let frames: Vec<[u8; HEAD]> = frames.collect::<anyhow::Result<_>>()?;
+    let (mut rounds, mut empty) = (vec![], vec![]);
+    for _ in 0..args.rounds {
+        let before = program.counters()?.get("to_port");
+        let timed = driver.program.time(from.index, &frames, REPEAT)?;
+        let forwarded = program.counters()?.get("to_port") - before;
+        // Whatever it did not forward it was done with sooner.
+        ensure!(forwarded == u64::from(REPEAT), "of {REPEAT} packets the program forwarded {forwarded}: a bug");
+        rounds.push(f64::from(timed.whole) - f64::from(timed.empty));
+        empty.push(f64::from(timed.empty));
+    }
+    let ns_per_packet = median(&rounds);
+    Ok(Figures {
+        ns_per_packet,
+        mpps: 1e3 / ns_per_packet,
+        empty_ns: median(&empty),
+        family,
+        routes: table.len(),
+        destinations: frames.len(),
+        rounds,
+    })
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
