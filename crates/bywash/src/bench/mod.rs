@@ -1,5 +1,6 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
+mod cmts;
 mod cpus;
 mod driver;
 mod forward;
@@ -18,6 +19,7 @@ use crate::cli::bench::BenchArgs;
 /// Runs one benchmark and prints its result.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     match args {
+        BenchArgs::Cmts(args) => cmts::run(&args),
         BenchArgs::Driver(args) => driver::run(&args),
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),

@@ -1,5 +1,6 @@
 //! The arguments of `bywash bench`.
 
+use super::docsis::Crypto;
 use crate::config::{Level, Pages, PoolKind, Transmit};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -7,6 +8,8 @@ use std::path::PathBuf;
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchArgs {
+    /// The two-worker cable downstream: rate, cycles by stage, and the highest rate without loss
+    Cmts(CmtsArgs),
     /// The XDP program alone: nanoseconds a packet, by the kernel's test run (root)
     Driver(DriverArgs),
     /// One worker, the full router path: pcap replayed from memory, two ports, discard
@@ -224,6 +227,71 @@ pub struct DriverArgs {
     pub json: bool,
 }
 
+/// `bywash bench cmts`
+#[derive(Debug, Args)]
+pub struct CmtsArgs {
+    /// Instances, each an upper and a lower MAC on two CPUs: siblings where there are any
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_of_instances)]
+    pub instances: usize,
+    /// Whether a CRC is put behind each PDU
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub crc: OnOff,
+    /// Whether PDUs are enciphered
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub cipher: OnOff,
+    /// Who seals
+    #[arg(long, value_name = "WHO", default_value = "auto")]
+    pub crypto: Crypto,
+    /// Kinds of pool, each measured after the other
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
+    pub kinds: Vec<PoolKind>,
+    /// Packets: sizes in bytes without FCS, each with its share  [default: 68:3,932:1,1520:96]
+    #[arg(long, value_name = "SIZE:SHARE,..", value_delimiter = ',', value_parser = share, conflicts_with = "size")]
+    pub imix: Option<Vec<MixShare>>,
+    /// Packets of one size, in bytes without FCS
+    #[arg(long, value_name = "BYTES", value_parser = pdu)]
+    pub size: Option<usize>,
+    /// Modems of an instance, each with two flows
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = modems)]
+    pub modems: usize,
+    /// Replay this pcap instead; its destination addresses are the modems
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["imix", "size", "modems"])]
+    pub pcap: Option<PathBuf>,
+    /// Gbit/s of each instance, whatever is lost  [default: no more than can be done, and then the search]
+    #[arg(long, value_name = "GBITS", value_parser = gbits)]
+    pub rate: Option<f64>,
+    /// Whether the highest rate without loss is looked for
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub search: OnOff,
+    /// Length of each trial of the search, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub trial: u64,
+    /// Measure sealing alone as well, with PDUs of 1518 bytes
+    #[arg(long)]
+    pub library: bool,
+    /// Buffers in the pool of each instance
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
+    pub frames: usize,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A share of packets.
+#[derive(Clone, Copy, Debug)]
+pub struct MixShare {
+    /// Bytes without FCS.
+    pub size: usize,
+    /// In parts of the sum of all.
+    pub weight: u32,
+}
+
 /// `bywash bench pair`
 #[derive(Debug, Args)]
 pub struct PairArgs {
@@ -383,6 +451,24 @@ fn block(text: &str) -> Result<usize, String> {
 
 fn instances(text: &str) -> Result<usize, String> {
     number(text, 1..=20, "instances: the processor has so many cores")
+}
+
+fn number_of_instances(text: &str) -> Result<usize, String> {
+    number(text, 1..=64, "instances")
+}
+
+fn modems(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_docsis::group::MODEMS_MAX, "modems")
+}
+
+/// From the headers of UDP over IPv4 to what a cell holds beside the MAC header and the CRC.
+fn pdu(text: &str) -> Result<usize, String> {
+    number(text, 60..=1700, "bytes")
+}
+
+fn share(text: &str) -> Result<MixShare, String> {
+    let (size, weight) = text.split_once(':').ok_or("expected SIZE:SHARE, as in 1520:96")?;
+    Ok(MixShare { size: pdu(size)?, weight: number(weight, 1..=1_000_000, "parts")? as u32 })
 }
 
 fn in_flight(text: &str) -> Result<usize, String> {

@@ -1,0 +1,248 @@
+//! The cable downstream: instances of two workers each, from traffic in memory to sealed frames that nobody keeps.
+//!
+//! Receiving is a copy from memory, which stands for what a device does; its source fits a second-level cache.
+//! Everything from there on is what `mode = "cmts"` runs.
+
+mod library;
+mod search;
+mod trial;
+
+use super::cpus;
+use crate::cli::bench::{CmtsArgs, OnOff};
+use anyhow::Context as _;
+use bywash_docsis::cipher::derived_key;
+use bywash_docsis::classify::Rule;
+use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
+use bywash_docsis::lower::LowerConfig;
+use bywash_docsis::protect::Protection;
+use bywash_docsis::queue::{Overflow, QueueLimits};
+use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
+use bywash_port::pcap::PcapSource;
+use serde::Serialize;
+use std::sync::Arc;
+use trial::{Load, Outcome, Stage};
+
+/// OFDM channels of an instance, none with a limit: the rate is what the two workers make of it.
+const CHANNELS: usize = 4;
+/// Frames the queues of an instance hold, and one flow's.
+const QUEUE: usize = 4096;
+/// DSCP of a modem's second flow: expedited forwarding (RFC 3246).
+const VOICE: u8 = 46;
+
+#[derive(Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    /// The library alone, on the first CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    library: Option<library::Figures>,
+    instances: usize,
+    crc: OnOff,
+    cipher: OnOff,
+    /// Who seals, and why nobody better.
+    crypto: String,
+    modems: usize,
+    /// Packets before they come again.
+    packets: usize,
+    mean_size: f64,
+    frames: usize,
+    pages: String,
+    seconds: u64,
+    cpus: cpus::Placement,
+}
+
+#[derive(Serialize)]
+struct Row {
+    pool: String,
+    /// Of all instances together; PDUs, without MAC headers and CRC.
+    gbps: f64,
+    mpps: f64,
+    /// Of an instance, whose two workers run at the same time.
+    cycles_per_packet: f64,
+    /// Asked for, an instance; none: as fast as what was sent has left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_gbps: Option<f64>,
+    loss_percent: f64,
+    drops: Vec<(&'static str, u64)>,
+    /// The highest rate of an instance at which all instances lose nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zero_loss_gbps: Option<f64>,
+    /// Against the library alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_library: Option<f64>,
+    /// Cycles of the two workers by stage, and what that is of all their worker's.
+    stages: Vec<Stage>,
+    #[serde(skip)]
+    crypto: String,
+    #[serde(skip)]
+    pages: String,
+}
+
+/// What every trial has in common.
+struct Bench<'a> {
+    args: &'a CmtsArgs,
+    source: PcapSource,
+    modems: Vec<Mac>,
+    mean_size: f64,
+    cpus: cpus::Placement,
+}
+
+pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
+    let bench = Bench::new(args)?;
+    let library = if args.library { Some(library::measure(args, &bench.cpus)?) } else { None };
+    let mut rows = args.kinds.iter().map(|kind| bench.row((*kind).into())).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(library) = &library {
+        rows.iter_mut().for_each(|row| row.of_library = Some(row.gbps / args.instances as f64 / library.gbps));
+    }
+    let first = rows.first();
+    let figures = Figures {
+        library,
+        instances: args.instances,
+        crc: args.crc,
+        cipher: args.cipher,
+        crypto: first.map(|row| row.crypto.clone()).unwrap_or_default(),
+        modems: bench.modems.len(),
+        packets: bench.source.len(),
+        mean_size: bench.mean_size,
+        frames: args.frames,
+        pages: first.map(|row| row.pages.clone()).unwrap_or_default(),
+        seconds: args.seconds,
+        cpus: bench.cpus,
+        rows,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        print(&figures);
+    }
+    Ok(())
+}
+
+fn print(f: &Figures) {
+    println!(
+        "{} instances of two workers on {}; {} modems, packets of {:.0} B; crc {}, cipher {}: {}",
+        f.instances, f.cpus, f.modems, f.mean_size, f.crc, f.cipher, f.crypto
+    );
+    if let Some(library) = &f.library {
+        println!(
+            "  the library alone: {:.2} Gbit/s, {:.0} cycles/packet of {} B",
+            library.gbps, library.cycles_per_packet, library.size
+        );
+    }
+    for row in &f.rows {
+        print!("  {:5} {:6.2} Gbit/s, {:6.0} cycles/packet", row.pool, row.gbps, row.cycles_per_packet);
+        row.rate_gbps.inspect(|rate| print!(", {:.3} % lost of {rate} Gbit/s an instance", row.loss_percent));
+        row.of_library.inspect(|ratio| print!(", {ratio:.2} of the library"));
+        row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s an instance"));
+        println!();
+        for stage in &row.stages {
+            println!(
+                "        {} {:9} {:7.1} cycles/packet {:5.1} %",
+                stage.worker, stage.stage, stage.cycles_per_packet, stage.percent
+            );
+        }
+        row.drops.iter().for_each(|(reason, n)| println!("        {n} dropped: {reason}"));
+    }
+}
+
+impl<'a> Bench<'a> {
+    fn new(args: &'a CmtsArgs) -> anyhow::Result<Self> {
+        let cpus = cpus::Placement::of(2 * args.instances)?;
+        let (source, modems) = match &args.pcap {
+            Some(path) => {
+                let source = PcapSource::load(path).with_context(|| format!("{}", path.display()))?;
+                let mut modems: Vec<Mac> = source.frames().filter_map(|f| f.first_chunk().copied()).collect();
+                modems.sort_unstable();
+                modems.dedup();
+                anyhow::ensure!(!modems.is_empty(), "{}: no packet with an address to send it to", path.display());
+                (source, modems)
+            }
+            None => {
+                let modems: Vec<Mac> = (0..args.modems).map(mac).collect();
+                let mix: Vec<Share> = match (args.size, &args.imix) {
+                    (Some(size), _) => vec![Share { weight: 1, size }],
+                    (None, Some(mix)) => mix.iter().map(|m| Share { weight: m.weight, size: m.size }).collect(),
+                    (None, None) => CABLE_IMIX.into(),
+                };
+                // Hundreds, so that a mix in percent comes out exactly, and two packets for every modem.
+                let n = (2 * args.modems).next_multiple_of(100);
+                (PcapSource::from_frames(packets(&modems, &mix, n))?, modems)
+            }
+        };
+        let bytes: usize = source.frames().map(|f| f.len()).sum();
+        let mean_size = bytes as f64 / source.len().max(1) as f64;
+        Ok(Self { args, source: source.repeated(), modems, mean_size, cpus })
+    }
+
+    fn protection(&self) -> Protection {
+        protection(self.args)
+    }
+
+    fn lower(&self) -> LowerConfig {
+        LowerConfig {
+            protection: self.protection(),
+            crypto: self.args.crypto.into(),
+            queues: QueueLimits { flow: QUEUE, total: QUEUE, overflow: Overflow::Tail },
+            channels: vec![0; CHANNELS],
+            depi: None,
+        }
+    }
+
+    /// Modems with two flows each, told apart by their code point.
+    fn group(&self) -> anyhow::Result<Arc<Group>> {
+        let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
+        let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
+        let kind = ModemKind { flows, filters: vec![] };
+        let modem = |(i, mac): (usize, &Mac)| ModemConfig { mac: *mac, kind: 0, said: i as u16 + 1, key: key(i) };
+        Ok(Arc::new(Group::new(vec![kind], self.modems.iter().enumerate().map(modem).collect())?))
+    }
+
+    /// Packets a second at `gbps` of this traffic.
+    fn packets_per_second(&self, gbps: f64) -> u64 {
+        (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
+    }
+
+    fn row(&self, kind: bywash_frame::PoolKind) -> anyhow::Result<Row> {
+        let load = match self.args.rate {
+            Some(gbps) => Load::Paced(self.packets_per_second(gbps)),
+            None => Load::Closed,
+        };
+        let seconds = std::time::Duration::from_secs(self.args.seconds);
+        let outcome = trial::run(self, kind, load, seconds)?;
+        let zero_loss = match self.args.rate {
+            None if self.args.search == OnOff::On => Some(search::zero_loss(self, kind, outcome.gbps_each)?),
+            _ => None,
+        };
+        let Outcome { gbps_each, mpps_each, cycles_per_packet, loss_percent, drops, stages, crypto, pages, .. } =
+            outcome;
+        let instances = self.args.instances as f64;
+        Ok(Row {
+            pool: kind.to_string(),
+            gbps: gbps_each * instances,
+            mpps: mpps_each * instances,
+            cycles_per_packet,
+            rate_gbps: self.args.rate,
+            loss_percent,
+            drops,
+            zero_loss_gbps: zero_loss,
+            of_library: None,
+            stages,
+            crypto,
+            pages,
+        })
+    }
+}
+
+fn protection(args: &CmtsArgs) -> Protection {
+    Protection { crc: args.crc == OnOff::On, cipher: args.cipher == OnOff::On, ..Protection::default() }
+}
+
+/// Address of the `index`-th modem: local, unicast.
+fn mac(index: usize) -> Mac {
+    let [.., a, b, c] = (index as u32).to_be_bytes();
+    [2, 0xca, 0xb1, a, b, c]
+}
+
+/// Key and vector of the `index`-th modem.
+fn key(index: usize) -> bywash_docsis::seal::KeyPair {
+    (derived_key(&[0x42; 16], index as u32), derived_key(&[0x24; 16], index as u32))
+}

@@ -1,0 +1,182 @@
+//! One trial: instances run for a while under one load.
+
+use super::Bench;
+use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
+use bywash_docsis::window::Window;
+use bywash_engine::{DROP_REASONS, Idle};
+use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolKind, PoolSet};
+use bywash_port::pcap::{Pace, PcapPort};
+use bywash_port::{NullPort, Port, PortCounters, TxQueueConfig};
+use bywash_sync::{Qsbr, clock};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Frames of an instance on their way at most, when the source waits: near the document's 750 in flight.
+const WINDOW: usize = 768;
+
+/// How packets come.
+#[derive(Clone, Copy)]
+pub enum Load {
+    /// As others have left: what can be done at most.
+    Closed,
+    /// At this rate in packets a second, to each instance, whatever becomes of them.
+    Paced(u64),
+}
+
+/// What one stage costs.
+#[derive(Clone, Serialize)]
+pub struct Stage {
+    pub worker: &'static str,
+    pub stage: String,
+    pub cycles_per_packet: f64,
+    pub percent: f64,
+}
+
+/// What came of it. Rates are means over the instances.
+pub struct Outcome {
+    pub gbps_each: f64,
+    pub mpps_each: f64,
+    pub cycles_per_packet: f64,
+    pub loss_percent: f64,
+    pub drops: Vec<(&'static str, u64)>,
+    /// Nothing was dropped, and no source was kept waiting.
+    pub lossless: bool,
+    pub stages: Vec<Stage>,
+    pub crypto: String,
+    pub pages: String,
+}
+
+const WORKERS: [&str; 2] = ["upper", "lower"];
+
+struct Rig {
+    instance: Instance,
+    pools: Arc<PoolSet>,
+    input: Arc<PortCounters>,
+    output: Arc<PortCounters>,
+}
+
+/// Counters of all instances, added up.
+struct Sample {
+    tsc: u64,
+    received: u64,
+    sent: u64,
+    bytes: u64,
+    drops: Vec<u64>,
+    stages: [Vec<u64>; 2],
+}
+
+pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> anyhow::Result<Outcome> {
+    let domain = Qsbr::new();
+    let n = bench.args.instances;
+    let rigs = (0..n).map(|id| Rig::start(bench, kind, load, id, &domain)).collect::<anyhow::Result<Vec<_>>>()?;
+    std::thread::sleep(WARM_UP);
+    let before = Sample::take(&rigs);
+    std::thread::sleep(length);
+    let after = Sample::take(&rigs);
+    for rig in &rigs {
+        rig.instance.stop().map_err(|why| anyhow::anyhow!("a worker died: {why}"))?;
+        super::super::all_back(&rig.pools)?;
+    }
+
+    let ticks = (after.tsc - before.tsc) as f64;
+    let seconds = ticks / clock::tsc_hz() as f64;
+    let packets = (after.sent - before.sent) as f64;
+    let dropped: Vec<u64> = after.drops.iter().zip(&before.drops).map(|(a, b)| a - b).collect();
+    let (all_dropped, received) = (dropped.iter().sum::<u64>(), (after.received - before.received) as f64);
+    let offered = match load {
+        Load::Closed => received,
+        Load::Paced(rate) => rate as f64 * seconds * n as f64,
+    };
+    // A source that is asked too late makes up for it within 10 ms: what is missing beyond that was lost.
+    let kept_waiting = (offered - received - offered * 0.01 / seconds).max(0.0);
+    let lost = all_dropped as f64 + kept_waiting;
+    let mut stages = vec![];
+    for (which, worker) in WORKERS.into_iter().enumerate() {
+        let counters = rigs[0].instance.workers[which].counters();
+        let mut idle = ticks * n as f64;
+        let mut push = |stage: &str, cycles: f64| {
+            let percent = 100.0 * cycles / (ticks * n as f64);
+            let cycles_per_packet = cycles / packets.max(1.0);
+            stages.push(Stage { worker, stage: stage.into(), cycles_per_packet, percent });
+        };
+        for (i, stage) in counters.stages.iter().enumerate() {
+            let cycles = (after.stages[which][i] - before.stages[which][i]) as f64;
+            idle -= cycles;
+            push(stage.name, cycles);
+        }
+        push("idle", idle.max(0.0));
+    }
+    Ok(Outcome {
+        gbps_each: (after.bytes - before.bytes) as f64 * 8.0 / 1e9 / seconds / n as f64,
+        mpps_each: packets / seconds / 1e6 / n as f64,
+        cycles_per_packet: ticks * n as f64 / packets.max(1.0),
+        loss_percent: 100.0 * lost / offered.max(1.0),
+        drops: DROP_REASONS.iter().zip(dropped).filter(|(_, n)| *n > 0).map(|(r, n)| (r.name(), n)).collect(),
+        lossless: lost == 0.0,
+        stages,
+        crypto: rigs[0].instance.stats.crypto.clone(),
+        pages: rigs[0].pools.arena().pages().to_string(),
+    })
+}
+
+impl Rig {
+    fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
+        let args = bench.args;
+        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+        let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
+        let output = NullPort::new();
+        let sent = output.counters();
+        let (input, received): (Box<dyn Port>, _) = match load {
+            Load::Closed => {
+                let port = PcapPort::replay(bench.source.clone());
+                let received = port.counters();
+                (Box::new(Window::new(port, sent.clone(), WINDOW)), received)
+            }
+            Load::Paced(rate) => {
+                let port = PcapPort::replay(bench.source.clone().paced(Pace::PacketsPerSecond(rate)));
+                let received = port.counters();
+                (Box::new(port), received)
+            }
+        };
+        let config = InstanceConfig {
+            id,
+            cpus: [Some(bench.cpus.cpu(2 * id)), Some(bench.cpus.cpu(2 * id + 1))],
+            // Threads that share a CPU must leave it to each other.
+            idle: if bench.cpus.enough_for(2 * args.instances) { Idle::Spin } else { Idle::Sleep },
+            tx: TxQueueConfig::default(),
+            lower: bench.lower(),
+        };
+        let instance = Instance::start(bench.group()?, &config, (&pools, 0), input, Box::new(output), domain)?;
+        Ok(Self { instance, pools, input: received, output: sent })
+    }
+}
+
+impl Sample {
+    fn take(rigs: &[Rig]) -> Self {
+        let mut sample = Self {
+            tsc: clock::tsc(),
+            received: 0,
+            sent: 0,
+            bytes: 0,
+            drops: vec![0; DROP_REASONS.len()],
+            stages: [vec![], vec![]],
+        };
+        for rig in rigs {
+            sample.received += rig.input.rx_packets.get();
+            sample.sent += rig.output.tx_packets.get();
+            let group = &rig.instance.group;
+            sample.bytes += (0..group.flows().len()).map(|f| group.counters(f).lower.bytes.get()).sum::<u64>();
+            for (worker, stages) in rig.instance.workers.iter().zip(&mut sample.stages) {
+                let counters = worker.counters();
+                for (sum, reason) in sample.drops.iter_mut().zip(DROP_REASONS) {
+                    *sum += counters.port(INPUT).drops(*reason);
+                }
+                stages.resize(counters.stages.len(), 0);
+                stages.iter_mut().zip(&counters.stages).for_each(|(sum, s)| *sum += s.cycles.get());
+            }
+        }
+        sample
+    }
+}
