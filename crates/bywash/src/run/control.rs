@@ -1,33 +1,30 @@
-//! The control loop: the kernel's changes in, workers' requests out, XDP programs and ports kept in step.
+//! The control loop: the kernel's changes in, the mode's own affairs, XDP programs and ports kept in step.
 
 use super::driver::{Driver, Targets};
-use super::ports::{Opened, Xdp, open, queues};
-use super::punt::Punt;
+use super::mode::{self, Parts, Setup, View};
+use super::ports::{Opened, Opener, Xdp, queues};
 use super::workers;
 use super::{ANSWER, instance};
 use crate::config::{Config, Host, Level, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
-use bywash_frame::{Arena, ArenaConfig, Buffers, PageKind, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_route::model::{Change, NeighbourState};
-use bywash_router::Request;
-use bywash_router::control::{self, Applied, Control, PortBack, PortSpec};
-use bywash_sync::{Counter, Qsbr};
+use bywash_route::model::Change;
+use bywash_router::control::{Applied, PortBack};
+use bywash_sync::Qsbr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often workers' requests are looked at.
+/// How often the mode's own affairs are looked after.
 const TICK: Duration = Duration::from_millis(2);
 /// How often the pools are looked at: the median is of the last 100 s.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
-const CONFIRM: Duration = Duration::from_secs(15);
 /// How often it asks whether interfaces can be redirected to.
 const ASK: Duration = Duration::from_secs(1);
 /// Longest wait for the kernel's tables at the start.
@@ -40,13 +37,12 @@ pub struct Shared {
     pub config: Config,
     pub names: Vec<String>,
     pub pools: Arc<PoolSet>,
-    pub control: Mutex<Control>,
+    /// What the mode shows.
+    pub view: Arc<dyn View>,
     /// The programs, by port.
     pub xdp: Mutex<Vec<Option<Xdp>>>,
     /// Counters of every end: port, queue.
     pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
-    /// Packets taken from workers that the kernel did not take back, by port.
-    pub punt_failed: Arc<[Counter]>,
     /// Levels asked for while it runs, by port: they hold when an interface has come back, too.
     pub levels: Mutex<Vec<Option<Level>>>,
     pub workers: Vec<workers::Shown>,
@@ -55,17 +51,11 @@ pub struct Shared {
 /// A running instance.
 pub struct Runtime {
     shared: Arc<Shared>,
-    umem: Arc<Umem>,
-    driver: Option<Driver>,
+    opener: Opener,
     mirror: Mirror,
-    requests: Vec<rtrb::Consumer<Request>>,
-    /// To free frames handed over by workers.
-    bufs: Buffers,
-    punt: Punt,
-    confirmed: Instant,
+    mode: Box<dyn mode::Control>,
     looked: Instant,
     asked: Instant,
-    sent: Vec<u64>,
     /// VLAN interfaces, and what they are on.
     vlans: BTreeMap<u32, u32>,
     /// Interfaces that belong to another.
@@ -98,58 +88,47 @@ impl Runtime {
         };
         let pools = PoolSet::new(arena.clone(), &of_workers)?;
 
-        let umem = Umem::new(&arena);
         let mut ports: Vec<Opened> = vec![];
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
         let driver = if interfaces { Some(af_xdp::Driver::load()?) } else { None };
         let driver = driver.map(|program| Driver { program, targets: Targets::default() });
+        let opener = Opener { umem: Umem::new(&arena), driver };
         for (id, port) in config.ports.iter().enumerate() {
-            ports.push(
-                open((id, port), &umem, driver.as_ref(), journal).with_context(|| format!("port `{}`", port.name))?,
-            );
+            ports.push(opener.open((id, port), journal).with_context(|| format!("port `{}`", port.name))?);
         }
-        let spec = |(i, p): (usize, &Opened)| PortSpec {
-            id: PortId(i as u16),
-            index: p.index,
-            name: p.config.interface.clone().unwrap_or_else(|| p.config.name.clone()),
-            partial_checksums: p.partial_checksums,
-        };
         let domain = Qsbr::new();
-        let boxed = driver.clone().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
-        let control = Control::with_driver(&domain, ports.iter().enumerate().map(spec).collect(), boxed)?;
+        let setup = Setup {
+            config: &config,
+            ports: &ports,
+            domain: &domain,
+            pools: &pools,
+            driver: opener.driver.as_ref(),
+            workers: plan.workers.len(),
+        };
+        let Parts { control: mode, view, apps } = mode::set_up(&setup)?;
         let counters = ports
             .iter()
             .enumerate()
             .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
         let counters = counters.collect();
-        let running = workers::start(&config, &plan, &mut ports, &pools, &domain, &control.tables())?;
-        let (shown, requests) = running.into_iter().unzip();
-        let sent = vec![0; ports.len()];
+        let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps)?;
         let shared = Arc::new(Shared {
             names: config.ports.iter().map(|p| p.name.clone()).collect(),
-            config,
-            pools: pools.clone(),
-            control: Mutex::new(control),
+            pools,
+            view,
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
-            levels: Mutex::new(vec![None; sent.len()]),
-            punt_failed: sent.iter().map(|_| Counter::new()).collect(),
-            workers: shown,
+            levels: Mutex::new(vec![None; config.ports.len()]),
+            workers,
+            config,
         });
-        let bufs = Buffers::attach(&pools, 0);
-        let punt = Punt::open(shared.punt_failed.clone());
         let mut runtime = Self {
             shared,
-            umem,
-            driver,
+            opener,
             mirror,
-            requests,
-            bufs,
-            punt,
-            confirmed: Instant::now(),
+            mode,
             looked: Instant::now(),
             asked: Instant::now(),
-            sent,
             vlans: BTreeMap::new(),
             members: BTreeSet::new(),
         };
@@ -202,8 +181,7 @@ impl Runtime {
                     bail!("netlink following ended: routes can no longer be kept; the kernel forwards from now on")
                 }
             }
-            self.answer();
-            self.confirm();
+            self.mode.tick(&self.shared, &self.mirror);
             self.look();
             self.ask();
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
@@ -224,7 +202,7 @@ impl Runtime {
 
     /// Applies changes; true when the kernel's tables are complete.
     fn take(&mut self, changes: &[Change]) -> bool {
-        let applied = self.shared.control.lock().expect("control").apply(changes);
+        let applied = self.mode.apply(changes);
         self.carry_out(&applied);
         self.note_relations(changes);
         applied.synced
@@ -254,8 +232,9 @@ impl Runtime {
         if (&self.vlans, &self.members) == (&before.0, &before.1) {
             return;
         }
+        let ports = self.shared.view.ports();
         let mut programs = self.shared.xdp.lock().expect("programs");
-        for port in self.shared.control.lock().expect("control").ports() {
+        for port in ports {
             let vlans = self.vlans.values().any(|parent| *parent == port.index);
             let member = self.members.contains(&port.index);
             if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries(vlans, member)) {
@@ -266,20 +245,18 @@ impl Runtime {
 
     /// Tells the XDP program what changed about its interfaces.
     fn carry_out(&mut self, applied: &Applied) {
+        let ports = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
         let mut programs = self.shared.xdp.lock().expect("programs");
         for id in &applied.ports_gone {
             if programs[usize::from(id.0)].take().is_some() {
                 tracing::warn!("port `{}`: its interface is gone; waiting for it", self.name(*id));
             }
         }
-        if !applied.ports_changed.is_empty() {
-            let control = self.shared.control.lock().expect("control");
-            for port in control.ports().filter(|p| applied.ports_changed.contains(&p.id)) {
-                if let (Some(xdp), Some(mac), Some(mtu)) = (&mut programs[usize::from(port.id.0)], port.mac, port.mtu)
-                    && let Err(e) = xdp.update(mac, mtu)
-                {
-                    tracing::error!("{e}");
-                }
+        for port in ports.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
+            if let (Some(xdp), Some(mac), Some(mtu)) = (&mut programs[usize::from(port.id.0)], port.mac, port.mtu)
+                && let Err(e) = xdp.update(mac, mtu)
+            {
+                tracing::error!("{e}");
             }
         }
         drop(programs);
@@ -303,7 +280,7 @@ impl Runtime {
             return Ok(()); // the one it was opened on
         }
         let mut journal = Journal::open(super::journal_path())?;
-        let mut opened = open((at, &self.shared.config.ports[at]), &self.umem, self.driver.as_ref(), &mut journal)?;
+        let mut opened = self.opener.open((at, &self.shared.config.ports[at]), &mut journal)?;
         let (Some(mut xdp), Some(end)) = (opened.xdp.take(), opened.ends.pop()) else { bail!("it has no queue") };
         if !opened.ends.is_empty() {
             bail!("it has more than one queue: restart bywash to take it over");
@@ -326,26 +303,6 @@ impl Runtime {
         Ok(())
     }
 
-    /// Does what workers asked for.
-    fn answer(&mut self) {
-        for requests in &mut self.requests {
-            // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
-            for _ in 0..requests.slots() {
-                let Ok(request) = requests.pop() else { break };
-                match request {
-                    Request::Resolve { index, addr } => {
-                        self.mirror.probe(index, addr);
-                    }
-                    Request::Punt { from, frame } => {
-                        let index = self.shared.control.lock().expect("control").port_index(from);
-                        self.punt.hand(from, index, self.bufs.arena().data(&frame));
-                        self.bufs.free_one(frame);
-                    }
-                }
-            }
-        }
-    }
-
     /// Finds out whether frames can be redirected to the ports' interfaces still, or by now: a veth's peer decides.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
@@ -357,34 +314,8 @@ impl Runtime {
         let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;
         drop(programs);
         if news {
-            self.shared.control.lock().expect("control").republish();
+            self.mode.targets_changed();
         }
-    }
-
-    /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and
-    /// would never notice that one has moved.
-    fn confirm(&mut self) {
-        if self.confirmed.elapsed() < CONFIRM {
-            return;
-        }
-        self.confirmed = Instant::now();
-        let mut sent = vec![0; self.sent.len()];
-        for (id, _, counters) in self.shared.counters.lock().expect("counters").iter() {
-            sent[usize::from(id.0)] += counters.tx_packets.get();
-        }
-        let programs = self.shared.xdp.lock().expect("programs");
-        for (sent, xdp) in sent.iter_mut().zip(programs.iter()) {
-            *sent += xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
-        }
-        drop(programs);
-        let control = self.shared.control.lock().expect("control");
-        for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
-            if n.port.is_some_and(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
-                self.mirror.probe(n.index, n.addr);
-            }
-        }
-        drop(control);
-        self.sent = sent;
     }
 
     /// Takes everything apart: the programs first.
@@ -398,33 +329,14 @@ impl Runtime {
         }
         programs.clear();
         drop(programs);
-        let Self { mut bufs, mut requests, shared, .. } = self;
-        for requests in &mut requests {
-            while let Ok(request) = requests.pop() {
-                if let Request::Punt { frame, .. } = request {
-                    bufs.free_one(frame);
-                }
-            }
-        }
-        drop(bufs);
+        let Self { shared, mode, .. } = self;
+        mode.stop();
         let (missing, wrong) = shared.pools.verify();
         let cells = shared.pools.arena().cells();
         if missing.is_empty() && wrong.is_empty() {
             tracing::info!("audit: all {cells} cells are back in their pools");
         } else {
             tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());
-        }
-    }
-}
-
-/// The kernel takes over when this process ends: only if it forwards.
-pub fn warn_if_kernel_does_not_forward() {
-    for (family, path) in
-        [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")]
-    {
-        if std::fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
-            let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-            tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
         }
     }
 }

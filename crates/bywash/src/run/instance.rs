@@ -7,10 +7,7 @@ use crate::config::{Level, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_port::PortState;
 use bywash_route::model::{Mac, Prefix};
-use bywash_router::control::{RouteStatus, RouteView};
-use bywash_sync::Counter;
 use serde_json::{Map, Value, json};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The running instance, for the API.
@@ -22,8 +19,7 @@ impl Instance for Running {
             Topic::Ports => self.ports(),
             Topic::Workers => self.workers(),
             Topic::Pools => self.pools(),
-            Topic::Routes => self.routes(filter.map(parse_prefix).transpose()?),
-            Topic::Neighbours => self.neighbours(filter.map(parse_prefix).transpose()?),
+            Topic::Routes | Topic::Neighbours => return self.0.view.show(topic, filter),
             Topic::Drops => self.drops(),
             Topic::Placement => self.placement(),
             Topic::Config => serde_json::to_value(&self.0.config).map_err(|e| e.to_string())?,
@@ -122,11 +118,10 @@ impl Running {
 
     fn ports(&self) -> Value {
         let (ends, _) = self.reports();
+        let views = self.0.view.ports();
         let counters = self.0.counters.lock().expect("counters");
         let xdp = self.0.xdp.lock().expect("programs");
-        let control = self.0.control.lock().expect("control");
-        let views = control.ports();
-        let ports = views.zip(&self.0.config.ports).map(|(view, config)| {
+        let ports = views.into_iter().zip(&self.0.config.ports).map(|(view, config)| {
             let id = view.id;
             let mine = || counters.iter().filter(move |(p, _, _)| *p == id);
             let mut sum: Map<String, Value> = Map::new();
@@ -258,64 +253,13 @@ impl Running {
         serde_json::to_value(self.0.pools.audit(held)).unwrap_or_default()
     }
 
-    fn routes(&self, filter: Option<Prefix>) -> Value {
-        let control = self.0.control.lock().expect("control");
-        let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
-        shown.map(|r| self.route(&r)).collect()
-    }
-
-    fn route(&self, r: &RouteView) -> Value {
-        let hops: Vec<Value> = r
-            .next_hops
-            .iter()
-            .map(|h| {
-                json!({
-                    "via": h.via,
-                    "port": h.port.map(|p| self.port(p)),
-                    "interface": h.dev,
-                    "state": h.state,
-                    "weight": h.weight,
-                })
-            })
-            .collect();
-        json!({
-            "prefix": r.prefix.to_string(),
-            "table": r.table,
-            "kind": r.kind,
-            "metric": r.metric,
-            "protocol": r.protocol,
-            "next_hops": hops,
-            "mtu": r.mtu,
-            "source": r.source,
-            "installed": r.status == RouteStatus::Installed,
-            "reason": (r.status != RouteStatus::Installed).then_some(r.status),
-        })
-    }
-
-    fn neighbours(&self, filter: Option<Prefix>) -> Value {
-        let control = self.0.control.lock().expect("control");
-        let shown = control.neighbours().filter(|n| filter.is_none_or(|f| covers(f, host(n.addr))));
-        shown
-            .map(|n| {
-                json!({
-                    "addr": n.addr,
-                    "interface": n.dev,
-                    "port": n.port.map(|p| self.port(p)),
-                    "mac": n.mac.map(mac),
-                    "state": n.state,
-                    "installed": n.installed,
-                })
-            })
-            .collect()
-    }
-
     fn drops(&self) -> Value {
         let (mut drops, mut events, mut passes) = (vec![], vec![], vec![]);
         for (i, port) in self.0.names.iter().enumerate() {
             let id = PortId(i as u16);
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
             // Workers count a packet as punted when they give it away; it may come to nothing.
-            let failed = self.0.punt_failed.get(i).map_or(0, Counter::get);
+            let failed = self.0.view.punt_failed(id);
             for reason in DROP_REASONS {
                 let later = if *reason == DropReason::PuntFailed { failed } else { 0 };
                 let n = later + counters().map(|c| c.drops(*reason)).sum::<u64>();
@@ -368,54 +312,7 @@ fn state(state: &PortState) -> (&'static str, Option<String>) {
     }
 }
 
-fn mac(mac: Mac) -> String {
+/// An address as it is shown.
+pub fn mac(mac: Mac) -> String {
     bywash_wire::ethernet::MacAddr(mac).to_string()
-}
-
-fn host(addr: IpAddr) -> Prefix {
-    Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
-}
-
-fn parse_prefix(text: &str) -> Result<Prefix, String> {
-    let wrong = || format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8");
-    let (addr, len) = match text.split_once('/') {
-        Some((addr, len)) => (addr, Some(len.parse::<u8>().map_err(|_| wrong())?)),
-        None => (text, None),
-    };
-    let whole = host(addr.parse().map_err(|_| wrong())?);
-    let len = len.unwrap_or(whole.len);
-    if len > whole.len { Err(wrong()) } else { Ok(Prefix { len, ..whole }) }
-}
-
-/// Whether `outer` contains `inner`.
-fn covers(outer: Prefix, inner: Prefix) -> bool {
-    let bits = |a: IpAddr| match a {
-        IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
-        IpAddr::V6(a) => a.to_bits(),
-    };
-    let shift = 128 - u32::from(outer.len);
-    let head = |a| bits(a).checked_shr(shift).unwrap_or(0);
-    outer.addr.is_ipv4() == inner.addr.is_ipv4() && outer.len <= inner.len && head(outer.addr) == head(inner.addr)
-}
-
-/// Routes within a prefix, or covering it.
-fn related(route: Prefix, filter: Prefix) -> bool {
-    covers(route, filter) || covers(filter, route)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn filters() {
-        let p = |t| parse_prefix(t).unwrap();
-        assert!(covers(p("0.0.0.0/0"), p("10.1.2.3")) && !covers(p("::/0"), p("10.1.2.3")));
-        assert!(covers(p("10.0.0.0/8"), p("10.1.0.0/16")) && !covers(p("10.1.0.0/16"), p("10.0.0.0/8")));
-        assert!(!covers(p("10.0.0.0/8"), p("11.0.0.1")) && covers(p("fd00::/8"), p("fd12::1")));
-        assert!(related(p("0.0.0.0/0"), p("10.0.0.0/8")) && related(p("10.1.2.0/24"), p("10.0.0.0/8")));
-        for bad in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "x", "10.0.0.0/"] {
-            assert!(parse_prefix(bad).is_err(), "{bad}");
-        }
-    }
 }

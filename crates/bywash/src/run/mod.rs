@@ -6,8 +6,11 @@
 mod control;
 pub mod driver;
 mod instance;
+mod mode;
 mod ports;
 mod punt;
+mod router;
+mod routes;
 mod workers;
 
 use crate::config::Config;
@@ -45,7 +48,6 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 }
 
 fn forward(config: Config, journal: &mut Journal, stop: &AtomicBool) -> anyhow::Result<()> {
-    control::warn_if_kernel_does_not_forward();
     // First the socket: it is where a second instance finds out that there is one.
     let listener = crate::api::Listener::bind(&config.api)?;
     let mut runtime = control::Runtime::start(config, journal)?;

@@ -155,40 +155,46 @@ fn interface(port: &PortConfig) -> anyhow::Result<&str> {
     port.interface.as_deref().with_context(|| format!("port `{}` has no interface", port.name))
 }
 
-/// Opens one port.
-pub fn open(
-    (id, port): (usize, &PortConfig),
-    umem: &Arc<Umem>,
-    driver: Option<&Driver>,
-    journal: &mut Journal,
-) -> anyhow::Result<Opened> {
-    let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
-    let mut opened = Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
-    match port.kind {
-        PortKind::AfXdp => {
-            open_af_xdp((id, port), umem, driver.context("no XDP program")?, journal, &mut opened)?;
-        }
-        PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
-        PortKind::Tap => {
-            // Its virtio header says which checksums are partial, and the port completes them.
-            let tap = TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?;
-            opened.index = LinkInfo::query(tap.name())?.index;
-            opened.ends = single(Box::new(tap));
-        }
-        PortKind::Pcap => {
-            let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
-            let mut source = PcapSource::load(&pcap.file)?;
-            if pcap.repeat {
-                source = source.repeated();
+/// What ports are opened with.
+pub struct Opener {
+    pub umem: Arc<Umem>,
+    /// The program for AF_XDP ports; none: there are no such ports.
+    pub driver: Option<Driver>,
+}
+
+impl Opener {
+    /// Opens one port.
+    pub fn open(&self, (id, port): (usize, &PortConfig), journal: &mut Journal) -> anyhow::Result<Opened> {
+        let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
+        let mut opened = Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
+        match port.kind {
+            PortKind::AfXdp => {
+                let driver = self.driver.as_ref().context("no XDP program")?;
+                open_af_xdp((id, port), &self.umem, driver, journal, &mut opened)?;
             }
-            if let Some(rate) = pcap.rate.set() {
-                source = source.paced(Pace::PacketsPerSecond(*rate));
+            PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
+            PortKind::Tap => {
+                // Its virtio header says which checksums are partial, and the port completes them.
+                let tap =
+                    TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?;
+                opened.index = LinkInfo::query(tap.name())?.index;
+                opened.ends = single(Box::new(tap));
             }
-            let sink = pcap.record.as_ref().map(PcapRecorder::create).transpose()?;
-            opened.ends = single(Box::new(PcapPort::new(Some(source), sink)));
+            PortKind::Pcap => {
+                let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
+                let mut source = PcapSource::load(&pcap.file)?;
+                if pcap.repeat {
+                    source = source.repeated();
+                }
+                if let Some(rate) = pcap.rate.set() {
+                    source = source.paced(Pace::PacketsPerSecond(*rate));
+                }
+                let sink = pcap.record.as_ref().map(PcapRecorder::create).transpose()?;
+                opened.ends = single(Box::new(PcapPort::new(Some(source), sink)));
+            }
         }
+        Ok(opened)
     }
-    Ok(opened)
 }
 
 fn open_af_xdp(

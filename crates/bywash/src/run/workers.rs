@@ -6,18 +6,14 @@
 use super::ports::Opened;
 use crate::config::{Config, Idle, Plan};
 use anyhow::Context as _;
-use bywash_engine::{Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
-use bywash_router::tables::Tables;
-use bywash_router::{Request, Router, RouterConfig};
-use bywash_sync::{Published, Qsbr};
+use bywash_sync::Qsbr;
 use std::sync::Arc;
 
 /// Frames a ring between two workers holds.
 const HANDOFF: usize = 1024;
-/// Requests a worker can have open.
-const REQUESTS: usize = 512;
 
 /// A running worker, as everyone sees it.
 pub struct Shown {
@@ -29,18 +25,15 @@ pub struct Shown {
     pub queues: Vec<Arc<TxQueueStats>>,
 }
 
-/// A running worker, and what it asks of the control side.
-pub type Running = (Shown, rtrb::Consumer<Request>);
-
-/// Starts the workers of `plan`. Their ends are taken out of `ports`.
+/// Starts the workers of `plan`, each with its own of `apps`. Their ends are taken out of `ports`.
 pub fn start(
     config: &Config,
     plan: &Plan,
     ports: &mut [Opened],
     pools: &Arc<PoolSet>,
     domain: &Qsbr,
-    tables: &Arc<Published<Tables>>,
-) -> anyhow::Result<Vec<Running>> {
+    apps: Vec<Box<dyn App>>,
+) -> anyhow::Result<Vec<Shown>> {
     // (worker, port) -> the ends it polls; the first is the one it sends by.
     let count = plan.workers.len();
     let mut own: Vec<Vec<Vec<Box<dyn Port>>>> = (0..count).map(|_| ports.iter().map(|_| vec![]).collect()).collect();
@@ -65,7 +58,7 @@ pub fn start(
     }
 
     let mut running = vec![];
-    for (w, (ends, transit)) in own.into_iter().zip(transit).enumerate() {
+    for (w, ((ends, transit), app)) in own.into_iter().zip(transit).zip(apps).enumerate() {
         let mut out = Outputs::new();
         let mut queues = vec![];
         let mut more = vec![];
@@ -80,9 +73,6 @@ pub fn start(
             more.extend(ends.map(|end| (end, Role::Receive(id))));
         }
         more.extend(transit.into_iter().map(|(end, to)| (end, Role::Transit(to))));
-        let (requests, inbox) = rtrb::RingBuffer::new(REQUESTS);
-        let settings = RouterConfig { icmp_rate: config.router.icmp_rate, redirects: config.router.redirects };
-        let app = Box::new(Router::new(tables.clone(), requests, settings));
         let idle = match config.workers.idle {
             Idle::Sleep => bywash_engine::Idle::Sleep,
             Idle::Spin => bywash_engine::Idle::Spin,
@@ -99,7 +89,7 @@ pub fn start(
         );
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
-        running.push((Shown { handle, cpu, polls: plan.workers[w].queues.clone(), queues }, inbox));
+        running.push(Shown { handle, cpu, polls: plan.workers[w].queues.clone(), queues });
     }
     Ok(running)
 }

@@ -1,7 +1,7 @@
 //! Links, their addresses, and which of them are ports.
 
 use super::bits::contains;
-use super::{PortBack, PortSpec};
+use super::{PortBack, PortSpec, PortView};
 use crate::tables::PortInfo;
 use bywash_engine::PortId;
 use bywash_route::model::{Address, Link, Prefix};
@@ -160,5 +160,22 @@ impl Links {
     /// Addresses of an interface with the prefix of their subnet.
     pub fn addresses(&self, index: u32) -> impl Iterator<Item = Prefix> {
         self.addresses.get(&index).into_iter().flatten().map(|a| Prefix { addr: a.addr, len: a.len })
+    }
+
+    /// All ports as they are shown, by number.
+    pub fn views(&self) -> impl Iterator<Item = PortView> {
+        self.ports.iter().map(|bound| {
+            let link = self.get(bound.index);
+            PortView {
+                id: bound.spec.id,
+                name: bound.spec.name.clone(),
+                index: bound.index,
+                dev: link.map(|l| l.name.clone()),
+                mac: link.and_then(|l| l.mac),
+                mtu: link.map(|l| l.mtu),
+                running: self.running(bound.index),
+                addresses: self.addresses(bound.index).collect(),
+            }
+        })
     }
 }

@@ -18,10 +18,12 @@ mod image;
 mod links;
 mod neighbours;
 mod plan;
+mod ports;
 mod rib;
 mod sets;
 mod view;
 
+pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
 use crate::tables::Tables;
@@ -82,6 +84,16 @@ pub struct Applied {
     pub synced: bool,
     /// New tables were published.
     pub published: bool,
+}
+
+impl Applied {
+    /// A port has lost its interface, and perhaps found another of that name.
+    fn port_gone(&mut self, id: PortId, back: Option<PortBack>) {
+        self.ports_changed.push(id);
+        self.ports_gone.push(id);
+        self.ports_back.retain(|back| back.id != id);
+        self.ports_back.extend(back);
+    }
 }
 
 /// A program in the driver that forwards by the same tables as the workers.
@@ -281,10 +293,7 @@ impl Control {
         if let Some((id, back)) = self.links.remove(index) {
             touched.indices.push(index);
             touched.indices.extend(back.map(|b| b.index));
-            applied.ports_changed.push(id);
-            applied.ports_gone.push(id);
-            applied.ports_back.retain(|back| back.id != id);
-            applied.ports_back.extend(back);
+            applied.port_gone(id, back);
         }
     }
 

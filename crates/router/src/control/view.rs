@@ -244,19 +244,7 @@ impl Control {
 
     /// All ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
-        self.links.ports().iter().map(|bound| {
-            let link = self.links.get(bound.index);
-            PortView {
-                id: bound.spec.id,
-                name: bound.spec.name.clone(),
-                index: bound.index,
-                dev: link.map(|l| l.name.clone()),
-                mac: link.and_then(|l| l.mac),
-                mtu: link.map(|l| l.mtu),
-                running: self.links.running(bound.index),
-                addresses: self.links.addresses(bound.index).collect(),
-            }
-        })
+        self.links.views()
     }
 
     /// Sizes and counts.

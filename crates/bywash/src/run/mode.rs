@@ -1,0 +1,87 @@
+//! What makes a router, a switch or something else of ports, pools and workers.
+//!
+//! A mode comes in three parts: stages, which go to the workers; a control half, which the control loop runs; and a
+//! view, which the API asks. What they have in common is theirs to share.
+
+use super::control::Shared;
+use super::driver::Driver;
+use super::ports::Opened;
+use super::router;
+use crate::api::Topic;
+use crate::config::Config;
+use bywash_engine::{App, PortId};
+use bywash_frame::PoolSet;
+use bywash_mirror::Mirror;
+use bywash_route::model::Change;
+use bywash_router::control::{Applied, PortSpec, PortView};
+use bywash_sync::Qsbr;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What a mode finds when it is set up: everything is opened, nothing runs yet.
+pub struct Setup<'a> {
+    pub config: &'a Config,
+    pub ports: &'a [Opened],
+    /// The domain that workers' readers will be of.
+    pub domain: &'a Qsbr,
+    pub pools: &'a Arc<PoolSet>,
+    /// The program on the AF_XDP ports, if there are any.
+    pub driver: Option<&'a Driver>,
+    /// How many workers there will be.
+    pub workers: usize,
+}
+
+impl Setup<'_> {
+    /// The ports as they are followed.
+    pub fn specs(&self) -> Vec<PortSpec> {
+        let spec = |(i, p): (usize, &Opened)| PortSpec {
+            id: PortId(i as u16),
+            index: p.index,
+            name: p.config.interface.clone().unwrap_or_else(|| p.config.name.clone()),
+            partial_checksums: p.partial_checksums,
+        };
+        self.ports.iter().enumerate().map(spec).collect()
+    }
+}
+
+/// A mode, set up.
+pub struct Parts {
+    pub control: Box<dyn Control>,
+    pub view: Arc<dyn View>,
+    /// Each worker's stages.
+    pub apps: Vec<Box<dyn App>>,
+}
+
+/// The half that the control loop runs, on one thread.
+pub trait Control {
+    /// Takes in what has changed in the kernel, and says what that means for ports.
+    fn apply(&mut self, changes: &[Change]) -> Applied;
+
+    /// Does what workers asked for, and what time asks for. Called every few milliseconds.
+    fn tick(&mut self, shared: &Shared, mirror: &Mirror);
+
+    /// The devices that the XDP programs can send to are others now.
+    fn targets_changed(&mut self) {}
+
+    /// Gives back every frame it holds: the workers have ended.
+    fn stop(self: Box<Self>) {}
+}
+
+/// The half that the API asks, from several threads at once.
+pub trait View: Send + Sync {
+    /// The ports as the kernel has them, by number.
+    fn ports(&self) -> Vec<PortView>;
+
+    /// A topic that only some modes have.
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
+
+    /// Packets that a worker of this port's gave away for the kernel, and that the kernel did not take.
+    fn punt_failed(&self, _port: PortId) -> u64 {
+        0
+    }
+}
+
+/// Sets the configured mode up.
+pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
+    router::set_up(setup)
+}

@@ -1,0 +1,144 @@
+//! `mode = "router"`: forwarding by the kernel's own tables.
+
+use super::control::Shared;
+use super::mode::{self, Parts, Setup};
+use super::punt::Punt;
+use super::routes::Routes;
+use bywash_engine::{App, PortId};
+use bywash_frame::Buffers;
+use bywash_mirror::Mirror;
+use bywash_route::model::{Change, NeighbourState};
+use bywash_router::control::{self, Applied, Control};
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::Counter;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
+const CONFIRM: Duration = Duration::from_secs(15);
+/// Requests a worker can have open.
+const REQUESTS: usize = 512;
+
+/// The control half.
+struct Routing {
+    control: Arc<Mutex<Control>>,
+    requests: Vec<rtrb::Consumer<Request>>,
+    /// To free frames handed over by workers.
+    bufs: Buffers,
+    punt: Punt,
+    confirmed: Instant,
+    /// What each port had sent when last looked at.
+    sent: Vec<u64>,
+}
+
+/// Makes a router of what is opened.
+pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
+    warn_if_kernel_does_not_forward();
+    let boxed = setup.driver.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
+    let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;
+    let tables = control.tables();
+    let of = &setup.config.router;
+    let mut requests = vec![];
+    let apps = (0..setup.workers).map(|_| {
+        let (to_control, inbox) = rtrb::RingBuffer::new(REQUESTS);
+        requests.push(inbox);
+        let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
+        Box::new(Router::new(tables.clone(), to_control, config)) as Box<dyn App>
+    });
+    let apps = apps.collect();
+    let sent = vec![0; setup.ports.len()];
+    let punt_failed: Arc<[Counter]> = sent.iter().map(|_| Counter::new()).collect();
+    let names = setup.config.ports.iter().map(|p| p.name.clone()).collect();
+    let control = Arc::new(Mutex::new(control));
+    let view = Arc::new(Routes { control: control.clone(), names, punt_failed: punt_failed.clone() });
+    let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
+    let control = Box::new(Routing { control, requests, bufs, punt, confirmed: Instant::now(), sent });
+    Ok(Parts { control, view, apps })
+}
+
+impl mode::Control for Routing {
+    fn apply(&mut self, changes: &[Change]) -> Applied {
+        self.control.lock().expect("control").apply(changes)
+    }
+
+    fn tick(&mut self, shared: &Shared, mirror: &Mirror) {
+        self.answer(mirror);
+        self.confirm(shared, mirror);
+    }
+
+    fn targets_changed(&mut self) {
+        self.control.lock().expect("control").republish();
+    }
+
+    fn stop(self: Box<Self>) {
+        let Self { mut bufs, mut requests, .. } = *self;
+        for requests in &mut requests {
+            while let Ok(request) = requests.pop() {
+                if let Request::Punt { frame, .. } = request {
+                    bufs.free_one(frame);
+                }
+            }
+        }
+    }
+}
+
+impl Routing {
+    /// Does what workers asked for.
+    fn answer(&mut self, mirror: &Mirror) {
+        for requests in &mut self.requests {
+            // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
+            for _ in 0..requests.slots() {
+                let Ok(request) = requests.pop() else { break };
+                match request {
+                    Request::Resolve { index, addr } => {
+                        mirror.probe(index, addr);
+                    }
+                    Request::Punt { from, frame } => {
+                        let index = self.control.lock().expect("control").port_index(from);
+                        self.punt.hand(from, index, self.bufs.arena().data(&frame));
+                        self.bufs.free_one(frame);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and
+    /// would never notice that one has moved.
+    fn confirm(&mut self, shared: &Shared, mirror: &Mirror) {
+        if self.confirmed.elapsed() < CONFIRM {
+            return;
+        }
+        self.confirmed = Instant::now();
+        let mut sent = vec![0; self.sent.len()];
+        for (id, _, counters) in shared.counters.lock().expect("counters").iter() {
+            sent[usize::from(id.0)] += counters.tx_packets.get();
+        }
+        let programs = shared.xdp.lock().expect("programs");
+        for (sent, xdp) in sent.iter_mut().zip(programs.iter()) {
+            *sent += xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
+        }
+        drop(programs);
+        let control = self.control.lock().expect("control");
+        let moved = |p: PortId| sent[usize::from(p.0)] != self.sent[usize::from(p.0)];
+        for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
+            if n.port.is_some_and(moved) {
+                mirror.probe(n.index, n.addr);
+            }
+        }
+        drop(control);
+        self.sent = sent;
+    }
+}
+
+/// The kernel takes over when this process ends: only if it forwards.
+fn warn_if_kernel_does_not_forward() {
+    for (family, path) in
+        [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")]
+    {
+        if std::fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
+            let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+            tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
+        }
+    }
+}

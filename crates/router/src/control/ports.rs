@@ -1,0 +1,85 @@
+//! Ports and their interfaces, followed without routes.
+
+use super::links::Links;
+use super::{Applied, PortSpec, PortView};
+use bywash_route::model::Change;
+
+/// The ports of what is no router: a switch bridges between interfaces whatever is routed by them.
+pub struct Ports {
+    links: Links,
+}
+
+impl Ports {
+    /// Ports whose interfaces nothing is known of yet.
+    ///
+    /// # Panics
+    /// When the ports' numbers do not count from 0 without gaps.
+    pub fn new(mut ports: Vec<PortSpec>) -> Self {
+        ports.sort_by_key(|p| p.id);
+        assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
+        Self { links: Links::new(ports) }
+    }
+
+    /// Takes a batch in: what it says of links and their addresses.
+    pub fn apply(&mut self, changes: &[Change]) -> Applied {
+        let mut applied = Applied::default();
+        for change in changes {
+            match change {
+                Change::Link(link) => {
+                    let effect = self.links.set(link);
+                    applied.ports_changed.extend(effect.port);
+                    applied.ports_back.extend(effect.back);
+                }
+                Change::LinkGone { index } => {
+                    if let Some((id, back)) = self.links.remove(*index) {
+                        applied.port_gone(id, back);
+                    }
+                }
+                Change::Address(address) => drop(self.links.add_address(address)),
+                Change::AddressGone { index, addr, len } => drop(self.links.remove_address(*index, *addr, *len)),
+                Change::Synced => applied.synced = true,
+                Change::Route(_) | Change::RouteGone { .. } => {}
+                Change::Neighbour(_) | Change::NeighbourGone { .. } => {}
+            }
+        }
+        applied.ports_changed.sort_unstable();
+        applied.ports_changed.dedup();
+        applied
+    }
+
+    /// All ports, by number.
+    pub fn ports(&self) -> impl Iterator<Item = PortView> {
+        self.links.views()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_engine::PortId;
+    use bywash_route::model::Link;
+
+    fn link(index: u32, name: &str, up: bool) -> Change {
+        let name = name.into();
+        let (mac, kind, parent, vlan, master) = (None, String::new(), None, None, None);
+        Change::Link(Link { index, name, mac, mtu: 1500, up, carrier: up, kind, parent, vlan, master, rx_queues: 1 })
+    }
+
+    #[test]
+    fn an_interface_goes_and_comes_back() {
+        let spec =
+            |id, index, name: &str| PortSpec { id: PortId(id), index, name: name.into(), partial_checksums: false };
+        let mut ports = Ports::new(vec![spec(0, 7, "x"), spec(1, 0, "")]);
+        let first = ports.apply(&[link(7, "x", true), link(8, "y", true), Change::Synced]);
+        assert!(first.synced && first.ports_changed == [PortId(0)], "{first:?}");
+        let running = |ports: &Ports| ports.ports().next().is_some_and(|p| p.running);
+        assert!(running(&ports));
+        let down = ports.apply(&[link(7, "x", false)]);
+        assert!(down.ports_changed == [PortId(0)] && !running(&ports), "{down:?}");
+        let gone = ports.apply(&[Change::LinkGone { index: 7 }]);
+        assert!(gone.ports_gone == [PortId(0)] && gone.ports_back.is_empty(), "{gone:?}");
+        let back = ports.apply(&[link(9, "x", true)]);
+        assert_eq!(back.ports_back.iter().map(|b| (b.id, b.index)).collect::<Vec<_>>(), [(PortId(0), 9)]);
+        assert!(running(&ports));
+    }
+}
