@@ -3,24 +3,32 @@
 //! The kernel runs the program over a frame (BPF_PROG_TEST_RUN), the router gets it from a port in memory. What the program
 //! would redirect to a port, the router sends by that port with the same bytes. What the router plainly forwards and the
 //! program does not, it leaves to user space or to the kernel for a reason that [`leaves`] and [`passes`] name.
+//!
+//! And both against the Linux kernel with the same routes: what either forwards, the kernel forwards with the same bytes;
+//! what it does not forward the kernel does not, but for the differences of [`DIFFERENCES`].
 
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+#[path = "driver/kernel.rs"]
+mod kernel;
+
+use bywash_engine::{DROP_REASONS, Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::af_xdp::{Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, XdpAttach, XdpConfig};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_route::{Net, Shared, Table4, Table6, synth};
+use bywash_route::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
+use kernel::Kernel;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const PORTS: u16 = 3;
 /// The port that is no target of the program's.
@@ -97,6 +105,8 @@ struct Line {
     /// Requests of the router, for the one port that receives.
     inbox: Option<rtrb::Consumer<Request>>,
     log: Arc<Mutex<Vec<Fate>>>,
+    counters: Arc<OnceLock<Arc<WorkerCounters>>>,
+    counted: Vec<u64>,
     port: u16,
 }
 
@@ -105,10 +115,31 @@ struct Line {
 struct Fate {
     sent: Vec<(u16, Vec<u8>)>,
     punted: bool,
+    /// Why it was dropped, or what else was counted.
+    named: Vec<&'static str>,
+}
+
+impl Line {
+    /// Notes what the router has counted of the latest frame.
+    fn note(&mut self) {
+        let counters = self.counters.get().unwrap().port(PortId(self.port));
+        let events = [Event::NeighbourWait, Event::Fragmented, Event::ChecksumCompleted];
+        let drops = DROP_REASONS.iter().map(|r| (r.name(), counters.drops(*r)));
+        let now: Vec<_> = drops.chain(events.map(|e| (e.name(), counters.events(e)))).collect();
+        self.counted.resize(now.len(), 0);
+        if let Some(fate) = self.log.lock().unwrap().last_mut() {
+            fate.named.extend(now.iter().zip(&self.counted).filter(|(new, old)| new.1 > **old).map(|(new, _)| new.0));
+        }
+        self.counted = now.into_iter().map(|n| n.1).collect();
+    }
 }
 
 impl Port for Line {
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if self.inbox.is_none() {
+            return 0;
+        }
+        self.note();
         let Some(inbox) = &mut self.inbox else { return 0 };
         while let Ok(request) = inbox.pop() {
             if let Request::Punt { frame, .. } = request {
@@ -146,15 +177,18 @@ fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames:
     let (requests, inbox) = rtrb::RingBuffer::new(16);
     let mut inbox = Some(inbox);
     let log = Arc::new(Mutex::new(vec![]));
+    let counters = Arc::new(OnceLock::new());
     let mut out = Outputs::new();
     for port in 0..PORTS {
         let frames = if port == 0 { frames.to_vec() } else { vec![] };
-        let line = Line { frames: frames.into_iter(), inbox: inbox.take(), log: log.clone(), port };
+        let (inbox, log, counters) = (inbox.take(), log.clone(), counters.clone());
+        let line = Line { frames: frames.into_iter(), inbox, log, counters, counted: vec![], port };
         out.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
     let router = Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects });
     let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
     let worker = Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    assert!(counters.set(worker.counters()).is_ok());
     worker.run_turns(frames.len() as u64 + 2);
     let (missing, wrong) = pools.verify();
     assert!(missing.is_empty() && wrong.is_empty());
@@ -167,7 +201,9 @@ struct Twin {
     programs: Vec<(Program, u32)>,
     domain: Qsbr,
     tables: Arc<Published<Tables>>,
-    _routes: (Table4, Table6),
+    _tables: (Table4, Table6),
+    routes4: Vec<(Net4, u32)>,
+    routes6: Vec<(Net6, u32)>,
     targets4: Vec<u32>,
     targets6: Vec<u128>,
 }
@@ -191,14 +227,16 @@ impl Twin {
         let ids = entries.len() as u32;
         // Routes of every depth, and one subnet a next hop.
         let routes4: Vec<_> = synth::routes4(3000, SEED).into_iter().enumerate().collect();
-        let routes4: Vec<_> = routes4.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
+        let mut routes4: Vec<_> = routes4.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
         let routes6: Vec<_> = synth::routes6(3000, SEED).into_iter().enumerate().collect();
-        let routes6: Vec<_> = routes6.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
+        let mut routes6: Vec<_> = routes6.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
         table4.load(routes4.iter().copied());
         table6.load(routes6.iter().copied());
         let (mut targets4, mut targets6) = (synth::under(&routes4, 500, SEED), synth::under(&routes6, 500, SEED));
         for id in 0..ids {
             let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
+            routes4.push((Net::new(net4, 16).unwrap(), id));
+            routes6.push((Net::new(net6, 64).unwrap(), id));
             table4.insert(Net::new(net4, 16).unwrap(), id);
             table6.insert(Net::new(net6, 64).unwrap(), id);
             targets4.extend((0..20).map(|i| net4 + i + 1));
@@ -216,7 +254,16 @@ impl Twin {
             ports: (0..PORTS).map(port).collect(),
         };
         let tables = Arc::new(Published::new(&domain, tables));
-        Self { driver, programs, domain, tables, _routes: (table4, table6), targets4, targets6 }
+        Self { driver, programs, domain, tables, _tables: (table4, table6), routes4, routes6, targets4, targets6 }
+    }
+
+    fn set_up(&mut self, redirects: bool) {
+        for (id, (program, _)) in self.programs.iter_mut().enumerate() {
+            let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
+            let config =
+                XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, raw: false };
+            program.set_config(config).unwrap();
+        }
     }
 
     fn counters(&self) -> Vec<BTreeMap<&'static str, u64>> {
@@ -467,9 +514,8 @@ fn a_shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-#[test]
-fn the_program_does_what_the_router_does() {
-    require!(require_lab());
+/// The namespace with the ports.
+fn lab() -> Namespace {
     let ns = Namespace::new("driver").unwrap();
     for id in 0..PORTS {
         let port = End::new(&ns, format!("p{id}")).mac(bywash_wire::ethernet::MacAddr(mac(id)).to_string());
@@ -477,35 +523,37 @@ fn the_program_does_what_the_router_does() {
     }
     // The kernel's own multicast would be counted among ours.
     ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
-    ns.enter(|| {
-        let mut twin = Twin::new();
-        let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-        for redirects in [false, true] {
-            for (id, (program, _)) in twin.programs.iter_mut().enumerate() {
-                let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
-                let config =
-                    XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, raw: false };
-                program.set_config(config).unwrap();
+    ns
+}
+
+#[test]
+fn the_program_does_what_the_router_does() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new();
+            let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+            for redirects in [false, true] {
+                twin.set_up(redirects);
+                let mut runner =
+                    TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
+                let done = runner.run(&prop::collection::vec(a_shape(), 1..200), |shapes| {
+                    let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
+                    let fates = route(twin.tables.clone(), &twin.domain, redirects, &frames);
+                    prop_assert_eq!(fates.len(), frames.len());
+                    frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(redirects, frame, fate))
+                });
+                if let Err(e) = done {
+                    panic!("{e}");
+                }
             }
-            let mut runner =
-                TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
-            let done = runner.run(&prop::collection::vec(a_shape(), 1..200), |shapes| {
-                let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
-                let fates = route(twin.tables.clone(), &twin.domain, redirects, &frames);
-                prop_assert_eq!(fates.len(), frames.len());
-                frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(redirects, frame, fate))
-            });
-            if let Err(e) = done {
-                panic!("{e}");
+            for (reason, frames) in &twin.counters()[0] {
+                seen.insert(reason, *frames);
             }
-        }
-        for (reason, frames) in &twin.counters()[0] {
-            seen.insert(reason, *frames);
-        }
-        println!("{seen:?}");
-        assert!(seen["to_port"] > 500 && seen["pass_no_socket"] > 500, "too few of a kind: {seen:?}");
-    })
-    .unwrap();
+            println!("{seen:?}");
+            assert!(seen["to_port"] > 500 && seen["pass_no_socket"] > 500, "too few of a kind: {seen:?}");
+        })
+        .unwrap();
 }
 
 #[test]
@@ -519,4 +567,143 @@ fn the_program_is_timed_alone() {
         // A packet forwarded takes no less than this on any machine: less would be a program that gave up.
         assert!(figures["ns_per_packet"].as_f64().unwrap() > 2.0 && figures["destinations"] == 64, "{figures}");
     }
+}
+
+/// Where the kernel is led by an id of [`entries`]; of some it cannot be told.
+fn leads() -> Vec<kernel::Leads> {
+    let both = |say: &dyn Fn(bool) -> String| [false, true].map(|v6| Some(say(v6)));
+    let via = |port: u16, more: &str| both(&|v6| format!("via {} dev t{port} {more}", kernel::gateway(port, v6)));
+    let plain = |what: &str| both(&|_| what.to_string());
+    let group = |ports: &[(u16, u32)]| {
+        both(&|v6| {
+            let ways = ports.iter().map(|(port, weight)| {
+                format!("nexthop via {} dev t{port} weight {weight}", kernel::gateway(*port, v6))
+            });
+            ways.collect::<Vec<_>>().join(" ")
+        })
+    };
+    let small = format!("mtu lock {SMALL_MTU}");
+    vec![
+        plain("throw|"),
+        via(0, ""),
+        via(1, ""),
+        via(NO_TARGET, ""),
+        via(1, &small),
+        group(&[(0, 1), (1, 2)]),
+        // The next hops of one route cannot have MTUs of their own, nor can one be local.
+        [None, None],
+        [None, None],
+        plain("local|dev lo table main"),
+        plain("dev away"),
+        [Some("via 10.100.1.9 dev t1".into()), Some("via fd00:1::9 dev t1".into())],
+        plain("dev t1"),
+        plain("blackhole|"),
+        plain("unreachable|"),
+        plain("prohibit|"),
+    ]
+}
+
+/// All that the three may differ in, explained in docs/decisions/differences.md: each is seen here, and nothing else.
+const DIFFERENCES: [&str; 5] = ["class-e", "equal-cost-way", "padding", "this-network", "unfinished-checksum"];
+
+/// A name for how the kernel's doing differs from ours; none where it does not.
+fn difference(
+    leads: Option<(Kind, u32)>,
+    ours: &[(u16, Vec<u8>)],
+    theirs: &[(u16, Vec<u8>)],
+    named: &[&str],
+    source: u8,
+) -> Option<&'static str> {
+    if ours == theirs {
+        return None;
+    }
+    match source {
+        _ if !ours.is_empty() || !named.contains(&"martian-source") => {}
+        240.. => return Some("class-e"),
+        0 => return Some("this-network"),
+        _ => {}
+    }
+    let ours: Vec<_> = ours.iter().map(|(port, frame)| (*port, unpadded(frame))).collect();
+    if ours.len() != theirs.len() {
+        return Some("another number of packets");
+    }
+    let pairs = || ours.iter().zip(theirs);
+    if pairs().all(|((port, ours), (other, theirs))| port == other && ours == theirs) {
+        return Some("padding");
+    }
+    // Where they differ behind the MAC addresses, from the first to the last byte.
+    let changed = pairs().map(|((_, ours), (_, theirs))| {
+        let at: Vec<_> = (12..ours.len().max(theirs.len())).filter(|at| ours.get(*at) != theirs.get(*at)).collect();
+        at.last().map_or(0, |last| last - at[0] + 1)
+    });
+    let changed: Vec<_> = changed.collect();
+    let ways = pairs().any(|((port, _), (other, _))| port != other);
+    match (&changed[..], leads) {
+        // A word of the packet, or of its first fragment.
+        ([1..=2, rest @ ..], _) if rest.iter().all(|n| *n == 0) && named.contains(&"checksum-completed") => {
+            Some("unfinished-checksum")
+        }
+        (none, Some((Kind::Group, _))) if none.iter().all(|n| *n == 0) && ways => Some("equal-cost-way"),
+        _ => Some("other bytes"),
+    }
+}
+
+/// A frame up to the end of its packet.
+fn unpadded(frame: &[u8]) -> &[u8] {
+    let len = if frame[14] >> 4 == 6 { 54 + be16(&frame[18..]) } else { 14 + be16(&frame[16..]) };
+    &frame[..len.min(frame.len())]
+}
+
+#[test]
+fn the_kernel_does_what_both_do() {
+    require!(require_lab());
+    require!(bywash_lab::kernel_has("tun"));
+    let ns = lab();
+    let (mut seen, mut forwarded, mut dropped) = (BTreeMap::<&str, (u64, String)>::new(), 0, 0);
+    ns.enter(|| {
+        let mut twin = Twin::new();
+        twin.set_up(false);
+        let known = |id: u32| leads()[id as usize][0].is_some();
+        let routes4: Vec<_> = twin.routes4.iter().filter(|(_, id)| known(*id)).copied().collect();
+        let routes6: Vec<_> = twin.routes6.iter().filter(|(_, id)| known(*id)).copied().collect();
+        let macs: Vec<_> = (0..PORTS).map(mac).collect();
+        let station = |port: u16| [2, 0, 0, 0, 2, port as u8];
+        let mut kernel = Kernel::new(&macs, station, &kernel::routes(&routes4, &routes6, &leads()));
+        let mut runner = TestRunner::deterministic();
+        let shapes = prop::collection::vec(a_shape(), 100);
+        for _ in 0..100 {
+            let shapes = shapes.new_tree(&mut runner).unwrap().current();
+            let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
+            let fates = route(twin.tables.clone(), &twin.domain, false, &frames);
+            for (frame, fate) in frames.iter().zip(&fates) {
+                let (reason, to, bytes) = twin.drive(frame);
+                let leads = twin.kind(frame);
+                if leads.is_some_and(|(_, id)| !known(id)) {
+                    continue;
+                }
+                let theirs = kernel.give(frame);
+                let (ours, named) = match (reason, to) {
+                    (_, Some(to)) => (vec![(to, bytes)], vec![]),
+                    ("pass_no_socket", None) if !fate.punted => (fate.sent.clone(), fate.named.clone()),
+                    // The kernel has it, whatever it does to it.
+                    _ => continue,
+                };
+                forwarded += u64::from(!ours.is_empty());
+                dropped += u64::from(ours.is_empty());
+                assert!(!ours.is_empty() || !named.is_empty(), "gone without a name: {leads:?} {frame:02x?}");
+                if let Some(name) = difference(leads, &ours, &theirs, &named, *frame.get(26).unwrap_or(&0)) {
+                    let show =
+                        || format!("{leads:?} {named:?} {frame:02x?}\n  ours {ours:02x?}\n  theirs {theirs:02x?}");
+                    seen.entry(name).or_insert_with(|| (0, show())).0 += 1;
+                }
+            }
+        }
+    })
+    .unwrap();
+    println!("{forwarded} forwarded, {dropped} not; {:?}", seen.iter().map(|(k, v)| (k, v.0)).collect::<Vec<_>>());
+    for (name, (_, example)) in seen.iter().filter(|(name, _)| !DIFFERENCES.contains(name)) {
+        println!("{name}: {example}");
+    }
+    assert_eq!(seen.into_keys().collect::<Vec<_>>(), DIFFERENCES);
+    assert!(forwarded > 2000 && dropped > 500, "too few of a kind");
 }
