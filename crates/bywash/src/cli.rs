@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod docsis;
+pub mod tester;
 
 use crate::config::{Auto, Idle, Level, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
 use bench::BenchArgs;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use docsis::DocsisArgs;
 use std::path::PathBuf;
+use tester::GenArgs;
 
 const AFTER_HELP: &str = "\
 Exit status:
@@ -56,6 +58,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Build host - router - host on this machine, try it out, and remove it
     Demo(DemoArgs),
+    /// Send frames at an exact rate, and tell what came of them: loss, order, delay
+    Gen(GenArgs),
     /// Measure a part on its own, without network hardware
     #[command(subcommand)]
     Bench(BenchArgs),

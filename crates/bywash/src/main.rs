@@ -15,6 +15,7 @@ mod man;
 mod privileges;
 mod run;
 mod show;
+mod tester;
 
 use clap::Parser;
 use cli::{Cli, Command, ConfigCommand, RunArgs};
@@ -49,6 +50,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
         Command::Restore(args) => run::restore(args.json),
         Command::Demo(args) => demo::run(args),
+        Command::Gen(args) => tester::generate(&args),
         Command::Bench(args) => bench::run(args),
         Command::Docsis(args) => docsis::run(args),
         Command::Completion { shell } => man::completion(shell),

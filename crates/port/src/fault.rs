@@ -22,8 +22,11 @@ pub struct Faults {
     pub truncate: f64,
     /// Every frame comes this many nanoseconds later.
     pub delay_ns: u64,
-    /// Frames beyond this many a second are lost; 0: no limit. Up to 64 may come at once.
+    /// Frames beyond this many a second are lost; 0: no limit. Up to 64 may come at once, and with a queue as many as
+    /// that holds.
     pub limit_pps: u64,
+    /// Frames beyond the limit wait, up to this many, and go at the limit's rate; 0: they are lost.
+    pub queue: usize,
 }
 
 /// What was done to frames in one direction, in frames.
@@ -77,7 +80,8 @@ struct Lane {
     faults: Faults,
     random: Random,
     delay: u64,
-    /// Ticks a frame costs at the limit, and the time up to which they are spent.
+    /// Ticks a frame costs at the limit, and the time up to which they are spent: with a queue, when the last in it
+    /// goes.
     gap: u64,
     spent: u64,
     held: VecDeque<(u64, Frame)>,
@@ -99,10 +103,19 @@ impl Lane {
 
     /// Does to `frames` what is to be done, and lets them wait here.
     fn put(&mut self, bufs: &mut Buffers, frames: &mut Batch, now: u64) {
-        let at = now.wrapping_add(self.delay);
         for mut frame in frames.drain() {
             let (f, c) = (self.faults, &self.counters);
-            if self.gap > 0 {
+            let mut at = now.wrapping_add(self.delay);
+            if self.gap > 0 && f.queue > 0 {
+                let goes = self.spent.max(now);
+                if (goes - now).div_ceil(self.gap) > f.queue as u64 {
+                    c.limited.add(1);
+                    bufs.free_one(frame);
+                    continue;
+                }
+                self.spent = goes + self.gap;
+                at = goes.wrapping_add(self.delay);
+            } else if self.gap > 0 {
                 self.spent = self.spent.max(now.saturating_sub(self.gap * 64));
                 if self.spent >= now {
                     c.limited.add(1);

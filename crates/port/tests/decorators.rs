@@ -109,6 +109,31 @@ fn the_rate_limit_lets_a_burst_through_and_no_more() {
 }
 
 #[test]
+fn frames_beyond_the_limit_wait_as_many_as_the_queue_holds() {
+    let pools = pools(256);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let (mut far, near) = pair(64);
+    let faults = Faults { limit_pps: 100, queue: 10, ..Faults::default() };
+    let mut port = Fault::new(near, 1, faults, Faults::default());
+    let mut batch = batch_of(&mut bufs, (0..20).map(number));
+    far.tx_burst(&mut bufs, &mut batch);
+    let start = Instant::now();
+    let mut got = Vec::new();
+    while got.len() < 11 && start.elapsed() < Duration::from_secs(5) {
+        port.rx_burst(&mut bufs, &mut batch);
+        got.extend(contents(&mut bufs, &mut batch));
+    }
+    // The first goes at once, ten wait 10 ms each, the others find no room.
+    assert_eq!(got, (0..11).map(number).collect::<Vec<_>>());
+    assert!(start.elapsed() >= Duration::from_millis(99), "{:?}", start.elapsed());
+    assert_eq!((port.rx_faults().limited.get(), port.held()), (9, 0));
+    port.close(&mut bufs);
+    far.close(&mut bufs);
+    drop(bufs);
+    assert_conserved(&pools);
+}
+
+#[test]
 fn delayed_frames_are_held_and_come_later() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);
@@ -148,7 +173,8 @@ proptest! {
         delay_ns in prop_oneof![Just(0), Just(10_000u64)],
     ) {
         let [drop_, duplicate, reorder, corrupt, truncate] = rates;
-        let faults = Faults { drop: drop_, duplicate, reorder, corrupt, truncate, delay_ns, limit_pps: 0 };
+        let (limit_pps, queue) = (if delay_ns > 0 { 1_000_000 } else { 0 }, 7);
+        let faults = Faults { drop: drop_, duplicate, reorder, corrupt, truncate, delay_ns, limit_pps, queue };
         let pools = pools(512);
         let mut bufs = Buffers::attach(&pools, 0);
         let inner = Scripted { take: takes.into(), receive: (0..200).map(number).collect(), ..Default::default() };

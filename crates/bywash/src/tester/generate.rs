@@ -1,0 +1,170 @@
+//! `bywash gen`: frames at an exact rate, and what came of them.
+
+use super::ports::{self, Wanted};
+use super::{print, stopped_by_signals};
+use crate::cli::tester::GenArgs;
+use crate::error::Usage;
+use crate::privileges;
+use anyhow::{bail, ensure};
+use bywash_port::pcap::PcapSource;
+use bywash_tester::{Lane, LaneResult, Length, Sizes, Stream, Templates, Trial, wire_bits};
+use bywash_wire::ethernet::MacAddr;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+
+/// What a sender that was kept from its CPU makes up for: ten milliseconds.
+const CATCH_UP: u64 = 10_000_000;
+/// Where frames go that no receiver and no gateway is named for: an address nobody has.
+const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(Serialize)]
+struct Figures<'a> {
+    /// Mean frame size, FCS included.
+    size: f64,
+    flows: usize,
+    lanes: &'a [LaneResult],
+}
+
+/// Sends.
+pub fn run(args: &GenArgs) -> anyhow::Result<()> {
+    if args.rx.len() > 1 && args.rx.len() != args.interfaces.len() {
+        let (n, m) = (args.rx.len(), args.interfaces.len());
+        bail!(Usage(format!("{n} times --rx for {m} interfaces: give it once, or once for each")));
+    }
+    let mut names: Vec<&String> = args.interfaces.iter().collect();
+    if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+        bail!(Usage(format!("interface `{}` is there twice", twice.1)));
+    }
+    let replay = args.pcap.as_ref().map(PcapSource::load).transpose()?;
+    let replay = replay.and_then(|source| Templates::replay(source.frames().collect())).map(Arc::new);
+    privileges::check()?;
+    names.extend(args.rx.iter().filter(|rx| !args.interfaces.contains(rx)));
+    names.dedup();
+    let sizes = if args.imix { Sizes::imix() } else { args.size.clone() };
+    let longest = replay.as_ref().map_or(sizes.largest(), |frames| frames.longest());
+    // Frames to others' addresses, with tags, or of any kind: the program must not choose.
+    let raw = args.vlan.is_some() || args.dst_mac.is_some() || args.pcap.is_some();
+    let wanted: Vec<Wanted> =
+        names.iter().map(|name| Wanted { name: (*name).clone(), receives: args.rx.contains(name), raw }).collect();
+    let stop = stopped_by_signals()?;
+    let gateway = args.gateway.map(ports::neighbour).transpose()?;
+    let mut opened = ports::open(&wanted, longest)?;
+    let place = |name: &String| names.iter().position(|n| *n == name);
+    let lanes = args.interfaces.iter().enumerate().map(|(from, name)| {
+        let to = args.rx.get(from).or(args.rx.first()).and_then(place);
+        let templates = match &replay {
+            Some(replay) => replay.clone(),
+            None => {
+                let rx_mac = to.map(|to| MacAddr(opened.links[to].mac));
+                let stream = Stream {
+                    src_mac: args.src_mac.unwrap_or(MacAddr(opened.links[from].mac)),
+                    dst_mac: args.dst_mac.or(gateway).or(rx_mac).unwrap_or(NOBODY),
+                    vlan: args.vlan,
+                    src: args.src,
+                    dst: args.dst,
+                    src_port: args.src_port,
+                    dst_port: args.dst_port,
+                    flows: args.flows,
+                    random: args.random.then_some(1),
+                    sizes: sizes.clone(),
+                    ttl: args.ttl,
+                };
+                Arc::new(stream.templates().map_err(|e| Usage(e.to_string()))?)
+            }
+        };
+        let pps = args.rate.pps(templates.mean_size(), ports::speed(name));
+        let pps = pps.map_err(|why| Usage(format!("interface `{name}`: {why}")))?;
+        Ok(Lane { from, to, templates, pps, burst: args.burst as u64, change: None })
+    });
+    let lanes = lanes.collect::<anyhow::Result<Vec<Lane>>>()?;
+    let sizes: Vec<f64> = lanes.iter().map(|lane| lane.templates.mean_size()).collect();
+    let length = match (args.count, args.seconds) {
+        (Some(frames), _) => Length::Frames(frames),
+        (None, Some(seconds)) => Length::Time((seconds * 1e9) as u64),
+        // Ten years: until Ctrl-C.
+        (None, None) => Length::Time(10 * 365 * 86400 * SECOND),
+    };
+    let mut progress = Progress::new(wire_bits(sizes[0]));
+    let results = opened.bench.run(&mut Trial {
+        lanes,
+        length,
+        drain: args.drain * 1_000_000,
+        catch_up: CATCH_UP,
+        event: None,
+        stop: &stop,
+        progress: &mut |time, counts| progress.tell(time, counts),
+    });
+    progress.end();
+    let results = results?;
+    if args.json {
+        let figures = Figures { size: sizes[0], flows: args.flows, lanes: &results };
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&figures)?)?;
+    } else {
+        for (result, size) in results.iter().zip(&sizes) {
+            write!(std::io::stdout(), "{}", print::lane(result, *size))?;
+        }
+    }
+    hint(args, &results);
+    let sent: u64 = results.iter().map(|r| r.sent).sum();
+    ensure!(sent > 0, "nothing was sent: the ports took no frame");
+    Ok(())
+}
+
+/// What is likely wrong where nothing arrives at all.
+fn hint(args: &GenArgs, results: &[LaneResult]) {
+    for r in results.iter().filter(|r| r.sent > 0 && r.received == 0) {
+        match &r.to {
+            Some(to) if *to == r.from => tracing::warn!(
+                "nothing came back: `{to}` both sends and receives, for which the device must send frames back by the port they \
+                 came from"
+            ),
+            Some(to) if args.gateway.is_none() && args.dst_mac.is_none() => tracing::warn!(
+                "nothing arrived at `{to}`: if the device is a router, --gateway says its address on the sending side"
+            ),
+            Some(to) => tracing::warn!("nothing arrived at `{to}`: does the device know a way there for the frames?"),
+            None => {}
+        }
+    }
+}
+
+/// A line on the terminal, each second.
+struct Progress {
+    shown: bool,
+    bits: f64,
+    next: u64,
+    last: (u64, u64, u64),
+}
+
+impl Progress {
+    fn new(bits: f64) -> Self {
+        Self { shown: std::io::stderr().is_terminal(), bits, next: SECOND, last: (0, 0, 0) }
+    }
+
+    fn tell(&mut self, time: u64, counts: &[(u64, u64)]) {
+        if !self.shown || time < self.next {
+            return;
+        }
+        self.next = time + SECOND;
+        let (sent, received) = counts.iter().fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1));
+        let seconds = (time - self.last.0) as f64 / 1e9;
+        let [tx, rx] = [sent - self.last.1, received - self.last.2].map(|n| n as f64 / seconds);
+        let line = format!(
+            "{:5.0} s  sent {}pps ({}bit/s), received {}pps",
+            time as f64 / 1e9,
+            print::scaled(tx),
+            print::scaled(tx * self.bits),
+            print::scaled(rx)
+        );
+        // Nobody is left to be told when this fails.
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        self.last = (time, sent, received);
+    }
+
+    fn end(&self) {
+        if self.shown && self.last.0 > 0 {
+            let _ = writeln!(std::io::stderr());
+        }
+    }
+}

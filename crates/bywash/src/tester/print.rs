@@ -1,0 +1,55 @@
+//! Figures for people.
+
+use bywash_tester::{LaneResult, Limit, wire_bits};
+
+/// Three digits and a unit: `1.23 M`.
+pub fn scaled(n: f64) -> String {
+    let (n, unit) = match n.abs() {
+        a if a >= 1e9 => (n / 1e9, " G"),
+        a if a >= 1e6 => (n / 1e6, " M"),
+        a if a >= 1e3 => (n / 1e3, " k"),
+        _ => (n, " "),
+    };
+    format!("{n:.3}{unit}")
+}
+
+/// What came of a lane, in lines.
+pub fn lane(r: &LaneResult, mean_size: f64) -> String {
+    let to = r.to.as_ref().map_or(String::new(), |to| format!(" -> {to}"));
+    let asked = r.asked_pps.map_or(String::new(), |pps| format!(" ({}pps asked for)", scaled(pps)));
+    let mut lines = format!(
+        "{}{to}\n  sent      {} frames in {:.3} s: {}pps{asked}, {}bit/s on the wire\n",
+        r.from,
+        r.sent,
+        r.seconds,
+        scaled(r.sent_pps),
+        scaled(r.sent_pps * wire_bits(mean_size)),
+    );
+    if r.to.is_some() {
+        lines += &format!("  received  {} frames: {}pps\n", r.received, scaled(r.received_pps));
+        let percent = r.lost as f64 * 100.0 / r.sent.max(1) as f64;
+        lines +=
+            &format!("  lost      {} ({percent:.4} %), {} of them by the tester itself\n", r.lost, r.lost_by_tester);
+        lines += &format!(
+            "  order     {} duplicates, {} reordered (by {} at most)\n",
+            r.duplicates, r.reordered, r.displacement
+        );
+        if r.astray > 0 {
+            lines += &format!("  astray    {} frames came by another port\n", r.astray);
+        }
+        if let Some(l) = &r.latency {
+            lines += &format!(
+                "  delay     min {:.1}, mean {:.1}, median {:.1}, 99 % {:.1}, 99.9 % {:.1}, max {:.1} us\n",
+                l.min_us, l.mean_us, l.p50_us, l.p99_us, l.p99_9_us, l.max_us
+            );
+        }
+    }
+    for limit in &r.limits {
+        lines += match limit {
+            Limit::Generator => "  note      the generator was the limit, not the device: it sent later than was due\n",
+            Limit::Sender => "  note      the sending port lost frames, not the device\n",
+            Limit::Receiver => "  note      the receiving port lost frames, not the device: it cannot take more\n",
+        };
+    }
+    lines
+}

@@ -1,0 +1,132 @@
+//! `bywash gen` as its user meets it: a tester's namespace with two interfaces, and the kernel as the router between
+//! them.
+
+use bywash_lab::{End, Namespace, Process, Veth, patience, require, require_lab, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::time::Duration;
+
+const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `t0` and `t1` of the tester, joined to a router.
+struct Net {
+    tester: Namespace,
+    router: Namespace,
+}
+
+impl Net {
+    fn new() -> Self {
+        let (tester, router) = (Namespace::new("gt").unwrap(), Namespace::new("gr").unwrap());
+        for (n, net) in [(0, 1), (1, 2)] {
+            let t = End::new(&tester, format!("t{n}")).address(format!("10.0.{net}.2/24"));
+            let r = End::new(&router, format!("r{n}")).address(format!("10.0.{net}.1/24"));
+            Veth::new(t, r).create().unwrap();
+        }
+        router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        router.ip_batch("route add 198.18.0.0/16 via 10.0.1.2\nroute add 198.19.0.0/16 via 10.0.2.2\n").unwrap();
+        let net = Self { tester, router };
+        wait_until("links", PATIENCE, || {
+            ["t0", "t1"].iter().all(|name| net.tester.ip(&["link", "show", name]).unwrap().stdout.contains("LOWER_UP"))
+        })
+        .unwrap();
+        net
+    }
+
+    fn start(&self, arguments: &[&str]) -> Process {
+        self.tester.spawn(&[&[BYWASH], arguments].concat()).unwrap()
+    }
+
+    /// What it printed, on both streams, and whether it succeeded.
+    fn run(&self, arguments: &[&str]) -> (bool, String) {
+        let mut process = self.start(arguments);
+        let status = process.wait(patience(PATIENCE)).unwrap();
+        (status.success(), process.output())
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (good, output) = self.run(&[arguments, &["--json"]].concat());
+        assert!(good, "{output}");
+        let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no JSON: {output}"));
+        serde_json::from_str(line).unwrap()
+    }
+}
+
+#[test]
+fn through_a_router_every_frame_is_found_again() {
+    require!(require_lab());
+    let net = Net::new();
+    let through = ["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--rate", "20kpps", "--count", "4000"];
+    for more in [&["--flows", "50", "--dst", "198.19.0.0/24"][..], &["--imix", "--random", "--flows", "9"]] {
+        let got = net.json(&[&through[..], more].concat());
+        let lane = &got["lanes"][0];
+        let counts = ["sent", "received", "lost", "duplicates", "reordered"].map(|name| lane[name].as_u64().unwrap());
+        assert_eq!(counts, [4000, 4000, 0, 0, 0], "{got}");
+        assert_eq!(lane["latency"]["frames"], 4000, "{got}");
+        assert!(lane["latency"]["min_us"].as_f64().unwrap() > 0.1, "{got}");
+    }
+    // The kernel counts what it could not read.
+    let snmp = net.router.run(&["cat", "/proc/net/snmp"]).unwrap().stdout;
+    let ip = snmp.lines().nth(1).unwrap().split_whitespace().nth(4).unwrap();
+    assert_eq!(ip, "0", "header errors:\n{snmp}");
+}
+
+#[test]
+fn both_ways_and_a_capture() {
+    require!(require_lab());
+    let net = Net::new();
+    let tcpdump = |count: &str| {
+        net.router.spawn(&["tcpdump", "-l", "-n", "-i", "r0", "-c", count, "-vv", "src", "198.18.0.1"]).unwrap()
+    };
+    let mut seen = bywash_lab::has_tool("tcpdump").is_ok().then(|| tcpdump("3"));
+    if let Some(seen) = &mut seen {
+        seen.wait_for_output("listening", PATIENCE).unwrap();
+    }
+    let rate = ["--rate", "5kpps", "--count", "500", "--gateway", "10.0.1.1"];
+    let got = net.json(&[&["gen", "t0", "--rx", "t1", "--size", "100,1518"][..], &rate].concat());
+    assert_eq!(got["lanes"][0]["received"], 500, "{got}");
+    if let Some(mut seen) = seen {
+        seen.wait_for_output("[udp sum ok]", PATIENCE).unwrap();
+        seen.wait(PATIENCE).unwrap();
+        assert!(!seen.output().contains("bad udp"), "{}", seen.output());
+    }
+    let (good, text) = net.run(&["gen", "t0", "t1", "--rx", "t1", "--rx", "t0", "--rate", "1kpps", "--count", "10"]);
+    assert!(good && text.contains("t0 -> t1") && text.contains("t1 -> t0"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    require!(require_lab());
+    let net = Net::new();
+    let (good, text) = net.run(&["gen", "t0", "--rx", "t1", "--size", "1519", "--count", "1"]);
+    assert!(!good && text.contains("port `t0` carries frames of 1518 bytes at most"), "{text}");
+    let (good, text) = net.run(&["gen", "t0", "--rx", "t0", "--rate", "1kpps", "--count", "20"]);
+    assert!(good && text.contains("nothing came back: `t0` both sends and receives"), "{text}");
+    let mut running = net.start(&["gen", "t0", "--rx", "t1", "--rate", "1kpps", "--seconds", "60"]);
+    std::thread::sleep(Duration::from_millis(700));
+    net.tester.ip(&["link", "set", "t0", "down"]).unwrap();
+    assert!(!running.wait(patience(PATIENCE)).unwrap().success());
+    let text = running.output();
+    assert!(text.contains("went down in the middle of a trial: link is down"), "{text}");
+    let (good, text) = net.run(&["gen", "t0", "--rx", "t1"]);
+    assert!(!good && text.contains("port `t0` does not work: link is down"), "{text}");
+}
+
+#[test]
+fn ends_cleanly_at_ctrl_c() {
+    require!(require_lab());
+    let net = Net::new();
+    let mut running = net.start(&["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--rate", "2kpps", "--json"]);
+    wait_until("frames", PATIENCE, || {
+        let shown = net.router.run(&["cat", "/sys/class/net/r0/statistics/rx_packets"]).unwrap().stdout;
+        shown.trim().parse::<u64>().unwrap() > 500
+    })
+    .unwrap();
+    running.signal(Signal::INT).unwrap();
+    assert!(running.wait(patience(PATIENCE)).unwrap().success(), "{}", running.output());
+    let output = running.output();
+    let got: Value = serde_json::from_str(output.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
+    let lane = &got["lanes"][0];
+    assert!(lane["sent"].as_u64().unwrap() > 500 && lane["lost"] == 0, "{got}");
+    assert!(!net.tester.ip(&["-d", "link", "show", "t1"]).unwrap().stdout.contains("prog/xdp"));
+}

@@ -1,0 +1,602 @@
+//! The ports a tester has, and trials over them.
+
+use crate::clock::now_ns;
+use crate::device::Device;
+use crate::pace::Pacer;
+use crate::receiver::{Latency, Receiver};
+use crate::sender::Sender;
+use crate::stamp::{LEARNING, find};
+use crate::stream::Templates;
+use bywash_frame::{Batch, Buffers};
+use bywash_port::{Port, PortState};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often ports are asked whether they work, and the caller is told how it goes.
+const LOOK: u64 = 20_000_000;
+/// A rate this much lower than asked for is the generator's limit.
+const TOLERANCE: f64 = 0.001;
+
+/// How long a trial is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// Sending for a time, in nanoseconds. At a given rate: as many frames as that makes.
+    Time(u64),
+    /// So many frames of each lane.
+    Frames(u64),
+}
+
+/// What sends frames by other means than a port: the kernel's own generator.
+pub trait Source: Send {
+    /// Sends a stream's frames until it is done or `stop` is set. Called from a thread of its own.
+    ///
+    /// # Errors
+    /// What went wrong, for a user to read.
+    fn send(&mut self, task: &Task, stop: &AtomicBool) -> Result<Sent, String>;
+}
+
+/// What a [`Source`] is to send.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The frames.
+    pub templates: Arc<Templates>,
+    /// The stream they are stamped with.
+    pub stream: u16,
+    /// Frames a second; none: as many as go.
+    pub pps: Option<f64>,
+    /// How long.
+    pub length: Length,
+}
+
+/// What a [`Source`] has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    /// Frames made.
+    pub frames: u64,
+    /// Nanoseconds that took.
+    pub time: u64,
+}
+
+/// Frames from one port to another.
+#[derive(Clone)]
+pub struct Lane {
+    /// The port that sends.
+    pub from: usize,
+    /// The port that what was sent is to arrive at. None: nobody looks.
+    pub to: Option<usize>,
+    /// The frames.
+    pub templates: Arc<Templates>,
+    /// Frames a second; none: as many as go.
+    pub pps: Option<f64>,
+    /// Frames that go back to back.
+    pub burst: u64,
+    /// From this frame on, another rate.
+    pub change: Option<(u64, f64)>,
+}
+
+/// Something to be done in the middle of a trial: to the bench's devices, at this time.
+pub type Event<'a> = &'a mut dyn FnMut(&mut [Device], u64);
+/// Told nanoseconds since the beginning, and frames sent and received by lane.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, &[(u64, u64)]);
+
+/// What is done once.
+pub struct Trial<'a> {
+    /// Lanes, all at the same time.
+    pub lanes: Vec<Lane>,
+    /// For how long.
+    pub length: Length,
+    /// How long frames are waited for when all are sent, in nanoseconds.
+    pub drain: u64,
+    /// What a sender that comes late makes up for, in nanoseconds.
+    pub catch_up: u64,
+    /// Something to be done so many nanoseconds after the beginning.
+    pub event: Option<(u64, Event<'a>)>,
+    /// Ends it early when set.
+    pub stop: &'a AtomicBool,
+    /// Told how it goes, some times a second.
+    pub progress: Progress<'a>,
+}
+
+/// Why a trial has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// A port does not work, or no longer.
+    #[error("port `{port}` went down in the middle of a trial: {reason}")]
+    Down {
+        /// Its name.
+        port: String,
+        /// Its own reason.
+        reason: String,
+    },
+    /// A port does not work from the start.
+    #[error("port `{port}` does not work: {reason}")]
+    NotUp {
+        /// Its name.
+        port: String,
+        /// Its own reason.
+        reason: String,
+    },
+    /// Frames that do not fit.
+    #[error(
+        "port `{port}` carries frames of {most} bytes at most (FCS included), and {longest} are asked for: {advice}"
+    )]
+    TooLong {
+        /// The port.
+        port: String,
+        /// Longest it sends.
+        most: usize,
+        /// Longest asked for.
+        longest: usize,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A source failed.
+    #[error("{0}")]
+    Source(String),
+}
+
+/// What of the tester itself kept a result from being the device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// Frames went later than they were due, or more slowly than asked for.
+    Generator,
+    /// The sending port lost some.
+    Sender,
+    /// The receiving port lost some before they could be looked at.
+    Receiver,
+}
+
+/// What came of a lane.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LaneResult {
+    /// Names of its ports.
+    pub from: String,
+    /// None: nobody looked.
+    pub to: Option<String>,
+    /// Frames a second that were asked for.
+    pub asked_pps: Option<f64>,
+    /// Frames a second that were sent.
+    pub sent_pps: f64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Time from the first to the last, in seconds.
+    pub seconds: f64,
+    /// Different frames received.
+    pub received: u64,
+    /// Frames a second of these, from the first to the last.
+    pub received_pps: f64,
+    /// Frames that did not come, whoever lost them.
+    pub lost: u64,
+    /// Of these, lost by the receiving port, or never sent by the sending one.
+    pub lost_by_tester: u64,
+    /// Lost by the device, in percent of what was sent.
+    pub loss_percent: f64,
+    /// Copies of frames that came before.
+    pub duplicates: u64,
+    /// Frames behind later ones.
+    pub reordered: u64,
+    /// How far, in frames.
+    pub displacement: u64,
+    /// Frames of the stream that came by another port.
+    pub astray: u64,
+    /// Frames without a stamp, on the receiving port.
+    pub plain: u64,
+    /// Delays.
+    pub latency: Option<Latency>,
+    /// Longest time without a frame between the first and the last, in seconds.
+    pub longest_gap: f64,
+    /// Milliseconds by which frames went later than they were due, all in all.
+    pub behind_ms: f64,
+    /// Seconds from the change of rate until the last lost frame was sent; 0 when none was lost after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<f64>,
+    /// What of it is the tester's own doing.
+    pub limits: Vec<Limit>,
+}
+
+impl LaneResult {
+    /// Frames lost by the device.
+    pub fn lost_by_device(&self) -> u64 {
+        self.lost.saturating_sub(self.lost_by_tester)
+    }
+}
+
+/// A port with what belongs to it.
+struct Place {
+    name: String,
+    port: Box<dyn Port>,
+    source: Option<Box<dyn Source>>,
+    plain: u64,
+}
+
+/// The tester's ports, and devices that are part of it.
+///
+/// # Thread-safety
+/// Belongs to one thread, which does all the work: what is sent at the same time is sent in turn, a few microseconds
+/// apart. Only a [`Source`] has a thread of its own.
+pub struct Bench {
+    bufs: Buffers,
+    places: Vec<Place>,
+    devices: Vec<Device>,
+    stream: u16,
+    closed: bool,
+}
+
+impl Bench {
+    /// A bench without ports, with buffers to send and receive with.
+    pub fn new(bufs: Buffers) -> Self {
+        Self { bufs, places: vec![], devices: vec![], stream: 0, closed: false }
+    }
+
+    /// Adds a port, and returns its number.
+    pub fn add(&mut self, name: &str, port: Box<dyn Port>) -> usize {
+        self.places.push(Place { name: name.into(), port, source: None, plain: 0 });
+        self.places.len() - 1
+    }
+
+    /// What this port sends is sent by a source from now on.
+    pub fn set_source(&mut self, port: usize, source: Option<Box<dyn Source>>) {
+        self.places[port].source = source;
+    }
+
+    /// Adds a device whose ports were added.
+    pub fn add_device(&mut self, device: Device) {
+        self.devices.push(device);
+    }
+
+    /// Turns all ports once, so that they can receive, and drops what they have received.
+    pub fn settle(&mut self, time: Duration) {
+        let until = now_ns() + time.as_nanos() as u64;
+        loop {
+            for place in &mut self.places {
+                let mut batch = Batch::new();
+                place.port.rx_burst(&mut self.bufs, &mut batch);
+                self.bufs.free(&mut batch);
+                place.port.housekeep(&mut self.bufs);
+            }
+            self.turn_devices();
+            if now_ns() >= until {
+                return;
+            }
+        }
+    }
+
+    /// Sends frames as they are: by them the device learns where addresses are (RFC 2544, section 23).
+    pub fn teach(&mut self, frames: &[(usize, Vec<u8>)]) {
+        for (port, bytes) in frames {
+            let Some(mut frame) = self.bufs.alloc_one() else { continue };
+            self.bufs.arena().write(&mut frame, bytes);
+            let mut batch = Batch::new();
+            if let Err(frame) = batch.push(frame) {
+                self.bufs.free_one(frame);
+            }
+            let place = &mut self.places[*port];
+            place.port.tx_burst(&mut self.bufs, &mut batch);
+            self.bufs.free(&mut batch);
+            place.port.housekeep(&mut self.bufs);
+        }
+    }
+
+    fn turn_devices(&mut self) {
+        if !self.devices.is_empty() {
+            let now = now_ns();
+            self.devices.iter_mut().for_each(|device| device.turn(&mut self.bufs, now));
+        }
+    }
+
+    fn check(&self, lane: &Lane) -> Result<(), TrialError> {
+        const FCS: usize = 4;
+        let longest = lane.templates.longest();
+        let room = self.bufs.arena().max_data();
+        for place in [Some(lane.from), lane.to].into_iter().flatten().map(|port| &self.places[port]) {
+            let most = place.port.max_frame().min(room);
+            if longest > most {
+                let (most, longest) = (most + FCS, longest + FCS);
+                let advice = if most < room { "raise its MTU" } else { "a packet buffer holds no more" };
+                return Err(TrialError::TooLong { port: place.name.clone(), most, longest, advice });
+            }
+        }
+        self.up().map_err(|e| match e {
+            TrialError::Down { port, reason } => TrialError::NotUp { port, reason },
+            e => e,
+        })
+    }
+
+    fn up(&self) -> Result<(), TrialError> {
+        let down = self.places.iter().find_map(|place| match place.port.state() {
+            PortState::Down(reason) => Some(TrialError::Down { port: place.name.clone(), reason }),
+            _ => None,
+        });
+        down.map_or(Ok(()), Err)
+    }
+
+    /// Runs a trial.
+    ///
+    /// # Errors
+    /// [`TrialError`]; nothing is left half sent.
+    pub fn run(&mut self, trial: &mut Trial<'_>) -> Result<Vec<LaneResult>, TrialError> {
+        trial.lanes.iter().try_for_each(|lane| self.check(lane))?;
+        let first = self.first_stream(trial.lanes.len());
+        let mut sources: Vec<_> = trial
+            .lanes
+            .iter()
+            .map(|lane| self.places[lane.from].source.take().map(|source| (lane.from, source)))
+            .collect();
+        let mut run = Run::new(self, trial, first, &sources);
+        let stop = AtomicBool::new(false);
+        let (mut sent, mut outcome) = (vec![None; trial.lanes.len()], Ok(()));
+        std::thread::scope(|scope| {
+            let mut threads: Vec<_> = sources
+                .iter_mut()
+                .enumerate()
+                .map(|(i, source)| {
+                    let (_, source) = source.as_mut()?;
+                    let lane = &trial.lanes[i];
+                    let (templates, stream) = (lane.templates.clone(), first.wrapping_add(i as u16));
+                    let task = Task { templates, stream, pps: lane.pps, length: trial.length };
+                    let stop = &stop;
+                    Some(scope.spawn(move || source.send(&task, stop)))
+                })
+                .collect();
+            let waits = |threads: &[Option<std::thread::ScopedJoinHandle<'_, _>>]| {
+                threads.iter().flatten().any(|thread| !thread.is_finished())
+            };
+            outcome = run.go(self, trial, || {
+                let go_on = waits(&threads);
+                if trial.stop.load(Ordering::Relaxed) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                go_on
+            });
+            stop.store(true, Ordering::Relaxed);
+            for (i, thread) in threads.iter_mut().enumerate() {
+                let Some(thread) = thread.take() else { continue };
+                match thread.join() {
+                    Ok(Ok(figures)) => sent[i] = Some(figures),
+                    Ok(Err(why)) if outcome.is_ok() => outcome = Err(TrialError::Source(why)),
+                    Err(_) if outcome.is_ok() => outcome = Err(TrialError::Source("the generator panicked".into())),
+                    _ => {}
+                }
+            }
+        });
+        for (port, source) in sources.into_iter().flatten() {
+            self.places[port].source = Some(source);
+        }
+        outcome?;
+        Ok(run.results(self, trial, &sent))
+    }
+
+    fn first_stream(&mut self, lanes: usize) -> u16 {
+        let (first, lanes) = (self.stream, lanes as u16);
+        self.stream = if first >= LEARNING - 2 * lanes { 0 } else { first + lanes };
+        first
+    }
+
+    /// Gives every frame back and closes the ports.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.devices.iter_mut().for_each(|device| device.close(&mut self.bufs));
+        self.places.iter_mut().for_each(|place| place.port.close(&mut self.bufs));
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.close();
+        }
+    }
+}
+
+/// Counters of a lane's ports that tell what the tester lost: at the sender, at the receiver.
+fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
+    let refused = bench.places[lane.from].port.counters().tx_refused.get();
+    let lost = lane.to.map_or(0, |to| {
+        let c = bench.places[to].port.counters();
+        c.rx_no_buffer.get() + c.rx_ring_full.get()
+    });
+    [refused, lost]
+}
+
+/// A trial as it goes.
+struct Run {
+    first: u16,
+    senders: Vec<Option<Sender>>,
+    receivers: Vec<Receiver>,
+    changes: Vec<Option<(u64, f64)>>,
+    changed: Vec<Option<(u64, u64)>>,
+    losses: Vec<[u64; 2]>,
+    plain: Vec<u64>,
+    began: u64,
+}
+
+impl Run {
+    fn new(bench: &Bench, trial: &Trial<'_>, first: u16, sources: &[Option<(usize, Box<dyn Source>)>]) -> Self {
+        let sender = |(i, lane): (usize, &Lane)| {
+            let frames = match (trial.length, lane.pps) {
+                (Length::Frames(frames), _) => frames,
+                (Length::Time(ns), Some(pps)) => (pps * ns as f64 / 1e9).round().max(1.0) as u64,
+                (Length::Time(_), None) => u64::MAX,
+            };
+            let pacer = Pacer::new(lane.pps, lane.burst, trial.catch_up);
+            let stream = first.wrapping_add(i as u16);
+            sources[i].is_none().then(|| Sender::new(lane.templates.clone(), stream, frames, pacer))
+        };
+        Self {
+            first,
+            senders: trial.lanes.iter().enumerate().map(sender).collect(),
+            receivers: trial.lanes.iter().map(|_| Receiver::default()).collect(),
+            changes: trial.lanes.iter().map(|lane| lane.change).collect(),
+            changed: vec![None; trial.lanes.len()],
+            losses: trial.lanes.iter().map(|lane| losses(bench, lane)).collect(),
+            plain: bench.places.iter().map(|place| place.plain).collect(),
+            began: now_ns(),
+        }
+    }
+
+    fn go(
+        &mut self,
+        bench: &mut Bench,
+        trial: &mut Trial<'_>,
+        mut sources_run: impl FnMut() -> bool,
+    ) -> Result<(), TrialError> {
+        self.began = now_ns();
+        let (mut look, mut done) = (self.began + LOOK, None);
+        let mut outcome = Ok(());
+        let mut sources_done = !sources_run();
+        loop {
+            let now = now_ns();
+            let mut sending = false;
+            for (i, lane) in trial.lanes.iter().enumerate() {
+                let Some(sender) = &mut self.senders[i] else { continue };
+                if let Some((at, pps)) = self.changes[i]
+                    && sender.sent >= at
+                {
+                    self.changes[i] = None;
+                    self.changed[i] = Some((now, sender.sent));
+                    sender.pacer.set_rate(now, Some(pps));
+                }
+                sender.turn(&mut bench.bufs, bench.places[lane.from].port.as_mut(), now);
+                sending |= !sender.ended();
+            }
+            self.receive(bench, &trial.lanes);
+            for place in &mut bench.places {
+                place.port.housekeep(&mut bench.bufs);
+            }
+            bench.turn_devices();
+            if trial.event.as_ref().is_some_and(|(at, _)| now - self.began >= *at)
+                && let Some((_, event)) = trial.event.take()
+            {
+                event(&mut bench.devices, now);
+            }
+            if now >= look {
+                look = now + LOOK;
+                sources_done = !sources_run();
+                outcome = bench.up();
+                let unpaced = matches!(trial.length, Length::Time(time) if now - self.began >= time);
+                let stop = trial.stop.load(Ordering::Relaxed) || outcome.is_err();
+                for (sender, lane) in self.senders.iter_mut().zip(&trial.lanes) {
+                    if let Some(sender) = sender.as_mut().filter(|_| stop || (unpaced && lane.pps.is_none())) {
+                        sender.stop(&mut bench.bufs);
+                    }
+                }
+                self.tell(trial, now);
+            }
+            match done {
+                None if !sending && sources_done => done = Some(now),
+                Some(done) if now - done >= trial.drain || outcome.is_err() => break,
+                _ => {}
+            }
+        }
+        self.senders.iter_mut().flatten().for_each(|sender| sender.stop(&mut bench.bufs));
+        self.tell(trial, now_ns());
+        outcome
+    }
+
+    fn tell(&self, trial: &mut Trial<'_>, now: u64) {
+        let counts: Vec<_> = self
+            .senders
+            .iter()
+            .zip(&self.receivers)
+            .map(|(sender, receiver)| (sender.as_ref().map_or(0, |s| s.sent), receiver.order.received))
+            .collect();
+        (trial.progress)(now - self.began, &counts);
+    }
+
+    #[inline]
+    fn receive(&mut self, bench: &mut Bench, lanes: &[Lane]) {
+        for (port, place) in bench.places.iter_mut().enumerate() {
+            let mut batch = Batch::new();
+            if place.port.rx_burst(&mut bench.bufs, &mut batch) == 0 {
+                continue;
+            }
+            let now = now_ns();
+            let arena = bench.bufs.arena();
+            for frame in batch.as_slice() {
+                let Some(stamp) = find(arena.data(frame)) else {
+                    place.plain += 1;
+                    continue;
+                };
+                let lane = usize::from(stamp.stream.wrapping_sub(self.first));
+                match (lanes.get(lane), self.receivers.get_mut(lane)) {
+                    (Some(lane), Some(receiver)) if lane.to == Some(port) => receiver.see(stamp, frame.len(), now),
+                    (Some(_), Some(receiver)) => receiver.astray += 1,
+                    // Of a trial before this, or by which the device learns.
+                    _ => {}
+                }
+            }
+            bench.bufs.free(&mut batch);
+        }
+    }
+
+    fn results(&self, bench: &Bench, trial: &Trial<'_>, sent: &[Option<Sent>]) -> Vec<LaneResult> {
+        let lane = |(i, lane): (usize, &Lane)| {
+            let (receiver, losses_after) = (&self.receivers[i], losses(bench, lane));
+            let [refused, lost_here] = [0, 1].map(|n| losses_after[n].saturating_sub(self.losses[i][n]));
+            let (frames, time, behind) = match (&self.senders[i], sent[i]) {
+                (Some(sender), _) => {
+                    let time = sender.span.map_or(0, |(first, last)| last - first);
+                    (sender.sent, time, sender.pacer.behind())
+                }
+                (None, Some(sent)) => (sent.frames, sent.time, 0),
+                (None, None) => (0, 0, 0),
+            };
+            let per_second = |n: u64, ns: u64| if ns == 0 { 0.0 } else { n as f64 * 1e9 / ns as f64 };
+            // The last frame's own time is not in between.
+            let spaced = |n: u64| if self.senders[i].is_some() { n.saturating_sub(1) } else { n };
+            let sent_pps = per_second(spaced(frames), time);
+            let order = &receiver.order;
+            let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
+            // What has no stamp is counted, and that is all.
+            let received = if lane.templates.is_replay() { plain } else { order.received };
+            let lost = if lane.to.is_some() { frames.saturating_sub(received) } else { 0 };
+            let lost_by_tester = lost.min(refused + lost_here);
+            let mut limits = vec![];
+            // Of a few frames the rate is not told to a thousandth.
+            let slow = lane.pps.is_some_and(|pps| frames > 1000 && sent_pps < pps * (1.0 - TOLERANCE));
+            if lane.change.is_none() && slow || behind as f64 > time as f64 * TOLERANCE {
+                limits.push(Limit::Generator);
+            }
+            limits.extend(
+                [(refused, Limit::Sender), (lost_here, Limit::Receiver)]
+                    .iter()
+                    .filter_map(|(n, limit)| (*n > 0).then_some(*limit)),
+            );
+            let arrived = receiver.first.map_or(0, |first| receiver.last - first);
+            let recovery = self.changed[i].and_then(|(at, number)| {
+                let sender = self.senders[i].as_ref()?;
+                let (pps, last) = (lane.change?.1, sender.span?.1);
+                let lost = order.last_lost(frames).filter(|lost| *lost >= number);
+                let after = lost.map_or(0.0, |lost| ((lost - number) as f64 / pps).min((last - at) as f64 / 1e9));
+                Some(after)
+            });
+            LaneResult {
+                from: bench.places[lane.from].name.clone(),
+                to: lane.to.map(|to| bench.places[to].name.clone()),
+                asked_pps: lane.pps,
+                sent_pps,
+                sent: frames,
+                seconds: time as f64 / 1e9,
+                received,
+                received_pps: per_second(order.received.saturating_sub(1), arrived),
+                lost,
+                lost_by_tester,
+                loss_percent: if frames == 0 { 0.0 } else { (lost - lost_by_tester) as f64 * 100.0 / frames as f64 },
+                duplicates: order.duplicates,
+                reordered: order.reordered,
+                displacement: order.displacement,
+                astray: receiver.astray,
+                plain,
+                latency: receiver.latency(),
+                longest_gap: receiver.gap.0 as f64 / 1e9,
+                behind_ms: behind as f64 / 1e6,
+                recovery,
+                limits,
+            }
+        };
+        trial.lanes.iter().enumerate().map(lane).collect()
+    }
+}

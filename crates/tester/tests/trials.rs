@@ -1,0 +1,180 @@
+//! Trials over a device whose limits are known, in one thread.
+
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_port::{NullPort, Port, pair};
+use bywash_tester::{Bench, Device, Lane, LaneResult, Length, Limit, Planted, Sizes, Stream, Trial, TrialError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MS: u64 = 1_000_000;
+
+fn pools() -> Arc<PoolSet> {
+    let arena = Arena::new(ArenaConfig { cells: 16384, ..ArenaConfig::default() }).unwrap();
+    PoolSet::new(arena, &[PoolConfig::stack("tester", 16384)]).unwrap()
+}
+
+fn bench(pools: &Arc<PoolSet>, planted: Planted) -> Bench {
+    let mut bench = Bench::new(Buffers::attach(pools, 0));
+    let (device, left, right) = Device::new(planted, 3);
+    bench.add("left", Box::new(left));
+    bench.add("right", Box::new(right));
+    bench.add_device(device);
+    bench
+}
+
+fn lane(pps: f64) -> Lane {
+    let templates = Arc::new(Stream { flows: 16, ..Stream::default() }.templates().unwrap());
+    Lane { from: 0, to: Some(1), templates, pps: Some(pps), burst: 1, change: None }
+}
+
+fn run(bench: &mut Bench, lanes: Vec<Lane>, length: Length) -> Result<Vec<LaneResult>, TrialError> {
+    let stop = AtomicBool::new(false);
+    bench.run(&mut Trial {
+        lanes,
+        length,
+        drain: 50 * MS,
+        catch_up: 10 * MS,
+        event: None,
+        stop: &stop,
+        progress: &mut |_, _| {},
+    })
+}
+
+fn all_back(pools: &PoolSet) {
+    let (missing, wrong) = pools.verify();
+    assert!(missing.is_empty() && wrong.is_empty(), "{missing:?} {wrong:?}");
+}
+
+#[test]
+fn a_wire_loses_nothing_and_the_rate_is_exact() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    let result = &run(&mut bench, vec![lane(100_000.0)], Length::Time(500 * MS)).unwrap()[0];
+    assert_eq!(
+        (result.sent, result.received, result.lost, result.duplicates, result.reordered),
+        (50_000, 50_000, 0, 0, 0)
+    );
+    // Whoever takes the processor for longer than what is made up for is told of.
+    if !result.limits.contains(&Limit::Generator) {
+        assert!((result.sent_pps / 100_000.0 - 1.0).abs() < 0.001, "{}", result.sent_pps);
+    }
+    assert!((result.received_pps / result.sent_pps - 1.0).abs() < 0.01);
+    drop(bench);
+    all_back(&pools);
+}
+
+#[test]
+fn a_known_delay_is_found() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted { delay_ns: 2 * MS, ..Planted::default() });
+    let result = &run(&mut bench, vec![lane(50_000.0)], Length::Time(300 * MS)).unwrap()[0];
+    let latency = result.latency.as_ref().unwrap();
+    assert_eq!((latency.frames, result.lost), (result.sent, 0));
+    // The histogram keeps three digits; whoever takes the processor delays some frames more.
+    assert!((1990.0..2040.0).contains(&latency.min_us), "{latency:?}");
+    assert!((1990.0..2200.0).contains(&latency.p50_us), "{latency:?}");
+    assert!(latency.curve.windows(2).all(|w| w[0].1 <= w[1].1), "{latency:?}");
+}
+
+#[test]
+fn each_kind_of_harm_is_told_from_the_others() {
+    let pools = pools();
+    let share = |n: u64, of: u64| n as f64 / of as f64;
+    let mut lossy = bench(&pools, Planted { drop: 0.1, ..Planted::default() });
+    let r = &run(&mut lossy, vec![lane(200_000.0)], Length::Frames(20_000)).unwrap()[0];
+    assert_eq!((r.received + r.lost, r.duplicates, r.reordered, r.lost_by_tester), (20_000, 0, 0, 0));
+    assert!((share(r.lost, r.sent) - 0.1).abs() < 0.02 && (r.loss_percent - 10.0).abs() < 2.0, "{r:?}");
+    let mut twice = bench(&pools, Planted { duplicate: 0.2, ..Planted::default() });
+    let r = &run(&mut twice, vec![lane(200_000.0)], Length::Frames(20_000)).unwrap()[0];
+    assert_eq!((r.received, r.lost, r.reordered), (20_000, 0, 0));
+    assert!((share(r.duplicates, r.sent) - 0.2).abs() < 0.02, "{r:?}");
+    // Frames change places with the one before them only where that waits still.
+    let mut mixed = bench(&pools, Planted { reorder: 0.5, delay_ns: MS, ..Planted::default() });
+    let r = &run(&mut mixed, vec![lane(200_000.0)], Length::Frames(20_000)).unwrap()[0];
+    assert_eq!((r.received, r.lost, r.duplicates), (20_000, 0, 0));
+    assert!(share(r.reordered, r.sent) > 0.2 && r.displacement >= 1, "{r:?}");
+}
+
+#[test]
+fn both_ways_at_once_with_frames_of_all_sizes() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    let templates = Arc::new(Stream { sizes: Sizes::imix(), flows: 7, ..Stream::default() }.templates().unwrap());
+    let there = Lane { templates, ..lane(30_000.0) };
+    let back = Lane { from: 1, to: Some(0), ..there.clone() };
+    for r in run(&mut bench, vec![there, back], Length::Time(200 * MS)).unwrap() {
+        assert_eq!((r.sent, r.received, r.astray, r.plain), (6000, 6000, 0, 0), "{r:?}");
+    }
+    drop(bench);
+    all_back(&pools);
+}
+
+#[test]
+fn the_generator_says_that_it_was_the_limit() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    let r = &run(&mut bench, vec![lane(1e9)], Length::Frames(300_000)).unwrap()[0];
+    assert!(r.limits.contains(&Limit::Generator) && r.sent_pps < 9e8 && r.lost_by_device() == 0, "{r:?}");
+}
+
+#[test]
+fn ports_that_go_down_and_frames_too_long_are_named() {
+    let pools = pools();
+    let mut bench = Bench::new(Buffers::attach(&pools, 0));
+    let (near, far) = pair(64);
+    bench.add("near", Box::new(near));
+    bench.add("sink", Box::new(NullPort::default()));
+    let mut far: Option<Box<dyn Port>> = Some(Box::new(far));
+    let mut other = Buffers::attach(&pools, 0);
+    let stop = AtomicBool::new(false);
+    let failed = bench.run(&mut Trial {
+        lanes: vec![lane(1000.0)],
+        length: Length::Time(10_000 * MS),
+        drain: 0,
+        catch_up: MS,
+        event: None,
+        stop: &stop,
+        progress: &mut |ns, _| {
+            if ns > 50 * MS
+                && let Some(mut far) = far.take()
+            {
+                far.close(&mut other);
+            }
+        },
+    });
+    let error = failed.unwrap_err().to_string();
+    assert!(error.contains("port `near` went down in the middle of a trial: peer closed"), "{error}");
+    drop(bench);
+    let jumbo = Stream { sizes: Sizes(vec![9000]), ..Stream::default() }.templates().unwrap();
+    let mut bench = self::bench(&pools, Planted::default());
+    let error = run(&mut bench, vec![Lane { templates: Arc::new(jumbo), ..lane(1.0) }], Length::Frames(1)).unwrap_err();
+    assert!(error.to_string().contains("a packet buffer holds no more"), "{error}");
+    drop((bench, other));
+    all_back(&pools);
+}
+
+#[test]
+fn ends_when_told_to() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    let stop = AtomicBool::new(false);
+    let results = bench.run(&mut Trial {
+        lanes: vec![Lane { pps: None, ..lane(1.0) }],
+        length: Length::Time(3_600_000 * MS),
+        drain: 10 * MS,
+        catch_up: MS,
+        event: None,
+        stop: &stop,
+        progress: &mut |ns, counts| {
+            if ns > 100 * MS {
+                assert!(counts[0].0 > 0);
+                stop.store(true, Ordering::Relaxed);
+            }
+        },
+    });
+    let r = &results.unwrap()[0];
+    assert!(r.sent > 1000 && r.received == r.sent && r.limits.is_empty(), "{r:?}");
+    let mut batch = Batch::new();
+    assert_eq!(Buffers::attach(&pools, 0).alloc(&mut batch, 1), 1);
+    Buffers::attach(&pools, 0).free(&mut batch);
+}
