@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod bodies;
+pub mod change;
 mod error;
 mod follow;
 mod kernel;

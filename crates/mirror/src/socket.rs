@@ -77,10 +77,15 @@ impl Socket {
     /// Sends a request built by `build` from its sequence number, which is returned.
     pub fn send(&mut self, build: impl FnOnce(u32) -> Request) -> Result<u32, Error> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = build(self.sequence);
+        self.send_bytes(build(self.sequence).bytes())?;
+        Ok(self.sequence)
+    }
+
+    /// Sends requests that are whole already.
+    pub fn send_bytes(&self, requests: &[u8]) -> Result<(), Error> {
         loop {
-            match rustix::net::send(&self.fd, request.bytes(), SendFlags::empty()) {
-                Ok(_) => return Ok(self.sequence),
+            match rustix::net::send(&self.fd, requests, SendFlags::empty()) {
+                Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(Error::Socket { doing: "send to", source: error.into() }),
             }

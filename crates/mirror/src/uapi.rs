@@ -93,8 +93,11 @@ pub const RTAX_MTU: u16 = 2;
 pub const RTM_F_CLONED: u32 = 0x200;
 pub const RTNH_F_DEAD: u32 = 1;
 pub const RTNH_F_LINKDOWN: u32 = 16;
+pub const RTPROT_STATIC: u8 = 4;
 pub const RTPROT_RA: u8 = 9;
 
+pub const RT_TABLE_MAIN: u8 = 254;
+pub const RTN_UNICAST: u8 = 1;
 pub const RTN_LOCAL: u8 = 2;
 pub const RTN_BROADCAST: u8 = 3;
 pub const RTN_ANYCAST: u8 = 4;

@@ -192,20 +192,7 @@ impl Lab {
 
     /// Starts `bywash run` between the two interfaces, with options of its own, and waits until it forwards.
     pub fn bywash(&self, options: &[&str]) -> anyhow::Result<Bywash> {
-        let mut bywash = self.start(options)?;
-        bywash.process.wait_for_output("forwarding;", START)?;
-        Ok(bywash)
-    }
-
-    fn start(&self, options: &[&str]) -> anyhow::Result<Bywash> {
-        let program = std::env::current_exe().context("where this program is")?;
-        let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
-        let cpu = self.cpus[1].to_string();
-        let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
-        argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
-        argv.extend(options.iter().map(std::ffi::OsStr::new));
-        argv.extend(self.topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
-        Ok(Bywash { process: self.topology.r().spawn(&argv)?, socket })
+        Bywash::start(&self.topology, self.cpus[1], options)
     }
 
     /// Time from starting `bywash run` until it forwards a first packet, while one is sent every millisecond and the
@@ -226,7 +213,7 @@ impl Lab {
         let first = b.ns.enter(|| {
             let before = received(&b.interface)?;
             let start = Instant::now();
-            let bywash = self.start(FOR_RATE)?;
+            let bywash = Bywash::spawn(&self.topology, self.cpus[1], FOR_RATE)?;
             while received(&b.interface)? < before + PROBES {
                 ensure!(start.elapsed() < START, "bywash run forwards nothing: {}", bywash.process.output());
                 std::thread::sleep(Duration::from_micros(200));
@@ -267,6 +254,24 @@ pub struct Bywash {
 }
 
 impl Bywash {
+    /// Starts it on the router's interfaces, with one worker, and waits until it forwards.
+    pub fn start(topology: &Topology, cpu: usize, options: &[&str]) -> anyhow::Result<Self> {
+        let mut bywash = Self::spawn(topology, cpu, options)?;
+        bywash.process.wait_for_output("forwarding;", START)?;
+        Ok(bywash)
+    }
+
+    fn spawn(topology: &Topology, cpu: usize, options: &[&str]) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("where this program is")?;
+        let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
+        let cpu = cpu.to_string();
+        let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
+        argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
+        argv.extend(options.iter().map(std::ffi::OsStr::new));
+        argv.extend(topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
+        Ok(Self { process: topology.r().spawn(&argv)?, socket })
+    }
+
     /// Cycles per packet of each stage since the start.
     pub fn stages(&self) -> anyhow::Result<Vec<(String, f64)>> {
         let workers = show::ask(&self.socket, Topic::Workers)?;

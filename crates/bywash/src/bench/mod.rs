@@ -1,5 +1,6 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
+mod churn;
 mod cmts;
 mod cpus;
 mod driver;
@@ -20,6 +21,7 @@ use crate::cli::bench::BenchArgs;
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     match args {
         BenchArgs::Cmts(args) => cmts::run(&args),
+        BenchArgs::Churn(args) => churn::run(&args),
         BenchArgs::Driver(args) => driver::run(&args),
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),

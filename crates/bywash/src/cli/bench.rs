@@ -8,6 +8,8 @@ use std::path::PathBuf;
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchArgs {
+    /// Routes that change while packets flow: none lost, none by a wrong way, and how far behind (root)
+    Churn(ChurnArgs),
     /// The two-worker cable downstream: rate, cycles by stage, and the highest rate without loss
     Cmts(CmtsArgs),
     /// The XDP program alone: nanoseconds a packet, by the kernel's test run (root)
@@ -199,6 +201,23 @@ pub struct MemoryArgs {
     /// Buffers in flight in each instance: the document's
     #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
     pub in_flight: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench churn`
+#[derive(Debug, Args)]
+pub struct ChurnArgs {
+    /// Route changes a second; 0: as many as the kernel takes
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub rate: u64,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Where to forward
+    #[arg(long, value_name = "LEVEL", default_value = "driver")]
+    pub level: Level,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

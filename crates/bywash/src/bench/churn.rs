@@ -1,0 +1,325 @@
+//! Routes that change by the hundred thousand a second while packets flow, and a checker that knows every state there
+//! was: whatever comes, comes by the way that held when it was sent or by the one that replaced it.
+//!
+//! Of four ranges of prefixes behind hosts b and c, 43/8 is b's and 45/8 is c's, 44/8 flips from one to the other at the
+//! rate, and 46.0.0.0/24 flips ten times a second, followed by packets until the new way has them: how far what
+//! forwards is behind the kernel. After that none may go the old way.
+
+use super::lab;
+use crate::api::Topic;
+use crate::cli::bench::ChurnArgs;
+use crate::config::Host;
+use crate::show;
+use anyhow::{Context as _, bail, ensure};
+use bywash_lab::{Topology, TopologyBuilder};
+use bywash_mirror::change::{AT_ONCE, Changer, Changes};
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7007;
+/// Packets a second, and most at once after the sender was kept waiting.
+const PACKETS: f64 = 10_000.0;
+const AT_MOST: u64 = 32;
+const PREFIXES: u32 = 10_000;
+/// What marks the numbers of packets that look for the new way.
+const PROBE: u64 = 1 << 63;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Serialize)]
+struct Figures {
+    /// Changes a second that the kernel took, and Bywash followed.
+    changes_per_s: f64,
+    changes: u64,
+    seconds: f64,
+    sent: u64,
+    /// Packets that did not arrive.
+    lost: u64,
+    /// Packets that came by a way that did not hold any more, or never did.
+    wrong: u64,
+    /// From the kernel's taking a change to the first packet that goes by it, in milliseconds.
+    lag_ms: Lag,
+    /// Frames by who forwarded them.
+    driver: u64,
+    user: u64,
+    kernel: u64,
+}
+
+#[derive(Serialize)]
+struct Lag {
+    median: f64,
+    most: f64,
+    samples: usize,
+}
+
+/// One flip of the prefix that is watched: to host `to`, seen first by packet `seen`.
+struct Flip {
+    to: usize,
+    seen: u64,
+    lag: Duration,
+}
+
+/// What came to one host.
+#[derive(Default)]
+struct Come {
+    packets: u64,
+    wrong: u64,
+    probes: Vec<u64>,
+}
+
+/// Changes there are, ready for the kernel: towards b, towards c.
+struct Turns {
+    flips: [Changes; 2],
+    probe: [Changes; 2],
+}
+
+/// `bywash bench churn`.
+pub fn run(args: &ChurnArgs) -> anyhow::Result<()> {
+    bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
+    // Finished checksums: unfinished ones are user space's at any level.
+    let builder = Topology::builder().ports(3).static_neighbours(true);
+    let topology = TopologyBuilder::host_offload(builder, "gro", true).host_offload("tx", false).build()?;
+    for host in &topology.hosts()[1..] {
+        for first in 43..=46 {
+            host.ns.ip(&["route", "add", "local", &format!("{first}.0.0.0/8"), "dev", "lo"])?;
+        }
+    }
+    let mut changer = topology.r().enter(Changer::open)??;
+    let turns = begin(&topology, &mut changer)?;
+    let cpu = Host::this().allowed.last().copied().context("no CPU to run on")?;
+    let options = [lab::FOR_RATE, &["--level", args.level.name()]].concat();
+    let bywash = lab::Bywash::start(&topology, cpu, &options)?;
+    let figures = measure(args, &topology, changer, &turns, &bywash)?;
+    bywash.stop()?;
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        let Figures { changes_per_s, seconds, sent, lost, wrong, lag_ms, .. } = &figures;
+        println!(
+            "{changes_per_s:.0} route changes/s for {seconds:.1} s: {sent} packets, {lost} lost, {wrong} by a wrong way"
+        );
+        println!("behind the kernel by {:.1} ms, {:.1} ms at most", lag_ms.median, lag_ms.most);
+    }
+    Ok(())
+}
+
+/// The routes there are first, and the changes to come.
+fn begin(topology: &Topology, changer: &mut Changer) -> anyhow::Result<Turns> {
+    let prefixes = |first: u8| -> Vec<(Ipv4Addr, u8)> {
+        (0..PREFIXES).map(|n| (Ipv4Addr::new(first, (n >> 8) as u8, n as u8, 0), 24)).collect()
+    };
+    let index = |host: usize| -> anyhow::Result<u32> {
+        let interface = topology.hosts()[host].router_interface.clone();
+        let link = topology.r().enter(|| bywash_mirror::interface_by_name(&interface))??;
+        Ok(link.with_context(|| format!("no {interface}"))?.index)
+    };
+    let ways = [(topology.hosts()[1].v4, index(1)?), (topology.hosts()[2].v4, index(2)?)];
+    let to = |prefixes: &[(Ipv4Addr, u8)]| ways.map(|(gateway, index)| Changes::replace(prefixes, gateway, index));
+    let turns = Turns { flips: to(&prefixes(44)), probe: to(&[(Ipv4Addr::new(46, 0, 0, 0), 24)]) };
+    let [b, c] = [to(&prefixes(43))[0].clone(), to(&prefixes(45))[1].clone()];
+    for changes in [&b, &c, &turns.flips[0], &turns.probe[0]] {
+        (0..changes.pieces()).try_for_each(|n| changer.make(changes, n))?;
+    }
+    Ok(turns)
+}
+
+fn measure(
+    args: &ChurnArgs,
+    topology: &Topology,
+    mut changer: Changer,
+    turns: &Turns,
+    bywash: &lab::Bywash,
+) -> anyhow::Result<Figures> {
+    let hosts = topology.hosts();
+    let socket = |host: usize, port: u16| hosts[host].ns.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
+    let ears = [socket(1, PORT)??, socket(2, PORT)??];
+    for ear in &ears {
+        // What a busy machine keeps the reader from must not count as lost.
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(ear, 64 << 20)?;
+        ear.set_read_timeout(Some(Duration::from_millis(100)))?;
+    }
+    let (mouth, probing) = (socket(0, 0)??, socket(0, 0)??);
+    let probe_changer = topology.r().enter(Changer::open)??;
+    let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let before = handled(bywash)?;
+    let (come, sent, (changes, took), flips) = std::thread::scope(|scope| {
+        let ears = [0, 1].map(|host| {
+            let (ear, ended, seen) = (&ears[host], &ended, &seen[host]);
+            scope.spawn(move || listen(ear, host, seen, ended))
+        });
+        let sender = scope.spawn(|| send(&mouth, &stop));
+        let prober = scope.spawn(|| probe(&probing, probe_changer, &turns.probe, &seen, &stop));
+        let changed = change(args, &mut changer, &turns.flips);
+        stop.store(true, Ordering::Relaxed);
+        let (sent, flips) = (joined(sender)?, joined(prober)?);
+        ended.store(true, Ordering::Relaxed);
+        let [b, c] = ears;
+        anyhow::Ok(([joined(b)?, joined(c)?], sent?, changed?, flips?))
+    })?;
+    let now = handled(bywash)?;
+    let (probes, flips) = flips;
+    let wrong = come.iter().map(|come| come.wrong).sum::<u64>() + stale(&flips, &come);
+    let arrived: u64 = come.iter().map(|come| come.packets).sum();
+    settle(bywash, changes, hosts)?;
+    let mut lags: Vec<f64> = flips.iter().map(|flip| flip.lag.as_secs_f64() * 1e3).collect();
+    lags.sort_by(f64::total_cmp);
+    let lag_ms = Lag {
+        median: lags.get(lags.len() / 2).copied().context("not one change was followed")?,
+        most: lags.last().copied().unwrap_or_default(),
+        samples: lags.len(),
+    };
+    Ok(Figures {
+        changes_per_s: (changes + flips.len() as u64) as f64 / took.as_secs_f64(),
+        changes: changes + flips.len() as u64,
+        seconds: took.as_secs_f64(),
+        sent: sent + probes,
+        lost: (sent + probes).saturating_sub(arrived),
+        wrong,
+        lag_ms,
+        driver: now[0] - before[0],
+        user: now[1] - before[1],
+        kernel: now[2] - before[2],
+    })
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> anyhow::Result<T> {
+    thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))
+}
+
+/// Flips 44/8 at the rate; how many changes were made, and in what time.
+fn change(args: &ChurnArgs, changer: &mut Changer, flips: &[Changes; 2]) -> anyhow::Result<(u64, Duration)> {
+    let (started, mut made) = (Instant::now(), 0u64);
+    let time = Duration::from_secs(args.seconds);
+    let pieces = flips[0].pieces() as u64;
+    while started.elapsed() < time || made % u64::from(PREFIXES) != 0 {
+        let due = started.elapsed().as_secs_f64() * args.rate as f64;
+        if args.rate > 0 && made as f64 > due {
+            std::thread::sleep(Duration::from_micros(300));
+            continue;
+        }
+        let piece = made / AT_ONCE as u64;
+        // Towards c first.
+        changer.make(&flips[1 - (piece / pieces) as usize % 2], (piece % pieces) as usize)?;
+        made += AT_ONCE as u64;
+    }
+    Ok((made, started.elapsed()))
+}
+
+/// Sends numbered packets until `stop`; how many.
+fn send(socket: &UdpSocket, stop: &AtomicBool) -> anyhow::Result<u64> {
+    let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (started.elapsed().as_secs_f64() * PACKETS) as u64 - base;
+        if due > sent + AT_MOST {
+            base += due - sent - AT_MOST;
+        }
+        while sent < due.min(sent + AT_MOST) {
+            socket.send_to(&sent.to_be_bytes(), SocketAddr::from((destination(sent), PORT)))?;
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(sent)
+}
+
+/// Of b, of the one the moment says, of c: neighbouring prefixes, each in turn.
+fn destination(n: u64) -> Ipv4Addr {
+    let prefix = (n / 3) % u64::from(PREFIXES);
+    Ipv4Addr::new(43 + (n % 3) as u8, (prefix >> 8) as u8, prefix as u8, 9)
+}
+
+/// Flips the prefix that is watched until `stop`; the packets sent to it, and when each flip was seen.
+fn probe(
+    socket: &UdpSocket,
+    mut changer: Changer,
+    changes: &[Changes; 2],
+    seen: &[AtomicU64; 2],
+    stop: &AtomicBool,
+) -> anyhow::Result<(u64, Vec<Flip>)> {
+    let to = SocketAddr::from((Ipv4Addr::new(46, 0, 0, 9), PORT));
+    let (mut sent, mut flips) = (0u64, vec![]);
+    while !stop.load(Ordering::Relaxed) {
+        let host = 1 - flips.len() % 2;
+        changer.make(&changes[host], 0)?;
+        let (started, first) = (Instant::now(), sent);
+        while seen[host].load(Ordering::Acquire) <= first {
+            ensure!(started.elapsed() < PATIENCE, "a route that changed is not followed within {PATIENCE:?}");
+            socket.send_to(&(sent | PROBE).to_be_bytes(), to)?;
+            sent += 1;
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        flips.push(Flip { to: host, seen: seen[host].load(Ordering::Acquire) - 1, lag: started.elapsed() });
+        // Some that must not go back.
+        for _ in 0..10 {
+            socket.send_to(&(sent | PROBE).to_be_bytes(), to)?;
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok((sent, flips))
+}
+
+/// Takes what comes to b (0) or c (1), until `ended` and nothing comes any more.
+fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool) -> Come {
+    let mut come = Come::default();
+    let mut number = [0; 8];
+    loop {
+        if socket.recv(&mut number).is_err() {
+            if ended.load(Ordering::Relaxed) {
+                return come;
+            }
+            continue;
+        }
+        come.packets += 1;
+        match u64::from_be_bytes(number) {
+            probe if probe & PROBE != 0 => {
+                come.probes.push(probe & !PROBE);
+                // One more than the number, so that 0 is none.
+                seen.fetch_max((probe & !PROBE) + 1, Ordering::Release);
+            }
+            n => come.wrong += u64::from(destination(n).octets()[0] == [45, 43][host]),
+        }
+    }
+}
+
+/// Packets that went the old way after one had gone the new one.
+fn stale(flips: &[Flip], come: &[Come; 2]) -> u64 {
+    let until = flips.iter().skip(1).map(|next| next.seen).chain([u64::MAX]);
+    let late = flips.iter().zip(until).map(|(flip, until)| {
+        // Until the next flip is seen, which may be under way before: those sent then are of either way.
+        let between = |n: &&u64| **n > flip.seen && **n < (flip.seen + 10).min(until);
+        come[1 - flip.to].probes.iter().filter(between).count() as u64
+    });
+    late.sum()
+}
+
+/// Waits for the last change.
+fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> anyhow::Result<()> {
+    let last = 1 + (changes / u64::from(PREFIXES)) as usize % 2;
+    let (via, started) = (hosts[last].v4.to_string(), Instant::now());
+    loop {
+        let routes = show::ask(&bywash.socket, Topic::Routes)?;
+        let flipping = routes.as_array().context("routes are no list")?.iter();
+        let flipping = flipping.filter(|r| r["prefix"].as_str().is_some_and(|p| p.starts_with("44.")));
+        let (right, all) = flipping.fold((0, 0), |(right, all), route| {
+            (right + u32::from(route["next_hops"][0]["via"] == via.as_str()), all + 1)
+        });
+        if right == PREFIXES && all == PREFIXES {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            bail!("{right} of {all} routes lead to {via}, where the kernel's do: a bug");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Frames that port r0 received: forwarded in the driver, in user space, by the kernel.
+fn handled(bywash: &lab::Bywash) -> anyhow::Result<[u64; 3]> {
+    let shown = show::ask(&bywash.socket, Topic::Placement)?;
+    let frames = ["driver", "user", "kernel"].map(|level| shown[0]["frames"][level].as_u64());
+    let all: Option<Vec<u64>> = frames.into_iter().collect();
+    all.and_then(|all| all.try_into().ok()).context("a placement without frames")
+}
