@@ -156,3 +156,25 @@ fn privileges_are_asked_for_by_name() {
     }
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
+
+/// A call to the port for each flow of a burst, or one for all.
+#[test]
+fn transmit_queues_save_calls() {
+    let bench = |more: &[&str]| -> serde_json::Value {
+        let args =
+            [&["bench", "txq", "--port", "null", "--rounds", "1", "--milliseconds", "20", "--json"], more].concat();
+        serde_json::from_str(&output(&args)).unwrap()
+    };
+    let both = bench(&["--flows", "1,16,64"]);
+    let cuts: Vec<f64> = (0..3).map(|at| both["compared"][at]["send_calls_cut"].as_f64().unwrap()).collect();
+    for (cut, flows) in cuts.iter().zip([1.0, 16.0, 64.0]) {
+        assert!((cut / flows - 1.0).abs() < 0.05, "{flows} flows: {both:#}");
+    }
+    // Packets that come one by one are gathered until their time is over, and no longer. Half of them: on a busy
+    // machine the others measure that.
+    let slow =
+        bench(&["--flows", "64", "--coalesce", "on", "--rate", "100000", "--deadline-us", "200", "--burst", "64"]);
+    let row = &slow["rows"][0];
+    assert!(row["send_calls_per_packet"].as_f64().unwrap() < 0.5, "{slow:#}");
+    assert!((1.0..=200.0).contains(&row["wait_us_p50"].as_f64().unwrap()), "{slow:#}");
+}

@@ -72,12 +72,13 @@ impl Outputs {
         if batch.is_empty() { DropReason::TxFull } else { slot.refusal() }
     }
 
-    /// Sends what is due on every queue and lets every port do its housekeeping. Returns frames sent.
+    /// Sends what is due on every queue before it is asked again, at `next`, and lets every port do its housekeeping.
+    /// Returns frames sent.
     #[inline]
-    pub(crate) fn flush(&mut self, bufs: &mut Buffers, now: u64, counters: &WorkerCounters) -> usize {
+    pub(crate) fn flush(&mut self, bufs: &mut Buffers, now: u64, next: u64, counters: &WorkerCounters) -> usize {
         let mut sent = 0;
         for (i, slot) in self.slots.iter_mut().enumerate() {
-            if !slot.queue.is_empty() && slot.queue.due(now) {
+            if !slot.queue.is_empty() && slot.queue.due(next) {
                 sent += slot.queue.flush(slot.port.as_mut(), bufs, now);
                 if !slot.queue.is_empty() && slot.port.state() != PortState::Up {
                     counters.count_drops(PortId(i as u16), DropReason::PortDown, slot.queue.len() as u64);
@@ -92,6 +93,12 @@ impl Outputs {
     /// Whether a queue holds frames.
     pub(crate) fn waiting(&self) -> bool {
         self.slots.iter().any(|s| !s.queue.is_empty())
+    }
+
+    /// Ticks until the first frame's deadline; none: no frame waits for one, or it is over and the device takes nothing.
+    pub(crate) fn patience(&self, now: u64) -> Option<u64> {
+        let left = self.slots.iter().filter_map(|s| s.queue.deadline()).map(|at| at.wrapping_sub(now));
+        left.filter(|ticks| *ticks < 1 << 63).min()
     }
 
     pub(crate) fn replace(&mut self, bufs: &mut Buffers, id: PortId, port: Box<dyn Port>) {

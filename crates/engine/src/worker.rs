@@ -49,6 +49,9 @@ const NAP: Duration = Duration::from_millis(10);
 /// Longest sleep while a port must be polled or something waits for time.
 const SHORT_NAP: Duration = Duration::from_micros(100);
 
+/// How much later than asked for a sleeper wakes up: the kernel's timer slack, 50 us, and getting on the CPU.
+const LATE: Duration = Duration::from_micros(100);
+
 /// What a worker says of itself when asked.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -92,6 +95,8 @@ pub struct Worker {
     bufs: Buffers,
     reader: Reader,
     counters: Arc<WorkerCounters>,
+    /// Ticks a turn takes, rather too many than too few.
+    turn_ticks: u64,
 }
 
 /// How a worker ended.
@@ -116,7 +121,7 @@ impl Worker {
     /// A worker that sends by `out`, takes frames from `bufs` and runs `app`.
     pub fn new(config: WorkerConfig, out: Outputs, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
         let counters = Arc::new(WorkerCounters::new(out.len(), app.stages()));
-        Self { config, out, extra: Vec::new(), app, bufs, reader, counters }
+        Self { config, out, extra: Vec::new(), app, bufs, reader, counters, turn_ticks: 0 }
     }
 
     /// Adds a receiving end beside those in `out`.
@@ -171,17 +176,21 @@ impl Worker {
             let from = now;
             let (work, pending) = self.turn(from);
             now = clock::tsc();
+            // The longest of late, forgotten within some hundred turns: what tx queues may still be kept waiting.
+            self.turn_ticks = (now - from).max(self.turn_ticks - self.turn_ticks / 64);
             self.counters.cycles.set(now - started);
             if work > 0 {
                 self.counters.busy_cycles.add(now - from);
                 worked = now;
             } else {
                 self.counters.idle_turns.add(1);
-                if self.config.idle == Idle::Sleep && now - worked > patience {
-                    self.sleep(pending);
-                    now = clock::tsc();
-                } else {
-                    std::hint::spin_loop();
+                let nap = if self.config.idle == Idle::Sleep && now - worked > patience { self.nap(now) } else { None };
+                match nap {
+                    Some(nap) => {
+                        self.sleep(nap.min(if pending { SHORT_NAP } else { NAP }));
+                        now = clock::tsc();
+                    }
+                    None => std::hint::spin_loop(),
                 }
             }
             if mailbox.mail.swap(false, Ordering::Acquire) {
@@ -195,7 +204,7 @@ impl Worker {
     /// One turn, begun at `now`; returns the packets received, and whether something waits for time.
     #[inline]
     fn turn(&mut self, now: u64) -> (usize, bool) {
-        let Self { out, extra, app, bufs, reader, counters, .. } = self;
+        let Self { out, extra, app, bufs, reader, counters, turn_ticks, .. } = self;
         let mut trash = Batch::new();
         let mut batch = Batch::new();
         let timed = counters.turns.get().is_multiple_of(SAMPLE);
@@ -214,7 +223,9 @@ impl Worker {
         if !cx.trash.is_empty() {
             cx.bufs.free(cx.trash);
         }
-        let sent = cx.out.flush(cx.bufs, now, counters);
+        // This turn ends, and the next one comes here.
+        let next = now.saturating_add(2 * *turn_ticks);
+        let sent = cx.out.flush(cx.bufs, now, next, counters);
         if sent > 0 {
             cx.account(STAGE_TX, sent);
         }
@@ -274,7 +285,13 @@ impl Worker {
         Report { held: self.app.held() + ports.iter().map(|p| p.held).sum::<usize>(), ports }
     }
 
-    fn sleep(&mut self, pending: bool) {
+    /// How long it may sleep for its tx queues' sake; none: not at all.
+    fn nap(&self, now: u64) -> Option<Duration> {
+        let Some(left) = self.out.patience(now) else { return Some(NAP) };
+        Duration::from_nanos(clock::ticks_to_ns(left)).checked_sub(LATE).filter(|nap| !nap.is_zero())
+    }
+
+    fn sleep(&mut self, nap: Duration) {
         use rustix::event::{PollFd, PollFlags, poll};
         let ports = self.out.ports().chain(self.extra.iter().map(|(p, _)| p.as_ref()));
         let mut must_poll = false;
@@ -285,7 +302,7 @@ impl Worker {
                 None => must_poll |= port.receives(),
             }
         }
-        let nap = if must_poll || pending { SHORT_NAP } else { NAP };
+        let nap = if must_poll { nap.min(SHORT_NAP) } else { nap };
         self.counters.sleeps.add(1);
         self.reader.offline();
         if fds.is_empty() {

@@ -58,6 +58,8 @@ pub struct Switch {
     tables: Arc<Published<Arc<Pipeline>>>,
     caches: Caches,
     work: Box<Work>,
+    /// Each flow's packets are sent on their own.
+    by_flow: bool,
 }
 
 /// What the stages tell each other about a burst.
@@ -136,7 +138,14 @@ impl Switch {
             to: [DROP; BATCH],
             next: [0; BATCH],
         };
-        Self { tables, caches, work: Box::new(work) }
+        Self { tables, caches, work: Box::new(work), by_flow: false }
+    }
+
+    /// Has it send the packets of each flow in a burst on their own, flow after flow, and not all that leave by a port
+    /// together: how OVS did before it had transmit queues, to measure what those bring.
+    pub fn sending_by_flow(mut self) -> Self {
+        self.by_flow = true;
+        self
     }
 }
 
@@ -147,7 +156,7 @@ impl App for Switch {
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         let n = batch.len();
-        let Self { tables, caches, work } = self;
+        let Self { tables, caches, work, by_flow } = self;
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
         if caches.config.exact > 0 {
@@ -164,7 +173,11 @@ impl App for Switch {
         cx.stage(LOOKUP, n);
         caches.act(cx, pipeline, from, of, work, batch);
         cx.stage(ACTIONS, n);
-        send(cx, from, &work.to, batch);
+        if *by_flow {
+            caches.send_by_flow(cx, from, work, batch);
+        } else {
+            send(cx, from, &work.to, batch);
+        }
         cx.sent(n);
         caches.sort_in = caches.sort_in.saturating_sub(n as u64);
     }
@@ -226,6 +239,29 @@ impl Work {
                 false
             }
         }
+    }
+}
+
+impl Work {
+    /// Whether all `n` packets are of one flow and go one way.
+    #[inline]
+    fn one_way(&self, n: usize) -> bool {
+        let n = n.min(BATCH);
+        let (flows, to) = (&self.flows[..n], &self.to[..n]);
+        let differ = |i: usize| (flows[i].at ^ flows[0].at) | u32::from(to[i].0 ^ to[0].0);
+        self.found == low_bits(n) && (1..n).fold(0, |all, i| all | differ(i)) == 0
+    }
+
+    /// The packets of a group, in their order.
+    #[inline]
+    fn members<'a>(&self, group: &Group, into: &'a mut [u8; BATCH]) -> &'a mut [u8] {
+        let mut i = group.first;
+        let members = &mut into[..usize::from(group.n)];
+        for member in members.iter_mut() {
+            *member = i;
+            i = self.next[usize::from(i) % BATCH];
+        }
+        members
     }
 }
 
@@ -590,13 +626,26 @@ impl Caches {
         batch: &mut Batch,
         lists: u64,
     ) {
+        for i in bits(lists & work.plain) {
+            work.layouts[i] = PLAIN_LAYOUT;
+        }
+        let (groups, n) = self.gather(work, lists);
+        for group in &groups[..n] {
+            let mut members = [0; BATCH];
+            let members = work.members(group, &mut members);
+            let cold = self.mega.cold(group.flow);
+            let frames = batch.as_mut_slice();
+            execute(cx, pipeline, from, &cold.ops, cold.reason, frames, &mut work.layouts, members, &mut work.to);
+        }
+    }
+
+    /// Gathers the packets of the set `which`, each of which has a flow, by it.
+    #[inline]
+    fn gather(&mut self, work: &mut Work, which: u64) -> ([Group; BATCH], usize) {
         self.burst = self.burst.wrapping_add(1).max(1);
         let mut groups = [const { Group { flow: 0, first: 0, last: 0, n: 0 } }; BATCH];
         let mut n = 0;
-        for i in bits(lists) {
-            if work.plain >> i & 1 == 1 {
-                work.layouts[i] = PLAIN_LAYOUT;
-            }
+        for i in bits(which) {
             let at = work.flows[i].at;
             let cold = self.mega.cold(at);
             if cold.burst == self.burst {
@@ -610,18 +659,46 @@ impl Caches {
                 n += 1;
             }
         }
-        for group in &groups[..n.min(BATCH)] {
-            let mut members = [0; BATCH];
-            let mut i = group.first;
-            for member in &mut members[..usize::from(group.n)] {
-                *member = i;
-                i = work.next[usize::from(i) % BATCH];
-            }
-            let cold = self.mega.cold(group.flow);
-            let members = &mut members[..usize::from(group.n)];
-            let frames = batch.as_mut_slice();
-            execute(cx, pipeline, from, &cold.ops, cold.reason, frames, &mut work.layouts, members, &mut work.to);
+        (groups, n.min(BATCH))
+    }
+
+    /// Sends a burst's packets their ways, the packets of each flow on their own.
+    #[inline(never)]
+    fn send_by_flow(&mut self, cx: &mut Context<'_>, from: PortId, work: &mut Work, batch: &mut Batch) {
+        if work.one_way(batch.len()) {
+            return send_one_way(cx, from, work.to[0], batch);
         }
+        let (groups, n) = self.gather(work, work.found);
+        let mut frames = batch.drain();
+        let mut frames: [Option<Frame>; BATCH] = std::array::from_fn(|_| frames.next());
+        let mut group_frames = Batch::new();
+        for group in &groups[..n] {
+            let mut members = [0; BATCH];
+            let mut to = None;
+            for i in work.members(group, &mut members).iter().map(|i| usize::from(*i)) {
+                let Some(frame) = frames[i].take() else { continue };
+                if let Some(before) = to.replace(work.to[i]).filter(|before| *before != work.to[i]) {
+                    send_one_way(cx, from, before, &mut group_frames);
+                }
+                let pushed = group_frames.push(frame);
+                debug_assert!(pushed.is_ok());
+            }
+            send_one_way(cx, from, to.unwrap_or(DROP), &mut group_frames);
+        }
+        for (i, frame) in frames.into_iter().enumerate() {
+            let pushed = frame.map_or(Ok(()), |frame| group_frames.push(frame));
+            debug_assert!(pushed.is_ok());
+            send_one_way(cx, from, work.to[i], &mut group_frames);
+        }
+    }
+}
+
+/// Sends all packets of `batch` by `to`, or drops them for the reason it holds.
+fn send_one_way(cx: &mut Context<'_>, from: PortId, to: PortId, batch: &mut Batch) {
+    match crate::exec::reason(to) {
+        _ if batch.is_empty() => {}
+        None => cx.send_batch(from, to, batch),
+        Some(reason) => batch.drain().for_each(|frame| cx.drop(from, reason, frame)),
     }
 }
 

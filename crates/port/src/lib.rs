@@ -13,6 +13,7 @@ pub mod pcap;
 mod port;
 mod tap;
 mod txq;
+mod waits;
 
 pub use capture::{Capture, CaptureControl, CaptureStats};
 pub use fault::{Fault, FaultCounters, Faults};
@@ -20,4 +21,5 @@ pub use null::NullPort;
 pub use pair::{PairPort, pair};
 pub use port::{Port, PortCounters, PortState};
 pub use tap::{TapConfig, TapError, TapPort};
-pub use txq::{TxQueue, TxQueueConfig, TxQueueStats, WAIT_BUCKETS};
+pub use txq::{TxQueue, TxQueueConfig, TxQueueStats};
+pub use waits::{WaitCounts, Waits};

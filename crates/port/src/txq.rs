@@ -1,12 +1,9 @@
 //! The tx queue: gathers a worker's frames for one port, and sends them at a burst or at a deadline.
 
-use crate::Port;
+use crate::{Port, Waits};
 use bywash_frame::{BATCH, Batch, Buffers, Frame};
 use bywash_sync::{Counter, clock};
 use std::sync::Arc;
-
-/// Most buckets of [`TxQueueStats::waits`]: the last holds everything from half a second on.
-pub const WAIT_BUCKETS: usize = 21;
 
 /// When a tx queue sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,21 +25,30 @@ impl Default for TxQueueConfig {
 pub struct TxQueueStats {
     /// Bursts by the number of frames the port took; index 0: it took none.
     pub bursts: [Counter; BATCH + 1],
-    /// Bursts by the time the oldest frame had waited: index 0 below 1 us, then `n` for 2^(n-1) to 2^n us.
-    pub waits: [Counter; WAIT_BUCKETS],
+    /// Bursts by the time their oldest frame had waited. It begins with the turn in which the frame came, so that no
+    /// clock is read for a frame.
+    pub waits: Waits,
+}
+
+impl TxQueueStats {
+    /// Calls to the port, and the frames it took in them.
+    pub fn sends(&self) -> (u64, u64) {
+        let bursts = self.bursts.iter().enumerate();
+        bursts.fold((0, 0), |(calls, frames), (n, c)| (calls + c.get(), frames + n as u64 * c.get()))
+    }
 }
 
 impl Default for TxQueueStats {
     fn default() -> Self {
-        Self { bursts: std::array::from_fn(|_| Counter::new()), waits: std::array::from_fn(|_| Counter::new()) }
+        Self { bursts: std::array::from_fn(|_| Counter::new()), waits: Waits::default() }
     }
 }
 
 /// One worker's queue in front of one port.
 ///
-/// It makes no system call and reads no clock: every `now` is the caller's time-stamp counter
-/// ([`bywash_sync::clock::tsc`]), taken once a turn. Like [`Batch`], it must be emptied ([`TxQueue::clear`]), not
-/// dropped.
+/// It makes no system call. Every `now` is the caller's time-stamp counter ([`bywash_sync::clock::tsc`]), taken once a
+/// turn; the queue itself reads the clock once for each burst that waited. Like [`Batch`], it must be emptied
+/// ([`TxQueue::clear`]), not dropped.
 ///
 /// # Thread-safety
 /// Belongs to one worker; its statistics may be read from anywhere.
@@ -55,7 +61,8 @@ pub struct TxQueue {
     since: u64,
     /// Ticks a frame may wait.
     deadline: u64,
-    ticks_per_us: u64,
+    /// Nanoseconds a tick, times 2^20.
+    tick: u64,
     /// The turn in which the device last took nothing, and the flushes to leave out in it.
     refused_at: u64,
     leave_out: usize,
@@ -71,8 +78,9 @@ impl TxQueue {
             limit: burst,
             burst,
             since: 0,
-            deadline: clock::us_to_ticks(config.deadline_us),
-            ticks_per_us: (clock::tsc_hz() / 1_000_000).max(1),
+            // A sixteenth early: for what comes between its being due and its being sent.
+            deadline: clock::us_to_ticks(config.deadline_us) * 15 / 16,
+            tick: (1_000_000_000 << 20) / clock::tsc_hz().max(1),
             refused_at: 0,
             leave_out: 0,
             stats: Arc::default(),
@@ -119,7 +127,7 @@ impl TxQueue {
         if self.is_empty() && batch.len() >= self.burst && self.leave_out == 0 {
             sent = port.tx_burst(bufs, batch);
             self.stats.bursts[sent].add(1);
-            self.stats.waits[0].add(1);
+            self.stats.waits.count(0);
             if batch.is_empty() {
                 return sent;
             }
@@ -143,10 +151,17 @@ impl TxQueue {
         sent
     }
 
-    /// Whether what waits should be sent now: a burst is complete, or the oldest frame's time is over.
+    /// Whether what waits should be sent now: a burst is complete, or the oldest frame's time is over by `at`. So that
+    /// no frame waits longer than its deadline, `at` is the next time that this is asked.
     #[inline]
-    pub fn due(&self, now: u64) -> bool {
-        self.frames.len() >= self.burst || (!self.is_empty() && now.wrapping_sub(self.since) >= self.deadline)
+    pub fn due(&self, at: u64) -> bool {
+        self.frames.len() >= self.burst || (!self.is_empty() && at.wrapping_sub(self.since) >= self.deadline)
+    }
+
+    /// When the oldest frame's time is over; none: no frame waits.
+    #[inline]
+    pub fn deadline(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.since.wrapping_add(self.deadline))
     }
 
     /// Sends what waits; returns how many frames the port took. The rest waits on, in order. A port that took
@@ -157,10 +172,11 @@ impl TxQueue {
             return 0;
         }
         let before = self.frames.len();
+        let waited = clock::tsc().max(now).wrapping_sub(self.since);
+        self.stats.waits.count(((u128::from(waited) * u128::from(self.tick)) >> 20) as u64);
         let sent = port.tx_burst(bufs, &mut self.frames);
         debug_assert_eq!(self.frames.len() + sent, before, "the port lost a frame");
         self.stats.bursts[sent].add(1);
-        self.count_wait(now.wrapping_sub(self.since));
         let left = self.frames.len();
         self.limit = (left + self.burst).min(BATCH);
         if sent == 0 {
@@ -185,16 +201,5 @@ impl TxQueue {
         }
         self.leave_out = 0;
         false
-    }
-
-    #[inline]
-    fn count_wait(&self, ticks: u64) {
-        let bucket = if ticks < self.ticks_per_us {
-            0
-        } else {
-            let us = ticks / self.ticks_per_us;
-            (64 - us.leading_zeros() as usize).min(WAIT_BUCKETS - 1)
-        };
-        self.stats.waits[bucket].add(1);
     }
 }

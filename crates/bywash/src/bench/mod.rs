@@ -13,6 +13,7 @@ mod placement;
 mod pool;
 mod switch;
 mod tabm;
+mod txq;
 pub mod veth;
 
 use crate::cli::bench::BenchArgs;
@@ -31,6 +32,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Switch(args) => switch::run(&args),
         BenchArgs::Pool(args) => pool::run(&args),
         BenchArgs::Tabm(args) => tabm::run(&args),
+        BenchArgs::Txq(args) => txq::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),
     }
 }

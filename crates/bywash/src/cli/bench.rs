@@ -30,6 +30,8 @@ pub enum BenchArgs {
     Pool(PoolArgs),
     /// Blocks that are a thread's own against blocks that all share: throughput and TLB misses
     Tabm(TabmArgs),
+    /// Transmit queues: the flow switch sends a burst's packets together, or each flow's on their own
+    Txq(TxqArgs),
     /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
     Veth(VethArgs),
 }
@@ -176,7 +178,7 @@ pub struct LookupArgs {
 
 impl std::fmt::Display for OnOff {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Self::On { "on" } else { "off" })
+        f.pad(if *self == Self::On { "on" } else { "off" })
     }
 }
 
@@ -392,6 +394,70 @@ pub struct TabmArgs {
     pub json: bool,
 }
 
+/// `bywash bench txq`
+#[derive(Debug, Args)]
+pub struct TxqArgs {
+    /// Numbers of flows: as many source addresses, in turn
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64", value_parser = txq_flows)]
+    pub flows: Vec<usize>,
+    /// Send what leaves by the port together, or each flow's packets at once  [default: measure both in turn]
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub coalesce: Option<OnOff>,
+    /// Where to send
+    #[arg(long, value_name = "PORT", default_value = "pair")]
+    pub port: TxqPort,
+    /// How the veth's port sends
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
+    /// Frames that the tx queue sends at once
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = burst)]
+    pub burst: usize,
+    /// Longest that the tx queue waits for them, in microseconds; 0: to the end of the worker's turn
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub deadline_us: u64,
+    /// Packets per second that are offered  [default: as many as are taken]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Rounds, each measuring on and off; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub milliseconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where `bywash bench txq` sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TxqPort {
+    /// A ring in memory to another thread
+    Pair,
+    /// AF_XDP on a veth whose other end drops (root)
+    Veth,
+    /// Nowhere
+    Null,
+}
+
+impl TxqPort {
+    /// As given on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pair => "pair",
+            Self::Veth => "veth",
+            Self::Null => "null",
+        }
+    }
+}
+
 /// `bywash bench veth`
 #[derive(Debug, Args)]
 pub struct VethArgs {
@@ -496,6 +562,14 @@ fn in_flight(text: &str) -> Result<usize, String> {
 
 fn gbits(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|rate| (0.001..=1000.0).contains(rate)).ok_or("expected 0.001 to 1000 Gbit/s".into())
+}
+
+fn txq_flows(text: &str) -> Result<usize, String> {
+    number(text, 1..=4096, "flows")
+}
+
+fn burst(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_frame::BATCH, "frames")
 }
 
 fn pool_threads(text: &str) -> Result<usize, String> {

@@ -133,6 +133,16 @@ pub enum Transmit {
     Inject,
 }
 
+impl From<Transmit> for bywash_port::af_xdp::Transmit {
+    fn from(transmit: Transmit) -> Self {
+        match transmit {
+            Transmit::Auto => Self::Auto,
+            Transmit::Socket => Self::Socket,
+            Transmit::Inject => Self::Inject,
+        }
+    }
+}
+
 /// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

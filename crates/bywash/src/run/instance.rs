@@ -5,7 +5,8 @@ use super::control::Shared;
 use crate::api::{Instance, Topic};
 use crate::config::{Level, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
-use bywash_port::PortState;
+use bywash_frame::BATCH;
+use bywash_port::{PortState, TxQueueStats, WaitCounts};
 use bywash_route::model::{Mac, Prefix};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -159,6 +160,9 @@ impl Running {
                 .collect();
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
             let (mut up, mut reason) = end_state.map_or(("up", None), state);
+            let queues_of = self.0.workers.iter().filter_map(|w| w.queues.get(usize::from(id.0)).map(Arc::as_ref));
+            let mut tx = tx_queue(&queues_of.collect::<Vec<_>>());
+            (tx["burst"], tx["deadline_us"]) = (config.tx_burst.into(), config.tx_deadline_us.into());
             let has_interface = config.interface.is_some();
             if has_interface && up == "up" && !view.running {
                 (up, reason) = ("down", Some("the link is down".into()));
@@ -176,6 +180,7 @@ impl Running {
                 "mode": program.map(|x| x.program.mode()),
                 "level": program.map_or("user", |x| x.level().name()),
                 "queues": queues,
+                "tx_queue": tx,
                 "counters": sum,
             })
         });
@@ -207,9 +212,9 @@ impl Running {
                 .iter()
                 .zip(&self.0.names)
                 .map(|(q, port)| {
-                    let bursts: Vec<u64> = q.bursts.iter().map(|b| b.get()).collect();
-                    let waits: Vec<u64> = q.waits.iter().map(|b| b.get()).collect();
-                    json!({ "port": port, "bursts": bursts, "waits_us_log2": waits })
+                    let mut shown = tx_queue(&[q.as_ref()]);
+                    shown["port"] = port.as_str().into();
+                    shown
                 })
                 .collect();
             let polls = w.polls.iter().map(|(p, q)| json!({ "port": self.0.names[*p], "queue": q }));
@@ -302,6 +307,28 @@ impl Running {
     fn port(&self, id: PortId) -> &str {
         self.0.names.get(usize::from(id.0)).map_or("?", String::as_str)
     }
+}
+
+/// What tx queues did, taken together.
+fn tx_queue(queues: &[&TxQueueStats]) -> Value {
+    let (mut calls, mut frames, mut waits) = (0, 0, WaitCounts::default());
+    let mut bursts = [0; BATCH + 1];
+    for queue in queues {
+        let (c, f) = queue.sends();
+        (calls, frames) = (calls + c, frames + f);
+        waits.add(&queue.waits.counts());
+        bursts.iter_mut().zip(&queue.bursts).for_each(|(all, n)| *all += n.get());
+    }
+    json!({
+        "sends": calls,
+        "packets": frames,
+        "burst_mean": frames as f64 / calls.max(1) as f64,
+        "bursts": bursts.as_slice(),
+        "wait_us_p50": waits.quantile_us(0.5),
+        "wait_us_p99": waits.quantile_us(0.99),
+        "wait_us_max": waits.quantile_us(1.0),
+        "waits_us": waits.buckets(),
+    })
 }
 
 fn state(state: &PortState) -> (&'static str, Option<String>) {

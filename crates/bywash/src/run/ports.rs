@@ -4,8 +4,8 @@ use super::driver::{Driver, Targets};
 use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig,
-    ZeroCopy, driver, max_frame, takes_frames,
+    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig, ZeroCopy,
+    driver, max_frame, takes_frames,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
@@ -231,14 +231,9 @@ fn open_af_xdp(
         config::ZeroCopy::Require => ZeroCopy::Require,
         config::ZeroCopy::Off => ZeroCopy::Off,
     };
-    let transmit = match af_xdp.transmit {
-        config::Transmit::Auto => Transmit::Auto,
-        config::Transmit::Socket => Transmit::Socket,
-        config::Transmit::Inject => Transmit::Inject,
-    };
     let r = af_xdp.ring;
     let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
-    let config = SocketConfig { rings, zero_copy, transmit, ..SocketConfig::default() };
+    let config = SocketConfig { rings, zero_copy, transmit: af_xdp.transmit.into(), ..SocketConfig::default() };
     let mut sockets = vec![];
     for queue in queues(port)? {
         let end = AfXdpPort::open(umem, &link, queue, &config)?;

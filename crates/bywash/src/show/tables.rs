@@ -109,7 +109,19 @@ fn workers(value: &Value) -> String {
     let mut grid =
         Grid::new(&["worker", "cpu", "idle", "busy %", "turns", "idle turns", "sleeps", "burst", "cycles/packet"]);
     let mut more = Grid::new(&["worker", "stage", "packets", "cycles/packet"]);
+    let mut tx =
+        Grid::new(&["worker", "tx queue", "sends", "packets/send", "wait p50 us", "wait p99 us", "longest us"]);
     for worker in list(value) {
+        for queue in list(&worker["tx_queues"]) {
+            tx.row(
+                std::iter::once(text(worker, "id"))
+                    .chain(
+                        ["port", "sends", "burst_mean", "wait_us_p50", "wait_us_p99", "wait_us_max"]
+                            .map(|key| text(queue, key)),
+                    )
+                    .collect(),
+            );
+        }
         let mut total = 0.0;
         for stage in list(&worker["stages"]) {
             total += number(&stage["cycles_per_packet"]);
@@ -132,7 +144,8 @@ fn workers(value: &Value) -> String {
             if total > 0.0 { format!("{total:.1}") } else { String::new() },
         ]);
     }
-    grid.render("no workers") + "\n" + &more.render("no stages")
+    let parts = [grid.render("no workers"), more.render("no stages"), tx.render("no tx queues")];
+    parts.join("\n")
 }
 
 fn pools(value: &Value) -> String {
@@ -429,6 +442,26 @@ mod tests {
         );
         assert!(text.starts_with("arena: 8 cells of 2048 B, 2.00 MiB, pages 4k\n       why\n"), "{text}");
         assert!(text.ends_with("audit: 8 cells = 5 free + 1 cached + 2 held, 0 missing\n"), "{text}");
+    }
+
+    #[test]
+    fn workers_have_stages_and_tx_queues() {
+        let text = shown(
+            Topic::Workers,
+            json!([{ "id": 0, "cpu": 1, "idle": "spin", "busy_percent": 50.0, "turns": 9,
+                     "stages": [{ "name": "rx", "packets": 64, "cycles_per_packet": 5.0 }],
+                     "tx_queues": [{ "port": "wan", "sends": 2, "burst_mean": 32.0, "wait_us_p50": 0.5, "wait_us_p99": 49.2,
+                                     "wait_us_max": null }] }]),
+        );
+        assert!(
+            text.contains("worker  stage  packets  cycles/packet\n0       rx          64            5.0\n"),
+            "{text}"
+        );
+        let expected = "\
+worker  tx queue  sends  packets/send  wait p50 us  wait p99 us
+0       wan           2          32.0          0.5         49.2
+";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]

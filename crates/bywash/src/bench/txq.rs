@@ -1,0 +1,373 @@
+//! What tx queues bring: one worker's flow switch sends to a port, all packets of a burst together or each flow's on
+//! their own.
+//!
+//! The traffic has one source address a flow, and takes turns between them, so that the packets of a burst are of as many
+//! flows as there are. Each address has a flow of the switch of its own, and all lead to one port.
+
+use crate::cli::bench::{OnOff, TxqArgs, TxqPort};
+use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_flow::app::CacheConfig;
+use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
+use bywash_flow::model::OfPort;
+use bywash_flow::pipeline::{SwitchPort, Vlans};
+use bywash_flow::syntax;
+use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_lab::{Topology, counters};
+use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Umem};
+use bywash_port::pcap::{Pace, PcapPort, PcapSource};
+use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig, TxQueueStats, WaitCounts, pair};
+use bywash_sync::{Qsbr, clock};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What is not counted: caches, frequencies.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Frames a pair holds.
+const DEPTH: usize = 1024;
+
+#[derive(Serialize)]
+struct Figures {
+    port: TxqPort,
+    burst: usize,
+    deadline_us: u64,
+    rounds: u64,
+    /// One for each number of flows and way to send, the medians of the rounds by rate.
+    rows: Vec<Row>,
+    /// Where both were measured: on against off, the medians of the rounds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    compared: Vec<Compared>,
+}
+
+#[derive(Clone, Serialize)]
+struct Row {
+    flows: usize,
+    coalesce: OnOff,
+    /// What arrived at the other end of the port.
+    mpps: f64,
+    cycles_per_packet: f64,
+    /// Calls to the port.
+    send_calls_per_packet: f64,
+    /// System calls the port made to send; ports gather frames for them, coalesced or not.
+    system_calls_per_packet: f64,
+    /// Of the oldest frame of a burst, in the tx queue.
+    wait_us_p50: Option<f64>,
+    wait_us_p99: Option<f64>,
+    wait_us_max: Option<f64>,
+    packets: u64,
+    drops: u64,
+}
+
+#[derive(Serialize)]
+struct Compared {
+    flows: usize,
+    /// Packets per second, on to off.
+    mpps_ratio: f64,
+    /// Send calls per packet, off to on.
+    send_calls_cut: f64,
+}
+
+/// `bywash bench txq`.
+pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
+    let ways = args.coalesce.map_or(vec![OnOff::On, OnOff::Off], |way| vec![way]);
+    let lab = (args.port == TxqPort::Veth).then(Lab::new).transpose()?.map(Arc::new);
+    let (mut rows, mut compared) = (vec![], vec![]);
+    for &flows in &args.flows {
+        let mut rounds: Vec<Vec<Row>> = vec![];
+        for round in 0..args.rounds {
+            // Neither is always the first.
+            let mut order = ways.clone();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            let one = |way| measure(args, flows, way, lab.as_ref());
+            let mut round = order.into_iter().map(one).collect::<anyhow::Result<Vec<_>>>()?;
+            round.sort_by_key(|row| row.coalesce == OnOff::Off);
+            rounds.push(round);
+        }
+        for at in 0..ways.len() {
+            let mut these: Vec<Row> = rounds.iter().map(|round| round[at].clone()).collect();
+            these.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
+            rows.push(these.swap_remove(these.len() / 2));
+        }
+        if ways.len() == 2 {
+            let ratio = |of: fn(&Row) -> f64, over: usize| {
+                median(rounds.iter().map(|round| of(&round[1 - over]) / of(&round[over])).collect())
+            };
+            compared.push(Compared {
+                flows,
+                mpps_ratio: ratio(|row| row.mpps, 1),
+                send_calls_cut: ratio(|row| row.send_calls_per_packet, 0),
+            });
+        }
+    }
+    let figures = Figures {
+        port: args.port,
+        burst: args.burst,
+        deadline_us: args.deadline_us,
+        rounds: args.rounds,
+        rows,
+        compared,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        print(&figures);
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn print(f: &Figures) {
+    println!("port {}, bursts of {} or {} us, medians of {} rounds", f.port.name(), f.burst, f.deadline_us, f.rounds);
+    println!(
+        "flows  coalesce     Mpps  cycles/packet  send calls/packet  system calls/packet  wait p50, p99, longest us"
+    );
+    for row in &f.rows {
+        let waits = [row.wait_us_p50, row.wait_us_p99, row.wait_us_max].map(|us| us.unwrap_or(0.0));
+        println!(
+            "{:5}  {:8} {:8.3} {:14.1} {:18.4} {:20.4}  {:.1}, {:.1}, {:.1}",
+            row.flows,
+            row.coalesce,
+            row.mpps,
+            row.cycles_per_packet,
+            row.send_calls_per_packet,
+            row.system_calls_per_packet,
+            waits[0],
+            waits[1],
+            waits[2]
+        );
+    }
+    for c in &f.compared {
+        println!(
+            "{} flows: on has {:.2} x the rate of off, and 1 call for {:.1}",
+            c.flows, c.mpps_ratio, c.send_calls_cut
+        );
+    }
+}
+
+/// Flow n comes from this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
+fn source(flow: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0xc612_0001 + flow as u32)
+}
+
+fn traffic(args: &TxqArgs, flows: usize) -> anyhow::Result<PcapSource> {
+    // At least a burst, so that it is as full with one flow as with many.
+    let frames = (0..flows.max(BATCH) / flows * flows).map(|n| {
+        let (from, to) = (source(n % flows), Ipv4Addr::new(198, 19, 0, 1));
+        Packet::udp(SocketAddr::from((from, 1024)), SocketAddr::from((to, 9)))
+            .macs(MacAddr([2, 0, 0, 0, 1, 1]), MacAddr([2, 0, 0, 0, 0, 1]))
+            .size(args.size)
+            .build()
+    });
+    let source = PcapSource::from_frames(frames.collect::<Result<Vec<_>, _>>()?)?.repeated();
+    Ok(match args.rate {
+        Some(rate) => source.paced(Pace::PacketsPerSecond(rate)),
+        None => source,
+    })
+}
+
+/// Where the packets go, and what counts them there.
+struct Target {
+    port: Box<dyn Port>,
+    counters: Arc<PortCounters>,
+    arrived: Box<dyn Fn() -> anyhow::Result<u64>>,
+    /// Ends what receives them.
+    end: Box<dyn FnOnce() -> anyhow::Result<()>>,
+}
+
+/// The namespaces of `--port veth`, with what drops each frame at the far end.
+struct Lab {
+    _sink: Bare,
+    topology: Topology,
+}
+
+impl Lab {
+    fn new() -> anyhow::Result<Self> {
+        bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
+        let topology = Topology::router()?;
+        let b = topology.b();
+        let sink = b.ns.enter(|| Bare::drop(&b.interface))??;
+        Ok(Self { _sink: sink, topology })
+    }
+}
+
+fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Option<usize>) -> anyhow::Result<Target> {
+    Ok(match (args.port, lab) {
+        (TxqPort::Veth, Some(lab)) => {
+            let umem = Umem::new(pools.arena());
+            let interface = lab.topology.b().router_interface.clone();
+            let config = SocketConfig { transmit: args.transmit.into(), ..SocketConfig::default() };
+            let port = lab.topology.r().enter(|| {
+                let link = LinkInfo::query(&interface)?;
+                AfXdpPort::open(&umem, &link, 0, &config)
+            })??;
+            let lab = lab.clone();
+            Target {
+                counters: port.counters(),
+                port: Box::new(port),
+                arrived: Box::new(move || {
+                    let b = lab.topology.b();
+                    Ok(counters(&b.ns, &b.interface)?.rx_packets)
+                }),
+                end: Box::new(|| Ok(())),
+            }
+        }
+        (TxqPort::Pair, _) => {
+            let (here, there) = pair(DEPTH);
+            let (sink, received) = (Sink::start(pools.clone(), there, cpu), here.counters());
+            let arrived = sink.counters.clone();
+            Target {
+                port: Box::new(here),
+                counters: received,
+                arrived: Box::new(move || Ok(arrived.rx_packets.get())),
+                end: Box::new(move || sink.stop()),
+            }
+        }
+        _ => {
+            let port = NullPort::new();
+            let sent = port.counters();
+            Target {
+                port: Box::new(port),
+                counters: sent.clone(),
+                arrived: Box::new(move || Ok(sent.tx_packets.get())),
+                end: Box::new(|| Ok(())),
+            }
+        }
+    })
+}
+
+/// The thread at a pair's other end.
+struct Sink {
+    counters: Arc<PortCounters>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Sink {
+    fn start(pools: Arc<PoolSet>, mut port: impl Port + 'static, cpu: Option<usize>) -> Self {
+        let (counters, stop) = (port.counters(), Arc::new(AtomicBool::new(false)));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            super::pin(cpu)?;
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut batch = Batch::new();
+            while !stopped.load(Ordering::Relaxed) {
+                if port.rx_burst(&mut bufs, &mut batch) == 0 {
+                    std::hint::spin_loop();
+                }
+                bufs.free(&mut batch);
+            }
+            port.close(&mut bufs);
+            Ok(())
+        });
+        Self { counters, stop, thread }
+    }
+
+    fn stop(self) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow::anyhow!("the receiving thread panicked"))?
+    }
+}
+
+struct Sample {
+    tsc: u64,
+    arrived: u64,
+    sent: u64,
+    drops: u64,
+    sends: u64,
+    system_calls: u64,
+    waits: WaitCounts,
+}
+
+fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
+    let allowed = crate::config::Host::this().allowed;
+    let cpus = [allowed.first().copied(), allowed.get(1).or(allowed.first()).copied()];
+    let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
+    let domain = Qsbr::new();
+    let port = |of: u16| SwitchPort {
+        of: OfPort(of),
+        id: PortId(of - 1),
+        name: format!("p{of}"),
+        vlans: Vlans::All,
+        flood: true,
+        up: true,
+    };
+    let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
+    for n in 0..flows {
+        // The document's flows, one for each address.
+        let flow = format!("in_port=1,dl_type=0x0800,nw_src={},actions=output:2", source(n));
+        control.add(syntax::flow(&flow, &|_| None)?)?;
+    }
+    control.commit();
+    let mut switch = control.worker(CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, random_seed());
+    let mut queue = TxQueueConfig { burst: args.burst, deadline_us: args.deadline_us };
+    if way == OnOff::Off {
+        switch = switch.sending_by_flow();
+        queue.burst = 1;
+    }
+
+    let target = target(args, &pools, lab, cpus[0])?;
+    let mut out = Outputs::new();
+    out.add(Box::new(PcapPort::replay(traffic(args, flows)?)), TxQueue::new(TxQueueConfig::default()));
+    let queue = TxQueue::new(queue);
+    let stats: Arc<TxQueueStats> = queue.stats();
+    out.add(target.port, queue);
+    let config = WorkerConfig { id: 0, cpu: cpus[1], idle: Idle::Spin };
+    let worker = Worker::new(config, out, Box::new(switch), Buffers::attach(&pools, 0), domain.register());
+    let worker = match lab {
+        // What it sends must be of the interface's namespace.
+        Some(lab) => lab.topology.r().enter(|| worker.spawn())??,
+        None => worker.spawn()?,
+    };
+
+    let take = || -> anyhow::Result<Sample> {
+        Ok(Sample {
+            tsc: clock::tsc(),
+            arrived: (target.arrived)()?,
+            sent: target.counters.tx_packets.get(),
+            drops: worker.counters().port(PortId(0)).total(),
+            sends: stats.sends().0,
+            system_calls: target.counters.tx_wakeups.get(),
+            waits: stats.waits.counts(),
+        })
+    };
+    std::thread::sleep(WARM_UP);
+    let before = take()?;
+    std::thread::sleep(Duration::from_millis(args.milliseconds));
+    let after = take()?;
+    worker.stop();
+    drop(worker);
+    (target.end)()?;
+    super::all_back(&pools)?;
+
+    let packets = after.sent - before.sent;
+    let drops = after.drops - before.drops;
+    let ticks = (after.tsc - before.tsc) as f64;
+    let waits = after.waits.since(&before.waits);
+    let per_packet = |n: u64| n as f64 / packets.max(1) as f64;
+    anyhow::ensure!(packets > 0, "nothing was sent");
+    Ok(Row {
+        flows,
+        coalesce: way,
+        mpps: (after.arrived - before.arrived) as f64 / (ticks / clock::tsc_hz() as f64) / 1e6,
+        cycles_per_packet: ticks / (packets + drops) as f64,
+        send_calls_per_packet: per_packet(after.sends - before.sends),
+        system_calls_per_packet: per_packet(after.system_calls - before.system_calls),
+        wait_us_p50: waits.quantile_us(0.5),
+        wait_us_p99: waits.quantile_us(0.99),
+        wait_us_max: waits.quantile_us(1.0),
+        packets,
+        drops,
+    })
+}
