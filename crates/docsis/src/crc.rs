@@ -3,9 +3,13 @@
 /// Bytes of the PDU's CRC.
 pub const CRC_LEN: usize = 4;
 
-/// CRC-16 of ITU-T X.25, the polynomial x^16 + x^12 + x^5 + 1 of MULPI's header check sequence, byte by byte.
-const TABLE: [u16; 256] = {
-    let mut table = [0; 256];
+/// Longest header that is checked in one step: those written here have at most 15 bytes before the check.
+const STEP: usize = 16;
+
+/// CRC-16 of ITU-T X.25, the polynomial x^16 + x^12 + x^5 + 1 of MULPI's header check sequence: what each byte adds
+/// when 0 to 15 others follow it.
+static TABLES: [[u16; 256]; STEP] = {
+    let mut tables = [[0; 256]; STEP];
     let mut byte = 0;
     while byte < 256 {
         let mut crc = byte as u16;
@@ -14,17 +18,39 @@ const TABLE: [u16; 256] = {
             crc = if crc & 1 == 1 { crc >> 1 ^ 0x8408 } else { crc >> 1 };
             bit += 1;
         }
-        table[byte] = crc;
+        tables[0][byte] = crc;
         byte += 1;
     }
-    table
+    let mut after = 1;
+    while after < STEP {
+        let mut byte = 0;
+        while byte < 256 {
+            let crc = tables[after - 1][byte];
+            tables[after][byte] = crc >> 8 ^ tables[0][(crc & 0xff) as usize];
+            byte += 1;
+        }
+        after += 1;
+    }
+    tables
 };
 
 /// The header check sequence over the MAC header up to it, as it stands on the wire.
 #[inline]
 pub fn hcs(header: &[u8]) -> [u8; 2] {
-    let crc = header.iter().fold(0xffff_u16, |crc, b| crc >> 8 ^ TABLE[usize::from((crc ^ u16::from(*b)) as u8)]);
-    (!crc).to_le_bytes()
+    (!hcs_register(header)).to_le_bytes()
+}
+
+#[inline]
+fn hcs_register(header: &[u8]) -> u16 {
+    if let [first, second, rest @ ..] = header
+        && let Some(tables) = TABLES.get(..header.len())
+    {
+        // No byte waits for the one before it: the CRC is the sum of what each adds. The initial ones meet the first two.
+        let bytes = [!first, !second];
+        let bytes = bytes.iter().chain(rest);
+        return bytes.zip(tables.iter().rev()).fold(0, |crc, (byte, table)| crc ^ table[usize::from(*byte)]);
+    }
+    header.iter().fold(0xffff, |crc, b| crc >> 8 ^ TABLES[0][usize::from((crc ^ u16::from(*b)) as u8)])
 }
 
 /// The CRC-32 of IEEE 802.3 over a PDU, as it stands on the wire.
@@ -43,5 +69,16 @@ mod tests {
         assert_eq!(hcs(b"123456789"), [0x6e, 0x90]);
         assert_eq!(crc32(b"123456789"), [0x26, 0x39, 0xf4, 0xcb]);
         assert_eq!((hcs(b""), crc32(b"")), ([0, 0], [0; 4]));
+    }
+
+    #[test]
+    fn in_one_step_as_byte_by_byte() {
+        let bytes: Vec<u8> = (0..40u8).map(|i| i.wrapping_mul(151) ^ 0x5a).collect();
+        for len in 0..bytes.len() {
+            let one_by_one = bytes[..len]
+                .iter()
+                .fold(0xffff_u16, |crc, b| crc >> 8 ^ TABLES[0][usize::from((crc ^ u16::from(*b)) as u8)]);
+            assert_eq!(hcs(&bytes[..len]), (!one_by_one).to_le_bytes(), "{len}");
+        }
     }
 }

@@ -42,6 +42,7 @@ pub struct LowerConfig {
 
 /// What a channel sent.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct ChannelCounters {
     /// MAC frames.
     pub packets: Counter,
@@ -49,8 +50,10 @@ pub struct ChannelCounters {
     pub bytes: Counter,
 }
 
-/// What a lower MAC says of itself. Written by its worker, read by anyone.
+/// What a lower MAC says of itself. Written by its worker, read by anyone. It shares no cache line with what others
+/// write: it is looked up for each frame.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct LowerStats {
     /// Channel by channel.
     pub channels: Vec<ChannelCounters>,
@@ -82,6 +85,8 @@ pub struct Lower {
     out: PortId,
     /// The port from the upper MAC, for drops.
     from: PortId,
+    /// Frames with their headers, to be sealed: empty between turns.
+    framed: Vec<Framed>,
     done: Vec<Frame>,
     stats: Arc<LowerStats>,
     catch_up: u64,
@@ -125,6 +130,7 @@ impl Lower {
             sealer,
             out,
             from,
+            framed: Vec::with_capacity(BUDGET),
             done: Vec::with_capacity(4 * BATCH + BUDGET),
             stats: Arc::new(stats),
             catch_up: clock::us_to_ticks(CATCH_UP_US),
@@ -196,7 +202,6 @@ impl Lower {
     /// Frames and seals what channels are free for; returns how many.
     #[inline]
     fn serve(&mut self, cx: &mut Context<'_>) -> usize {
-        let mut framed: [Option<Framed>; BUDGET] = [const { None }; BUDGET];
         let mut n = 0;
         while n < BUDGET
             && let Some(channel) = self.free_channel(cx.now)
@@ -204,7 +209,7 @@ impl Lower {
         {
             match self.frame(flow, frame, channel, cx.now) {
                 Ok(one) => {
-                    framed[n] = Some(one);
+                    self.framed.push(one);
                     n += 1;
                 }
                 Err(frame) => cx.drop(self.from, DropReason::Oversize, frame),
@@ -213,8 +218,8 @@ impl Lower {
         if n > 0 {
             cx.stage(SCHEDULE, n);
         }
-        let Self { sealer, done, .. } = self;
-        for Framed { frame, key, start } in framed.into_iter().flatten() {
+        let Self { sealer, done, framed, .. } = self;
+        for Framed { frame, key, start } in framed.drain(..) {
             sealer.seal(frame, key, start, |frame| done.push(frame));
         }
         // Frames wait in the sealer for others to be sealed with, but not for those that may never come.
