@@ -91,6 +91,11 @@ impl Runtime {
         let mut ports: Vec<Opened> = vec![];
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
         let driver = if interfaces { Some(af_xdp::Driver::load()?) } else { None };
+        if let Some(why) = driver.as_ref().and_then(af_xdp::Driver::refused) {
+            tracing::warn!(
+                "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
+            );
+        }
         let driver = driver.map(|program| Driver { program, targets: Targets::default() });
         let opener = Opener { umem: Umem::new(&arena), driver };
         for (id, port) in config.ports.iter().enumerate() {

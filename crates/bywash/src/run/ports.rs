@@ -38,6 +38,8 @@ pub struct Xdp {
     hides_tags: bool,
     /// Everything is left to the kernel, and why.
     left: Option<&'static str>,
+    /// Why the kernel does not let the program forward, if it does not.
+    refused: Option<Arc<str>>,
     /// Where the config wants it forwarded.
     level: Level,
     /// The tables, the program and its ports: where frames can be sent by it.
@@ -65,6 +67,7 @@ impl Xdp {
     pub fn level(&self) -> Level {
         match self.level {
             _ if self.left.is_some() => Level::Kernel,
+            Level::Auto | Level::Driver if self.refused.is_some() => Level::User,
             // With an skb made of each frame already, the program saves nothing that counts.
             Level::Auto if self.program.mode() == "native" => Level::Driver,
             Level::Auto => Level::User,
@@ -80,19 +83,24 @@ impl Xdp {
     }
 
     /// Why [`Xdp::level`] is what it is.
-    pub fn why(&self) -> &'static str {
-        match self.level {
+    pub fn why(&self) -> String {
+        let why = match (self.level, &self.refused) {
             _ if self.left.is_some() => self.left.unwrap_or_default(),
-            Level::Auto if self.program.mode() == "native" => "auto: native XDP, which has no skb to make",
-            Level::Auto => "auto: generic XDP, which has an skb of each frame already",
+            (Level::Auto | Level::Driver, Some(why)) => {
+                return format!("the kernel refuses the program that forwards: {why}");
+            }
+            (Level::Auto, _) if self.program.mode() == "native" => "auto: native XDP, which has no skb to make",
+            (Level::Auto, _) => "auto: generic XDP, which has an skb of each frame already",
             _ => "asked for",
-        }
+        };
+        why.into()
     }
 
     /// Whether the program sends to this port, and why. What it does not send, user space does.
     pub fn target(&self) -> (bool, &'static str) {
         match self.targets.has(self.id as u16) {
             _ if self.left.is_some() => (false, "it is left to the kernel"),
+            _ if self.refused.is_some() => (false, "the program does not forward"),
             true if self.program.mode() == "generic" => (true, "generic XDP sends by any device"),
             true => (true, "its device takes redirected frames"),
             false => {
@@ -262,6 +270,7 @@ fn open_af_xdp(
         room,
         hides_tags: driver == "veth",
         left: None,
+        refused: shared.program.refused(),
         level: af_xdp.level,
         targets: shared.targets.clone(),
         id,

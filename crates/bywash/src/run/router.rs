@@ -34,7 +34,9 @@ struct Routing {
 /// Makes a router of what is opened.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     warn_if_kernel_does_not_forward();
-    let boxed = setup.driver.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
+    // A program that does not forward needs no tables.
+    let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
+    let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
     let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;
     let tables = control.tables();
     let of = &setup.config.router;

@@ -1,7 +1,7 @@
 //! Packets numbered by their sender, while ports are moved between levels and routes change: where each one ended up.
 
-use crate::harness::{Bywash, alone, bywash};
-use bywash_lab::{Namespace, Topology, Transfer, require, require_lab};
+use crate::harness::{Bywash, PATIENCE, alone, bywash};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, require, require_lab};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -198,4 +198,42 @@ fn no_wrong_next_hop_while_routes_change() {
     assert_eq!((number("lost"), number("wrong")), (0.0, 0.0), "{figures}");
     // How fast is the machine's affair; that it is by the hundred thousand and in the driver is not.
     assert!(number("changes") >= 50_000.0 && number("driver") > number("sent") / 2.0, "{figures}");
+}
+
+#[test]
+fn a_program_that_is_refused_leaves_forwarding_to_user_space() {
+    require!(require_lab());
+    require!(has_tool("setpriv"));
+    let _alone = alone();
+    let lab = Topology::router().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("bywash.sock");
+    // Without CAP_PERFMON the verifier takes no program that computes where in a map it reads.
+    let without = ["-perfmon,-sys_admin"; 2];
+    let mut argv =
+        vec!["setpriv".into(), format!("--bounding-set={}", without[0]), format!("--inh-caps={}", without[1])];
+    argv.extend([env!("CARGO_BIN_EXE_bywash"), "run", "--xdp", "native", "--socket"].map(String::from));
+    argv.extend([socket.to_str().unwrap(), "r0", "r1"].map(String::from));
+    let mut process = lab.r().spawn(&argv).unwrap();
+    process.wait_for_output("forwarding;", PATIENCE).unwrap();
+    assert!(process.output().contains("the kernel refuses the program that forwards in the driver"));
+    let shown = || {
+        let shown = bywash(lab.r(), &["show", "placement", "--json", "--socket", socket.to_str().unwrap()]);
+        serde_json::from_str::<serde_json::Value>(&shown.ok().unwrap().stdout).unwrap()
+    };
+    let row = &shown()[0];
+    println!("{row}");
+    assert_eq!((&row["level"], &row["target"]), (&"user".into(), &false.into()), "{row}");
+    let why = row["why"].as_str().unwrap();
+    assert!(why.contains("refuses the program that forwards") && why.contains("prohibited"), "{why}");
+    // What passes through arrives by user space, and what is for the router itself by the kernel.
+    for to in [std::net::IpAddr::from(lab.b().v4), lab.b().v6.into(), lab.a().router_v4.into()] {
+        let report = Ping::to(to).count(20).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, report.sent, "{to}: {:?}", shown());
+    }
+    let row = &shown()[0];
+    assert!(row["frames"]["user"].as_u64().unwrap() >= 40 && row["frames"]["driver"] == 0, "{row}");
+    bywash(lab.r(), &["level", "driver", "--socket", socket.to_str().unwrap()]).ok().unwrap();
+    assert_eq!(shown()[0]["level"], "user");
+    assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
 }

@@ -24,6 +24,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
+/// The same without tables of its own.
+static PLAIN: &[u8] = aya::include_bytes_aligned!("../../../../xdp/plain.bpf.o");
 
 /// Bytes of a segment of a table.
 pub const SEGMENT: usize = 2 << 20;
@@ -44,6 +46,7 @@ pub(super) struct Inner {
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
     fibs: [Option<OwnedFd>; 2],
+    refused: Option<Arc<str>>,
     hops: Words,
     buckets: Words,
     version: Words,
@@ -82,14 +85,38 @@ impl Tried {
 }
 
 impl Driver {
-    /// Loads the program; nothing is attached.
+    /// Loads the program; nothing is attached. Where the kernel refuses the one that forwards, by its verifier or for want
+    /// of memory that both can map, a plain one is loaded that leaves forwarding to user space: [`Driver::refused`].
     ///
     /// # Errors
-    /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons.
+    /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons, when it takes neither.
     pub fn load() -> Result<Self, Error> {
+        let refused = match Self::load_object(OBJECT, None).and_then(|driver| driver.has_memory().map(|()| driver)) {
+            Ok(driver) => return Ok(driver),
+            Err(e) => e.reason(),
+        };
+        Self::load_object(PLAIN, Some(refused.into()))
+    }
+
+    /// Why the kernel does not let the program forward, if it does not.
+    pub fn refused(&self) -> Option<Arc<str>> {
+        self.lock().refused.clone()
+    }
+
+    /// Whether the tables' memory can be had: tried, and given back.
+    fn has_memory(&self) -> Result<(), Error> {
+        let inner = self.lock();
+        let tried = shared::new_array(SEGMENT as u32).and_then(|segment| {
+            Words::map(segment.as_fd(), SEGMENT / 8)?;
+            inner.fibs.iter().flatten().try_for_each(|fib| shared::set_inner(fib.as_fd(), 0, segment.as_fd()))
+        });
+        tried.map_err(|e| Error::Map { interface: String::new(), map: "fib4", reason: e.to_string() })
+    }
+
+    fn load_object(object: &[u8], refused: Option<Arc<str>>) -> Result<Self, Error> {
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
-        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| load_error(chain(&e)))?;
+        let mut ebpf = EbpfLoader::new().load(object).map_err(|e| load_error(chain(&e)))?;
         let xdp: &mut Xdp = ebpf
             .program_mut("bywash")
             .ok_or_else(|| load_error("the object has no program `bywash`".into()))?
@@ -116,7 +143,10 @@ impl Driver {
         };
         let hops = words("hops", 2 * HOPS * size_of::<Hop>() / 8)?;
         let (buckets, version) = (words("buckets", 2 * BUCKETS)?, words("version", 1)?);
-        let fibs = [Some(descriptor("fib4")?), Some(descriptor("fib6")?)];
+        let fibs = match refused {
+            None => [Some(descriptor("fib4")?), Some(descriptor("fib6")?)],
+            Some(_) => [None, None],
+        };
         let inner = Inner {
             ports: map!("ports"),
             places: [RawPort::default(); PORTS as usize],
@@ -124,6 +154,7 @@ impl Driver {
             devices: map!("devices"),
             counters: map!("counters"),
             fibs,
+            refused,
             hops,
             buckets,
             version,
@@ -136,7 +167,8 @@ impl Driver {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory of a family's table, to be made segment by segment. None when it has been given out already.
+    /// The memory of a family's table, to be made segment by segment. None when it has been given out already, or the
+    /// program does not forward ([`Driver::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
         self.lock().fibs[family as usize].take().map(Segments)
     }
