@@ -1,7 +1,7 @@
 //! `bywash gen` as its user meets it: a tester's namespace with two interfaces, and the kernel as the router between
 //! them.
 
-use bywash_lab::{End, Namespace, Process, Veth, patience, require, require_lab, wait_until};
+use bywash_lab::{End, Namespace, Process, Veth, has_tool, patience, require, require_lab, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::Duration;
@@ -92,6 +92,34 @@ fn both_ways_and_a_capture() {
     }
     let (good, text) = net.run(&["gen", "t0", "t1", "--rx", "t1", "--rx", "t0", "--rate", "1kpps", "--count", "10"]);
     assert!(good && text.contains("t0 -> t1") && text.contains("t1 -> t0"), "{text}");
+}
+
+#[test]
+fn the_kernels_frames_are_as_sound_as_ours() {
+    require!(require_lab(), has_tool("tcpdump"));
+    let net = Net::new();
+    // A veth takes such frames only while its peer polls.
+    net.router.offload("r0", "gro", true).unwrap();
+    let through = ["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--via", "kernel", "--rate", "20kpps"];
+    let more = ["--count", "6000", "--flows", "20", "--dst", "198.19.0.0/24"];
+    for sizes in [&["--imix"][..], &["--size", "64"], &["--size", "100,1518,87"]] {
+        let mut seen =
+            net.router.spawn(&["tcpdump", "-n", "-i", "r0", "-c", "40", "-vv", "src", "198.18.0.1"]).unwrap();
+        seen.wait_for_output("listening", PATIENCE).unwrap();
+        let got = net.json(&[&through[..], &more, sizes].concat());
+        let lane = &got["lanes"][0];
+        assert_eq!(got["via"], serde_json::json!(["kernel"]), "{got}");
+        assert_eq!([&lane["sent"], &lane["received"], &lane["reordered"]], [6000, 6000, 0], "{got}");
+        assert!(lane["latency"]["p50_us"].as_f64().unwrap() > 0.5, "{got}");
+        seen.wait(PATIENCE).unwrap();
+        wait_until("tcpdump's lines", PATIENCE, || seen.output().matches("[udp sum ok]").count() == 40).unwrap();
+    }
+    let six = ["--src", "fd00:1::2", "--dst", "fd00:2::2", "--size", "84,90", "--dst-mac", "02:00:00:00:00:09"];
+    let six = net.json(&[&["gen", "t0", "--via", "kernel", "--rate", "20kpps", "--count", "100"][..], &six].concat());
+    assert_eq!(six["lanes"][0]["sent"], 100, "{six}");
+    let fast = net.json(&["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--seconds", "0.3"]);
+    assert_eq!(fast["via"], serde_json::json!(["kernel"]), "{fast}");
+    assert!(fast["lanes"][0]["received"].as_u64().unwrap() > 1000, "{fast}");
 }
 
 #[test]

@@ -55,8 +55,12 @@ pub struct Task {
 pub struct Sent {
     /// Frames made.
     pub frames: u64,
-    /// Nanoseconds that took.
+    /// Nanoseconds from the first to the last.
     pub time: u64,
+    /// Nanoseconds that were given up because frames came too late.
+    pub behind: u64,
+    /// Frames that the device did not take.
+    pub refused: u64,
 }
 
 /// Frames from one port to another.
@@ -535,19 +539,19 @@ impl Run {
     fn results(&self, bench: &Bench, trial: &Trial<'_>, sent: &[Option<Sent>]) -> Vec<LaneResult> {
         let lane = |(i, lane): (usize, &Lane)| {
             let (receiver, losses_after) = (&self.receivers[i], losses(bench, lane));
-            let [refused, lost_here] = [0, 1].map(|n| losses_after[n].saturating_sub(self.losses[i][n]));
+            let [mut refused, lost_here] = [0, 1].map(|n| losses_after[n].saturating_sub(self.losses[i][n]));
+            refused += sent[i].map_or(0, |sent| sent.refused);
             let (frames, time, behind) = match (&self.senders[i], sent[i]) {
                 (Some(sender), _) => {
                     let time = sender.span.map_or(0, |(first, last)| last - first);
                     (sender.sent, time, sender.pacer.behind())
                 }
-                (None, Some(sent)) => (sent.frames, sent.time, 0),
+                (None, Some(sent)) => (sent.frames, sent.time, sent.behind),
                 (None, None) => (0, 0, 0),
             };
             let per_second = |n: u64, ns: u64| if ns == 0 { 0.0 } else { n as f64 * 1e9 / ns as f64 };
             // The last frame's own time is not in between.
-            let spaced = |n: u64| if self.senders[i].is_some() { n.saturating_sub(1) } else { n };
-            let sent_pps = per_second(spaced(frames), time);
+            let sent_pps = per_second(frames.saturating_sub(1), time);
             let order = &receiver.order;
             let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
             // What has no stamp is counted, and that is all.

@@ -5,6 +5,7 @@ mod cmts;
 mod cpus;
 mod driver;
 mod forward;
+mod generator;
 pub mod lab;
 mod lookup;
 mod memory;
@@ -25,6 +26,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Churn(args) => churn::run(&args),
         BenchArgs::Driver(args) => driver::run(&args),
         BenchArgs::Forward(args) => forward::run(&args),
+        BenchArgs::Generator(args) => generator::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Memory(args) => memory::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),

@@ -16,6 +16,8 @@ pub enum BenchArgs {
     Driver(DriverArgs),
     /// One worker, the full router path: pcap replayed from memory, two ports, discard
     Forward(ForwardArgs),
+    /// Streams with sequence numbers and times against the barest frames, both made in the kernel, on veth (root)
+    Generator(GeneratorArgs),
     /// Longest-prefix match: cycles, bytes and build time
     Lookup(LookupArgs),
     /// Memory traffic of a two-thread cable downstream by pool kind and number of instances, modelled
@@ -77,6 +79,26 @@ pub struct ForwardArgs {
     /// Only write the traffic and the routes (port0.pcap, port1.pcap, routes_v4.txt as l3fwd reads them), and end
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub write_pcap: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench generator`
+#[derive(Debug, Args)]
+pub struct GeneratorArgs {
+    /// Flows in the traffic
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Alternating rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=99))]
+    pub rounds: u64,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

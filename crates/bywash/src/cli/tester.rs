@@ -3,9 +3,21 @@
 use super::{interface, within};
 use bywash_tester::{Addresses, Ports, Rate, Sizes};
 use bywash_wire::ethernet::MacAddr;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
+
+/// How frames are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Via {
+    /// The faster of the two: for `--rate max` the kernel, where AF_XDP would have to copy and the interface takes such
+    /// frames; else AF_XDP, which paces better
+    Auto,
+    /// AF_XDP, or on veth injection in batches
+    Socket,
+    /// XDP frames made in the kernel: several times faster on veth, but it pauses some 20 ms each second
+    Kernel,
+}
 
 /// `bywash gen`
 #[derive(Debug, Args)]
@@ -90,6 +102,10 @@ pub struct GenArgs {
     /// End after this time  [default: at Ctrl-C]
     #[arg(long, value_name = "N", conflicts_with = "count", value_parser = super::seconds)]
     pub seconds: Option<f64>,
+
+    /// How frames are sent
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub via: Via,
 
     /// How long frames are waited for at the end, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=60_000))]

@@ -1,11 +1,13 @@
 //! `bywash gen`: frames at an exact rate, and what came of them.
 
+use super::kernel::Kernel;
 use super::ports::{self, Wanted};
 use super::{print, stopped_by_signals};
-use crate::cli::tester::GenArgs;
+use crate::cli::tester::{GenArgs, Via};
 use crate::error::Usage;
 use crate::privileges;
 use anyhow::{bail, ensure};
+use bywash_port::af_xdp::takes_frames;
 use bywash_port::pcap::PcapSource;
 use bywash_tester::{Lane, LaneResult, Length, Sizes, Stream, Templates, Trial, wire_bits};
 use bywash_wire::ethernet::MacAddr;
@@ -21,6 +23,8 @@ const SECOND: u64 = 1_000_000_000;
 
 #[derive(Serialize)]
 struct Figures<'a> {
+    /// How each lane was sent.
+    via: Vec<&'static str>,
     /// Mean frame size, FCS included.
     size: f64,
     flows: usize,
@@ -80,6 +84,15 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     });
     let lanes = lanes.collect::<anyhow::Result<Vec<Lane>>>()?;
     let sizes: Vec<f64> = lanes.iter().map(|lane| lane.templates.mean_size()).collect();
+    let mut ways = vec![];
+    for lane in &lanes {
+        let way = way(args, &opened, lane)?;
+        if way == Via::Kernel {
+            let source = Kernel::new(&args.interfaces[lane.from], &lane.templates)?;
+            opened.bench.set_source(lane.from, Some(Box::new(source)));
+        }
+        ways.push(if way == Via::Kernel { "kernel" } else { "socket" });
+    }
     let length = match (args.count, args.seconds) {
         (Some(frames), _) => Length::Frames(frames),
         (None, Some(seconds)) => Length::Time((seconds * 1e9) as u64),
@@ -99,7 +112,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     progress.end();
     let results = results?;
     if args.json {
-        let figures = Figures { size: sizes[0], flows: args.flows, lanes: &results };
+        let figures = Figures { via: ways, size: sizes[0], flows: args.flows, lanes: &results };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&figures)?)?;
     } else {
         for (result, size) in results.iter().zip(&sizes) {
@@ -110,6 +123,22 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     let sent: u64 = results.iter().map(|r| r.sent).sum();
     ensure!(sent > 0, "nothing was sent: the ports took no frame");
     Ok(())
+}
+
+/// How a lane is to be sent.
+fn way(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via> {
+    if lane.templates.is_replay() || (args.burst > 1 && lane.pps.is_some()) {
+        ensure!(args.via != Via::Kernel, Usage("the kernel makes no bursts and replays no file: --via socket".into()));
+        return Ok(Via::Socket);
+    }
+    let link = &opened.links[lane.from];
+    Ok(match args.via {
+        Via::Auto if lane.pps.is_none() && !opened.zero_copy[lane.from] && takes_frames(link.index) == Some(true) => {
+            Via::Kernel
+        }
+        Via::Auto => Via::Socket,
+        via => via,
+    })
 }
 
 /// What is likely wrong where nothing arrives at all.

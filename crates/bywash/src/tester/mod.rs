@@ -1,6 +1,7 @@
 //! The tester's commands: `bywash gen`.
 
 mod generate;
+mod kernel;
 mod ports;
 mod print;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use generate::run as generate;
+pub use kernel::heads;
 
 /// Set by the first Ctrl-C or SIGTERM; the second ends the process.
 fn stopped_by_signals() -> anyhow::Result<Arc<AtomicBool>> {

@@ -34,6 +34,8 @@ pub struct Ports {
     // First: it gives the frames back and closes the sockets while the programs pass on what comes.
     pub bench: Bench,
     pub links: Vec<LinkInfo>,
+    /// Whether their frames are not copied.
+    pub zero_copy: Vec<bool>,
     _programs: Vec<Program>,
 }
 
@@ -45,7 +47,8 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     let pools = PoolSet::new(arena.clone(), &[PoolConfig::stack("tester", cells)])?;
     let umem = Umem::new(&arena);
     let driver = Driver::load()?;
-    let mut ports = Ports { bench: Bench::new(Buffers::attach(&pools, 0)), links: vec![], _programs: vec![] };
+    let mut ports =
+        Ports { bench: Bench::new(Buffers::attach(&pools, 0)), links: vec![], zero_copy: vec![], _programs: vec![] };
     let config = SocketConfig { transmit: Transmit::Auto, ..SocketConfig::default() };
     for (id, want) in wanted.iter().enumerate() {
         let link = LinkInfo::query(&want.name)?;
@@ -69,6 +72,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
             program.set_config(XdpConfig { enabled: true, mac, max_frame, raw, ..XdpConfig::default() })?;
             ports._programs.push(program);
         }
+        ports.zero_copy.push(port.details().contains(&("mode", "zero-copy".into())));
         ports.bench.add(&want.name, Box::new(port));
         ports.links.push(link);
     }

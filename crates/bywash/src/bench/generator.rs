@@ -1,0 +1,98 @@
+//! What stamping frames costs the generator: streams with sequence number, time and right checksum against the barest
+//! frames, both made in the kernel, onto a veth whose peer drops them at first sight.
+
+use crate::cli::bench::GeneratorArgs;
+use crate::tester;
+use anyhow::Context as _;
+use bywash_lab::{Host, Topology, counters};
+use bywash_port::af_xdp::{Bare, LiveGen, LiveOrder, LiveStream};
+use bywash_tester::{Addresses, Sizes, Stream, Templates};
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Frames the kernel makes at once.
+const BATCH: u32 = 64;
+const FIRST: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+
+#[derive(Serialize)]
+struct Figures {
+    /// Medians of the rounds, in millions of frames a second that arrived.
+    bare_mpps: f64,
+    stamped_mpps: f64,
+    /// Stamped to bare.
+    ratio: f64,
+    size: usize,
+    flows: usize,
+    seconds: u64,
+    rounds: Vec<[f64; 2]>,
+}
+
+pub fn run(args: &GeneratorArgs) -> anyhow::Result<()> {
+    bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
+    let topology = Topology::router()?;
+    let (a, time) = (topology.a(), Duration::from_secs(args.seconds));
+    let _sink = topology.r().enter(|| Bare::drop(&a.router_interface))??;
+    let stream = Stream {
+        dst: Addresses { first: FIRST.into(), count: args.flows as u64 },
+        flows: args.flows,
+        sizes: Sizes(vec![args.size]),
+        ..Stream::default()
+    };
+    let templates = stream.templates()?;
+    let mut rounds = vec![];
+    for _ in 0..args.rounds {
+        rounds.push([bare(&topology, a, &templates, time)?, stamped(&topology, a, &templates, time)?]);
+    }
+    let median = |which: usize| {
+        let mut rates: Vec<f64> = rounds.iter().map(|round| round[which]).collect();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let (bare_mpps, stamped_mpps) = (median(0), median(1));
+    let figures = Figures {
+        bare_mpps,
+        stamped_mpps,
+        ratio: stamped_mpps / bare_mpps,
+        size: args.size,
+        flows: args.flows,
+        seconds: args.seconds,
+        rounds,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        println!(
+            "{} B, {} flows: bare {:.3} Mpps, stamped {:.3} Mpps, {:.3} x",
+            figures.size, figures.flows, figures.bare_mpps, figures.stamped_mpps, figures.ratio
+        );
+    }
+    Ok(())
+}
+
+/// Frames a second that arrive while `send` goes, in millions.
+fn arrive(topology: &Topology, a: &Host, send: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<f64> {
+    let arrived = || counters(topology.r(), &a.router_interface).map(|c| c.rx_packets);
+    let (before, start) = (arrived()?, Instant::now());
+    a.ns.enter(send)??;
+    let elapsed = start.elapsed();
+    Ok((arrived()? - before) as f64 / elapsed.as_secs_f64() / 1e6)
+}
+
+fn bare(topology: &Topology, a: &Host, templates: &Templates, time: Duration) -> anyhow::Result<f64> {
+    let first = templates.frames().first().context("no frames")?;
+    let mut frame = first.head[..first.head.len().min(first.len as usize)].to_vec();
+    frame.resize(first.len as usize, 0);
+    let flows = templates.frames().len() as u32;
+    let to: Vec<IpAddr> = (0..flows).map(|i| Ipv4Addr::from(u32::from(FIRST) + i).into()).collect();
+    let mut generator = a.ns.enter(|| LiveGen::new(&a.interface, &frame, &to))??;
+    arrive(topology, a, move || Ok(generator.run_for(time, BATCH).map(drop)?))
+}
+
+fn stamped(topology: &Topology, a: &Host, templates: &Templates, time: Duration) -> anyhow::Result<f64> {
+    let (heads, at) = (tester::heads(templates), templates.stamp_at());
+    let mut generator = a.ns.enter(|| LiveStream::new(&a.interface, &heads, at))??;
+    let order = LiveOrder { stream: 1, pps: None, catch_up: Duration::ZERO, frames: u64::MAX, time };
+    arrive(topology, a, move || Ok(generator.send(&order, &AtomicBool::new(false)).map(drop)?))
+}
