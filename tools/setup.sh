@@ -28,7 +28,7 @@ as_root() {
 # tool:package, or file:package
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
-testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3
+testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
@@ -37,7 +37,6 @@ test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
 vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
     cpio:cpio modprobe:kmod xz:xz-utils zstd:zstd
     /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring) ;;
-test) wanted=("${build[@]}" "${network[@]}" tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind) ;;
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac

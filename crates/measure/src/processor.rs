@@ -115,6 +115,28 @@ pub const ICE_LAKE: Processor = Processor {
     ],
 };
 
+/// Emerald Rapids, fifth-generation Xeon: Golden Cove's successor with the same TLBs, 52 cores.
+pub const EMERALD_RAPIDS: Processor = Processor {
+    name: "Intel Xeon, fifth generation (Emerald Rapids)",
+    line: 64,
+    l2: Cache { bytes: 2 << 20, ways: 16 },
+    llc: Cache { bytes: 52 * 5 * 1024 * 1024, ways: 20 },
+    device_ways: 2,
+    tlb_4k: TlbLevel { entries: 96, ways: 6 },
+    tlb_2m: TlbLevel { entries: 32, ways: 4 },
+    tlb_joint: false,
+    tlb_l2: TlbLevel { entries: 2048, ways: 16 },
+    sources: &[
+        ("l2", "Intel optimization manual, Golden Cove: 2 MiB a core, 16 ways (CPUID leaf 4 says the same)"),
+        ("llc", "Intel ARK, Xeon Platinum 8500: 5 MiB a core; 20 ways by CPUID leaf 4"),
+        ("device_ways", "as Skylake server"),
+        (
+            "tlb",
+            "the manual, Golden Cove TLB table: loads 96 entries of 4 KiB in 6 ways, 32 of 2 MiB in 4, second level 2048 in 16",
+        ),
+    ],
+};
+
 /// The processor this runs on, by its family and model; none: not one of those known here.
 pub fn this() -> Option<&'static Processor> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
@@ -127,6 +149,7 @@ pub fn this() -> Option<&'static Processor> {
     match (vendor.as_str(), family.parse().ok()?, model.parse().ok()?) {
         ("GenuineIntel", 6u32, 0x55u32) => Some(&XEON_GOLD_6148),
         ("GenuineIntel", 6, 0x6a | 0x6c) => Some(&ICE_LAKE),
+        ("GenuineIntel", 6, 0xcf) => Some(&EMERALD_RAPIDS),
         ("AuthenticAMD", 0x1a, _) => Some(&ZEN_5),
         _ => None,
     }

@@ -79,7 +79,7 @@ fn spread(tag: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processor::{XEON_GOLD_6148, ZEN_5};
+    use crate::processor::{EMERALD_RAPIDS, XEON_GOLD_6148, ZEN_5};
 
     /// Walks per pass over `pages` pages, once warm.
     fn walks(of: &Processor, pages: u64, page: PageSize, touches: u64) -> f64 {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn known_answers() {
-        for of in [&XEON_GOLD_6148, &ZEN_5] {
+        for of in [&XEON_GOLD_6148, &EMERALD_RAPIDS, &ZEN_5] {
             let reach = of.tlb_l2.entries as u64;
             for page in [PageSize::Small, PageSize::Huge] {
                 // What fits is walked to once; one more than fits a set, in order, every time.

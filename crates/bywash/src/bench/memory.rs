@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// Packets received at once.
 const BURST: usize = 32;
-/// Descriptors of the receive ring, and of the transmit ring: a frame that was sent stays there until its slot is needed.
-const RING: usize = 256;
 /// Bytes a descriptor.
 const DESCRIPTOR: usize = 16;
 /// Cable modems, and bytes of state for each (address, flows, policer), in cache lines.
@@ -57,6 +55,8 @@ struct Figures {
     crc: OnOff,
     frames: usize,
     in_flight: usize,
+    rx_ring: usize,
+    tx_ring: usize,
     processor: &'static Processor,
     hardware: Vec<hardware::Source>,
 }
@@ -77,14 +77,21 @@ struct Row {
 }
 
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
+    let held = args.rx_ring + args.in_flight + args.tx_ring + BURST;
+    anyhow::ensure!(held <= args.frames, "{held} buffers are held at once: --frames {} are too few", args.frames);
     let mut rows: Vec<Row> = vec![];
     for &instances in &args.instances {
         let first = rows.len();
-        for &kind in &args.kinds {
-            if std::io::stderr().is_terminal() {
-                eprint!("\r{instances} instances, {} \x1b[K", PoolKind::from(kind));
-            }
-            let (read_gbs, write_gbs) = modelled(args, kind.into(), instances)?;
+        if std::io::stderr().is_terminal() {
+            eprint!("\r{instances} instances \x1b[K");
+        }
+        // Each kind has caches of its own: they may as well be modelled at the same time.
+        let figures = std::thread::scope(|threads| {
+            let one = |kind: PoolKind| threads.spawn(move || modelled(args, kind, instances));
+            let all: Vec<_> = args.kinds.iter().map(|kind| one((*kind).into())).collect();
+            all.into_iter().map(|t| t.join().expect("the model")).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        for (&kind, (read_gbs, write_gbs)) in args.kinds.iter().zip(figures) {
             let drop_percent = rows.get(first).map(|base| {
                 let all = base.read_gbs + base.write_gbs;
                 100.0 * (1.0 - (read_gbs + write_gbs) / all)
@@ -104,6 +111,8 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
         crc: args.crc,
         frames: args.frames,
         in_flight: args.in_flight,
+        rx_ring: args.rx_ring,
+        tx_ring: args.tx_ring,
         processor: &XEON_GOLD_6148,
         hardware: hardware::sources(),
     };
@@ -114,7 +123,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     println!("modelled for {}; {} Gbit/s an instance, CRC {}", XEON_GOLD_6148.name, args.rate, args.crc);
     println!("instances  kind    read GB/s  write GB/s   drop %   document %   deviation");
     for row in &figures.rows {
-        let number = |n: Option<f64>| n.map_or("".into(), |n| format!("{n:.0}"));
+        let number = |n: Option<f64>| n.map_or("".into(), |n| format!("{n:.1}"));
         let deviation = row.drop_percent.zip(row.document_percent).map(|(here, there)| here - there);
         println!(
             "{:9}  {:5} {:11.2} {:11.2} {:>8} {:>12} {:>11}",
@@ -126,6 +135,11 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
             number(row.document_percent),
             number(deviation)
         );
+    }
+    let drops: Vec<(f64, f64)> = figures.rows.iter().filter_map(|r| r.drop_percent.zip(r.document_percent)).collect();
+    if !drops.is_empty() {
+        let mean = |of: fn(&(f64, f64)) -> f64| drops.iter().map(of).sum::<f64>() / drops.len() as f64;
+        println!("mean drop {:.1} %, the document's {:.1} %", mean(|d| d.0), mean(|d| d.1));
     }
     for source in &figures.hardware {
         match &source.missing {
@@ -179,6 +193,9 @@ struct Instance {
     /// Between the two threads, and waiting to be scheduled.
     queued: VecDeque<Frame>,
     queue: usize,
+    rx_ring: usize,
+    /// A frame that was sent stays in the transmit ring until its slot is needed.
+    tx_ring: usize,
     /// Sent, or being sent.
     sent: VecDeque<Frame>,
     /// Packets so far, and cells that were taken and given: they choose slots and descriptors.
@@ -193,8 +210,6 @@ impl Instance {
         let arena = Arena::new(ArenaConfig { cells: args.frames, pages: Pages::Small, ..Default::default() })?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("cmts", kind, args.frames)])?;
         let (upper, lower) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
-        // What is neither posted nor sent waits in a queue.
-        let queue = args.in_flight.saturating_sub(2 * RING);
         Ok(Self {
             core,
             crc: args.crc == OnOff::On,
@@ -203,7 +218,9 @@ impl Instance {
             lower,
             posted: VecDeque::new(),
             queued: VecDeque::new(),
-            queue,
+            queue: args.in_flight,
+            rx_ring: args.rx_ring,
+            tx_ring: args.tx_ring,
             sent: VecDeque::new(),
             packets: 0,
             taken: 0,
@@ -233,7 +250,7 @@ impl Instance {
     /// The upper thread fills the receive ring.
     fn post(&mut self, memory: &mut Memory) {
         let mut batch = Batch::new();
-        while self.posted.len() < RING {
+        while self.posted.len() < self.rx_ring {
             let slots = self.pools.pools()[0].free();
             if self.upper.alloc(&mut batch, BURST) == 0 {
                 break;
@@ -242,7 +259,7 @@ impl Instance {
             for frame in batch.drain() {
                 let cell = self.at(frame.addr() - DATA_OFFSET as u64);
                 memory.write(self.core, cell, META);
-                let at = self.at(RX_RING) + self.taken % RING as u64 * DESCRIPTOR as u64;
+                let at = self.at(RX_RING) + self.taken % self.rx_ring as u64 * DESCRIPTOR as u64;
                 memory.write(self.core, at, DESCRIPTOR);
                 self.taken += 1;
                 self.posted.push_back(frame);
@@ -262,7 +279,7 @@ impl Instance {
         let len = size.map_or(1520, |(_, bytes)| *bytes);
         self.pools.arena().resize(&mut frame, len);
         let (core, data) = (self.core, self.at(frame.addr()));
-        let at = self.at(RX_RING) + self.packets % RING as u64 * DESCRIPTOR as u64;
+        let at = self.at(RX_RING) + self.packets % self.rx_ring as u64 * DESCRIPTOR as u64;
         memory.device_write(core, data, len);
         memory.device_write(core, at, DESCRIPTOR);
         memory.read(core, at, DESCRIPTOR);
@@ -290,7 +307,7 @@ impl Instance {
         // The cipher works in place.
         memory.read(core, data, len);
         memory.write(core, data, len);
-        let at = self.at(TX_RING) + self.packets % RING as u64 * DESCRIPTOR as u64;
+        let at = self.at(TX_RING) + self.packets % self.tx_ring as u64 * DESCRIPTOR as u64;
         memory.write(core, at, DESCRIPTOR);
         memory.device_read(core, at, DESCRIPTOR);
         memory.device_read(core, data - HEADER as u64, HEADER + len + 4 * usize::from(self.crc));
@@ -300,7 +317,7 @@ impl Instance {
 
     /// The lower thread frees what was sent a ring ago.
     fn reap(&mut self, memory: &mut Memory) {
-        while self.sent.len() > RING {
+        while self.sent.len() > self.tx_ring {
             let mut batch = Batch::new();
             while batch.len() < BURST
                 && let Some(frame) = self.sent.pop_front()
@@ -358,6 +375,8 @@ mod tests {
             crc,
             frames: 32768,
             in_flight,
+            rx_ring: 1024,
+            tx_ring: 1024,
             json: true,
         };
         let (read, write) = modelled(&args, kind, instances).unwrap();
@@ -371,7 +390,7 @@ mod tests {
         assert!((0.3..1.25).contains(&ring), "{ring}");
         assert!(gbs(PoolKind::Stack, 1, OnOff::On, 750) < ring / 20.0);
         // With nearly all frames in flight, which is used next makes no difference.
-        let full = gbs(PoolKind::Stack, 1, OnOff::Off, 32768 - 64);
+        let full = gbs(PoolKind::Stack, 1, OnOff::Off, 32768 - 2112);
         assert!(full > 0.8 * ring, "{full} against {ring}");
     }
 }

@@ -222,9 +222,15 @@ pub struct MemoryArgs {
     /// Buffers in each instance's pool: the power of two that holds the document's peak of 20,000
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
     pub frames: usize,
-    /// Buffers in flight in each instance: the document's
+    /// Packets in flight in each instance, between receive and transmit ring: the document's
     #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
     pub in_flight: usize,
+    /// Descriptors of each receive ring: what the programs that come with DPDK 18.08 ask for
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
+    pub rx_ring: usize,
+    /// Descriptors of each transmit ring, where a sent frame waits until its slot is needed: as above
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
+    pub tx_ring: usize,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -578,8 +584,12 @@ fn share(text: &str) -> Result<MixShare, String> {
     Ok(MixShare { size: pdu(size)?, weight: number(weight, 1..=1_000_000, "parts")? as u32 })
 }
 
+fn descriptors(text: &str) -> Result<usize, String> {
+    number(text, 64..=4096, "descriptors")
+}
+
 fn in_flight(text: &str) -> Result<usize, String> {
-    number(text, 544..=1 << 20, "buffers: the descriptor rings hold 512 and a burst")
+    number(text, 32..=1 << 20, "packets: a burst is 32")
 }
 
 fn gbits(text: &str) -> Result<f64, String> {

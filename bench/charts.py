@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Draws docs/img/*.svg, and fills the table of deviations in docs/benchmarks.md, from one run of the buffer benchmarks.
+
+usage: bench/charts.py [--bywash PATH] [--keep]     --keep takes out/bench/*.json of an earlier run where there are any
+
+Four charts of memory traffic (`bywash bench memory`, modelled), in the order of the document they repeat; dTLB misses and
+throughput of sdb and tabm (`bywash bench tabm`).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html import escape
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OUT = os.path.join(ROOT, "out", "bench")
+IMG = os.path.join(ROOT, "docs", "img")
+PAGE = os.path.join(ROOT, "docs", "benchmarks.md")
+TESTS = [("5", "off"), ("5", "on"), ("6.3", "off"), ("5.5", "on")]
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 64, 48, 16, 56
+COLOURS = ["#3b6ea5", "#9dbfe0", "#d9822b", "#f2c48d"]
+
+
+def figures(program, name, keep, *args):
+    path = os.path.join(OUT, name + ".json")
+    if not (keep and os.path.exists(path)):
+        done = subprocess.run([program, "bench", *args, "--json"], stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{program} bench {' '.join(args)} failed: see above")
+        with open(path, "w") as file:
+            file.write(done.stdout)
+    return json.load(open(path))
+
+
+def step(most):
+    """The least of 1, 2, 5 times a power of ten that cuts the axis into six parts at most."""
+    at = 10.0 ** -6
+    while True:
+        for factor in (1, 2, 5):
+            if most <= 6 * factor * at:
+                return factor * at
+        at *= 10
+
+
+def bars(title, unit, groups, axis, series):
+    """`series`: names and values, one for each of `groups`; drawn side by side."""
+    most = max([max(values) for _, values in series] + [1e-6])
+    by = step(most)
+    top = by * -(-most // by)
+    high, wide = HEIGHT - TOP - BOTTOM, WIDTH - LEFT - RIGHT
+    y = lambda value: TOP + high * (1 - value / top)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="18" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    value = 0.0
+    while value <= top * 1.001:
+        out.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        out.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+        value = round(value + by, 9)
+    out.append(f'<text x="14" y="{TOP + high / 2}" transform="rotate(-90 14 {TOP + high / 2})" '
+               f'text-anchor="middle">{escape(unit)}</text>')
+    each = wide / len(groups)
+    bar = each * 0.8 / len(series)
+    for at, group in enumerate(groups):
+        for n, (name, values) in enumerate(series):
+            x = LEFT + each * (at + 0.1) + bar * n
+            at_y, tip = y(values[at]), escape(f"{name}, {group}: {values[at]:.3g} {unit}")
+            out.append(f'<rect x="{x:.1f}" y="{at_y:.1f}" width="{bar:.1f}" height="{high + TOP - at_y:.1f}" '
+                       f'fill="{COLOURS[n]}"><title>{tip}</title></rect>')
+        x = LEFT + each * (at + 0.5)
+        out.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(str(group))}</text>')
+    out.append(f'<text x="{LEFT + wide / 2}" y="{HEIGHT - BOTTOM + 32}" text-anchor="middle">{escape(axis)}</text>')
+    for n, (name, _) in enumerate(series):
+        x = LEFT + n * wide / len(series)
+        out.append(f'<rect x="{x:.1f}" y="{HEIGHT - 16}" width="10" height="10" fill="{COLOURS[n]}"/>')
+        out.append(f'<text x="{x + 14:.1f}" y="{HEIGHT - 7}">{escape(name)}</text>')
+    return "\n".join(out + ["</svg>"]) + "\n"
+
+
+def draw(name, *args):
+    with open(os.path.join(IMG, name + ".svg"), "w") as file:
+        file.write(bars(*args))
+
+
+def memory(tests):
+    rows, drops = [], []
+    for (rate, crc), test in zip(TESTS, tests):
+        kinds = {kind: [r for r in test["rows"] if r["kind"] == kind] for kind in ("ring", "stack")}
+        both = [(kind, what) for kind in kinds for what in ("read", "write")]
+        series = [(f"{kind}, {what}s", [r[what + "_gbs"] for r in kinds[kind]]) for kind, what in both]
+        draw(f"memory-{rate}-crc-{crc}", f"Memory traffic, {rate} Gbit/s an instance, CRC {crc} (modelled)", "GB/s",
+             [r["instances"] for r in kinds["stack"]], "instances", series)
+        for r in kinds["stack"]:
+            drops.append((r["drop_percent"], r["document_percent"]))
+        pairs = [(r["drop_percent"], r["document_percent"]) for r in kinds["stack"]]
+        cells = [f"{ours:.0f} / {theirs:.0f} ({ours - theirs:+.0f})" for ours, theirs in pairs]
+        rows.append(f"| {rate} Gbit/s, CRC {crc} | " + " | ".join(cells) + " |")
+    here, there = (sum(d[n] for d in drops) / len(drops) for n in (0, 1))
+    instances = [str(r["instances"]) for r in tests[0]["rows"] if r["kind"] == "stack"]
+    one = tests[0]
+    head = [f"Mean {here:.1f} %; the document's {there:.1f} %. Modelled for {one['processor']['name']}; pools of {one['frames']:,}",
+            f"frames, {one['in_flight']} packets in flight, rings of {one['rx_ring']:,} and {one['tx_ring']:,}.", "",
+            "| drop, % / the document's (deviation) | " + " | ".join(instances) + " |", "|---|" + "---|" * len(instances)]
+    return "\n".join(head + rows)
+
+
+def tabm(run):
+    threads = sorted({r["threads"] for r in run["rows"]})
+    sizes = sorted({r["size"] for r in run["rows"]})
+    by = {(r["kind"], r["threads"], r["size"]): r for r in run["rows"]}
+    get = lambda kind, t, size, what: by[kind, t, size][what]
+    draw("tabm-tlb", f"dTLB misses, {sizes[0]} B, 4 KiB pages (modelled)", "misses a packet", threads, "threads",
+         [(kind, [get(kind, t, sizes[0], "dtlb_misses_per_packet") for t in threads]) for kind in ("sdb", "tabm")])
+    # More threads than CPUs take turns: no rates.
+    fit = [t for t in threads if not get("sdb", t, sizes[0], "crowded")]
+    both = [(t, kind) for t in fit[:2] for kind in ("sdb", "tabm")]
+    series = [(f"{kind}, {t} thread{'s' * (t > 1)}", [get(kind, t, size, "mpps") for size in sizes]) for t, kind in both]
+    draw("tabm-throughput", "Throughput, 4 KiB pages (measured)", "Mpps", sizes, "bytes a packet", series)
+
+
+def main():
+    arguments = sys.argv[1:]
+    given = "--bywash" in arguments
+    program = arguments[arguments.index("--bywash") + 1] if given else os.path.join(ROOT, "target/release/bywash")
+    keep = "--keep" in arguments
+    os.makedirs(OUT, exist_ok=True)
+    os.makedirs(IMG, exist_ok=True)
+    tests = [figures(program, f"memory-{rate}-{crc}", keep, "memory", "--rate", rate, "--crc", crc) for rate, crc in TESTS]
+    table = memory(tests)
+    tabm(figures(program, "tabm", keep, "tabm"))
+    page = open(PAGE).read()
+    page = re.sub(r"(<!-- memory -->\n).*?(\n<!-- end -->)", lambda m: m[1] + table + m[2], page, flags=re.S)
+    with open(PAGE, "w") as file:
+        file.write(page)
+    print(table)
+
+
+main()
