@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod docsis;
+pub mod profile;
 pub mod tester;
 
 use crate::config::{Auto, Idle, Level, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
@@ -9,6 +10,7 @@ use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use docsis::DocsisArgs;
+use profile::ProfileArgs;
 use std::path::PathBuf;
 use tester::GenArgs;
 
@@ -19,7 +21,7 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show` and `level`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level` and `profile`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -51,6 +53,8 @@ pub enum Command {
     Show(ShowArgs),
     /// Move ports of the running instance to another level
     Level(LevelArgs),
+    /// Say where the cycles of the running instance go, or what recorded counters tell
+    Profile(ProfileArgs),
     /// Check a configuration, or list what can be set
     #[command(subcommand)]
     Config(ConfigCommand),

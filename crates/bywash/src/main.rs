@@ -13,6 +13,7 @@ mod error;
 mod log;
 mod man;
 mod privileges;
+mod profile;
 mod run;
 mod show;
 mod tester;
@@ -42,6 +43,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Show(args) => show::run(&args),
         Command::Level(args) => show::level(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Config(ConfigCommand::Check { file, elsewhere }) => {
             let config = Draft::read(&file)?.finish((!elsewhere).then(Host::this).as_ref())?;
             let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();

@@ -63,6 +63,8 @@ pub struct WorkerCounters {
     pub sleeps: Counter,
     /// TSC ticks in turns that found something to do.
     pub busy_cycles: Counter,
+    /// The kernel's number of its thread; 0 before it runs.
+    pub thread: Counter,
     /// TSC ticks since the worker started, asleep or not.
     pub cycles: Counter,
     /// Bursts received, by their number of packets (index 1 to 64).
@@ -81,6 +83,7 @@ impl WorkerCounters {
             idle_turns: Counter::new(),
             sleeps: Counter::new(),
             busy_cycles: Counter::new(),
+            thread: Counter::new(),
             cycles: Counter::new(),
             rx_bursts: zeroes(),
             held: Counter::new(),

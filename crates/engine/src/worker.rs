@@ -169,6 +169,7 @@ impl Worker {
 
     fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>) {
         self.pin();
+        self.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
         let patience = clock::us_to_ticks(PATIENCE_US);
         let started = clock::tsc();
         let (mut worked, mut now) = (started, started);

@@ -17,6 +17,11 @@ pub fn sources() -> Vec<Source> {
     look(Path::new("/sys"), Path::new("/proc"))
 }
 
+/// Why the processor's own counters are not there; none: they are.
+pub fn core_pmu_missing() -> Option<String> {
+    sources().into_iter().next().and_then(|core| core.missing)
+}
+
 fn look(sys: &Path, proc: &Path) -> Vec<Source> {
     let devices = sys.join("bus/event_source/devices");
     let names: Vec<String> = std::fs::read_dir(&devices)

@@ -1,6 +1,8 @@
 //! What a buffer policy costs in memory traffic and TLB misses: a model of the caches, and the counters that would
 //! measure the same where the machine has them.
 //!
+//! [`topdown`] says from such counters which part of the processor a program waits for.
+//!
 //! The model has no fitted constants. Its geometry is a processor's ([`processor`]), each figure with the place it is
 //! published at; its input is the sequence of addresses that a real pool handed out.
 //!
@@ -16,8 +18,10 @@
 pub mod hardware;
 mod lru;
 mod memory;
+pub mod pmu;
 pub mod processor;
 mod tlb;
+pub mod topdown;
 
 pub use memory::{Memory, Traffic};
 pub use processor::{Processor, XEON_GOLD_6148};

@@ -7,6 +7,7 @@ mod tables;
 use crate::api::Topic;
 use crate::cli::{LevelArgs, Show, ShowArgs};
 use crate::error::Usage;
+pub use layout::Grid;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;

@@ -16,6 +16,7 @@ mod interfaces;
 mod moves;
 mod nics;
 mod pools;
+mod profile;
 mod raw;
 mod soak;
 mod tcp;

@@ -1,0 +1,135 @@
+//! A profile of a running instance: two looks at its counters, with hardware counters on its threads meanwhile.
+
+use super::{Report, Stage, Worker};
+use crate::api::Topic;
+use crate::cli::profile::ProfileArgs;
+use crate::show;
+use anyhow::{Context as _, bail};
+use bywash_measure::pmu::ThreadCounters;
+use bywash_measure::topdown::analyse;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Busy cycles that no stage accounts for: polling ports that have nothing, housekeeping, the clock.
+pub const OTHER: &str = "other";
+
+/// Looks at the instance.
+pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
+    let before = show::ask(&args.socket, Topic::Workers)?;
+    let workers = chosen(&before, args.worker)?;
+    let mut report = Report::new("live".into(), "tsc", args.slots.map(f64::from));
+    let mut counters: Vec<Option<ThreadCounters>> = vec![];
+    for worker in &workers {
+        counters.push(match worker["thread"].as_i64().map(|thread| ThreadCounters::open(thread as i32)) {
+            Some(Ok(counters)) => {
+                report.missing.extend(counters.missing().iter().cloned());
+                Some(counters)
+            }
+            Some(Err(why)) => {
+                report.missing.push(why);
+                None
+            }
+            None => None,
+        });
+    }
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_secs(args.seconds));
+    let after = show::ask(&args.socket, Topic::Workers)?;
+    report.seconds = Some(start.elapsed().as_secs_f64());
+    for (worker, counters) in workers.into_iter().zip(counters) {
+        let id = &worker["id"];
+        let now = list(&after).iter().find(|now| now["id"] == *id).context("a worker is gone: was it restarted?")?;
+        let mut told = told(worker, now)?;
+        if let Some(counted) = counters {
+            let counts = counted.read().context("cannot read the hardware counters")?;
+            match analyse(&counts, report.slots_per_cycle) {
+                Ok(analysis) => told.counters = Some(analysis),
+                Err(why) => report.missing.push(format!("worker {id}: {why}")),
+            }
+        }
+        report.workers.push(told);
+    }
+    report.missing.dedup();
+    if report.workers.iter().any(|worker| worker.counters.is_some()) {
+        report
+            .notes
+            .push("hardware counters are of whole worker threads; cycles of stages are ticks of the TSC".into());
+    }
+    if report.workers.iter().all(|worker| worker.packets == Some(0)) {
+        report.notes.push("no packets came meanwhile: there is nothing to see in the stages".into());
+    }
+    Ok(report)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn chosen(workers: &Value, wanted: Option<u64>) -> anyhow::Result<Vec<&Value>> {
+    let chosen: Vec<&Value> = list(workers).iter().filter(|w| wanted.is_none_or(|n| w["id"] == n)).collect();
+    if chosen.is_empty() {
+        bail!("no worker {}: there are {}", wanted.unwrap_or_default(), list(workers).len());
+    }
+    Ok(chosen)
+}
+
+/// One worker between two looks.
+fn told(before: &Value, after: &Value) -> anyhow::Result<Worker> {
+    let grown = |before: &Value, after: &Value, key: &str| {
+        let (was, is) = (before[key].as_u64().unwrap_or(0), after[key].as_u64().unwrap_or(0));
+        is.checked_sub(was).context("counters ran backwards: was it restarted?")
+    };
+    let mut stages = vec![];
+    for (was, is) in list(&before["stages"]).iter().zip(list(&after["stages"])) {
+        let of = |key| grown(was, is, key);
+        let name = is["name"].as_str().unwrap_or("?");
+        stages.push(Stage::new(name, of("cycles")? as f64, Some(of("packets")?), Some(of("bursts")?)));
+    }
+    let packets = stages.first().and_then(|rx| rx.packets);
+    let (all, busy) = (grown(before, after, "cycles")?, grown(before, after, "busy_cycles")?);
+    let known: f64 = stages.iter().map(|stage| stage.cycles).sum();
+    // Stages are estimated from one turn in sixteen; they may come to more.
+    let rest = busy as f64 - known;
+    if rest > 0.0 {
+        stages.push(Stage::new(OTHER, rest, packets, None));
+    }
+    Ok(Worker {
+        worker: after["id"].as_u64(),
+        cpu: after["cpu"].as_u64(),
+        busy_percent: Some(100.0 * busy as f64 / (all.max(1)) as f64),
+        packets,
+        cycles_per_packet: packets.filter(|n| *n > 0).map(|n| known.max(busy as f64) / n as f64),
+        stages,
+        ..Worker::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn stages_between_two_looks() {
+        let look = |scale: u64| {
+            json!({ "id": 0, "cpu": 1, "cycles": 1000 * scale, "busy_cycles": 500 * scale, "stages": [
+                { "name": "rx", "cycles": 100 * scale, "packets": 64 * scale, "bursts": scale },
+                { "name": "lookup", "cycles": 300 * scale, "packets": 64 * scale, "bursts": 2 * scale },
+            ] })
+        };
+        let mut report = Report::new("live".into(), "tsc", None);
+        report.workers.push(told(&look(1), &look(3)).unwrap());
+        report.finish();
+        let worker = &report.workers[0];
+        assert_eq!((worker.busy_percent, worker.packets, worker.cycles), (Some(50.0), Some(128), 1000.0));
+        let stage = |at: usize| {
+            (worker.stages[at].stage.as_str(), worker.stages[at].percent, worker.stages[at].packets_per_burst)
+        };
+        assert_eq!((stage(0), stage(1)), (("rx", 20.0, Some(64.0)), ("lookup", 60.0, Some(32.0))));
+        assert_eq!((stage(2).0, worker.stages[2].cycles), (OTHER, 200.0));
+        assert_eq!(worker.stages[1].cycles_per_packet, Some(600.0 / 128.0));
+        let hot = report.hot.unwrap();
+        assert_eq!((hot.stage.as_str(), hot.worker, hot.percent), ("lookup", Some(0), 60.0));
+        assert!(told(&look(3), &look(1)).unwrap_err().to_string().contains("restarted"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Hardware counters on a running thread, by `perf_event_open`.
+
+use crate::hardware;
+use crate::topdown::{Counts, Event};
+use perf_event::events::{Dynamic, Hardware, Raw};
+use perf_event::{Builder, Counter, ReadFormat};
+
+/// What the kernel calls the processor's PMU; on processors with two kinds of core, the fast ones'.
+const PMUS: [&str; 2] = ["cpu", "cpu_core"];
+/// The kernel's own top-down events: of Ice Lake and later, which must be one group led by `slots`, and of Haswell to
+/// Cascade Lake, which are the formulas' counters.
+const OWN: [&str; 5] = ["slots", "topdown-fe-bound", "topdown-bad-spec", "topdown-retiring", "topdown-be-bound"];
+const FORMULAS: [&str; 4] =
+    ["topdown-fetch-bubbles", "topdown-slots-issued", "topdown-slots-retired", "topdown-recovery-bubbles"];
+/// Models of family 6 from Skylake to Ice Lake, which have the events below under these numbers.
+const STALLS_ON: [u32; 13] = [0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d];
+/// Event, umask and counter mask (perfmon-events.intel.com, Skylake server).
+const STALLS: [(Event, u64); 5] = [
+    (Event::StallsMemory, raw(0xa3, 0x14, 0x14)),
+    (Event::StallsL1, raw(0xa3, 0x0c, 0x0c)),
+    (Event::StallsL2, raw(0xa3, 0x05, 0x05)),
+    (Event::StallsL3, raw(0xa3, 0x06, 0x06)),
+    (Event::StallsStore, raw(0xa6, 0x40, 0)),
+];
+
+const fn raw(event: u64, umask: u64, mask: u64) -> u64 {
+    event | umask << 8 | mask << 24
+}
+
+/// Counters on one thread, which count from when they are opened.
+pub struct ThreadCounters {
+    counters: Vec<(Event, f64, Counter)>,
+    missing: Vec<String>,
+}
+
+impl ThreadCounters {
+    /// Counts what a thread does, user space and kernel, on whatever CPU.
+    ///
+    /// # Errors
+    /// Why this machine has no hardware counters, or does not let us have them.
+    pub fn open(thread: i32) -> Result<Self, String> {
+        if let Some(why) = hardware::core_pmu_missing() {
+            return Err(format!("hardware counters: {why}"));
+        }
+        let mut these = Self { counters: vec![], missing: vec![] };
+        for (event, hardware) in [(Event::Cycles, Hardware::CPU_CYCLES), (Event::Instructions, Hardware::INSTRUCTIONS)]
+        {
+            these.add(event, 1.0, &mut on(Builder::new(hardware), thread), None).map_err(refused)?;
+        }
+        if !these.add_named(&OWN, thread, true) && !these.add_named(&FORMULAS, thread, false) {
+            these.missing.push("top-down figures: the kernel has no top-down events for this processor".into());
+        }
+        if STALLS_ON.contains(&model()) {
+            for (event, config) in STALLS {
+                if let Err(why) = these.add(event, 1.0, &mut on(Builder::new(Raw::new(config)), thread), None) {
+                    these.missing.push(format!("{}: {why}", event.name()));
+                }
+            }
+        } else {
+            these.missing.push("memory levels: not known how this processor counts them".into());
+        }
+        Ok(these)
+    }
+
+    /// What is not counted, and why.
+    pub fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
+    /// What was counted until now; where counters took turns, by what they would have counted.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn read(mut self) -> std::io::Result<Counts> {
+        let mut counts = Counts::default();
+        for (event, worth, counter) in &mut self.counters {
+            let got = counter.read_count_and_time()?;
+            let share = if got.time_running == 0 { 0.0 } else { got.time_enabled as f64 / got.time_running as f64 };
+            counts.add(*event, got.count as f64 * share * *worth);
+        }
+        Ok(counts)
+    }
+
+    /// Adds events that the kernel names; none if not all are there.
+    fn add_named(&mut self, names: &[&str], thread: i32, grouped: bool) -> bool {
+        let before = self.counters.len();
+        for name in names {
+            let Some((event, worth)) = Event::named(name) else { return false };
+            let leader = (grouped && self.counters.len() > before).then_some(before);
+            let added = named(name)
+                .is_some_and(|dynamic| self.add(event, worth, &mut on(Builder::new(dynamic), thread), leader).is_ok());
+            if !added {
+                self.counters.truncate(before);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn add(
+        &mut self,
+        event: Event,
+        worth: f64,
+        builder: &mut Builder<'_>,
+        leader: Option<usize>,
+    ) -> std::io::Result<()> {
+        let counter = match leader {
+            Some(at) => builder.build_with_group(&mut self.counters[at].2)?,
+            None => builder.build()?,
+        };
+        self.counters.push((event, worth, counter));
+        Ok(())
+    }
+}
+
+fn on(mut builder: Builder<'static>, thread: i32) -> Builder<'static> {
+    builder.observe_pid(thread).any_cpu().include_kernel().enabled(true);
+    builder.read_format(ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING);
+    builder
+}
+
+fn refused(why: std::io::Error) -> String {
+    match why.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "hardware counters: not permitted: try sudo, or lower /proc/sys/kernel/perf_event_paranoid".into()
+        }
+        _ => format!("hardware counters: {why}"),
+    }
+}
+
+/// An event as the kernel describes it.
+fn named(name: &str) -> Option<Dynamic> {
+    PMUS.iter().find_map(|pmu| Dynamic::builder(pmu).ok()?.event(name).ok()?.build().ok())
+}
+
+/// The processor's model, of Intel's family 6.
+fn model() -> u32 {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let of = |key: &str| {
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+    };
+    let intel = of("vendor_id").as_deref() == Some("GenuineIntel") && of("cpu family").as_deref() == Some("6");
+    of("model").filter(|_| intel).and_then(|model| model.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_or_says_why_not() {
+        match ThreadCounters::open(0) {
+            Ok(counters) => {
+                let mut sum = 0u64;
+                (0..1_000_000u64).for_each(|n| sum = std::hint::black_box(sum.wrapping_add(n)));
+                let counts = counters.read().unwrap();
+                let counted = [Event::Cycles, Event::Instructions].map(|event| counts.get(event).unwrap());
+                assert!(counted[1] > 1e6 && counted[0] > 1e5, "{counts:?}");
+            }
+            Err(why) => {
+                assert!(why.starts_with("hardware counters: "), "{why}");
+                println!("SKIP: {why}");
+            }
+        }
+    }
+
+    /// The way to the kernel and back, by a counter that needs no PMU.
+    #[test]
+    fn a_clock_stands_in() {
+        use perf_event::events::Software;
+        let mut these = ThreadCounters { counters: vec![], missing: vec![] };
+        let mut builder = on(Builder::new(Software::TASK_CLOCK), 0);
+        if let Err(why) = these.add(Event::Cycles, 0.5, &mut builder, None) {
+            println!("SKIP: no perf events: {why}");
+            return;
+        }
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 20 {}
+        let half_ns = these.read().unwrap().get(Event::Cycles).unwrap();
+        assert!((1e6..1e9).contains(&half_ns), "{half_ns}");
+    }
+}

@@ -1,0 +1,296 @@
+//! The four formulas, and the level below.
+
+use super::Event;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Slots a cycle of the processors that the document's formulas are for: Sandy Bridge to Cascade Lake.
+pub const SLOTS_PER_CYCLE: f64 = 4.0;
+/// How far a share may be outside of 0 to 1: counters are not read at one instant.
+const SLACK: f64 = 0.02;
+
+/// What a thread, a stage or a function counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counts(BTreeMap<Event, f64>);
+
+impl Counts {
+    /// Adds to an event's count.
+    pub fn add(&mut self, event: Event, n: f64) {
+        *self.0.entry(event).or_default() += n;
+    }
+
+    /// Its count; none: it was not counted.
+    pub fn get(&self, event: Event) -> Option<f64> {
+        self.0.get(&event).copied()
+    }
+}
+
+/// Shares of all pipeline slots; they add up to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// Empty: no uop was delivered for them, though the back end would have taken it.
+    pub front_end_bound: f64,
+    /// Wasted: on uops that were thrown away, and on recovering from it.
+    pub bad_speculation: f64,
+    /// Of use: their uops retired.
+    pub retiring: f64,
+    /// Empty: the back end took no uop, for it waited for data or had no unit free.
+    pub back_end_bound: f64,
+}
+
+/// Shares of all cycles in which nothing was executed and memory was waited for. None: not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Levels {
+    /// For what the L1 has, or comes to it: its latency, blocked forwarding, TLB.
+    pub l1_bound: Option<f64>,
+    /// For what missed the L1 and the L2 had.
+    pub l2_bound: Option<f64>,
+    /// For what missed the L2 and the L3 had.
+    pub l3_bound: Option<f64>,
+    /// For what missed the L3.
+    pub dram_bound: Option<f64>,
+    /// For room in the store buffer.
+    pub store_bound: Option<f64>,
+}
+
+impl Levels {
+    /// Those there are, by name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        [
+            ("L1", self.l1_bound),
+            ("L2", self.l2_bound),
+            ("L3", self.l3_bound),
+            ("DRAM", self.dram_bound),
+            ("stores", self.store_bound),
+        ]
+        .into_iter()
+        .filter_map(|(name, share)| Some((name, share?)))
+    }
+}
+
+/// What counters say.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// Core cycles, unhalted.
+    pub cycles: f64,
+    /// Instructions retired.
+    pub instructions: Option<f64>,
+    /// Cycles per instruction.
+    pub cpi: Option<f64>,
+    /// Where the pipeline slots went.
+    pub slots: Option<Shares>,
+    /// Whether the shares are the processor's own and not by the formulas.
+    pub own_metrics: bool,
+    /// What the back end waited for.
+    pub memory: Option<Levels>,
+}
+
+/// Why counters cannot be analysed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnalysisError {
+    /// Some of what belongs together is missing.
+    #[error("{} {} not there, which {what} needs: record {}", list(missing), are(missing), list(all))]
+    Missing {
+        /// What cannot be told.
+        what: &'static str,
+        /// What it lacks.
+        missing: Vec<Event>,
+        /// What it needs.
+        all: Vec<Event>,
+    },
+    /// The counts contradict each other.
+    #[error("{what}: were these counted together, and over the same time?")]
+    Impossible {
+        /// The event whose count it is about.
+        event: Event,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+fn list(events: &[Event]) -> String {
+    events.iter().map(|event| event.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn are(events: &[Event]) -> &'static str {
+    if events.len() == 1 { "is" } else { "are" }
+}
+
+const FORMULAS: [Event; 4] = [Event::NotDelivered, Event::Issued, Event::Retired, Event::Recovery];
+const OWN: [Event; 5] =
+    [Event::Slots, Event::FrontEndSlots, Event::BadSpeculationSlots, Event::RetiringSlots, Event::BackEndSlots];
+
+/// Analyses what was counted, on a processor with `width` slots a cycle.
+///
+/// # Errors
+/// [`AnalysisError`]: without cycles there is nothing to tell, some of the counters of a formula are not enough for it,
+/// and no share can be beyond all slots.
+pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
+    let slots = counts.get(Event::Slots);
+    let cycles = counts.get(Event::Cycles).or(slots.map(|slots| slots / width)).unwrap_or(0.0);
+    if cycles <= 0.0 {
+        let all = vec![Event::Cycles];
+        return Err(match counts.get(Event::Cycles) {
+            Some(_) => AnalysisError::Impossible {
+                event: Event::Cycles,
+                what: format!("{} is 0, so nothing ran", Event::Cycles.name()),
+            },
+            None => AnalysisError::Missing { what: "every figure", missing: all.clone(), all },
+        });
+    }
+    let instructions = counts.get(Event::Instructions);
+    let (shares, own_metrics) = match whole(counts, &OWN, "the processor's own top-down")? {
+        Some([all, front, bad, retiring, back]) => (Some(own(all, front, bad, retiring, back)?), true),
+        None => match whole(counts, &FORMULAS, "top-down")? {
+            Some(counted) => (Some(formulas(counted, cycles, width)?), false),
+            None => (None, false),
+        },
+    };
+    Ok(Analysis {
+        cycles,
+        instructions,
+        cpi: instructions.filter(|n| *n > 0.0).map(|n| cycles / n),
+        slots: shares,
+        own_metrics,
+        memory: levels(counts, cycles)?,
+    })
+}
+
+/// All of them, or none; some are an error.
+fn whole<const N: usize>(
+    counts: &Counts,
+    events: &[Event; N],
+    what: &'static str,
+) -> Result<Option<[f64; N]>, AnalysisError> {
+    let missing: Vec<Event> = events.iter().copied().filter(|event| counts.get(*event).is_none()).collect();
+    match missing.len() {
+        0 => Ok(Some(events.map(|event| counts.get(event).unwrap_or(0.0)))),
+        n if n == N => Ok(None),
+        _ => Err(AnalysisError::Missing { what, missing, all: events.to_vec() }),
+    }
+}
+
+/// The document's formulas.
+fn formulas(
+    [not_delivered, issued, retired, recovery]: [f64; 4],
+    cycles: f64,
+    width: f64,
+) -> Result<Shares, AnalysisError> {
+    let slots = width * cycles;
+    let front_end_bound = share(Event::NotDelivered, "front-end bound", not_delivered / slots)?;
+    let bad_speculation = share(Event::Issued, "bad speculation", (issued - retired + width * recovery) / slots)?;
+    let retiring = share(Event::Retired, "retiring", retired / slots)?;
+    let back = 1.0 - (front_end_bound + bad_speculation + retiring);
+    let back_end_bound = share(Event::Retired, "back-end bound", back)?;
+    Ok(Shares { front_end_bound, bad_speculation, retiring, back_end_bound })
+}
+
+fn own(slots: f64, front: f64, bad: f64, retiring: f64, back: f64) -> Result<Shares, AnalysisError> {
+    let sum = front + bad + retiring + back;
+    if slots <= 0.0 || (sum / slots - 1.0).abs() > SLACK {
+        let what = format!("the four shares make {sum:.0} of {slots:.0} slots");
+        return Err(AnalysisError::Impossible { event: Event::Slots, what });
+    }
+    Ok(Shares {
+        front_end_bound: front / sum,
+        bad_speculation: bad / sum,
+        retiring: retiring / sum,
+        back_end_bound: back / sum,
+    })
+}
+
+fn share(event: Event, what: &str, share: f64) -> Result<f64, AnalysisError> {
+    if (-SLACK..=1.0 + SLACK).contains(&share) {
+        return Ok(share.clamp(0.0, 1.0));
+    }
+    let what = format!("{what} would be {:.1} % (by {})", 100.0 * share, event.name());
+    Err(AnalysisError::Impossible { event, what })
+}
+
+/// The level below back-end bound, as far as there are counters: cycles stalled with a miss of one level and none of the
+/// next.
+fn levels(counts: &Counts, cycles: f64) -> Result<Option<Levels>, AnalysisError> {
+    let between = |what, event, next| match (counts.get(event), counts.get(next)) {
+        (Some(here), Some(below)) => share(event, what, (here - below) / cycles).map(Some),
+        _ => Ok(None),
+    };
+    let only = |what, event| counts.get(event).map(|n| share(event, what, n / cycles)).transpose();
+    let levels = Levels {
+        l1_bound: between("L1 bound", Event::StallsMemory, Event::StallsL1)?,
+        l2_bound: between("L2 bound", Event::StallsL1, Event::StallsL2)?,
+        l3_bound: between("L3 bound", Event::StallsL2, Event::StallsL3)?,
+        dram_bound: only("DRAM bound", Event::StallsL3)?,
+        store_bound: only("store bound", Event::StallsStore)?,
+    };
+    Ok((levels.named().next().is_some()).then_some(levels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(all: &[(Event, f64)]) -> Counts {
+        let mut counts = Counts::default();
+        all.iter().for_each(|(event, n)| counts.add(*event, *n));
+        counts
+    }
+
+    const KNOWN: [(Event, f64); 6] = [
+        (Event::Cycles, 1000.0),
+        (Event::Instructions, 800.0),
+        (Event::NotDelivered, 400.0),
+        (Event::Issued, 1500.0),
+        (Event::Retired, 1400.0),
+        (Event::Recovery, 15.0),
+    ];
+
+    #[test]
+    fn formulas_by_hand() {
+        let got = analyse(&counts(&KNOWN), 4.0).unwrap();
+        let shares = got.slots.unwrap();
+        // 400 / 4000; (1500 - 1400 + 60) / 4000; 1400 / 4000; the rest.
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
+        assert!(close(shares.front_end_bound, 0.10) && close(shares.bad_speculation, 0.04), "{shares:?}");
+        assert!(close(shares.retiring, 0.35) && close(shares.back_end_bound, 0.51), "{shares:?}");
+        assert_eq!((got.cpi, got.own_metrics, got.memory), (Some(1.25), false, None));
+    }
+
+    #[test]
+    fn levels_by_hand() {
+        let mut all = counts(&[(Event::Cycles, 100.0)]);
+        for (event, n) in
+            [(Event::StallsMemory, 50.0), (Event::StallsL1, 30.0), (Event::StallsL2, 20.0), (Event::StallsL3, 5.0)]
+        {
+            all.add(event, n);
+        }
+        let named: Vec<_> = analyse(&all, 4.0).unwrap().memory.unwrap().named().collect();
+        assert_eq!(named, [("L1", 0.20), ("L2", 0.10), ("L3", 0.15), ("DRAM", 0.05)]);
+    }
+
+    #[test]
+    fn own_metrics_go_before_the_formulas() {
+        let mut all = counts(&KNOWN);
+        for (event, n) in OWN.into_iter().zip([6000.0, 600.0, 300.0, 4200.0, 900.0]) {
+            all.add(event, n);
+        }
+        let got = analyse(&all, 6.0).unwrap();
+        assert!(got.own_metrics && got.slots.unwrap().retiring == 0.7, "{got:?}");
+        all.add(Event::BackEndSlots, 900.0);
+        let why = analyse(&all, 6.0).unwrap_err().to_string();
+        assert!(why.contains("6900 of 6000 slots"), "{why}");
+    }
+
+    #[test]
+    fn what_is_missing_or_impossible_is_said() {
+        let why = |all: &[(Event, f64)]| analyse(&counts(all), 4.0).unwrap_err().to_string();
+        assert!(why(&KNOWN[1..]).starts_with("CPU_CLK_UNHALTED.THREAD is not there, which every figure needs"));
+        let said = why(&KNOWN[..4]);
+        assert!(said.starts_with("UOPS_RETIRED.RETIRE_SLOTS, INT_MISC.RECOVERY_CYCLES are not there"), "{said}");
+        let mut wrong = KNOWN;
+        wrong[4].1 = 9000.0;
+        assert!(why(&wrong).contains("bad speculation would be -"), "{}", why(&wrong));
+        (wrong[3].1, wrong[4].1) = (9000.0, 9000.0);
+        assert!(why(&wrong).starts_with("retiring would be 225.0 % (by UOPS_RETIRED.RETIRE_SLOTS)"), "{}", why(&wrong));
+        assert!(why(&[(Event::Cycles, 0.0)]).contains("is 0"));
+    }
+}
