@@ -2,14 +2,16 @@
 
 pub mod bench;
 pub mod docsis;
+pub mod flow;
 pub mod profile;
 pub mod tester;
 
-use crate::config::{Auto, Idle, Level, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
+use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
 use bench::BenchArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use docsis::DocsisArgs;
+use flow::FlowArgs;
 use profile::ProfileArgs;
 use std::path::PathBuf;
 use tester::GenArgs;
@@ -21,7 +23,7 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level` and `profile`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level`, `flow` and `profile`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -55,6 +57,9 @@ pub enum Command {
     Level(LevelArgs),
     /// Say where the cycles of the running instance go, or what recorded counters tell
     Profile(ProfileArgs),
+    /// Add, change, delete, dump, load and trace the flows of a running switch
+    #[command(subcommand)]
+    Flow(FlowArgs),
     /// Check a configuration, or list what can be set
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -95,6 +100,14 @@ pub struct RunArgs {
     /// Read this TOML file; options given here override it
     #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
     pub config: Option<PathBuf>,
+
+    /// What to be
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<Mode>,
+
+    /// Flows a switch begins with, one a line in ovs-ofctl's syntax; without, it is a learning bridge
+    #[arg(long, value_name = "FILE")]
+    pub flows: Option<PathBuf>,
 
     /// Worker threads, or `auto`: as many as every port has queues for, at most one per CPU
     #[arg(long, value_name = "N", value_parser = workers)]
@@ -149,8 +162,9 @@ pub struct ShowArgs {
     #[arg(value_name = "WHAT")]
     pub what: Show,
 
-    /// Only routes within this prefix or covering this address; only neighbours with this address
-    #[arg(value_name = "PREFIX")]
+    /// Only routes within this prefix or covering this address; only neighbours with this address; only flows that
+    /// match this
+    #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
 
     /// Print the instance's JSON: one value
@@ -204,6 +218,14 @@ pub enum Show {
     Drops,
     /// Where packets are handled, and why there
     Placement,
+    /// Flows of a switch
+    Flows,
+    /// Groups and meters of a switch
+    Groups,
+    /// Addresses a switch has learned
+    Fdb,
+    /// A switch's caches: packets found, by level
+    Caches,
     /// The configuration in effect
     Config,
     /// All of these

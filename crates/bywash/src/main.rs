@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod docsis;
 mod error;
+mod flows;
 mod log;
 mod man;
 mod privileges;
@@ -44,6 +45,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Show(args) => show::run(&args),
         Command::Level(args) => show::level(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Flow(args) => show::flow(&args),
         Command::Config(ConfigCommand::Check { file, elsewhere }) => {
             let config = Draft::read(&file)?.finish((!elsewhere).then(Host::this).as_ref())?;
             let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
@@ -68,6 +70,12 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
         Some(file) => Draft::read(file)?,
         None => Draft::interfaces(&args.interfaces),
     };
+    if let Some(mode) = args.mode {
+        draft.set("mode", |config| config.mode = mode);
+    }
+    if let Some(file) = &args.flows {
+        draft.set("switch.flows", |config| config.switch.flows = Some(file.clone()));
+    }
     if let Some(count) = &args.workers {
         draft.set("workers.count", |config| config.workers.count = count.clone());
     }

@@ -116,6 +116,8 @@ named! {
         NeighbourReleased = "neighbour-released",
         /// A packet was handed to the kernel from user space.
         Punted = "punted",
+        /// A packet was copied, to be sent by one port more.
+        CopyMade = "copy-made",
     }
 }
 

@@ -2,13 +2,13 @@
 
 use crate::emc::{Emc, FlowRef};
 use crate::exec::{DROP, drop_as, execute, quick, quick_plain};
-use crate::extract::{Layout, PlainKey, extract, plain};
+use crate::extract::{Layout, PlainKey, complete_partial, extract, plain};
 use crate::key::{KEY_WORDS, Key};
 use crate::megaflow::{Hot, Megaflows, Plan, bits};
 use crate::pipeline::Pipeline;
 use crate::stats::{CacheCounters, FlowStats};
 use crate::translate::{Learn, Translator};
-use bywash_engine::{App, Context, DropReason, PortId};
+use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
 use bywash_sync::{Published, clock};
 use std::sync::Arc;
@@ -159,6 +159,9 @@ impl App for Switch {
         let Self { tables, caches, work, by_flow } = self;
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
+        if pipeline.partial(from) {
+            complete(cx, from, batch.as_mut_slice());
+        }
         if caches.config.exact > 0 {
             work.read_plain(cx.bufs.arena(), caches, of, batch.as_slice());
         } else {
@@ -185,6 +188,16 @@ impl App for Switch {
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let pipeline: &Pipeline = self.tables.load(cx.reader);
         self.caches.sweep(cx.now, pipeline)
+    }
+}
+
+/// Completes the checksums that a sender on this host left to its device.
+#[inline(never)]
+fn complete(cx: &mut Context<'_>, from: PortId, frames: &mut [Frame]) {
+    let arena = cx.bufs.arena();
+    let completed = frames.iter_mut().fold(0, |n, frame| n + u64::from(complete_partial(arena.data_mut(frame))));
+    if completed > 0 {
+        cx.event(from, Event::ChecksumCompleted, completed);
     }
 }
 
@@ -464,8 +477,9 @@ impl Caches {
             self.mega.right_for(at, pipeline.generation);
             return true;
         }
-        // What it counted was the old flows'.
-        self.credit(at, now);
+        // What it counted was the old flows', and where an address was before says nothing of where it is.
+        self.credit(at, now, false);
+        let seen = key.is_some();
         let sample;
         let key = match key {
             Some(key) => key,
@@ -477,12 +491,17 @@ impl Caches {
         self.translator.translate(pipeline, key);
         let mask = self.mega.mask(at);
         let narrower = self.translator.mask.key().iter().zip(mask).any(|(new, old)| new & !old != 0);
-        if narrower {
+        // Without a packet an address is not seen. The next packet of one that is forgotten, or known elsewhere, is not to
+        // be found here: it has to be told of.
+        let unseen = !seen && self.translator.learn.is_some_and(|learn| !pipeline.knows(&learn));
+        if narrower || unseen {
             self.mega.remove(at);
             self.ends.counters.removed.add(1);
             return false;
         }
-        self.tell_address();
+        if seen {
+            self.tell_address();
+        }
         let used = self.mega.cold(at).used;
         if self.mega.cold(at).ops != self.translator.ops {
             self.ends.counters.changed.add(1);
@@ -491,8 +510,9 @@ impl Caches {
         true
     }
 
-    /// Counts a megaflow's packets for its flows. True when there were any.
-    fn credit(&mut self, at: u32, now: u64) -> bool {
+    /// Counts a megaflow's packets for its flows, and tells, if `tell`, that their address is in use. True when there
+    /// were any.
+    fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
         let (packets, bytes) = self.mega.take_counts(at);
         let cold = self.mega.cold(at);
         if packets == 0 {
@@ -503,10 +523,13 @@ impl Caches {
         }
         // An address in use is kept; saying so once a second is enough.
         if let Some(learn) = cold.learn
-            && now.wrapping_sub(cold.used) > self.ticks_per_s
-            && self.ends.learn.push(learn).is_err()
+            && tell
+            && now.wrapping_sub(cold.told) > self.ticks_per_s
         {
-            self.ends.counters.learn_later.add(1);
+            cold.told = now;
+            if self.ends.learn.push(learn).is_err() {
+                self.ends.counters.learn_later.add(1);
+            }
         }
         cold.used = now;
         true
@@ -538,11 +561,12 @@ impl Caches {
             if self.mega.hot(at).incarnation() == 0 {
                 continue;
             }
-            let used = self.credit(at, now);
+            let current = self.mega.cold(at).generation == pipeline.generation;
+            let used = self.credit(at, now, current);
             if !used && now.wrapping_sub(self.mega.cold(at).used) > self.idle {
                 self.mega.remove(at);
                 self.ends.counters.removed.add(1);
-            } else if self.mega.cold(at).generation != pipeline.generation {
+            } else if !current {
                 self.revalidate(pipeline, at, None, now);
             }
         }

@@ -3,7 +3,7 @@
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
 use crate::meter::Meter;
-use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
+use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, Match, MeterSpec, OfPort};
 use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
 use crate::stats::{CacheCounters, FlowStats, MAX_FLOWS};
 use crate::table::Rule;
@@ -199,12 +199,12 @@ impl FlowControl {
     }
 
     /// The flow with this very table, priority and match.
-    fn find_exact(&self, spec: &FlowSpec) -> Option<u32> {
+    fn find_exact(&self, table: u8, priority: u16, matches: &Match) -> Option<u32> {
         let same = |slot: &&u32| {
             let other = &self.entries[*slot].rule.spec;
-            other.table == spec.table && other.priority == spec.priority && other.matches == spec.matches
+            other.table == table && other.priority == priority && other.matches == *matches
         };
-        self.index.get(&index_key(spec)).and_then(|slots| slots.iter().find(same)).copied()
+        self.index.get(&index_key(table, priority, matches)).and_then(|slots| slots.iter().find(same)).copied()
     }
 
     /// Adds a flow, in place of one with the same table, priority and match.
@@ -218,7 +218,7 @@ impl FlowControl {
                 return Err(Refused(format!("it overlaps `{}`", crate::syntax::Shown(&other.rule.spec))));
             }
         }
-        if let Some(slot) = self.find_exact(&spec) {
+        if let Some(slot) = self.find_exact(spec.table, spec.priority, &spec.matches) {
             self.remove_slot(slot);
         }
         let slot = self.slot()?;
@@ -227,7 +227,7 @@ impl FlowControl {
         let rule = Arc::new(Rule { spec, slot });
         self.changes.push(Change::Insert(rule.clone()));
         let base = self.sum(slot);
-        self.index.entry(index_key(&rule.spec)).or_default().push(slot);
+        self.index.entry(index_of(&rule.spec)).or_default().push(slot);
         self.entries.insert(slot, Entry { rule, added: now, used: now, seen: base.0, base });
         if timed {
             self.timed.insert(slot);
@@ -238,7 +238,7 @@ impl FlowControl {
     fn remove_slot(&mut self, slot: u32) {
         let Some(entry) = self.entries.remove(&slot) else { return };
         self.timed.remove(&slot);
-        let key = index_key(&entry.rule.spec);
+        let key = index_of(&entry.rule.spec);
         if let Some(slots) = self.index.get_mut(&key) {
             slots.retain(|s| *s != slot);
             if slots.is_empty() {
@@ -275,7 +275,18 @@ impl FlowControl {
                 && filter.out_port.is_none_or(outputs)
                 && filter.out_group.is_none_or(|id| spec.actions.contains(&Action::Group(id)))
         };
-        let mut found: Vec<&Arc<Rule>> = self.entries.values().map(|e| &e.rule).filter(|r| hits(r)).collect();
+        // One of each table at most: not all are looked at, so that as many can be deleted as were added.
+        let exact = || {
+            let priority = filter.priority.unwrap_or(FlowSpec::DEFAULT_PRIORITY);
+            let tables = filter.table.map_or(0..=u8::MAX, |table| table..=table);
+            tables.filter_map(move |table| self.find_exact(table, priority, &filter.matches))
+        };
+        let rule = |slot: u32| &self.entries[&slot].rule;
+        let mut found: Vec<&Arc<Rule>> = if strict {
+            exact().map(rule).filter(|r| hits(r)).collect()
+        } else {
+            self.entries.values().map(|e| &e.rule).filter(|r| hits(r)).collect()
+        };
         found.sort_by_key(|r| (r.spec.table, std::cmp::Reverse(r.spec.priority), r.slot));
         found.iter().map(|r| r.slot).collect()
     }
@@ -464,6 +475,10 @@ impl FlowControl {
     }
 
     fn learn(&mut self, learn: Learn, now: Instant) {
+        // Told before the port went down.
+        if self.live.port(learn.port).is_none_or(|port| !port.up) {
+            return;
+        }
         let key = mac_key(learn.vlan, learn.mac);
         self.mac_clock += 1;
         let order = self.mac_clock;
@@ -550,9 +565,13 @@ impl FlowControl {
 }
 
 /// A hash of what tells a flow from others.
-fn index_key(spec: &FlowSpec) -> u64 {
-    let seed = hash_words(&spec.matches.mask.0, u64::from(spec.table) << 16 | u64::from(spec.priority));
-    hash_words(&spec.matches.value.0, seed)
+fn index_key(table: u8, priority: u16, matches: &Match) -> u64 {
+    let seed = hash_words(&matches.mask.0, u64::from(table) << 16 | u64::from(priority));
+    hash_words(&matches.value.0, seed)
+}
+
+fn index_of(spec: &FlowSpec) -> u64 {
+    index_key(spec.table, spec.priority, &spec.matches)
 }
 
 /// A seed for hashes from the system's randomness.

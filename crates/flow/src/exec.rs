@@ -4,7 +4,7 @@ use crate::extract::Layout;
 use crate::ops::Op;
 use crate::pipeline::Pipeline;
 use crate::rewrite::{put_macs, rewrite};
-use bywash_engine::{Context, DROP_REASONS, DropReason, PortId};
+use bywash_engine::{Context, DROP_REASONS, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Frame};
 
 /// From here on a port's number is a reason to drop.
@@ -116,6 +116,7 @@ fn limit<'m>(
 
 /// Sends a copy of a packet.
 fn copy(cx: &mut Context<'_>, from: PortId, to: PortId, frame: &Frame) {
+    cx.event(from, Event::CopyMade, 1);
     let mut fresh = bywash_frame::Batch::new();
     cx.bufs.alloc(&mut fresh, 1);
     let Some(mut copy) = fresh.pop() else { return cx.lost(from, DropReason::NoBuffer) };

@@ -17,6 +17,8 @@ pub struct Layout {
 }
 
 const NO_L4: u16 = 0;
+/// VLAN tags a sender on this host may have put before a packet.
+const TAGS: usize = 2;
 const MACS: usize = 12;
 
 /// The first `N` bytes at `at`.
@@ -61,6 +63,20 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
         }
     }
     long_way(data, in_port, key)
+}
+
+/// Finishes the transport checksum of a frame, tagged or not, where only the pseudo-header's is there: see
+/// [`bywash_wire::partial`]. True when it did.
+pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
+    let mut l3 = 14;
+    for _ in 0..TAGS {
+        match be16(data, l3 - 2) {
+            Some(ethertype::VLAN | ethertype::QINQ) => l3 += 4,
+            _ => break,
+        }
+    }
+    let ip = matches!(be16(data, l3 - 2), Some(ethertype::IPV4 | ethertype::IPV6));
+    ip && data.get_mut(l3..).is_some_and(bywash_wire::partial::complete)
 }
 
 /// All there is to a plain packet: untagged IPv4 without options, whole, TCP or UDP.

@@ -86,6 +86,8 @@ pub struct Cold {
     pub group: u8,
     /// When it was last seen to have had packets, in ticks.
     pub used: u64,
+    /// When its address was last told to be in use, in ticks.
+    pub told: u64,
     /// Its mask, by number.
     mask: u16,
     /// Hash of its key under that mask.

@@ -5,6 +5,7 @@ use crate::key::Flow;
 use crate::meter::Meter;
 use crate::model::{Action, GroupKind, GroupSpec, OfPort};
 use crate::table::{Rule, Table};
+use crate::translate::Learn;
 use bywash_engine::PortId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct SwitchPort {
     pub flood: bool,
     /// Whether it works, as fast failover asks.
     pub up: bool,
+    /// Whether frames received by it may carry transport checksums that are not finished.
+    pub partial_checksums: bool,
 }
 
 impl SwitchPort {
@@ -204,6 +207,11 @@ impl Pipeline {
         self.tables.get(usize::from(id))
     }
 
+    /// All ports, in the engine's order.
+    pub fn ports(&self) -> &[SwitchPort] {
+        &self.ports
+    }
+
     /// The port with this number.
     pub fn port(&self, of: OfPort) -> Option<&SwitchPort> {
         self.ports.iter().find(|p| p.of == of)
@@ -216,6 +224,17 @@ impl Pipeline {
             Some(port) if port.id == id => Some(port.of),
             _ => self.ports.iter().find(|p| p.id == id).map(|p| p.of),
         }
+    }
+
+    /// Whether frames received by an engine port may carry unfinished checksums.
+    #[inline]
+    pub(crate) fn partial(&self, id: PortId) -> bool {
+        self.ports.get(usize::from(id.0)).is_some_and(|p| p.id == id && p.partial_checksums)
+    }
+
+    /// Whether an address is known to be where it was seen.
+    pub(crate) fn knows(&self, learn: &Learn) -> bool {
+        self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port)
     }
 
     /// Whether a bucket may be used: it watches nothing, or what it watches is alive.

@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `config` | that topic |
 //! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
+//! | `GET /v1/flows`, `groups`, `fdb`, `caches` | those of a switch; `flows?match=M`: only the flows that M selects |
+//! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | the body's flows, groups and meters, a line each: `{"changed"}` |
+//! | `POST /v1/trace` | what becomes of the packet that the body describes |
 //! | `POST /v1/audit` | every cell counted: where it is |
 //! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
@@ -18,7 +21,8 @@ mod tests;
 pub use serve::serve;
 pub use socket::{Listener, group_id};
 
-use crate::config::Level;
+use crate::config::{Level, Mode};
+use crate::flows::Verb;
 use serde_json::Value;
 
 /// Where an instance listens unless told otherwise.
@@ -45,6 +49,15 @@ pub enum Topic {
     /// `[{port, configured, level, why, mode, mode_why, target, target_why, frames: {driver, user, kernel}}]`, frames
     /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
     Placement,
+    /// `[{table, priority, cookie, match, actions, n_packets, n_bytes, duration_s, idle_age_s, idle_timeout_s,
+    /// hard_timeout_s}]`
+    Flows,
+    /// `{groups: [text], meters: [{meter, passed, refused}]}`
+    Groups,
+    /// Learned addresses: `[{port, number, vlan, mac, age_s}]`
+    Fdb,
+    /// `{workers: [{worker, exact_hits, megaflow_hits, misses, ..}], flows, addresses_moved}`
+    Caches,
     /// The [`crate::config::Config`] in effect.
     Config,
     /// `{cells, free, cached, parked, held, missing}`, counted now.
@@ -53,7 +66,7 @@ pub enum Topic {
 
 impl Topic {
     /// All that are read with GET, in the order `show all` has them.
-    pub const SHOWN: [Topic; 8] = [
+    pub const SHOWN: [Topic; 12] = [
         Topic::Ports,
         Topic::Workers,
         Topic::Pools,
@@ -61,6 +74,10 @@ impl Topic {
         Topic::Neighbours,
         Topic::Drops,
         Topic::Placement,
+        Topic::Flows,
+        Topic::Groups,
+        Topic::Fdb,
+        Topic::Caches,
         Topic::Config,
     ];
 
@@ -74,15 +91,41 @@ impl Topic {
             Self::Neighbours => "neighbours",
             Self::Drops => "drops",
             Self::Placement => "placement",
+            Self::Flows => "flows",
+            Self::Groups => "groups",
+            Self::Fdb => "fdb",
+            Self::Caches => "caches",
             Self::Config => "config",
             Self::Audit => "audit",
         }
     }
 
-    /// Whether it takes a filter.
-    pub fn filtered(self) -> bool {
-        matches!(self, Self::Routes | Self::Neighbours)
+    /// The filter it takes, by its name in queries.
+    pub fn filter(self) -> Option<&'static str> {
+        match self {
+            Self::Routes | Self::Neighbours => Some("prefix"),
+            Self::Flows => Some("match"),
+            _ => None,
+        }
     }
+
+    /// The mode that has it; none: every one.
+    pub fn mode(self) -> Option<Mode> {
+        match self {
+            Self::Routes | Self::Neighbours => Some(Mode::Router),
+            Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some(Mode::Switch),
+            _ => None,
+        }
+    }
+}
+
+/// What can be asked of a switch with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowCommand {
+    /// Flows, groups and meters are changed: a line each.
+    Change(Verb),
+    /// What becomes of a packet, described by its fields: `{story: [line], outputs: [port], dropped, megaflow}`
+    Trace,
 }
 
 /// The running program, as the API sees it.
@@ -97,4 +140,7 @@ pub trait Instance: Send + Sync {
     /// Moves ports to a level, all that can be where none is named, and gives the placement then. An error is told to
     /// the client as a bad request; a name that is none moves nothing.
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String>;
+
+    /// Asks a switch. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
+    fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;
 }

@@ -1,10 +1,11 @@
 //! Serving the API, within bounds: no client can hold more of the program than one of a few connections, for a few
 //! seconds.
 
-use super::{Instance, Listener, Topic};
+use super::{FlowCommand, Instance, Listener, Topic};
 use crate::config::Level;
+use crate::flows::Verb;
 use anyhow::Context;
-use axum::extract::{Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -32,7 +33,12 @@ const CONNECTION: Duration = Duration::from_secs(15);
 /// Bytes of a request's header.
 const HEADER_BYTES: usize = 16 << 10;
 
+/// Bytes of flows in a request.
+const FLOWS_BYTES: usize = 64 << 20;
+
 const LEVEL_HINT: &str = "one `level` of auto, driver, user, kernel, and any number of `port`";
+
+const FLOWS_HINT: &str = "one `op` of add, mod, del; of mod and del, `strict=true` as well";
 
 type Shared = Arc<dyn Instance>;
 
@@ -118,12 +124,17 @@ fn routes(instance: Shared) -> Router {
         let handler = move |State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>| {
             show(instance, topic, query)
         };
-        router = router.route(&format!("/v1/{}", topic.name()), get(handler));
+        let mut methods = get(handler);
+        if topic == Topic::Flows {
+            methods = methods.post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES));
+        }
+        router = router.route(&format!("/v1/{}", topic.name()), methods);
     }
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
     router
         .route("/v1/audit", post(audit))
         .route("/v1/level", post(set_level))
+        .route("/v1/trace", post(trace))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
         .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
@@ -132,10 +143,10 @@ fn routes(instance: Shared) -> Router {
 }
 
 async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
-    let filter = if topic.filtered() { query.remove("prefix") } else { None };
+    let filter = topic.filter().and_then(|name| query.remove(name));
     if let Some(key) = query.keys().next() {
-        let hint = if topic.filtered() { "only `prefix` can be given" } else { "nothing can be given" };
-        return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), hint);
+        let hint = topic.filter().map_or("nothing can be given".into(), |name| format!("only `{name}` can be given"));
+        return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), &hint);
     }
     answer(move || instance.show(topic, filter.as_deref())).await
 }
@@ -151,6 +162,29 @@ async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(Stri
     }
     let Some(level) = level else { return error(StatusCode::BAD_REQUEST, "no level given", LEVEL_HINT) };
     answer(move || instance.set_level(level, &ports)).await
+}
+
+async fn change_flows(
+    State(instance): State<Shared>,
+    Query(query): Query<HashMap<String, String>>,
+    lines: String,
+) -> Response {
+    let wrong = |what: String| error(StatusCode::BAD_REQUEST, &what, FLOWS_HINT);
+    if let Some((key, value)) = query.iter().find(|(key, _)| !["op", "strict"].contains(&key.as_str())) {
+        return wrong(format!("wrong parameter `{key}={value}`"));
+    }
+    let strict = match query.get("strict").map_or("false", String::as_str) {
+        "true" => true,
+        "false" => false,
+        other => return wrong(format!("wrong parameter `strict={other}`")),
+    };
+    let op = query.get("op").map_or("", String::as_str);
+    let Some(verb) = Verb::named(op, strict) else { return wrong(format!("no `op` of flows: `{op}`")) };
+    answer(move || instance.flows(FlowCommand::Change(verb), &lines)).await
+}
+
+async fn trace(State(instance): State<Shared>, packet: String) -> Response {
+    answer(move || instance.flows(FlowCommand::Trace, &packet)).await
 }
 
 /// What the instance says, on a thread that may wait.
@@ -177,5 +211,9 @@ async fn as_json(request: Request, next: Next) -> Response {
         return response;
     }
     let reason = status.canonical_reason().unwrap_or("failed");
-    error(status, &format!("{reason}: {what}"), "GET reads; /v1/audit and /v1/level are POSTed to")
+    error(
+        status,
+        &format!("{reason}: {what}"),
+        "GET reads; /v1/audit, /v1/level, /v1/flows and /v1/trace are POSTed to",
+    )
 }

@@ -22,6 +22,10 @@ impl Instance for Echo {
         }
     }
 
+    fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
+        if text == "bad" { Err("column 1: bad".into()) } else { Ok(json!([format!("{command:?}"), text])) }
+    }
+
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
         if ports.contains(&"bad".into()) { Err("no port `bad`".into()) } else { Ok(json!([level.name(), ports])) }
     }

@@ -126,6 +126,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         vlans: Vlans::All,
         flood: true,
         up: true,
+        partial_checksums: false,
     };
     let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
     let names = |_: &str| None;

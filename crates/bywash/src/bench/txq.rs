@@ -302,6 +302,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
         vlans: Vlans::All,
         flood: true,
         up: true,
+        partial_checksums: false,
     };
     let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
     for n in 0..flows {

@@ -3,6 +3,7 @@
 use super::host::Host;
 use super::model::*;
 use super::problem::{Problem, nearest};
+use crate::flows::{self, Verb, Wrong};
 
 /// Bytes around the payload that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
@@ -27,6 +28,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         problems.push(Problem::at("api.socket", format!("cannot listen at {}", socket.display()), expected));
     }
     names(config, problems);
+    mode(config, problems);
     sizes(config, problems);
     workers(config, problems);
     if let Some(host) = host {
@@ -99,6 +101,49 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
                 Problem::at(format!("port.{at}.record"), what, "expected another file")
                     .other(format!("port.{other}.record"), "first here"),
             );
+        }
+    }
+}
+
+/// What belongs to another mode, and what a switch cannot do.
+fn mode(config: &Config, problems: &mut Vec<Problem>) {
+    let switch = config.mode == Mode::Switch;
+    if !switch && !config.switch.is_default() {
+        let what = format!("a {} has no [switch]", config.mode.name());
+        problems.push(Problem::at("switch", what, "only with mode = \"switch\""));
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        let path = |key: &str| format!("port.{at}.{key}");
+        let BridgePortConfig { tag, trunks, flood, storm, mirror } = &port.bridge;
+        let set = [
+            ("tag", tag.is_some()),
+            ("trunks", trunks.is_some()),
+            ("flood", !flood),
+            ("storm", *storm != 0),
+            ("mirror", mirror.is_some()),
+        ];
+        for (key, _) in set.iter().filter(|(_, set)| *set && !switch) {
+            let what = format!("a port of a {} has no `{key}`", config.mode.name());
+            problems.push(Problem::at(path(key), what, "only with mode = \"switch\""));
+        }
+        if !switch {
+            continue;
+        }
+        if tag.is_some() && trunks.is_some() {
+            let what = format!("port {} is an access port and a trunk", port.name);
+            problems.push(Problem::at(path("trunks"), what, "expected one of the two").other(path("tag"), "its VLAN"));
+        }
+        if let Some(to) = mirror
+            && (to == &port.name || !config.ports.iter().any(|other| &other.name == to))
+        {
+            let others = config.ports.iter().map(|other| other.name.as_str()).filter(|name| *name != port.name);
+            let help = format!("the other ports: {}", others.collect::<Vec<_>>().join(", "));
+            let what = format!("port {} cannot be mirrored to {to}", port.name);
+            problems.push(Problem::at(path("mirror"), what, "expected another port's name").help(help));
+        }
+        if port.af_xdp.as_ref().is_some_and(|af_xdp| af_xdp.level == Level::Driver) {
+            let what = "the driver does not switch";
+            problems.push(Problem::at(path("level"), what, "expected \"auto\", \"user\" or \"kernel\""));
         }
     }
 }
@@ -195,6 +240,19 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     {
         let expected = "not in /etc/group; a number is taken as it is";
         problems.push(Problem::at("api.group", format!("there is no group {group}"), expected));
+    }
+    if let Some(file) = &config.switch.flows {
+        let problem = |what: String, why: String| Problem::at("switch.flows", what, why);
+        let names: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
+        let of_name = |name: &str| flows::port_number(&names, name);
+        match std::fs::read_to_string(file) {
+            Err(why) => problems.push(problem(format!("cannot read {}", file.display()), why.to_string())),
+            Ok(text) => {
+                if let Err(Wrong { line, error }) = flows::parse(&text, Verb::Add, &of_name) {
+                    problems.push(problem(format!("{}:{line}:{}", file.display(), error.column), error.what));
+                }
+            }
+        }
     }
     for (at, port) in config.ports.iter().enumerate() {
         if let Some(pcap) = &port.pcap

@@ -1,6 +1,6 @@
 //! Every key of the configuration file, once: for did-you-mean, and for docs/config.md.
 
-use super::model::PortKind;
+use super::model::{Mode, PortKind};
 use std::fmt::Write;
 
 /// A key, documented.
@@ -17,6 +17,8 @@ pub struct Key {
     pub example: &'static str,
     /// The kinds of port it belongs to; empty: all, or not a port's.
     pub kinds: &'static [PortKind],
+    /// The mode it belongs to; none: all.
+    pub mode: Option<Mode>,
 }
 
 /// A table of the file.
@@ -28,7 +30,7 @@ pub struct Section {
 }
 
 const fn key(name: &'static str, takes: &'static str, default: &'static str, unit: &'static str) -> Key {
-    Key { name, takes, default, unit, doc: "", example: "", kinds: &[] }
+    Key { name, takes, default, unit, doc: "", example: "", kinds: &[], mode: None }
 }
 
 impl Key {
@@ -40,6 +42,10 @@ impl Key {
         Self { example, ..self }
     }
 
+    const fn only(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
     const fn of(self, kinds: &'static [PortKind]) -> Self {
         Self { kinds, ..self }
     }
@@ -47,6 +53,57 @@ impl Key {
 
 const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
 const PCAP: &[PortKind] = &[PortKind::Pcap];
+
+/// What stands above all tables.
+pub static TOP: Section = Section {
+    header: "",
+    doc: "What stands above the tables.",
+    keys: &[key("mode", "`\"router\"`, `\"switch\"`", "\"router\"", "")
+        .doc(
+            "What the program is. `router`: it forwards packets by the kernel's own routes and neighbours. `switch`: it \
+             forwards frames by flows, of which the learning bridge is one; every frame its ports receive is its own.",
+        )
+        .example("\"switch\"")],
+};
+
+pub static SWITCH: Section = Section {
+    header: "[switch]",
+    doc: "What a switch forwards by.",
+    keys: &[
+        key("flows", "a path", "(none)", "")
+            .doc(
+                "Flows it begins with, one a line, as `ovs-ofctl add-flows` reads them; lines with `group_id=` are groups, \
+                 lines with `meter=` meters. Ports are numbered from 1 in their order here, and can be named. Without: \
+                 one flow, `priority=0 actions=NORMAL`, the learning bridge.",
+            )
+            .example("\"/etc/bywash/flows\"")
+            .only(Mode::Switch),
+        key("macs", "16 to 1000000", "8192", "addresses")
+            .doc("Most addresses that are learned; the one not seen for longest makes room for another.")
+            .example("65536")
+            .only(Mode::Switch),
+        key("mac_ageing_s", "1 to 86400", "300", "seconds")
+            .doc("How long an address is kept that is not seen any more.")
+            .example("60")
+            .only(Mode::Switch),
+        key("exact", "0 to 1048576", "8192", "keys per worker")
+            .doc("Size of the exact-match cache. 0: there is none.")
+            .example("0")
+            .only(Mode::Switch),
+        key("exact_insert", "1 to 1000000", "100", "flows")
+            .doc("One in so many flows that are found elsewhere is put in the exact-match cache.")
+            .example("1")
+            .only(Mode::Switch),
+        key("megaflows", "16 to 4000000", "200000", "megaflows per worker")
+            .doc("Most megaflows. Beyond them packets are taken through the tables, each by itself.")
+            .example("10000")
+            .only(Mode::Switch),
+        key("megaflow_idle_s", "1 to 3600", "10", "seconds")
+            .doc("How long a megaflow is kept that no packet uses.")
+            .example("30")
+            .only(Mode::Switch),
+    ],
+};
 
 pub static ROUTER: Section = Section {
     header: "[router]",
@@ -191,6 +248,29 @@ pub static PORT: Section = Section {
         key("tx_deadline_us", "0 to 10000", "0", "µs")
             .doc("Longest that a frame waits for others to be sent with. 0: to the end of the worker's turn.")
             .example("50"),
+        key("tag", "1 to 4094", "(none)", "")
+            .doc("The VLAN that the port is an access port of: its frames have no tag. For the learning bridge.")
+            .example("10")
+            .only(Mode::Switch),
+        key("trunks", "a list of VLANs from 0 to 4094", "(all)", "")
+            .doc("VLANs that the port carries with their tag; 0 is what has none. For the learning bridge.")
+            .example("[10, 20]")
+            .only(Mode::Switch),
+        key("flood", "`true`, `false`", "true", "")
+            .doc("Whether flooded frames leave by it.")
+            .example("false")
+            .only(Mode::Switch),
+        key("storm", "0 to 100000000", "0", "frames/s")
+            .doc(
+                "Storm control: most frames received by it that are flooded, which those to broadcast, multicast and \
+                 unknown addresses are. 0: no limit.",
+            )
+            .example("1000")
+            .only(Mode::Switch),
+        key("mirror", "another port's name", "(none)", "")
+            .doc("Where a copy of all that comes and goes by it is sent. That port is for nothing else.")
+            .example("\"probe\"")
+            .only(Mode::Switch),
         key("file", "a path", "(required)", "")
             .doc("Capture that is replayed from memory: pcap or pcapng.")
             .example("\"/var/lib/trace.pcap\"")
@@ -219,8 +299,8 @@ pub static RING: Section = Section {
     ],
 };
 
-/// The tables of the file, in the order they are documented in.
-pub static SECTIONS: &[&Section] = &[&PORT, &WORKERS, &POOL, &ROUTER, &API];
+/// The top and the tables of the file, in the order they are documented in.
+pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &SWITCH, &API];
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -247,8 +327,9 @@ Unknown keys, wrong types and impossible values are errors. Changes take effect 
 pub fn reference() -> String {
     let mut out = INTRODUCTION.to_string();
     for section in SECTIONS {
+        let heading = if section.header.is_empty() { "Above".into() } else { format!("`{}`", section.header) };
         // Writing to a String cannot fail.
-        let _ = write!(out, "\n## `{}`\n\n{}\n", section.header, section.doc);
+        let _ = write!(out, "\n## {heading}\n\n{}\n", section.doc);
         for key in section.keys {
             let code = |text: &str| if text.starts_with('(') { text.to_string() } else { format!("`{text}`") };
             let _ = write!(out, "\n### `{}`\n\n{}\n\n", key.name, key.doc);
@@ -257,6 +338,9 @@ pub fn reference() -> String {
             let _ = writeln!(out, "- example: `{} = {}`", key.name, key.example);
             if !key.unit.is_empty() {
                 let _ = writeln!(out, "- unit: {}", key.unit);
+            }
+            if let Some(mode) = key.mode {
+                let _ = writeln!(out, "- only with `mode = \"{}\"`", mode.name());
             }
             if !key.kinds.is_empty() {
                 let kinds: Vec<_> = key.kinds.iter().map(|kind| format!("`{}`", kind.name())).collect();

@@ -6,6 +6,7 @@ use super::keys;
 use super::model::*;
 use super::problem::{ConfigErrors, Problem, Source, nearest};
 use super::reader::{Notes, Table};
+use clap::ValueEnum as _;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
@@ -76,7 +77,11 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
     for (key, value) in root {
         let (name, span) = (key.get_ref().as_ref(), value.span());
         notes.spans.insert(name.into(), Some(span.clone()));
-        let header = keys::SECTIONS.iter().map(|section| section.header);
+        let header = keys::SECTIONS.iter().map(|section| section.header).filter(|header| !header.is_empty());
+        if name == keys::TOP.keys[0].name {
+            read_mode(value, notes, &mut config.mode);
+            continue;
+        }
         let known = header.clone().find(|header| header.trim_matches(['[', ']']) == name);
         let mut wrong = |what: String, expected: String| {
             let list = header.clone().collect::<Vec<_>>().join(", ");
@@ -94,6 +99,9 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
             }
             (Some("[router]"), DeValue::Table(table)) => {
                 read_router(Table::new(name, &keys::ROUTER, table, notes), &mut config.router);
+            }
+            (Some("[switch]"), DeValue::Table(table)) => {
+                read_switch(Table::new(name, &keys::SWITCH, table, notes), &mut config.switch);
             }
             (Some("[pool]"), DeValue::Table(table)) => {
                 read_pool(Table::new(name, &keys::POOL, table, notes), &mut config.pool);
@@ -125,9 +133,30 @@ fn put<T>(to: &mut T, value: Option<T>) {
     }
 }
 
+fn read_mode(value: &toml::Spanned<DeValue<'_>>, notes: &mut Notes, mode: &mut Mode) {
+    match value.get_ref().as_str().and_then(|text| Mode::from_str(text, false).ok()) {
+        Some(wanted) => *mode = wanted,
+        None => {
+            let names: Vec<String> = Mode::value_variants().iter().map(|mode| format!("\"{}\"", mode.name())).collect();
+            let expected = format!("expected {}", names.join(" or "));
+            notes.problems.push(Problem::at("mode", "no mode of the program's", expected));
+        }
+    }
+}
+
 fn read_router(mut table: Table<'_, '_>, router: &mut RouterConfig) {
     put(&mut router.icmp_rate, table.integer("icmp_rate", 0..=1_000_000).map(|rate| rate as u32));
     put(&mut router.redirects, table.boolean("redirects"));
+}
+
+fn read_switch(mut table: Table<'_, '_>, switch: &mut SwitchConfig) {
+    put(&mut switch.flows, table.text("flows", not_empty).map(|path| Some(path.into())));
+    put(&mut switch.macs, table.integer("macs", 16..=1_000_000));
+    put(&mut switch.mac_ageing_s, table.integer("mac_ageing_s", 1..=86_400).map(|time| time as u32));
+    put(&mut switch.exact, table.integer("exact", 0..=1 << 20));
+    put(&mut switch.exact_insert, table.integer("exact_insert", 1..=1_000_000).map(|n| n as u32));
+    put(&mut switch.megaflows, table.integer("megaflows", 16..=4_000_000));
+    put(&mut switch.megaflow_idle_s, table.integer("megaflow_idle_s", 1..=3600).map(|time| time as u32));
 }
 
 fn read_pool(mut table: Table<'_, '_>, pool: &mut PoolConfig) {
@@ -169,6 +198,13 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
     put(&mut port.worker, table.auto_one_or_more("worker", 0..=*WORKERS.end() - 1));
     put(&mut port.tx_burst, table.integer("tx_burst", 1..=bywash_frame::BATCH));
     put(&mut port.tx_deadline_us, table.integer("tx_deadline_us", 0..=10_000).map(|time| time as u32));
+    let bridge = &mut port.bridge;
+    put(&mut bridge.tag, table.integer("tag", 1..=4094).map(|tag| Some(tag as u16)));
+    let trunks = table.list("trunks", 0..=4094);
+    put(&mut bridge.trunks, trunks.map(|list| Some(list.into_iter().map(|vlan| vlan as u16).collect())));
+    put(&mut bridge.flood, table.boolean("flood"));
+    put(&mut bridge.storm, table.integer("storm", 0..=100_000_000).map(|rate| rate as u32));
+    put(&mut bridge.mirror, table.text("mirror", name).map(Some));
     match kind {
         PortKind::AfXdp => port.af_xdp = Some(read_af_xdp(&mut table)),
         PortKind::Pcap => port.pcap = Some(read_pcap(&mut table)),

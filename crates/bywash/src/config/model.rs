@@ -96,6 +96,27 @@ impl From<Pages> for bywash_frame::Pages {
     }
 }
 
+/// What the program is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// A router beside the kernel, by the kernel's own tables
+    #[default]
+    Router,
+    /// A switch: flows, and a learning bridge
+    Switch,
+}
+
+impl Mode {
+    /// Its name in the config.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::Switch => "switch",
+        }
+    }
+}
+
 /// What a worker does when there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -277,8 +298,13 @@ impl Default for Rings {
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Config {
+    /// `mode`
+    pub mode: Mode,
     /// `[router]`
     pub router: RouterConfig,
+    /// `[switch]`
+    #[serde(skip_serializing_if = "SwitchConfig::is_default")]
+    pub switch: SwitchConfig,
     /// `[pool]`
     pub pool: PoolConfig,
     /// `[workers]`
@@ -302,6 +328,49 @@ pub struct RouterConfig {
 impl Default for RouterConfig {
     fn default() -> Self {
         Self { icmp_rate: 1000, redirects: false }
+    }
+}
+
+/// `[switch]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SwitchConfig {
+    /// Flows, groups and meters it begins with; none: the learning bridge for every frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows: Option<PathBuf>,
+    /// Most learned addresses.
+    pub macs: usize,
+    /// Seconds after which an address that was not seen is forgotten.
+    pub mac_ageing_s: u32,
+    /// Keys in each worker's exact-match cache; 0: none.
+    pub exact: usize,
+    /// One in this many flows found elsewhere is put there.
+    pub exact_insert: u32,
+    /// Most megaflows of each worker.
+    pub megaflows: usize,
+    /// Seconds after which a megaflow without packets goes.
+    pub megaflow_idle_s: u32,
+}
+
+impl SwitchConfig {
+    /// Whether nothing was set.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        let caches = bywash_flow::app::CacheConfig::default();
+        let bridge = bywash_flow::control::BridgeConfig::default();
+        Self {
+            flows: None,
+            macs: bridge.macs,
+            mac_ageing_s: bridge.ageing.as_secs() as u32,
+            exact: caches.exact,
+            exact_insert: caches.insert_one_in,
+            megaflows: caches.megaflows,
+            megaflow_idle_s: caches.idle_s as u32,
+        }
     }
 }
 
@@ -392,6 +461,9 @@ pub struct PortConfig {
     pub tx_burst: usize,
     /// Longest that a frame waits for others to be sent with, in microseconds; 0: to the end of the worker's turn.
     pub tx_deadline_us: u32,
+    /// What it is to a switch.
+    #[serde(flatten, skip_serializing_if = "BridgePortConfig::is_default")]
+    pub bridge: BridgePortConfig,
     /// Settings of an `af_xdp` port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub af_xdp: Option<AfXdpConfig>,
@@ -410,6 +482,37 @@ impl PortConfig {
             af_xdp: Some(AfXdpConfig::default()),
             ..Self::default()
         }
+    }
+}
+
+/// What a port is to a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BridgePortConfig {
+    /// The VLAN it is an access port of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tag: Option<u16>,
+    /// VLANs it carries, tagged, 0 for untagged; none: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trunks: Option<Vec<u16>>,
+    /// Whether flooded frames leave by it.
+    pub flood: bool,
+    /// Most frames a second that came in by it and are flooded; 0: all.
+    pub storm: u32,
+    /// The port that gets a copy of what comes and goes by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
+}
+
+impl BridgePortConfig {
+    /// Whether nothing was set.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for BridgePortConfig {
+    fn default() -> Self {
+        Self { tag: None, trunks: None, flood: true, storm: 0, mirror: None }
     }
 }
 

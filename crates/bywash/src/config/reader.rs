@@ -128,12 +128,14 @@ impl<'a, 'i> Table<'a, 'i> {
             format!("expected \"{word}\" or a list of different integers from {} to {}", range.start(), range.end());
         self.parsed(key, expected, |value| match value.as_str() {
             Some(text) => (text == word).then_some(None),
-            None => {
-                let list = integers(value.as_array()?, &range)?;
-                let different = list.iter().enumerate().all(|(at, number)| !list[..at].contains(number));
-                different.then_some(Some(list))
-            }
+            None => different(value, &range).map(Some),
         })
+    }
+
+    /// A list of different integers.
+    pub fn list(&mut self, key: &str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
+        let expected = format!("expected a list of different integers from {} to {}", range.start(), range.end());
+        self.parsed(key, expected, |value| different(value, &range))
     }
 
     /// An integer, a list of them, or `auto`.
@@ -160,6 +162,13 @@ fn integer(value: &DeValue<'_>, range: &RangeInclusive<usize>) -> Option<usize> 
     let number = value.as_integer()?;
     let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;
     usize::try_from(number).ok().filter(|number| range.contains(number))
+}
+
+/// A list of different integers.
+fn different(value: &DeValue<'_>, range: &RangeInclusive<usize>) -> Option<Vec<usize>> {
+    let list = integers(value.as_array()?, range)?;
+    let different = list.iter().enumerate().all(|(at, number)| !list[..at].contains(number));
+    different.then_some(list)
 }
 
 /// Not empty.

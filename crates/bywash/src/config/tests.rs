@@ -41,11 +41,17 @@ const PORT: &str = "[[port]]\ninterface = \"eth0\"\n";
 /// A file with one key of a section set, and what that section needs.
 fn with(section: &Section, key: &Key, value: &str) -> String {
     let assigned = format!("{} = {value}\n", key.name);
+    if section.header.is_empty() {
+        return assigned + PORT;
+    }
+    let mode = key.mode.map_or(String::new(), |mode| format!("mode = \"{}\"\n", mode.name()));
     if section.header != "[[port]]" {
-        return format!("{PORT}{}\n{assigned}", section.header);
+        return format!("{mode}{PORT}{}\n{assigned}", section.header);
     }
     let kind = key.kinds.first().copied().unwrap_or_default();
-    let mut text = format!("[[port]]\n{assigned}");
+    let other = "[[port]]\nkind = \"null\"\nname = \"probe\"\n";
+    let other = if key.name == "mirror" { other } else { "" };
+    let mut text = format!("{mode}{other}[[port]]\n{assigned}");
     let mut need = |key_name: &str, line: &str| {
         if key.name != key_name {
             text += line;
@@ -128,6 +134,27 @@ count = 1
 [api]
 group = "0"
 "#;
+    same_when_printed(text);
+    same_when_printed(
+        r#"
+mode = "switch"
+[[port]]
+interface = "eth0"
+tag = 10
+storm = 100
+[[port]]
+kind = "null"
+name = "x"
+trunks = [0, 10]
+flood = false
+mirror = "eth0"
+[switch]
+exact = 0
+"#,
+    );
+}
+
+fn same_when_printed(text: &str) {
     let config = load(text).unwrap_or_else(|errors| panic!("{errors}"));
     let printed = toml::to_string(&config).unwrap();
     assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
@@ -135,6 +162,30 @@ group = "0"
     let through: serde_json::Value = serde_json::to_value(&config).unwrap();
     let printed = toml::to_string(&through).unwrap();
     assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
+}
+
+#[test]
+fn what_belongs_to_a_switch() {
+    for key in ["tag = 5", "trunks = [1]", "flood = false", "storm = 1", "mirror = \"eth0\""] {
+        let (wrong, _) = problem(&format!("{PORT}{key}\n"));
+        assert_eq!(wrong.expected, "only with mode = \"switch\"", "{key}");
+    }
+    let (wrong, _) = problem(&format!("{PORT}[switch]\nexact = 1\n"));
+    assert_eq!(wrong.what, "a router has no [switch]");
+    let switch = format!("mode = \"switch\"\n{PORT}");
+    for (wrong, path) in [
+        ("tag = 5\ntrunks = [5]\n", "port.0.trunks"),
+        ("mirror = \"eth0\"\n", "port.0.mirror"),
+        ("mirror = \"eth9\"\n", "port.0.mirror"),
+        ("level = \"driver\"\n", "port.0.level"),
+        ("tag = 4095\n", "port.0.tag"),
+        ("trunks = [1, 1]\n", "port.0.trunks"),
+        ("[switch]\nflows = \"/nowhere\"\n", "switch.flows"),
+    ] {
+        assert_eq!(problem(&format!("{switch}{wrong}")).0.path, path, "{wrong}");
+    }
+    let (wrong, place) = problem(&format!("mode = \"bridge\"\n{PORT}"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected \"router\" or \"switch\"", "\"bridge\""));
 }
 
 #[test]
@@ -306,7 +357,7 @@ proptest! {
 
     /// Any value under any key, too.
     #[test]
-    fn any_value(section in 0..5usize, key in 0..20usize, value in "[0-9a-z\"\\[\\]{}=, .-]{0,16}|\"[a-z0-9_/]{0,100}\"|-?[0-9]{1,30}") {
+    fn any_value(section in 0..keys::SECTIONS.len(), key in 0..20usize, value in "[0-9a-z\"\\[\\]{}=, .-]{0,16}|\"[a-z0-9_/]{0,100}\"|-?[0-9]{1,30}") {
         let section = keys::SECTIONS[section];
         let key = &section.keys[key % section.keys.len()];
         if let Err(errors) = load(&with(section, key, &value)) {

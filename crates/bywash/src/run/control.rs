@@ -5,7 +5,7 @@ use super::mode::{self, Parts, Setup, View};
 use super::ports::{Opened, Opener, Xdp, queues};
 use super::workers;
 use super::{ANSWER, instance};
-use crate::config::{Config, Host, Level, PoolKind, PortKind, WorkerPlan};
+use crate::config::{Config, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, PageKind, PoolSet};
@@ -97,7 +97,7 @@ impl Runtime {
             );
         }
         let driver = driver.map(|program| Driver { program, targets: Targets::default() });
-        let opener = Opener { umem: Umem::new(&arena), driver };
+        let opener = Opener { umem: Umem::new(&arena), driver, raw: config.mode != Mode::Router };
         for (id, port) in config.ports.iter().enumerate() {
             ports.push(opener.open((id, port), journal).with_context(|| format!("port `{}`", port.name))?);
         }

@@ -2,8 +2,8 @@
 
 use super::ANSWER;
 use super::control::Shared;
-use crate::api::{Instance, Topic};
-use crate::config::{Level, PortKind};
+use crate::api::{FlowCommand, Instance, Topic};
+use crate::config::{Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_frame::BATCH;
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
@@ -20,12 +20,16 @@ impl Instance for Running {
             Topic::Ports => self.ports(),
             Topic::Workers => self.workers(),
             Topic::Pools => self.pools(),
-            Topic::Routes | Topic::Neighbours => return self.0.view.show(topic, filter),
             Topic::Drops => self.drops(),
             Topic::Placement => self.placement(),
             Topic::Config => serde_json::to_value(&self.0.config).map_err(|e| e.to_string())?,
             Topic::Audit => self.audit(),
+            _ => return self.0.view.show(topic, filter),
         })
+    }
+
+    fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
+        self.0.view.command(command, text)
     }
 
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
@@ -38,6 +42,10 @@ impl Instance for Running {
                 return Err(format!("port `{name}` is {}: only af_xdp ports have levels", config[at].kind.name()));
             }
             chosen.push(at);
+        }
+        if level == Level::Driver && self.0.config.mode != Mode::Router {
+            let what = self.0.config.mode.name();
+            return Err(format!("the driver does not do what a {what} does: its ports can be user or kernel"));
         }
         if ports.is_empty() {
             chosen.extend((0..config.len()).filter(|at| config[*at].kind == PortKind::AfXdp));

@@ -3,6 +3,7 @@
 //! Order matters at both ends. Starting: buffers, the kernel's tables, sockets, workers, and only then the XDP programs
 //! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
 
+mod bridge;
 mod control;
 pub mod driver;
 mod instance;
@@ -11,6 +12,7 @@ mod ports;
 mod punt;
 mod router;
 mod routes;
+mod switch;
 mod workers;
 
 use crate::config::Config;
@@ -56,7 +58,7 @@ fn forward(config: Config, journal: &mut Journal, stop: &AtomicBool) -> anyhow::
     let result = runtime.follow(stop);
     drop(api);
     if stop.load(Ordering::Acquire) {
-        tracing::info!("stopping: the kernel forwards from now on");
+        tracing::info!("stopping: every frame is the kernel's from now on");
     }
     runtime.stop();
     result

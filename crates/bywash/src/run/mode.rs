@@ -6,9 +6,9 @@
 use super::control::Shared;
 use super::driver::Driver;
 use super::ports::Opened;
-use super::router;
-use crate::api::Topic;
-use crate::config::Config;
+use super::{router, switch};
+use crate::api::{FlowCommand, Topic};
+use crate::config::{Config, Mode};
 use bywash_engine::{App, PortId};
 use bywash_frame::PoolSet;
 use bywash_mirror::Mirror;
@@ -75,6 +75,11 @@ pub trait View: Send + Sync {
     /// A topic that only some modes have.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
 
+    /// Changes flows, or tells what they do with a packet.
+    fn command(&self, _command: FlowCommand, _text: &str) -> Result<Value, String> {
+        Err("it has no flows: only a switch has (mode = \"switch\")".into())
+    }
+
     /// Packets that a worker of this port's gave away for the kernel, and that the kernel did not take.
     fn punt_failed(&self, _port: PortId) -> u64 {
         0
@@ -83,5 +88,8 @@ pub trait View: Send + Sync {
 
 /// Sets the configured mode up.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
-    router::set_up(setup)
+    match setup.config.mode {
+        Mode::Router => router::set_up(setup),
+        Mode::Switch => switch::set_up(setup),
+    }
 }

@@ -4,8 +4,8 @@ use super::driver::{Driver, Targets};
 use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig, ZeroCopy,
-    driver, max_frame, takes_frames,
+    AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
+    ZeroCopy, driver, max_frame, takes_frames,
 };
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
@@ -47,6 +47,8 @@ pub struct Xdp {
     id: usize,
     index: u32,
     sockets: Vec<(u32, OwnedFd)>,
+    /// Frames to every address are wanted.
+    _promiscuous: Option<Promiscuous>,
 }
 
 impl Xdp {
@@ -67,6 +69,7 @@ impl Xdp {
     pub fn level(&self) -> Level {
         match self.level {
             _ if self.left.is_some() => Level::Kernel,
+            Level::Auto if self.program.config().raw => Level::User,
             Level::Auto | Level::Driver if self.refused.is_some() => Level::User,
             // With an skb made of each frame already, the program saves nothing that counts.
             Level::Auto if self.program.mode() == "native" => Level::Driver,
@@ -86,6 +89,7 @@ impl Xdp {
     pub fn why(&self) -> String {
         let why = match (self.level, &self.refused) {
             _ if self.left.is_some() => self.left.unwrap_or_default(),
+            (Level::Auto, _) if self.program.config().raw => "auto: it takes every frame",
             (Level::Auto | Level::Driver, Some(why)) => {
                 return format!("the kernel refuses the program that forwards: {why}");
             }
@@ -122,7 +126,9 @@ impl Xdp {
     pub fn carries(&mut self, vlans: bool, master: bool) -> anyhow::Result<()> {
         let left = match (master, vlans && self.hides_tags) {
             (true, _) => Some("it belongs to a VRF, bridge or bond"),
-            (_, true) => Some("it has VLAN interfaces, whose tags XDP does not see on veth"),
+            (_, true) if !self.program.config().raw => {
+                Some("it has VLAN interfaces, whose tags XDP does not see on veth")
+            }
             _ => None,
         };
         match left {
@@ -168,6 +174,8 @@ pub struct Opener {
     pub umem: Arc<Umem>,
     /// The program for AF_XDP ports; none: there are no such ports.
     pub driver: Option<Driver>,
+    /// Every frame is for user space, and the kernel gets none: what is not a router's.
+    pub raw: bool,
 }
 
 impl Opener {
@@ -178,7 +186,7 @@ impl Opener {
         match port.kind {
             PortKind::AfXdp => {
                 let driver = self.driver.as_ref().context("no XDP program")?;
-                open_af_xdp((id, port), &self.umem, driver, journal, &mut opened)?;
+                open_af_xdp((id, port), &self.umem, (driver, self.raw), journal, &mut opened)?;
             }
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
             PortKind::Tap => {
@@ -208,7 +216,7 @@ impl Opener {
 fn open_af_xdp(
     (id, port): (usize, &PortConfig),
     umem: &Arc<Umem>,
-    shared: &Driver,
+    (shared, raw): (&Driver, bool),
     journal: &mut Journal,
     opened: &mut Opened,
 ) -> anyhow::Result<()> {
@@ -219,7 +227,8 @@ fn open_af_xdp(
     let how = match af_xdp.mode {
         // A native program on a veth takes segmentation offload from its peer: TCP sent there goes at less than half
         // the rate (docs/decisions/af_xdp.md). Packet rates are what it is good for, and those who want them ask.
-        XdpMode::Auto if driver == "veth" => XdpAttach::Generic,
+        // What is no router cannot leave to the kernel what is too long for a cell: its peer must segment.
+        XdpMode::Auto if driver == "veth" && !raw => XdpAttach::Generic,
         XdpMode::Auto => XdpAttach::Auto,
         XdpMode::Native => XdpAttach::Native,
         XdpMode::Generic => XdpAttach::Generic,
@@ -233,7 +242,7 @@ fn open_af_xdp(
     } else if !program.note().is_empty() {
         tracing::warn!("{interface}: {} XDP: {}", program.mode(), program.note());
     }
-    prepare(interface, &driver, program.mode(), journal);
+    prepare(interface, (&driver, program.mode(), raw), journal);
     let zero_copy = match af_xdp.zero_copy {
         config::ZeroCopy::Auto => ZeroCopy::Auto,
         config::ZeroCopy::Require => ZeroCopy::Require,
@@ -263,7 +272,8 @@ fn open_af_xdp(
     };
     // A native program's frames lose what an skb knows of them: that its checksum is not finished.
     let partial = opened.partial_checksums && program.mode() == "native";
-    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, ..XdpConfig::default() })?;
+    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, ..XdpConfig::default() })?;
+    let promiscuous = raw.then(|| Promiscuous::new(link.index));
     let xdp = Xdp {
         program,
         interface: interface.into(),
@@ -276,6 +286,7 @@ fn open_af_xdp(
         id,
         index: link.index,
         sockets,
+        _promiscuous: promiscuous.transpose().with_context(|| format!("{interface} does not become promiscuous"))?,
     };
     xdp.look();
     opened.xdp = Some(xdp);
@@ -283,14 +294,24 @@ fn open_af_xdp(
 }
 
 /// Settings the fast path needs, written down so that they can be put back.
-fn prepare(interface: &str, driver: &str, mode: &str, journal: &mut Journal) {
-    let (feature, on, why) = match (driver, mode) {
+fn prepare(interface: &str, (driver, mode, raw): (&str, &str, bool), journal: &mut Journal) {
+    let mut wanted = vec![];
+    match (driver, mode) {
         // The peer no longer segments TCP in one go; put together again here, the kernel's share costs half as much.
-        ("veth", "native") => ("rx-gro", true, "frames for the kernel are put together"),
-        ("veth", _) => return,
+        ("veth", "native") if !raw => wanted.push(("rx-gro", true, "frames for the kernel are put together")),
+        ("veth", _) => {}
         // Tags must be in the frame for the program to see them: NICs strip them.
-        _ => ("rx-vlan-hw-parse", false, "VLAN tags stay in the frame"),
-    };
+        _ => wanted.push(("rx-vlan-hw-parse", false, "VLAN tags stay in the frame")),
+    }
+    if raw && mode == "generic" {
+        wanted.push(("rx-gro", false, "frames stay as they came"));
+        wanted.push(("rx-lro", false, "frames stay as they came"));
+    }
+    wanted.into_iter().for_each(|wanted| set(interface, wanted, journal));
+}
+
+/// Changes a setting that the interface has.
+fn set(interface: &str, (feature, on, why): (&str, bool, &str), journal: &mut Journal) {
     let done = Features::of(interface).and_then(|f| match f.get(feature)? {
         Some(now) if now != on => journal.set(&f, feature, on),
         _ => Ok(false),

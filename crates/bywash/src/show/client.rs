@@ -2,6 +2,7 @@
 
 use crate::api::Topic;
 use crate::config::Level;
+use crate::flows::Verb;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
@@ -13,19 +14,31 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks the instance at `socket`.
-pub fn ask(socket: &Path, topic: Topic, prefix: Option<&str>) -> anyhow::Result<Value> {
-    let query = prefix.map(|prefix| format!("?prefix={}", encode(prefix))).unwrap_or_default();
-    request(socket, &format!("GET /v1/{}{query}", topic.name()), &format!("show {}", topic.name()))
+pub fn ask(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Value> {
+    let query = topic.filter().zip(filter).map(|(name, filter)| format!("?{name}={}", encode(filter)));
+    let query = query.unwrap_or_default();
+    request(socket, &format!("GET /v1/{}{query}", topic.name()), "", &format!("show {}", topic.name()))
+}
+
+/// Changes a switch's flows, groups and meters.
+pub fn change_flows(socket: &Path, verb: Verb, lines: &str) -> anyhow::Result<()> {
+    let (op, strict) = verb.name();
+    request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, &format!("flow {op}")).map(drop)
+}
+
+/// What becomes of a packet.
+pub fn trace(socket: &Path, packet: &str) -> anyhow::Result<Value> {
+    request(socket, "POST /v1/trace", packet, "flow trace")
 }
 
 /// Moves ports to a level: all where none is named.
 pub fn set_level(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<Value> {
     let ports: String = ports.iter().map(|port| format!("&port={}", encode(port))).collect();
-    request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "level")
+    request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "", "level")
 }
 
 /// One exchange; `what` was asked, for errors.
-fn request(socket: &Path, line: &str, what: &str) -> anyhow::Result<Value> {
+fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<Value> {
     let name = socket.display();
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -40,7 +53,10 @@ fn request(socket: &Path, line: &str, what: &str) -> anyhow::Result<Value> {
         }
         Err(why) => return Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
     };
-    let request = format!("{line} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\n\r\n");
+    let length = body.len();
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
     let mut answer = Vec::new();
     let exchange = || {
         stream.set_read_timeout(Some(PATIENCE))?;

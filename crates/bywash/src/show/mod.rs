@@ -1,12 +1,14 @@
 //! `bywash show`: asks the running instance, and lays out its answer.
 
 mod client;
+mod flow;
 mod layout;
 mod tables;
 
 use crate::api::Topic;
 use crate::cli::{LevelArgs, Show, ShowArgs};
 use crate::error::Usage;
+pub use flow::run as flow;
 pub use layout::Grid;
 use serde_json::Value;
 use std::io::Write;
@@ -36,6 +38,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         let value = match topics.as_slice() {
             [topic] => client::ask(&args.socket, *topic, args.filter.as_deref())?,
             topics => {
+                let topics = here(&args.socket, topics)?;
                 let ask = |&topic: &Topic| Ok((topic.name().to_string(), client::ask(&args.socket, topic, None)?));
                 Value::Object(topics.iter().map(ask).collect::<anyhow::Result<_>>()?)
             }
@@ -43,9 +46,10 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(writeln!(std::io::stdout(), "{value}")?);
     }
     let Some(seconds) = args.watch else {
-        let text = render(args, &topics, &mut Rates::default())?;
+        let text = render(args, &here(&args.socket, &topics)?, &mut Rates::default())?;
         return Ok(std::io::stdout().write_all(text.as_bytes())?);
     };
+    let topics = here(&args.socket, &topics)?;
     let (period, mut rates) = (Duration::from_secs_f64(seconds), Rates::default());
     let mut next = Instant::now();
     loop {
@@ -74,14 +78,28 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Neighbours => vec![Topic::Neighbours],
         Show::Drops => vec![Topic::Drops],
         Show::Placement => vec![Topic::Placement],
+        Show::Flows => vec![Topic::Flows],
+        Show::Groups => vec![Topic::Groups],
+        Show::Fdb => vec![Topic::Fdb],
+        Show::Caches => vec![Topic::Caches],
         Show::Config => vec![Topic::Config],
         Show::All => Topic::SHOWN.to_vec(),
     };
-    if args.filter.is_some() && (topics.len() > 1 || !topics[0].filtered()) {
-        let what = "only `show routes` and `show neighbours` take a prefix";
+    if args.filter.is_some() && (topics.len() > 1 || topics[0].filter().is_none()) {
+        let what = "only `show routes`, `show neighbours` and `show flows` take a filter";
         return Err(Usage(format!("{what}: leave it out")).into());
     }
     Ok(topics)
+}
+
+/// Of several topics, those that the instance has in its mode.
+fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
+    if topics.len() < 2 {
+        return Ok(topics.to_vec());
+    }
+    let config = client::ask(socket, Topic::Config, None)?;
+    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config["mode"] == mode.name());
+    Ok(topics.iter().filter(has).copied().collect())
 }
 
 fn render(args: &ShowArgs, topics: &[Topic], rates: &mut Rates) -> anyhow::Result<String> {

@@ -32,11 +32,16 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Neighbours => neighbours(value),
         Topic::Drops => drops(value, rates),
         Topic::Placement => placement(value),
+        Topic::Flows => flows(value),
+        Topic::Groups => groups(value),
+        Topic::Fdb => addresses(value),
+        Topic::Caches => caches(value),
         Topic::Config => toml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+/// The value as a list: empty when it is none.
+pub fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -302,6 +307,84 @@ fn routes(value: &Value) -> String {
         }
     }
     if out.is_empty() { "no routes\n".into() } else { out }
+}
+
+/// A flow as ovs-ofctl dump-flows writes it, or, without counters, with `--no-stats`.
+pub fn flow_line(flow: &Value, stats: bool) -> String {
+    let of = |key: &str| text(flow, key);
+    let n = |key: &str| flow[key].as_u64().unwrap_or(0);
+    let mut parts = vec![];
+    if stats {
+        parts.push(format!("cookie={:#x}, duration={:.3}s", n("cookie"), number(&flow["duration_s"])));
+        parts.push(format!("table={}, n_packets={}, n_bytes={}", of("table"), of("n_packets"), of("n_bytes")));
+    } else {
+        if n("cookie") != 0 {
+            parts.push(format!("cookie={:#x}", n("cookie")));
+        }
+        if n("table") != 0 {
+            parts.push(format!("table={}", of("table")));
+        }
+    }
+    for name in ["idle_timeout", "hard_timeout"] {
+        let timeout = n(&format!("{name}_s"));
+        if timeout != 0 {
+            parts.push(format!("{name}={timeout}"));
+        }
+    }
+    if stats {
+        parts.push(format!("idle_age={}", of("idle_age_s")));
+    }
+    let priority = Some(format!("priority={}", of("priority"))).filter(|_| stats || n("priority") != DEFAULT_PRIORITY);
+    let matched = Some(of("match")).filter(|matched| !matched.is_empty());
+    let which: Vec<String> = priority.into_iter().chain(matched).collect();
+    let which = if which.is_empty() { String::new() } else { format!("{} ", which.join(",")) };
+    parts.push(format!("{which}actions={}", of("actions")));
+    format!("{}{}", if stats { " " } else { "" }, parts.join(", "))
+}
+
+/// Priority of a flow that does not say.
+const DEFAULT_PRIORITY: u64 = 32768;
+
+fn flows(value: &Value) -> String {
+    let lines: String = list(value).iter().map(|flow| flow_line(flow, true) + "\n").collect();
+    if lines.is_empty() { "no flows\n".into() } else { lines }
+}
+
+fn groups(value: &Value) -> String {
+    let groups = list(&value["groups"]).iter().map(|group| cell(group) + "\n");
+    let meters = list(&value["meters"]).iter().map(|meter| {
+        let of = |key: &str| text(meter, key);
+        format!("{}  passed={} refused={}\n", of("meter"), of("passed"), of("refused"))
+    });
+    let lines: String = groups.chain(meters).collect();
+    if lines.is_empty() { "no groups and no meters\n".into() } else { lines }
+}
+
+fn addresses(value: &Value) -> String {
+    let mut grid = Grid::new(&["port", "number", "vlan", "mac", "age"]);
+    for row in list(value) {
+        grid.row(["port", "number", "vlan", "mac", "age_s"].map(|key| text(row, key)).to_vec());
+    }
+    grid.render("no addresses")
+}
+
+fn caches(value: &Value) -> String {
+    let columns =
+        ["worker", "exact-match", "megaflows", "tables", "masks tried", "megaflows now", "masks now", "not cached"];
+    let mut grid = Grid::new(&columns);
+    for row in list(&value["workers"]) {
+        let n = |key: &str| number(&row[key]);
+        let hits = [n("exact_hits"), n("megaflow_hits"), n("misses")];
+        let all: f64 = hits.iter().sum();
+        let share = |hits: f64| if all > 0.0 { format!("{hits} ({:.1} %)", 100.0 * hits / all) } else { "0".into() };
+        let mut cells = vec![text(row, "worker")];
+        cells.extend(hits.map(share));
+        cells.push(format!("{:.1}", n("masks_tried") / (hits[1] + hits[2]).max(1.0)));
+        cells.extend(["megaflows", "masks", "not_cached"].map(|key| text(row, key)));
+        grid.row(cells);
+    }
+    let (flows, moved) = (text(value, "flows"), text(value, "addresses_moved"));
+    format!("{}\n{flows} flows; addresses moved from port to port: {moved}\n", grid.render("no workers"))
 }
 
 fn neighbours(value: &Value) -> String {

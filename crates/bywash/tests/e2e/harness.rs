@@ -48,6 +48,11 @@ impl<'a> Bywash<'a> {
         Self { process: namespace.spawn(&argv).unwrap(), namespace, directory }
     }
 
+    /// Where it runs.
+    pub fn namespace(&self) -> &Namespace {
+        self.namespace
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
@@ -122,7 +127,7 @@ impl<'a> Bywash<'a> {
             let before = ["rx-no-buffer", "rx-ring-full", "invalid-descriptor"];
             let lost: u64 = before.iter().map(|reason| count(&shown["drops"], &[("reason", reason)], "packets")).sum();
             let dropped = count(&shown["drops"], &[], "packets") - lost;
-            let come = counter("rx_packets") + event("icmp-sent") + event("fragment-made");
+            let come = counter("rx_packets") + event("icmp-sent") + event("fragment-made") + event("copy-made");
             let gone = counter("tx_packets") + dropped + event("punted") + event("fragmented");
             last = format!("{come} came, {gone} went: {shown} {ports}");
             come == gone

@@ -19,4 +19,5 @@ mod pools;
 mod profile;
 mod raw;
 mod soak;
+mod switch;
 mod tcp;

@@ -16,15 +16,21 @@ for line in sys.stdin:
             if e.errno not in (6, 100, 105): raise  # the other end is down just now, or its queue is full
 ";
 
-/// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out.
+/// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out. The kernel takes a
+/// VLAN tag out before it hands a frame to a socket: it is put back (packet(7), PACKET_AUXDATA).
 const LISTEN: &str = "
-import socket, sys
+import socket, struct, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
 s.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+s.setsockopt(263, 8, 1)
 s.bind((sys.argv[1], 0))
 print('listening', flush=True)
 while True:
-    frame, address = s.recvfrom(65536)
+    frame, aside, _, address = s.recvmsg(65536, 256)
+    for level, kind, data in aside:
+        if (level, kind) == (263, 8):
+            status, tci, tpid = struct.unpack_from('=I12xHH', data)
+            if status & 0x10: frame = frame[:12] + struct.pack('!HH', tpid if status & 0x40 else 0x8100, tci) + frame[12:]
     if address[2] != 4: print(frame.hex(), flush=True)
 ";
 

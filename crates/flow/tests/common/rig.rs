@@ -59,6 +59,7 @@ pub fn ports(n: u16) -> Vec<SwitchPort> {
         vlans: Vlans::All,
         flood: true,
         up: true,
+        partial_checksums: false,
     };
     (1..=n).map(port).collect()
 }

@@ -18,6 +18,7 @@ mod live_stream;
 mod offload;
 mod port;
 mod program;
+mod promiscuous;
 
 mod ring;
 mod rotate;
@@ -38,6 +39,7 @@ pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Change, Features, Journal, driver};
 pub use port::{AfXdpPort, max_frame};
 pub use program::{Program, XdpAttach, XdpConfig};
+pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{RingSizes, SocketConfig, Transmit, ZeroCopy};
 pub use umem::Umem;

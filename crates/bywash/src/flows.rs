@@ -1,0 +1,182 @@
+//! Lines of flows, groups and meters, as files and commands have them: read as a whole before anything is done.
+
+use bywash_flow::control::FlowControl;
+use bywash_flow::model::{FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
+use bywash_flow::syntax::{self, SyntaxError};
+use std::fmt;
+
+/// What is done with a line that does not say so itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Adds it.
+    Add,
+    /// Changes what matches; strict: exactly.
+    Mod { strict: bool },
+    /// Deletes what matches; strict: exactly.
+    Del { strict: bool },
+}
+
+impl Verb {
+    /// The words of ovs-ofctl that can stand before a flow.
+    const WORDS: [(&str, Self); 6] = [
+        ("add", Self::Add),
+        ("modify", Self::Mod { strict: false }),
+        ("modify_strict", Self::Mod { strict: true }),
+        ("delete", Self::Del { strict: false }),
+        ("delete_strict", Self::Del { strict: true }),
+        ("strict_delete", Self::Del { strict: true }),
+    ];
+
+    /// As in the API: its name, and whether it is strict.
+    pub fn named(name: &str, strict: bool) -> Option<Self> {
+        match name {
+            "add" if !strict => Some(Self::Add),
+            "mod" => Some(Self::Mod { strict }),
+            "del" => Some(Self::Del { strict }),
+            _ => None,
+        }
+    }
+
+    /// Its name in the API, and whether it is strict.
+    pub fn name(self) -> (&'static str, bool) {
+        match self {
+            Self::Add => ("add", false),
+            Self::Mod { strict } => ("mod", strict),
+            Self::Del { strict } => ("del", strict),
+        }
+    }
+}
+
+/// One line, read.
+pub enum Item {
+    Add(Box<FlowSpec>),
+    Mod(Box<FlowSpec>, bool),
+    Del(Box<FlowFilter>, bool),
+    SetGroup { group: GroupSpec, new: bool },
+    DelGroup(Option<u32>),
+    SetMeter { meter: MeterSpec, new: bool },
+    DelMeter(Option<u32>),
+}
+
+/// A line that is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// From 1.
+    pub line: usize,
+    pub error: SyntaxError,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, {}", self.line, self.error)
+    }
+}
+
+/// Reads lines; empty ones and those that begin with `#` say nothing.
+pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Vec<Item>, Wrong> {
+    let mut items = Vec::new();
+    for (at, line) in lines.lines().enumerate() {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        items.push(item(line, verb, names).map_err(|error| Wrong { line: at + 1, error })?);
+    }
+    Ok(items)
+}
+
+fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, SyntaxError> {
+    let first = line.trim_start();
+    let word = first.split([' ', '\t']).next().unwrap_or_default();
+    let (verb, rest) = match Verb::WORDS.iter().find(|(name, _)| *name == word) {
+        Some((_, said)) => (*said, &first[word.len()..]),
+        None => (verb, line),
+    };
+    // Columns are those of the line, whatever was taken off its front.
+    let skipped = line[..line.len() - rest.len()].chars().count();
+    let of_line = |mut e: SyntaxError| {
+        e.column += skipped;
+        e
+    };
+    let begins = |key: &str| rest.trim_start().starts_with(key);
+    let read = || {
+        Ok(match verb {
+            Verb::Del { .. } if begins("group_id=") => Item::DelGroup(syntax::group_id(rest)?),
+            Verb::Del { .. } if begins("meter=") => Item::DelMeter(syntax::meter_id(rest)?),
+            Verb::Del { strict } => Item::Del(Box::new(syntax::filter(rest, names)?), strict),
+            _ if begins("group_id=") => Item::SetGroup { group: syntax::group(rest, names)?, new: verb == Verb::Add },
+            _ if begins("meter=") => Item::SetMeter { meter: syntax::meter(rest)?, new: verb == Verb::Add },
+            Verb::Add => Item::Add(Box::new(syntax::flow(rest, names)?)),
+            Verb::Mod { strict } => Item::Mod(Box::new(syntax::flow(rest, names)?), strict),
+        })
+    };
+    read().map_err(of_line)
+}
+
+/// Does what the lines say, in their order, up to the first that is refused; how many flows, groups and meters that
+/// was. Workers go by it when this returns.
+pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
+    let (mut done, mut refused) = (0, None);
+    for item in items {
+        let result = match item {
+            Item::Add(flow) => control.add(*flow).map(|()| 1),
+            Item::Mod(flow, strict) => control.modify(*flow, strict),
+            Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
+            Item::SetGroup { group, new } => control.set_group(group, new).map(|()| 1),
+            Item::DelGroup(id) => Ok(control.delete_group(id)),
+            Item::SetMeter { meter, new } => control.set_meter(meter, new).map(|()| 1),
+            Item::DelMeter(id) => Ok(control.delete_meter(id)),
+        };
+        match result {
+            Ok(n) => done += n,
+            Err(why) => {
+                refused = Some(format!("{why}; {done} before it were done"));
+                break;
+            }
+        }
+    }
+    control.commit();
+    refused.map_or(Ok(done), Err)
+}
+
+/// Numbers of ports by their names: the first is 1.
+pub fn port_number(ports: &[String], name: &str) -> Option<OfPort> {
+    ports.iter().position(|port| port == name).map(|at| OfPort(at as u16 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(lines: &str, verb: Verb) -> (usize, usize) {
+        let names = |_: &str| None;
+        let wrong = parse(lines, verb, &names).err().unwrap_or_else(|| panic!("{lines}"));
+        (wrong.line, wrong.error.column)
+    }
+
+    #[test]
+    fn errors_have_line_and_column() {
+        assert_eq!(wrong("# x\n\nip,tp_src=1,actions=drop\n", Verb::Add).0, 3);
+        assert_eq!(wrong("in_prt=1 actions=drop", Verb::Add), (1, 1));
+        assert_eq!(wrong("  add  in_prt=1 actions=drop", Verb::Del { strict: false }), (1, 8));
+        assert_eq!(wrong("delete in_prt=1", Verb::Add), (1, 8));
+    }
+
+    #[test]
+    fn what_a_line_is() {
+        let names = |name: &str| port_number(&["a".into(), "b".into()], name);
+        let lines = "in_port=b actions=a\ndelete ip\nmodify_strict tcp,actions=drop\n\
+                     group_id=1,type=all,bucket=output:a\nmeter=1 pktps bands=type=drop rate=5\ndelete group_id=1\n";
+        let items = parse(lines, Verb::Add, &names).unwrap();
+        assert!(matches!(
+            items.as_slice(),
+            [
+                Item::Add(_),
+                Item::Del(_, false),
+                Item::Mod(_, true),
+                Item::SetGroup { new: true, .. },
+                Item::SetMeter { new: true, .. },
+                Item::DelGroup(Some(1))
+            ]
+        ));
+    }
+}

@@ -1,0 +1,151 @@
+//! What a switch shows beside ports, pools and workers, and the flows that come and go while it runs.
+
+use super::instance::mac;
+use super::mode::View;
+use crate::api::{FlowCommand, Topic};
+use crate::flows;
+use bywash_flow::control::FlowControl;
+use bywash_flow::key::Flow;
+use bywash_flow::model::{FlowFilter, Match, OfPort};
+use bywash_flow::ops::Op;
+use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
+use bywash_router::control::{PortView, Ports};
+use serde_json::{Map, Value, json};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The switch, for the API.
+pub struct Bridge {
+    pub flows: Arc<Mutex<FlowControl>>,
+    pub ports: Arc<Mutex<Ports>>,
+    /// Ports' names, by number less 1.
+    pub names: Vec<String>,
+}
+
+impl View for Bridge {
+    fn ports(&self) -> Vec<PortView> {
+        self.ports.lock().expect("ports").ports().collect()
+    }
+
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String> {
+        match topic {
+            Topic::Flows => self.flows(filter.unwrap_or_default()),
+            Topic::Groups => Ok(self.groups()),
+            Topic::Fdb => Ok(self.addresses()),
+            Topic::Caches => Ok(self.caches()),
+            _ => Err(format!("a switch has no {}", topic.name())),
+        }
+    }
+
+    fn command(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
+        let names = |name: &str| flows::port_number(&self.names, name);
+        match command {
+            FlowCommand::Change(verb) => {
+                // Read before the tables are held: a worker's news wait for them.
+                let items = flows::parse(text, verb, &names).map_err(|wrong| wrong.to_string())?;
+                Ok(json!({ "changed": flows::carry_out(&mut self.control(), items)? }))
+            }
+            FlowCommand::Trace => {
+                let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
+                Ok(self.trace(&packet))
+            }
+        }
+    }
+}
+
+impl Bridge {
+    fn control(&self) -> MutexGuard<'_, FlowControl> {
+        self.flows.lock().expect("flows")
+    }
+
+    fn port(&self, of: OfPort) -> Option<&str> {
+        self.names.get(usize::from(of.0).checked_sub(1)?).map(String::as_str)
+    }
+
+    fn flows(&self, filter: &str) -> Result<Value, String> {
+        let names = |name: &str| flows::port_number(&self.names, name);
+        let filter = match filter.trim() {
+            "" => FlowFilter::default(),
+            text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
+        };
+        let reports = self.control().flows(&filter);
+        let row = reports.iter().map(|report| {
+            let spec = &report.rule.spec;
+            json!({
+                "table": spec.table,
+                "priority": spec.priority,
+                "cookie": spec.cookie,
+                "match": ShownMatch(&spec.matches).to_string(),
+                "actions": ShownActions(&spec.actions).to_string(),
+                "n_packets": report.packets,
+                "n_bytes": report.bytes,
+                "duration_s": (report.age.as_secs_f64() * 1000.0).round() / 1000.0,
+                "idle_age_s": report.idle.as_secs(),
+                "idle_timeout_s": spec.idle_timeout,
+                "hard_timeout_s": spec.hard_timeout,
+            })
+        });
+        Ok(row.collect())
+    }
+
+    fn groups(&self) -> Value {
+        let control = self.control();
+        let groups: Vec<String> = control.groups().iter().map(|group| Shown(&group.spec).to_string()).collect();
+        let meters = control.meters();
+        let meters = meters.iter().map(|meter| {
+            let (passed, refused) = (meter.passed.load(Ordering::Relaxed), meter.refused.load(Ordering::Relaxed));
+            json!({ "meter": Shown(&meter.spec).to_string(), "passed": passed, "refused": refused })
+        });
+        json!({ "groups": groups, "meters": meters.collect::<Vec<_>>() })
+    }
+
+    fn addresses(&self) -> Value {
+        let list = self.control().macs();
+        let row = list.iter().map(|(vlan, address, of, age)| {
+            let bytes = address.to_be_bytes();
+            let address: [u8; 6] = std::array::from_fn(|at| bytes[at + 2]);
+            json!({
+                "port": self.port(*of),
+                "number": of.0,
+                "vlan": vlan,
+                "mac": mac(address),
+                "age_s": age.as_secs(),
+            })
+        });
+        row.collect()
+    }
+
+    fn caches(&self) -> Value {
+        let control = self.control();
+        let worker = |(id, counters): (usize, &Arc<bywash_flow::stats::CacheCounters>)| {
+            let mut row = Map::new();
+            row.insert("worker".into(), id.into());
+            row.extend(counters.list().into_iter().map(|(name, n)| (name.to_owned(), n.into())));
+            Value::Object(row)
+        };
+        let workers: Vec<Value> = control.counters().enumerate().map(worker).collect();
+        json!({ "workers": workers, "flows": control.len(), "addresses_moved": control.moved })
+    }
+
+    /// What becomes of a packet, and why.
+    fn trace(&self, packet: &Flow) -> Value {
+        let control = self.control();
+        let done = control.trace(packet.key());
+        let mask = done.mask;
+        let of_id = |id| control.pipeline().ports().iter().find(|port| port.id == id);
+        let outputs: Vec<&str> = done
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Output(id) => of_id(*id).map(|port| port.name.as_str()),
+                _ => None,
+            })
+            .collect();
+        json!({
+            "story": done.story.unwrap_or_default(),
+            "outputs": outputs,
+            "dropped": done.reason.map(|reason| reason.name()),
+            "megaflow": ShownMatch(&Match { value: *packet & mask, mask }).to_string(),
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! `bywash flow`: asks the running switch, and tells its answer.
+
+use super::client;
+use super::tables::{flow_line, list};
+use crate::api::Topic;
+use crate::cli::flow::{FlowArgs, LoadArgs};
+use crate::flows::{self, Verb, Wrong};
+use anyhow::{Context as _, anyhow};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+
+/// Lines sent in one request, in bytes: the switch does each request as a whole, and its tables are held meanwhile.
+const PIECE: usize = 4 << 20;
+
+pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
+    match args {
+        FlowArgs::Add(args) => change(&args.whom.socket, Verb::Add, &args.flows),
+        FlowArgs::Mod(args) => change(&args.whom.socket, Verb::Mod { strict: args.strict }, &args.flows),
+        FlowArgs::Del(args) if args.flows.is_empty() => {
+            client::change_flows(&args.whom.socket, Verb::Del { strict: false }, "delete ")
+        }
+        FlowArgs::Del(args) => change(&args.whom.socket, Verb::Del { strict: args.strict }, &args.flows),
+        FlowArgs::Load(args) => load(args),
+        FlowArgs::Dump(args) => {
+            let value = client::ask(&args.whom.socket, Topic::Flows, args.filter.as_deref())?;
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            if args.json {
+                writeln!(out, "{value}")?;
+            } else {
+                for flow in list(&value) {
+                    writeln!(out, "{}", flow_line(flow, !args.no_stats))?;
+                }
+            }
+            Ok(out.flush()?)
+        }
+        FlowArgs::Trace(args) => {
+            let value = client::trace(&args.whom.socket, &args.packet)?;
+            let mut out = std::io::stdout().lock();
+            if args.json {
+                return Ok(writeln!(out, "{value}")?);
+            }
+            for line in list(&value["story"]) {
+                writeln!(out, "{}", line.as_str().unwrap_or_default())?;
+            }
+            let words = |value: &serde_json::Value| {
+                list(value).iter().filter_map(|word| word.as_str()).collect::<Vec<_>>().join(", ")
+            };
+            match value["dropped"].as_str() {
+                Some(reason) => writeln!(out, "\ndropped: {reason}")?,
+                None => writeln!(out, "\nsent to: {}", words(&value["outputs"]))?,
+            }
+            let megaflow = value["megaflow"].as_str().filter(|text| !text.is_empty());
+            Ok(writeln!(out, "megaflow: {}", megaflow.unwrap_or("every packet"))?)
+        }
+    }
+}
+
+/// Checks lines here, so that of many pieces none is sent when the last is wrong, and sends them.
+fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
+    let ports = client::ask(socket, Topic::Ports, None)?;
+    let names: Vec<String> =
+        list(&ports).iter().map(|port| port["name"].as_str().unwrap_or_default().to_owned()).collect();
+    flows::parse(lines, verb, &|name| flows::port_number(&names, name)).map_err(place)?;
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let end = match rest.get(..PIECE) {
+            Some(piece) => piece.rfind('\n').map_or(rest.len(), |at| at + 1),
+            None if rest.len() <= PIECE => rest.len(),
+            // A character lies across the border.
+            None => rest[..rest.floor_char_boundary(PIECE)].rfind('\n').map_or(rest.len(), |at| at + 1),
+        };
+        let (piece, after) = rest.split_at(end);
+        client::change_flows(socket, verb, piece)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
+    for flow in flows {
+        anyhow::ensure!(!flow.contains('\n'), "a flow is one line: use `bywash flow load` for several");
+    }
+    send(socket, verb, &flows.join("\n"), |wrong| {
+        let flow = flows.get(wrong.line - 1).map_or("", String::as_str);
+        anyhow!("`{flow}`: {}", wrong.error)
+    })
+}
+
+fn load(args: &LoadArgs) -> anyhow::Result<()> {
+    let (name, mut text) = (args.file.display().to_string(), String::new());
+    if name == "-" {
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+    } else {
+        text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
+    }
+    let first = usize::from(args.replace);
+    if args.replace {
+        text.insert_str(0, "delete \n");
+    }
+    send(&args.whom.socket, Verb::Add, &text, |wrong| {
+        anyhow!("{name}:{}:{}: {}", wrong.line - first, wrong.error.column, wrong.error.what)
+    })
+}
