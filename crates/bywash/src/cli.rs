@@ -226,6 +226,12 @@ pub enum Show {
     Fdb,
     /// A switch's caches: packets found, by level
     Caches,
+    /// Modems of a cable downstream
+    Modems,
+    /// Service flows of a cable downstream: packets, queues, and drops by flow
+    ServiceFlows,
+    /// Channels of a cable downstream
+    Channels,
     /// The configuration in effect
     Config,
     /// All of these

@@ -83,8 +83,10 @@ pub struct Lower {
     /// Sequence numbers of the flows.
     sequences: Vec<u16>,
     out: PortId,
-    /// The port from the upper MAC, for drops.
+    /// The port from the upper MAC.
     from: PortId,
+    /// Whose drops are counted: the port that frames came in by at first.
+    account: PortId,
     /// Frames with their headers, to be sealed: empty between turns.
     framed: Vec<Framed>,
     done: Vec<Frame>,
@@ -130,11 +132,18 @@ impl Lower {
             sealer,
             out,
             from,
+            account: from,
             framed: Vec::with_capacity(BUDGET),
             done: Vec::with_capacity(4 * BATCH + BUDGET),
             stats: Arc::new(stats),
             catch_up: clock::us_to_ticks(CATCH_UP_US),
         })
+    }
+
+    /// Counts what it drops as come in by `port`, and not by the ring.
+    pub fn on_account_of(mut self, port: PortId) -> Self {
+        self.account = port;
+        self
     }
 
     /// Its statistics.
@@ -212,7 +221,7 @@ impl Lower {
                     self.framed.push(one);
                     n += 1;
                 }
-                Err(frame) => cx.drop(self.from, DropReason::Oversize, frame),
+                Err(frame) => cx.drop(self.account, DropReason::Oversize, frame),
             }
         }
         if n > 0 {
@@ -234,12 +243,12 @@ impl Lower {
         let mut batch = Batch::new();
         for frame in self.done.drain(..) {
             if let Err(frame) = batch.push(frame) {
-                cx.send_batch(self.from, self.out, &mut batch);
+                cx.send_batch(self.account, self.out, &mut batch);
                 let pushed = batch.push(frame);
                 debug_assert!(pushed.is_ok());
             }
         }
-        cx.send_batch(self.from, self.out, &mut batch);
+        cx.send_batch(self.account, self.out, &mut batch);
         cx.sent(sent);
     }
 }
@@ -250,6 +259,12 @@ impl App for Lower {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        if from != self.from {
+            // Nothing is received downstream.
+            batch.drain().for_each(|frame| cx.drop(from, DropReason::Filtered, frame));
+            return;
+        }
+        let from = self.account;
         let Self { group, arena, queues, .. } = self;
         let received = batch.len();
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));

@@ -2,9 +2,11 @@
 
 use crate::group::{Group, LEAD, PDU_MIN};
 use crate::police::Policer;
-use bywash_engine::{App, Context, DropReason, PortId};
+use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch};
 use bywash_sync::clock;
+use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::partial;
 use std::sync::Arc;
 
 const CLASSIFY: usize = 0;
@@ -18,6 +20,8 @@ pub struct Upper {
     policers: Vec<Policer>,
     /// The port to the lower MAC.
     lower: PortId,
+    /// Transport checksums may be unfinished.
+    partial: bool,
     /// The flows of a batch.
     flows: [u32; BATCH],
 }
@@ -27,7 +31,13 @@ impl Upper {
     pub fn new(group: Arc<Group>, arena: Arc<Arena>, lower: PortId) -> Self {
         let hz = clock::tsc_hz();
         let policers = (0..group.flows().len()).map(|flow| Policer::new(&group.kind_of(flow).limits, hz)).collect();
-        Self { group, arena, policers, lower, flows: [0; BATCH] }
+        Self { group, arena, policers, lower, partial: false, flows: [0; BATCH] }
+    }
+
+    /// Whether transport checksums that senders left to their hardware are finished: behind veth, say.
+    pub fn completing(mut self, partial: bool) -> Self {
+        self.partial = partial;
+        self
     }
 }
 
@@ -37,11 +47,11 @@ impl App for Upper {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let Self { group, arena, policers, lower, flows } = self;
+        let Self { group, arena, policers, lower, partial, flows } = self;
         let received = batch.len();
         let mut known = Batch::new();
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
-        for frame in batch.drain() {
+        for mut frame in batch.drain() {
             let Some(head) = arena.head::<PDU_MIN>(&frame) else {
                 cx.drop(from, DropReason::Runt, frame);
                 continue;
@@ -51,6 +61,12 @@ impl App for Upper {
                 cx.drop(from, DropReason::UnknownModem, frame);
                 continue;
             };
+            if *partial
+                && let Some(l3) = arena.data_mut(&mut frame).get_mut(HEADER_LEN..)
+                && partial::complete(l3)
+            {
+                cx.event(from, Event::ChecksumCompleted, 1);
+            }
             let Some(flow) = group.decide(modem, arena.data(&frame)) else {
                 cx.drop(from, DropReason::Filtered, frame);
                 continue;

@@ -5,6 +5,7 @@
 //! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `config` | that topic |
 //! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
 //! | `GET /v1/flows`, `groups`, `fdb`, `caches` | those of a switch; `flows?match=M`: only the flows that M selects |
+//! | `GET /v1/modems`, `service-flows`, `channels` | those of a cable downstream |
 //! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | the body's flows, groups and meters, a line each: `{"changed"}` |
 //! | `POST /v1/trace` | what becomes of the packet that the body describes |
 //! | `POST /v1/audit` | every cell counted: where it is |
@@ -58,6 +59,12 @@ pub enum Topic {
     Fdb,
     /// `{workers: [{worker, exact_hits, megaflow_hits, misses, ..}], flows, addresses_moved}`
     Caches,
+    /// Modems of a cable downstream: `[{group, mac, said, flows, packets, bytes, queued, policed, queue_overflow}]`
+    Modems,
+    /// Their service flows: `[{group, modem, flow, dsid, priority, packets, bytes, queued, policed, queue_overflow}]`
+    ServiceFlows,
+    /// Their channels: `[{group, channel, rate, packets, bytes, group_queued, crypto}]`; rate null: no limit.
+    Channels,
     /// The [`crate::config::Config`] in effect.
     Config,
     /// `{cells, free, cached, parked, held, missing}`, counted now.
@@ -66,7 +73,7 @@ pub enum Topic {
 
 impl Topic {
     /// All that are read with GET, in the order `show all` has them.
-    pub const SHOWN: [Topic; 12] = [
+    pub const SHOWN: [Topic; 15] = [
         Topic::Ports,
         Topic::Workers,
         Topic::Pools,
@@ -78,6 +85,9 @@ impl Topic {
         Topic::Groups,
         Topic::Fdb,
         Topic::Caches,
+        Topic::Modems,
+        Topic::ServiceFlows,
+        Topic::Channels,
         Topic::Config,
     ];
 
@@ -95,6 +105,9 @@ impl Topic {
             Self::Groups => "groups",
             Self::Fdb => "fdb",
             Self::Caches => "caches",
+            Self::Modems => "modems",
+            Self::ServiceFlows => "service-flows",
+            Self::Channels => "channels",
             Self::Config => "config",
             Self::Audit => "audit",
         }
@@ -114,6 +127,7 @@ impl Topic {
         match self {
             Self::Routes | Self::Neighbours => Some(Mode::Router),
             Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some(Mode::Switch),
+            Self::Modems | Self::ServiceFlows | Self::Channels => Some(Mode::Cmts),
             _ => None,
         }
     }

@@ -28,6 +28,11 @@ impl Placement {
         Ok(Self { siblings: one_core, crowded: threads.saturating_sub(cpus.len()), cpus })
     }
 
+    /// The CPUs, those of one core together.
+    pub fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
     /// The CPU of a thread.
     pub fn cpu(&self, thread: usize) -> usize {
         self.cpus[thread % self.cpus.len()]

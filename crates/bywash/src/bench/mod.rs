@@ -2,7 +2,7 @@
 
 mod churn;
 mod cmts;
-mod cpus;
+pub mod cpus;
 mod driver;
 mod forward;
 mod generator;

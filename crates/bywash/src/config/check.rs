@@ -4,6 +4,7 @@ use super::host::Host;
 use super::model::*;
 use super::problem::{Problem, nearest};
 use crate::flows::{self, Verb, Wrong};
+use bywash_wire::ethernet::MacAddr;
 
 /// Bytes around the payload that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
@@ -29,6 +30,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     }
     names(config, problems);
     mode(config, problems);
+    groups(config, problems);
     sizes(config, problems);
     workers(config, problems);
     if let Some(host) = host {
@@ -78,7 +80,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
         } else if port.name.is_empty() {
             problems.push(missing("name = \"..\"", format!("port {} has no name", at + 1)));
         }
-        if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty()) {
+        if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty() && pcap.record.is_none()) {
             problems.push(missing("file = \"..\"", format!("port {} has no file to replay", at + 1)));
         }
         if let Some(other) = earlier(ports, at, |port| port.interface.as_ref()) {
@@ -145,6 +147,91 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
             let what = "the driver does not switch";
             problems.push(Problem::at(path("level"), what, "expected \"auto\", \"user\" or \"kernel\""));
         }
+    }
+}
+
+/// What a cable downstream is made of.
+fn groups(config: &Config, problems: &mut Vec<Problem>) {
+    if config.mode != Mode::Cmts {
+        let set = [
+            ("cmts", "[cmts]", !config.cmts.is_default()),
+            ("group", "[[group]]", !config.groups.is_empty()),
+            ("flow", "[[flow]]", !config.flows.is_empty()),
+        ];
+        for (path, header, _) in set.iter().filter(|(.., set)| *set) {
+            let what = format!("a {} has no {header}", config.mode.name());
+            problems.push(Problem::at(*path, what, "only with mode = \"cmts\""));
+        }
+        return;
+    }
+    if config.groups.is_empty() {
+        let example = "for each service group: [[group]], input = \"eth0\" and output = \"eth1\"";
+        problems.push(Problem::at("", "no service group: there is nobody to send to", "").help(example));
+    }
+    let mut used: Vec<(&str, String)> = vec![];
+    for (at, group) in config.groups.iter().enumerate() {
+        for (key, port) in [("input", &group.input), ("output", &group.output)] {
+            let path = format!("group.{at}.{key}");
+            let names = || config.ports.iter().map(|port| port.name.as_str());
+            if port.is_empty() {
+                let what = format!("group {} has no {key}", at + 1);
+                problems.push(Problem::at(format!("group.{at}"), what, format!("add `{key} = \"..\"`")));
+            } else if names().all(|name| name != port) {
+                let expected = match nearest(port, names()) {
+                    Some(name) => format!("did you mean {name}?"),
+                    None => "expected the name of a [[port]]".into(),
+                };
+                problems.push(Problem::at(path, format!("there is no port {port}"), expected));
+            } else if let Some((_, other)) = used.iter().find(|(name, _)| *name == port) {
+                let what = format!("port {port} is used twice");
+                problems.push(Problem::at(path, what, "expected another port").other(other.clone(), "first here"));
+            } else {
+                used.push((port, path));
+            }
+        }
+        if usize::from(group.said) + group.modems > 1 << 14 {
+            let what = format!("{} modems from security association {} on", group.modems, group.said);
+            problems.push(Problem::at(format!("group.{at}.modems"), what, "there are 16384 associations"));
+        }
+        let depi = group.depi.as_ref();
+        let missing = depi.is_some_and(|depi| {
+            depi.local.is_unspecified()
+                || depi.remote.is_unspecified()
+                || depi.local_mac == MacAddr::ZERO
+                || depi.remote_mac == MacAddr::ZERO
+        });
+        if missing {
+            let what = format!("`depi` of group {} lacks an address", at + 1);
+            let expected = "expected local, local_mac, remote and remote_mac";
+            problems.push(Problem::at(format!("group.{at}.depi"), what, expected));
+        }
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        if used.iter().all(|(name, _)| *name != port.name) {
+            let what = format!("port {} is no group's", port.name);
+            problems.push(Problem::at(format!("port.{at}"), what, "name it as a group's input or output"));
+        }
+        if port.worker.set().is_some() {
+            let what = "the upper MAC polls the input, the lower one the output";
+            problems.push(Problem::at(format!("port.{at}.worker"), what, "not with mode = \"cmts\""));
+        }
+    }
+    if config.workers.count.set().is_some_and(|count| *count != 2 * config.groups.len()) {
+        let what = format!("{} workers for {} group(s)", config.workers.count.set().unwrap_or(&0), config.groups.len());
+        problems.push(Problem::at("workers.count", what, "each has two: leave it out"));
+    }
+    let mut first = true;
+    for (at, flow) in config.flows.iter().enumerate() {
+        if flow.name.is_empty() {
+            let what = format!("flow {} has no name", at + 1);
+            problems.push(Problem::at(format!("flow.{at}"), what, "add `name = \"..\"`"));
+        }
+        // The first takes what no other asks for.
+        if !flow.has_rule() && (flow.drop || !first) {
+            let what = format!("flow {} asks for nothing: it would take everything", flow.name);
+            problems.push(Problem::at(format!("flow.{at}"), what, "expected dscp, proto, a prefix or a port"));
+        }
+        first &= flow.drop;
     }
 }
 

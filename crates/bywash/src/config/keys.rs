@@ -58,10 +58,11 @@ const PCAP: &[PortKind] = &[PortKind::Pcap];
 pub static TOP: Section = Section {
     header: "",
     doc: "What stands above the tables.",
-    keys: &[key("mode", "`\"router\"`, `\"switch\"`", "\"router\"", "")
+    keys: &[key("mode", "`\"router\"`, `\"switch\"`, `\"cmts\"`", "\"router\"", "")
         .doc(
             "What the program is. `router`: it forwards packets by the kernel's own routes and neighbours. `switch`: it \
-             forwards frames by flows, of which the learning bridge is one; every frame its ports receive is its own.",
+             forwards frames by flows, of which the learning bridge is one; every frame its ports receive is its own. `cmts`: the downstream of a \
+             cable modem termination system.",
         )
         .example("\"switch\"")],
 };
@@ -102,6 +103,150 @@ pub static SWITCH: Section = Section {
             .doc("How long a megaflow is kept that no packet uses.")
             .example("30")
             .only(Mode::Switch),
+    ],
+};
+
+pub static CMTS: Section = Section {
+    header: "[cmts]",
+    doc: "What a cable downstream does to frames, in every group.",
+    keys: &[
+        key("crc", "`true`, `false`", "true", "")
+            .doc("Whether the CRC-32 is put behind each PDU.")
+            .example("false")
+            .only(Mode::Cmts),
+        key("cipher", "`true`, `false`", "true", "")
+            .doc("Whether PDUs are enciphered: AES-128, CBC with residual block termination (BPI+).")
+            .example("false")
+            .only(Mode::Cmts),
+        key("crypto", "`\"auto\"`, `\"ipsec-mb\"`, `\"portable\"`", "\"auto\"", "")
+            .doc("Who seals. `auto`: libipsec-mb where it is installed, else portable code; `bywash show channels` says which.")
+            .example("\"portable\"")
+            .only(Mode::Cmts),
+        key("queue", "1 to 65536", "256", "frames")
+            .doc("What the queue of one service flow holds.")
+            .example("64")
+            .only(Mode::Cmts),
+        key("queues", "64 to 1048576", "8192", "frames")
+            .doc("What all queues of a group hold together.")
+            .example("1024")
+            .only(Mode::Cmts),
+        key("overflow", "`\"tail\"`, `\"head\"`", "\"tail\"", "")
+            .doc("Which packet is dropped when the queue of a flow is full: the one that came, or the oldest.")
+            .example("\"head\"")
+            .only(Mode::Cmts),
+        key("channels", "`\"auto\"`, a rate, a list of them", "\"auto\"", "bit/s")
+            .doc("Rates of the OFDM channels of a group; 0: no limit. `auto`: one without limit.")
+            .example("[1_890_000_000, 1_890_000_000]")
+            .only(Mode::Cmts),
+    ],
+};
+
+pub static GROUP: Section = Section {
+    header: "[[group]]",
+    doc: "A service group of a cable downstream. Each has two workers: an upper MAC, which polls its input, and a lower MAC.",
+    keys: &[
+        key("input", "a port's name", "(required)", "")
+            .doc("Where Ethernet frames for its modems come in.")
+            .example("\"eth0\"")
+            .only(Mode::Cmts),
+        key("output", "a port's name", "(required)", "")
+            .doc("Where MAC frames leave. What that port receives is dropped.")
+            .example("\"cable\"")
+            .only(Mode::Cmts),
+        key("modems", "1 to 16384", "300", "modems").doc("How many it has.").example("1000").only(Mode::Cmts),
+        key("mac", "an address", "\"02:ca:b1:00:00:01\"", "")
+            .doc("Address of the first modem; the others' follow. A frame to another address is dropped as `unknown-modem`.")
+            .example("\"00:10:18:00:00:00\"")
+            .only(Mode::Cmts),
+        key("said", "0 to 16383", "1", "").doc("Security association of the first modem; the others' follow.").example("100").only(Mode::Cmts),
+        key("key", "32 hex digits", "\"00000000000000000000000000000000\"", "")
+            .doc("AES-128 key of the first modem. That of the n-th after it is n, as a block, enciphered with it: for labs, where no key exchange takes place.")
+            .example("\"2b7e151628aed2a6abf7158809cf4f3c\"")
+            .only(Mode::Cmts),
+        key("iv", "32 hex digits", "\"00000000000000000000000000000000\"", "")
+            .doc("Initialization vector of the first modem; the others' are derived like their keys.")
+            .example("\"000102030405060708090a0b0c0d0e0f\"")
+            .only(Mode::Cmts),
+        key("depi", "a table", "(none)", "")
+            .doc(
+                "The remote PHY that MAC frames are sent to, in DEPI (L2TPv3 over IPv4): `{ local = \"192.0.2.1\", local_mac = \
+                 \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0 }`. Channel n has session + n.",
+            )
+            .example(
+                "{ local = \"192.0.2.1\", local_mac = \"02:00:00:00:00:01\", remote = \"192.0.2.2\", remote_mac = \
+                 \"02:00:00:00:00:02\" }",
+            )
+            .only(Mode::Cmts),
+    ],
+};
+
+/// The keys of `depi = { .. }`.
+pub static DEPI: Section = Section {
+    header: "`depi`",
+    doc: "",
+    keys: &[
+        key("local", "", "(required)", ""),
+        key("local_mac", "", "(required)", ""),
+        key("remote", "", "(required)", ""),
+        key("remote_mac", "", "(required)", ""),
+        key("session", "", "1", ""),
+        key("dscp", "", "0", ""),
+    ],
+};
+
+pub static FLOW: Section = Section {
+    header: "[[flow]]",
+    doc: "A service flow that every modem has. A packet belongs to the first that asks for it, and else to the first of all. \
+          Without any, each modem has one without limits.",
+    keys: &[
+        key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(required)", "")
+            .doc("Its name in `show`.")
+            .example("\"voice\"")
+            .only(Mode::Cmts),
+        key("priority", "0 to 7", "0", "")
+            .doc("Its packets go before those of lower ones.")
+            .example("5")
+            .only(Mode::Cmts),
+        key("rate", "0 to 1000000000000", "0", "bit/s")
+            .doc("Maximum sustained rate. 0: no limit. What is above it is dropped as `policed`.")
+            .example("100_000_000")
+            .only(Mode::Cmts),
+        key("burst", "0 to 4294967295", "0", "bytes")
+            .doc("What may go at once above the rate, at least 1522. 0: 3044.")
+            .example("100_000")
+            .only(Mode::Cmts),
+        key("peak", "0 to 1000000000000", "0", "bit/s")
+            .doc("Peak rate. 0: no limit.")
+            .example("200_000_000")
+            .only(Mode::Cmts),
+        key("dscp", "a code point, a list of them", "(any)", "")
+            .doc("It asks for packets with one of these.")
+            .example("[46]")
+            .only(Mode::Cmts),
+        key("proto", "0 to 255", "(any)", "")
+            .doc("It asks for packets of this protocol.")
+            .example("17")
+            .only(Mode::Cmts),
+        key("source", "an address or prefix", "(any)", "")
+            .doc("It asks for packets from here.")
+            .example("\"10.0.0.0/8\"")
+            .only(Mode::Cmts),
+        key("destination", "an address or prefix", "(any)", "")
+            .doc("It asks for packets to here.")
+            .example("\"fd00::/8\"")
+            .only(Mode::Cmts),
+        key("source_port", "a port, or two", "(any)", "")
+            .doc("It asks for packets from these ports.")
+            .example("\"5060\"")
+            .only(Mode::Cmts),
+        key("destination_port", "a port, or two", "(any)", "")
+            .doc("It asks for packets to these ports.")
+            .example("\"16384-32767\"")
+            .only(Mode::Cmts),
+        key("drop", "`true`, `false`", "false", "")
+            .doc("No flow, but a filter: what it asks for is dropped as `filtered`, before any flow is asked.")
+            .example("true")
+            .only(Mode::Cmts),
     ],
 };
 
@@ -272,13 +417,17 @@ pub static PORT: Section = Section {
             .example("\"probe\"")
             .only(Mode::Switch),
         key("file", "a path", "(required)", "")
-            .doc("Capture that is replayed from memory: pcap or pcapng.")
+            .doc("Capture that is replayed from memory: pcap or pcapng. Not required of a port that records: it then receives nothing.")
             .example("\"/var/lib/trace.pcap\"")
             .of(PCAP),
         key("loop", "`true`, `false`", "false", "").doc("Whether it starts again at its end.").example("true").of(PCAP),
         key("rate", "`\"auto\"`, 1 to 1000000000", "\"auto\"", "packets/s")
             .doc("Speed of the replay. `auto`: as fast as packets are taken.")
             .example("1000")
+            .of(PCAP),
+        key("link", "`\"ethernet\"`, `\"docsis\"`", "\"ethernet\"", "")
+            .doc("What is recorded: Ethernet frames, or the MAC frames of a cable downstream.")
+            .example("\"docsis\"")
             .of(PCAP),
         key("record", "a path", "(none)", "")
             .doc("Where frames sent to the port are written, as pcap. Without: they are discarded.")
@@ -300,7 +449,7 @@ pub static RING: Section = Section {
 };
 
 /// The top and the tables of the file, in the order they are documented in.
-pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &SWITCH, &API];
+pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
 
 const INTRODUCTION: &str = "\
 # Configuration

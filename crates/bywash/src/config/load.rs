@@ -1,6 +1,7 @@
 //! From a file, or from interfaces on the command line, to a checked configuration.
 
 use super::check::check;
+use super::cmts::{FlowConfig, GroupConfig};
 use super::host::Host;
 use super::keys;
 use super::model::*;
@@ -96,6 +97,35 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
                         config.ports.push(read_port(Table::new(&format!("port.{at}"), &keys::PORT, table, notes)));
                     }
                 }
+            }
+            (Some("[[group]]"), DeValue::Array(groups)) if groups.iter().all(|group| group.get_ref().is_table()) => {
+                for (at, group) in groups.iter().enumerate() {
+                    notes.spans.insert(format!("group.{at}"), Some(group.span()));
+                    if let Some(table) = group.get_ref().as_table() {
+                        config.groups.push(GroupConfig::read(Table::new(
+                            &format!("group.{at}"),
+                            &keys::GROUP,
+                            table,
+                            notes,
+                        )));
+                    }
+                }
+            }
+            (Some("[[flow]]"), DeValue::Array(flows)) if flows.iter().all(|flow| flow.get_ref().is_table()) => {
+                for (at, flow) in flows.iter().enumerate() {
+                    notes.spans.insert(format!("flow.{at}"), Some(flow.span()));
+                    if let Some(table) = flow.get_ref().as_table() {
+                        config.flows.push(FlowConfig::read(Table::new(
+                            &format!("flow.{at}"),
+                            &keys::FLOW,
+                            table,
+                            notes,
+                        )));
+                    }
+                }
+            }
+            (Some("[cmts]"), DeValue::Table(table)) => {
+                config.cmts.read(Table::new(name, &keys::CMTS, table, notes));
             }
             (Some("[router]"), DeValue::Table(table)) => {
                 read_router(Table::new(name, &keys::ROUTER, table, notes), &mut config.router);
@@ -242,6 +272,7 @@ fn read_pcap(table: &mut Table<'_, '_>) -> PcapConfig {
     put(&mut port.repeat, table.boolean("loop"));
     let rate = table.auto_integer("rate", 1..=1_000_000_000);
     put(&mut port.rate, rate.map(|rate| rate.set().map_or(Auto::Auto, |&rate| Auto::Set(rate as u64))));
+    put(&mut port.link, table.choice("link"));
     put(&mut port.record, table.text("record", not_empty).map(|path| Some(path.into())));
     port
 }
@@ -250,7 +281,7 @@ fn not_empty(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected something".into()) } else { Ok(()) }
 }
 
-fn name(text: &str) -> Result<(), String> {
+pub(super) fn name(text: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if (1..=32).contains(&text.len()) && text.chars().all(fits) {
         Ok(())

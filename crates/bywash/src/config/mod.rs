@@ -1,6 +1,7 @@
 //! The configuration: its model, its file format, and what can be wrong with it.
 
 mod check;
+mod cmts;
 mod host;
 mod keys;
 mod load;
@@ -11,6 +12,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+pub use cmts::{CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
 pub use host::Host;
 pub use keys::reference;
 pub use load::Draft;

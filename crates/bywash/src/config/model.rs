@@ -2,6 +2,7 @@
 //!
 //! It serializes to what can be read back: `bywash show config` prints a file.
 
+use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 use std::ops::RangeInclusive;
@@ -105,6 +106,8 @@ pub enum Mode {
     Router,
     /// A switch: flows, and a learning bridge
     Switch,
+    /// The downstream of a cable modem termination system
+    Cmts,
 }
 
 impl Mode {
@@ -113,6 +116,7 @@ impl Mode {
         match self {
             Self::Router => "router",
             Self::Switch => "switch",
+            Self::Cmts => "cmts",
         }
     }
 }
@@ -305,6 +309,9 @@ pub struct Config {
     /// `[switch]`
     #[serde(skip_serializing_if = "SwitchConfig::is_default")]
     pub switch: SwitchConfig,
+    /// `[cmts]`
+    #[serde(skip_serializing_if = "CmtsConfig::is_default")]
+    pub cmts: CmtsConfig,
     /// `[pool]`
     pub pool: PoolConfig,
     /// `[workers]`
@@ -314,6 +321,12 @@ pub struct Config {
     /// `[[port]]`, in the file's order: a port's index is its number.
     #[serde(rename = "port")]
     pub ports: Vec<PortConfig>,
+    /// `[[group]]`: service groups.
+    #[serde(rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
+    /// `[[flow]]`: the service flows of every modem.
+    #[serde(rename = "flow", skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<FlowConfig>,
 }
 
 /// `[router]`
@@ -535,16 +548,34 @@ pub struct AfXdpConfig {
     pub level: Level,
 }
 
+/// What frames are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// Ethernet frames
+    #[default]
+    Ethernet,
+    /// DOCSIS MAC frames
+    Docsis,
+}
+
+fn no_path(path: &std::path::Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
 /// Settings of a `pcap` port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PcapConfig {
     /// Replayed: pcap or pcapng.
+    #[serde(skip_serializing_if = "no_path")]
     pub file: PathBuf,
     /// Whether it starts again at its end.
     #[serde(rename = "loop")]
     pub repeat: bool,
     /// Packets per second; auto: as fast as they are taken.
     pub rate: Auto<u64>,
+    /// What is recorded.
+    pub link: Link,
     /// Where frames sent to the port are written; none: they are discarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,

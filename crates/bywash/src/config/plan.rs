@@ -1,6 +1,7 @@
 //! Which worker polls what, where, and with how many buffers.
 
-use super::model::Config;
+use super::cmts::GroupConfig;
+use super::model::{Config, Mode};
 use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
@@ -39,7 +40,9 @@ impl Config {
     pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Box<Problem>> {
         let fewest = queues.iter().map(Vec::len).min().unwrap_or(0);
         let named = self.workers.cpus.set();
+        let cmts = self.mode == Mode::Cmts;
         let count = match self.workers.count.set() {
+            _ if cmts => 2 * self.groups.len(),
             Some(&count) => count,
             None => self.auto_count(fewest, named.map_or(allowed.len(), Vec::len)),
         };
@@ -49,14 +52,19 @@ impl Config {
                 Some(cpus) => cpus.get(index).copied(),
                 // The first CPU takes most of the machine's other work: last.
                 None if allowed.is_empty() => None,
+                // The two of a group stay together.
+                None if cmts => Some(allowed[index % allowed.len()]),
                 None => Some(allowed[(index + 1) % allowed.len()]),
             };
         }
         for (at, (port, queues)) in self.ports.iter().zip(queues).enumerate() {
             let first = if queues.len() < count { at } else { 0 };
             for (order, &queue) in queues.iter().enumerate() {
-                let index =
-                    port.worker.set().map_or((first + order) % count, |of_queues| of_queues[order % of_queues.len()]);
+                let index = if cmts {
+                    self.mac_of(&port.name)
+                } else {
+                    port.worker.set().map_or((first + order) % count, |of_queues| of_queues[order % of_queues.len()])
+                };
                 let Some(worker) = workers.get_mut(index) else {
                     let what = format!("port {} wants worker {index}, and there are {count}", port.name);
                     let expected = format!("expected 0 to {}", count - 1);
@@ -72,6 +80,16 @@ impl Config {
             worker.frames = self.frames_of(index, worker)?;
         }
         Ok(Plan { workers })
+    }
+
+    /// Of a cable downstream, the worker that polls a port: the upper MAC its input, the lower one its output.
+    fn mac_of(&self, port: &str) -> usize {
+        let of_group = |(at, group): (usize, &GroupConfig)| match port {
+            _ if group.input == port => Some(2 * at),
+            _ if group.output == port => Some(2 * at + 1),
+            _ => None,
+        };
+        self.groups.iter().enumerate().find_map(of_group).unwrap_or(0)
     }
 
     /// As many as the port with the fewest queues has, at most one per CPU, and enough for the numbers named.
@@ -93,7 +111,9 @@ impl Config {
         let held = |&(port, _): &(usize, usize)| {
             self.ports[port].af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
         };
-        let needed = worker.queues.iter().map(held).sum::<usize>() + self.pool.cache_frames();
+        // An upper MAC's frames are what the ring and the queues behind it hold.
+        let downstream = if self.mode == Mode::Cmts { self.cmts.queues + bywash_docsis::instance::RING } else { 0 };
+        let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();
         let block = self.pool.block;
         match self.pool.frames.set() {
             // One block is being handed out, one waits for its last cell.

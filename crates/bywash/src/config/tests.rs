@@ -45,6 +45,9 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
         return assigned + PORT;
     }
     let mode = key.mode.map_or(String::new(), |mode| format!("mode = \"{}\"\n", mode.name()));
+    if key.mode == Some(Mode::Cmts) {
+        return of_cmts(section, key, &assigned);
+    }
     if section.header != "[[port]]" {
         return format!("{mode}{PORT}{}\n{assigned}", section.header);
     }
@@ -67,6 +70,23 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
         PortKind::Null => need("name", "name = \"x\"\n"),
     }
     text
+}
+
+/// What a cable downstream needs beside one key: two ports, a group between them, names.
+fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
+    let line = |name: &str, line: &str| if key.name == name { String::new() } else { format!("{line}\n") };
+    let ports = format!("mode = \"cmts\"\n{PORT}[[port]]\nkind = \"null\"\nname = \"cable\"\n");
+    let group = "[[group]]\ninput = \"eth0\"\noutput = \"cable\"\n";
+    match section.header {
+        "[[group]]" => {
+            let ends = line("input", "input = \"eth0\"") + &line("output", "output = \"cable\"");
+            format!("{ports}[[group]]\n{ends}{assigned}")
+        }
+        // Behind another: the first needs no rule.
+        "[[flow]]" if key.name == "drop" => format!("{ports}{group}[[flow]]\nname = \"x\"\nproto = 6\n{assigned}"),
+        "[[flow]]" => format!("{ports}{group}[[flow]]\n{}{assigned}", line("name", "name = \"x\"")),
+        header => format!("{ports}{group}{header}\n{assigned}"),
+    }
 }
 
 #[test]
@@ -185,7 +205,7 @@ fn what_belongs_to_a_switch() {
         assert_eq!(problem(&format!("{switch}{wrong}")).0.path, path, "{wrong}");
     }
     let (wrong, place) = problem(&format!("mode = \"bridge\"\n{PORT}"));
-    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected \"router\" or \"switch\"", "\"bridge\""));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected \"router\" or \"switch\" or \"cmts\"", "\"bridge\""));
 }
 
 #[test]

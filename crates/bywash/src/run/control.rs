@@ -5,6 +5,7 @@ use super::mode::{self, Parts, Setup, View};
 use super::ports::{Opened, Opener, Xdp, queues};
 use super::workers;
 use super::{ANSWER, instance};
+use crate::bench::cpus::Placement;
 use crate::config::{Config, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
@@ -69,7 +70,13 @@ impl Runtime {
         let mirror = Mirror::start(bywash_mirror::Config::default()).context("cannot follow the kernel's routes")?;
         let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
         let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
-        let plan = config.plan(&per_port, &Host::this().allowed)?;
+        let mut cpus = Host::this().allowed;
+        if config.mode == Mode::Cmts {
+            let placement = Placement::of(2 * config.groups.len())?;
+            tracing::info!("two workers for each of {} groups on {placement}", config.groups.len());
+            cpus = placement.cpus().to_vec();
+        }
+        let plan = config.plan(&per_port, &cpus)?;
 
         let total = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config =
@@ -110,13 +117,13 @@ impl Runtime {
             driver: opener.driver.as_ref(),
             workers: plan.workers.len(),
         };
-        let Parts { control: mode, view, apps } = mode::set_up(&setup)?;
+        let Parts { control: mode, view, apps, links } = mode::set_up(&setup)?;
         let counters = ports
             .iter()
             .enumerate()
             .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
         let counters = counters.collect();
-        let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps)?;
+        let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
         let shared = Arc::new(Shared {
             names: config.ports.iter().map(|p| p.name.clone()).collect(),
             pools,

@@ -4,8 +4,10 @@
 //! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
 
 mod bridge;
+mod cmts;
 mod control;
 pub mod driver;
+mod headend;
 mod instance;
 mod mode;
 mod ports;

@@ -6,7 +6,7 @@
 use super::control::Shared;
 use super::driver::Driver;
 use super::ports::Opened;
-use super::{router, switch};
+use super::{cmts, router, switch};
 use crate::api::{FlowCommand, Topic};
 use crate::config::{Config, Mode};
 use bywash_engine::{App, PortId};
@@ -50,6 +50,8 @@ pub struct Parts {
     pub view: Arc<dyn View>,
     /// Each worker's stages.
     pub apps: Vec<Box<dyn App>>,
+    /// Workers that are joined by a ring: one and the other.
+    pub links: Vec<(usize, usize)>,
 }
 
 /// The half that the control loop runs, on one thread.
@@ -91,5 +93,6 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     match setup.config.mode {
         Mode::Router => router::set_up(setup),
         Mode::Switch => switch::set_up(setup),
+        Mode::Cmts => cmts::set_up(setup),
     }
 }

@@ -7,7 +7,7 @@ use bywash_port::af_xdp::{
     AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
     ZeroCopy, driver, max_frame, takes_frames,
 };
-use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
+use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -198,15 +198,23 @@ impl Opener {
             }
             PortKind::Pcap => {
                 let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
-                let mut source = PcapSource::load(&pcap.file)?;
-                if pcap.repeat {
-                    source = source.repeated();
-                }
-                if let Some(rate) = pcap.rate.set() {
-                    source = source.paced(Pace::PacketsPerSecond(*rate));
-                }
-                let sink = pcap.record.as_ref().map(PcapRecorder::create).transpose()?;
-                opened.ends = single(Box::new(PcapPort::new(Some(source), sink)));
+                let source = match pcap.file.as_os_str().is_empty() {
+                    // It only records.
+                    true => None,
+                    false => Some(PcapSource::load(&pcap.file)?),
+                };
+                let source = source.map(|source| if pcap.repeat { source.repeated() } else { source });
+                let source = source.map(|source| match pcap.rate.set() {
+                    Some(rate) => source.paced(Pace::PacketsPerSecond(*rate)),
+                    None => source,
+                });
+                let link = match pcap.link {
+                    config::Link::Ethernet => LinkType::Ethernet,
+                    config::Link::Docsis => LinkType::Docsis,
+                };
+                let record = |path| PcapRecorder::create_linked(path, link);
+                let sink = pcap.record.as_ref().map(record).transpose()?;
+                opened.ends = single(Box::new(PcapPort::new(source, sink)));
             }
         }
         Ok(opened)

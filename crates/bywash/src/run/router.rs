@@ -55,7 +55,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let view = Arc::new(Routes { control: control.clone(), names, punt_failed: punt_failed.clone() });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
     let control = Box::new(Routing { control, requests, bufs, punt, confirmed: Instant::now(), sent });
-    Ok(Parts { control, view, apps })
+    Ok(Parts { control, view, apps, links: vec![] })
 }
 
 impl mode::Control for Routing {

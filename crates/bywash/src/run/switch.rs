@@ -65,7 +65,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let (flows, ports) = (Arc::new(Mutex::new(control)), Arc::new(Mutex::new(Ports::new(specs))));
     let view = Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names });
     let control = Box::new(Switching { flows, ports, interfaces, expired: Instant::now() });
-    Ok(Parts { control, view, apps })
+    Ok(Parts { control, view, apps, links: vec![] })
 }
 
 /// One mirror for each port that has copies.

@@ -25,7 +25,8 @@ pub struct Shown {
     pub queues: Vec<Arc<TxQueueStats>>,
 }
 
-/// Starts the workers of `plan`, each with its own of `apps`. Their ends are taken out of `ports`.
+/// Starts the workers of `plan`, each with its own of `apps`. Their ends are taken out of `ports`. Two workers of `links` are
+/// joined by a ring of their own: the port behind all others, on either.
 pub fn start(
     config: &Config,
     plan: &Plan,
@@ -33,6 +34,7 @@ pub fn start(
     pools: &Arc<PoolSet>,
     domain: &Qsbr,
     apps: Vec<Box<dyn App>>,
+    links: &[(usize, usize)],
 ) -> anyhow::Result<Vec<Shown>> {
     // (worker, port) -> the ends it polls; the first is the one it sends by.
     let count = plan.workers.len();
@@ -57,6 +59,13 @@ pub fn start(
         }
     }
 
+    let mut rings: Vec<Option<Box<dyn Port>>> = (0..count).map(|_| None).collect();
+    for &(one, other) in links {
+        let (here, there) = pair(HANDOFF);
+        rings[one] = Some(Box::new(here));
+        rings[other] = Some(Box::new(there));
+    }
+
     let mut running = vec![];
     for (w, ((ends, transit), app)) in own.into_iter().zip(transit).zip(apps).enumerate() {
         let mut out = Outputs::new();
@@ -71,6 +80,9 @@ pub fn start(
             let main = ends.next().with_context(|| format!("port `{}` has no end", settings.name))?;
             let id = out.add(main, queue);
             more.extend(ends.map(|end| (end, Role::Receive(id))));
+        }
+        if let Some(ring) = rings[w].take() {
+            out.add(ring, TxQueue::new(TxQueueConfig::default()));
         }
         more.extend(transit.into_iter().map(|(end, to)| (end, Role::Transit(to))));
         let idle = match config.workers.idle {

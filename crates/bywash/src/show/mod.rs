@@ -82,6 +82,9 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Groups => vec![Topic::Groups],
         Show::Fdb => vec![Topic::Fdb],
         Show::Caches => vec![Topic::Caches],
+        Show::Modems => vec![Topic::Modems],
+        Show::ServiceFlows => vec![Topic::ServiceFlows],
+        Show::Channels => vec![Topic::Channels],
         Show::Config => vec![Topic::Config],
         Show::All => Topic::SHOWN.to_vec(),
     };

@@ -36,6 +36,9 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Groups => groups(value),
         Topic::Fdb => addresses(value),
         Topic::Caches => caches(value),
+        Topic::Modems => columns(value, &MODEMS, "no modems"),
+        Topic::ServiceFlows => columns(value, &SERVICE_FLOWS, "no service flows"),
+        Topic::Channels => columns(value, &CHANNELS, "no channels"),
         Topic::Config => toml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
     }
 }
@@ -307,6 +310,50 @@ fn routes(value: &Value) -> String {
         }
     }
     if out.is_empty() { "no routes\n".into() } else { out }
+}
+
+/// Headings, and the fields below them.
+type Columns<const N: usize> = [(&'static str, &'static str); N];
+
+const MODEMS: Columns<9> = [
+    ("group", "group"),
+    ("mac", "mac"),
+    ("said", "said"),
+    ("flows", "flows"),
+    ("packets", "packets"),
+    ("bytes", "bytes"),
+    ("queued", "queued"),
+    ("policed", "policed"),
+    ("queue overflow", "queue_overflow"),
+];
+const SERVICE_FLOWS: Columns<10> = [
+    ("group", "group"),
+    ("mac", "modem"),
+    ("flow", "flow"),
+    ("dsid", "dsid"),
+    ("priority", "priority"),
+    ("packets", "packets"),
+    ("bytes", "bytes"),
+    ("queued", "queued"),
+    ("policed", "policed"),
+    ("queue overflow", "queue_overflow"),
+];
+const CHANNELS: Columns<7> = [
+    ("group", "group"),
+    ("channel", "channel"),
+    ("bit/s", "rate"),
+    ("packets", "packets"),
+    ("bytes", "bytes"),
+    ("group's queued", "group_queued"),
+    ("crypto", "crypto"),
+];
+
+fn columns<const N: usize>(value: &Value, columns: &Columns<N>, none: &str) -> String {
+    let mut grid = Grid::new(&columns.map(|(heading, _)| heading));
+    for row in list(value) {
+        grid.row(columns.map(|(_, key)| text(row, key)).into());
+    }
+    grid.render(none)
 }
 
 /// A flow as ovs-ofctl dump-flows writes it, or, without counters, with `--no-stats`.

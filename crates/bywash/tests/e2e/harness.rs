@@ -156,7 +156,7 @@ impl<'a> Bywash<'a> {
 }
 
 /// The sum of `field` over the rows in which all `keys` are as given.
-fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
+pub fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
     let rows = rows.as_array().unwrap_or_else(|| panic!("not a list: {rows}"));
     let matching = rows.iter().filter(|row| keys.iter().all(|(key, value)| row[*key] == *value));
     matching.map(|row| row[field].as_u64().unwrap()).sum()

@@ -5,6 +5,7 @@
 
 mod around;
 mod churn;
+mod cmts;
 mod fail_open;
 mod follow;
 mod footprint;

@@ -1,0 +1,166 @@
+//! `mode = "cmts"`: packets of a host to modems, MAC frames in a capture file, opened again and read by tshark.
+
+use crate::harness::{Bywash, alone, count};
+use crate::raw::send;
+use bywash_docsis::cipher::{Tek, derived_key};
+use bywash_docsis::header::parse;
+use bywash_docsis::protect::{Protection, open};
+use bywash_lab::{End, Namespace, Veth, has_tool, require, require_lab};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+const KEY: [u8; 16] = [0x2b; 16];
+const IV: [u8; 16] = [0x17; 16];
+
+/// A host, and the headend that it sends to by `e0` and `in`.
+struct Lab {
+    headend: Namespace,
+    host: Namespace,
+    directory: TempDir,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (headend, host) = (Namespace::new("c").unwrap(), Namespace::new("h").unwrap());
+        Veth::new(End::new(&headend, "in"), End::new(&host, "e0")).create().unwrap();
+        Self { headend, host, directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn capture(&self) -> PathBuf {
+        self.directory.path().join("cable.pcap")
+    }
+
+    /// Runs it with this at the end of its configuration.
+    fn run(&self, end: &str) -> Bywash<'_> {
+        let hex = |block: [u8; 16]| block.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let text = format!(
+            "mode = \"cmts\"\n[[port]]\ninterface = \"in\"\n[[port]]\nname = \"cable\"\nkind = \"pcap\"\nlink = \"docsis\"\n\
+             record = \"{}\"\n[[group]]\ninput = \"in\"\noutput = \"cable\"\nmodems = 300\nsaid = 100\nkey = \"{}\"\n\
+             iv = \"{}\"\n{end}",
+            self.capture().display(),
+            hex(KEY),
+            hex(IV),
+        );
+        let file = self.directory.path().join("bywash.toml");
+        std::fs::write(&file, text).unwrap();
+        Bywash::run(&self.headend, &["--config", file.to_str().unwrap()])
+    }
+
+    fn send(&self, frames: &[(u32, Vec<u8>)]) {
+        send(&self.host, "e0", frames);
+    }
+}
+
+/// The n-th modem's address, from 0.
+fn modem(n: u8) -> [u8; 6] {
+    [2, 0xca, 0xb1, 0, 0, 1 + n]
+}
+
+fn packet(mac: [u8; 6], port: u16, dscp: u8, size: usize) -> Vec<u8> {
+    let to = SocketAddr::from(([10, 0, 0, 2], port));
+    let packet = Packet::udp(SocketAddr::from(([198, 18, 0, 1], 443)), to).tos(dscp << 2);
+    packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), MacAddr(mac)).size(size).build().unwrap()
+}
+
+/// Records of a capture file with nanoseconds, in this machine's order.
+fn records(path: &std::path::Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!((word(0), word(20)), (0xa1b2_3c4d, 143), "a capture of DOCSIS frames");
+    let (mut at, mut records) = (24, vec![]);
+    while at < bytes.len() {
+        let len = word(at + 8) as usize;
+        records.push(bytes[at + 16..at + 16 + len].to_vec());
+        at += 16 + len;
+    }
+    records
+}
+
+#[test]
+fn packets_reach_their_modems_sealed() {
+    require!(require_lab(), has_tool("python3"));
+    let _alone = alone();
+    let lab = Lab::new();
+    let flows = "[[flow]]\nname = \"rest\"\npriority = 1\n[[flow]]\nname = \"voice\"\npriority = 5\ndscp = 46\n\
+                 [[flow]]\nname = \"none\"\ndrop = true\nproto = 17\ndestination_port = \"9\"\n";
+    let bywash = lab.run(flows);
+    let rest: Vec<_> = (0..50).map(|n| (2, packet(modem(n), 80, 0, 100 + 25 * usize::from(n)))).collect();
+    let voice: Vec<_> = (0..20).map(|n| (1, packet(modem(n), 5060, 46, 200))).collect();
+    lab.send(&[&rest[..], &voice].concat());
+    lab.send(&[(3, packet(modem(7), 9, 0, 100)), (4, packet([2, 9, 9, 9, 9, 9], 80, 0, 100))]);
+    bywash.wait("frames on the cable", |b| b.counter("cable", "tx_packets") == 120);
+    bywash.wait("drops by name", |b| b.drops("in", "filtered") == 3 && b.drops("in", "unknown-modem") >= 4);
+
+    let modems = bywash.show(&["modems"]);
+    assert_eq!(modems.as_array().unwrap().len(), 300);
+    assert_eq!(count(&modems, &[("mac", "02:ca:b1:00:00:01")], "packets"), 3, "{modems}");
+    assert_eq!(count(&modems, &[], "queued"), 0);
+    let shown = bywash.show(&["service-flows"]);
+    assert_eq!(count(&shown, &[("flow", "rest")], "packets"), 100);
+    assert_eq!(count(&shown, &[("flow", "voice")], "packets"), 20);
+    assert_eq!(count(&bywash.show(&["channels"]), &[], "packets"), 120);
+    bywash.stop();
+
+    let records = records(&lab.capture());
+    assert_eq!(records.len(), 120);
+    let mut got: Vec<Vec<u8>> = records
+        .iter()
+        .map(|record| {
+            let frame = parse(record).unwrap();
+            let n = u32::from(frame.header.privacy.unwrap().said) - 100;
+            let tek = Tek::new(&derived_key(&KEY, n), &derived_key(&IV, n));
+            let mut pdu = frame.pdu.to_vec();
+            let len = open(&tek, Protection::default(), &mut pdu).unwrap();
+            pdu.truncate(len);
+            assert_eq!(pdu[..6], modem(n as u8));
+            pdu
+        })
+        .collect();
+    let mut sent: Vec<Vec<u8>> =
+        rest.iter().chain(&voice).flat_map(|(n, frame)| vec![frame.clone(); *n as usize]).collect();
+    got.sort();
+    sent.sort();
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn tshark_accepts_what_is_recorded() {
+    require!(require_lab(), has_tool("python3"), has_tool("tshark"));
+    let _alone = alone();
+    let lab = Lab::new();
+    let bywash = lab.run("");
+    lab.send(&(0..200).map(|n| (1, packet(modem(n), 80, 0, 64 + 7 * usize::from(n)))).collect::<Vec<_>>());
+    bywash.wait("frames on the cable", |b| b.counter("cable", "tx_packets") == 200);
+    bywash.stop();
+    let file = lab.capture();
+    let argv = ["tshark", "-r", file.to_str().unwrap(), "-T", "fields", "-e", "frame.protocols", "-e"];
+    let output = lab.headend.run(&[&argv[..], &["docsis.hcs.status", "-e", "_ws.malformed"]].concat()).unwrap();
+    let lines: Vec<&str> = output.stdout.lines().collect();
+    assert_eq!(lines.len(), 200);
+    for line in lines {
+        assert!(line.starts_with("docsis") && line.trim_end().ends_with('1') && !line.contains("alformed"), "{line}");
+    }
+}
+
+#[test]
+fn rates_are_policed_and_queues_overflow_by_flow() {
+    require!(require_lab(), has_tool("python3"));
+    let _alone = alone();
+    let lab = Lab::new();
+    // A channel of 1 Mbit/s and queues of 8 frames; the second flow has 10 kbit/s.
+    let bywash = lab.run(
+        "[cmts]\nchannels = 1_000_000\nqueue = 8\n[[flow]]\nname = \"rest\"\n[[flow]]\nname = \"slow\"\nrate = 10_000\n\
+         dscp = 8\n",
+    );
+    lab.send(&[(300, packet(modem(0), 80, 0, 1000)), (50, packet(modem(1), 80, 8, 1000))]);
+    let of = |b: &Bywash<'_>, flow, field| count(&b.show(&["service-flows"]), &[("flow", flow)], field);
+    bywash.wait("drops by flow", |b| of(b, "rest", "queue_overflow") > 100 && of(b, "slow", "policed") > 30);
+    bywash.wait("empty queues", |b| of(b, "rest", "queued") + of(b, "slow", "queued") == 0);
+    assert_eq!(of(&bywash, "rest", "packets") + of(&bywash, "rest", "queue_overflow"), 300);
+    assert_eq!(bywash.drops("in", "queue-overflow"), of(&bywash, "rest", "queue_overflow"));
+    assert_eq!(bywash.drops("in", "policed"), of(&bywash, "slow", "policed"));
+    bywash.stop();
+}
