@@ -1,0 +1,100 @@
+#!/bin/bash
+# The cable downstream of one instance against its crypto library alone, in one alternating run.
+#
+# In each round, one after the other: `bywash bench cmts` (two workers on two CPUs, cable iMix, 300 modems with a key each,
+# CRC and cipher on, nothing lost: the source waits), then dpdk-test-crypto-perf on one CPU: the same library (libipsec-mb
+# by DPDK's crypto_aesni_mb), DOCSIS with CRC, 1518 bytes, one key, nothing else done to the frames.
+#
+# Rates are the median of the rounds; the ratio is ours to the library's.
+set -euo pipefail
+
+usage() {
+    cat <<USAGE
+usage: bench/peers/cmts.sh [options]
+  --bywash PATH     the program to measure                  (target/release/bywash)
+  --peer PATH       dpdk-test-crypto-perf                   (the one in PATH)
+  --rounds N        rounds, each measuring both             (5)
+  --seconds N       length of one measurement               (2)
+  --cpu N           the core that the library alone runs on (1)
+  --kind KIND       pool of the instance: stack or ring     (stack)
+  --size N          PDUs of one size instead of the iMix
+  --crc on|off      CRC of the instance; the library's is on (on)
+  --out FILE        the JSON result                         (out/bench/cmts.json)
+  --min-ratio X     fail when the ratio of medians is lower
+USAGE
+}
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+bywash="$root/target/release/bywash" peer=dpdk-test-crypto-perf
+rounds=5 seconds=2 cpu=1 kind=stack crc=on out="$root/out/bench/cmts.json" min_ratio=0 size=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --bywash) bywash=$2 ;;
+    --peer) peer=$2 ;;
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    --cpu) cpu=$2 ;;
+    --kind) kind=$2 ;;
+    --size) size=(--size "$2") ;;
+    --crc) crc=$2 ;;
+    --out) out=$2 ;;
+    --min-ratio) min_ratio=$2 ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    shift 2
+done
+die() { echo "cmts.sh: $*" >&2 && exit 1; }
+[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
+command -v "$peer" >/dev/null || die "no $peer: apt-get install dpdk-dev, or give --peer"
+[ "$(nproc)" -ge 2 ] || die "two CPUs are needed: one for each worker"
+[ "$cpu" -lt "$(nproc)" ] || die "this machine has no CPU $cpu"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+main=$((cpu == 0 ? 1 : 0))
+
+# About as long as ours: a packet takes it some 200 ns.
+library() {
+    "$peer" -l "$main,$cpu" --main-lcore "$main" --no-huge -m 512 --no-pci --file-prefix "bywash-cmts-$$" \
+        --vdev crypto_aesni_mb -- --ptest throughput --devtype crypto_aesni_mb --optype docsis --docsis-hdr-sz 17 \
+        --cipher-algo aes-docsisbpi --cipher-op encrypt --cipher-key-sz 16 --cipher-iv-sz 16 --burst-sz 32 \
+        --total-ops $((seconds * 5000000)) --buffer-sz 1518 --silent >"$scratch/peer" 2>&1 ||
+        die "$peer failed: $(tail -3 "$scratch/peer")"
+    # lcore, size, burst, enqueued, dequeued, failed twice, Mops, Gbps, cycles
+    awk '$2 == 1518 && NF == 10 {print $9, $10}' "$scratch/peer"
+}
+
+for round in $(seq "$rounds"); do
+    "$bywash" bench cmts --kinds "$kind" "${size[@]}" --crc "$crc" --search off --library --seconds "$seconds" --json \
+        >"$scratch/ours.$round"
+    library >"$scratch/theirs.$round"
+    [ -s "$scratch/theirs.$round" ] || die "$peer printed no rate: $(tail -3 "$scratch/peer")"
+done
+
+mkdir -p "$(dirname "$out")"
+python3 - "$scratch" "$rounds" "$out" "$min_ratio" <<'PYTHON'
+import json, statistics, sys
+
+scratch, rounds, out, least = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+ours = [json.load(open(f"{scratch}/ours.{n + 1}")) for n in range(rounds)]
+theirs = [open(f"{scratch}/theirs.{n + 1}").read().split() for n in range(rounds)]
+rates = {
+    "instance": [run["rows"][0]["gbps"] for run in ours],
+    "library (dpdk-test-crypto-perf)": [float(rate) for rate, _ in theirs],
+    "library (bywash, a key each)": [run["library"]["gbps"] for run in ours],
+}
+median = {name: statistics.median(of) for name, of in rates.items()}
+ratio = median["instance"] / median["library (dpdk-test-crypto-perf)"]
+for name, of in rates.items():
+    print(f"{name:34} {median[name]:7.2f} Gbit/s  ({min(of):.2f} to {max(of):.2f})")
+print(f"ratio {ratio:.3f}; {ours[0]['crypto']}, {ours[0]['cpus']}")
+stages = ours[0]["rows"][0]["stages"]
+for worker in ("upper", "lower"):
+    of = [stage for stage in stages if stage["worker"] == worker]
+    print(f"  {worker}: " + ", ".join(f"{s['stage']} {s['percent']:.0f} %" for s in of))
+json.dump({"ratio": ratio, "median_gbps": median, "gbps": rates, "ours": ours}, open(out, "w"), indent=1)
+if ratio < least:
+    sys.exit(f"cmts.sh: {ratio:.3f} is less than {least}")
+PYTHON
