@@ -5,7 +5,7 @@ use bywash_docsis::classify::Rule;
 use bywash_docsis::depi::{DEPI_LEN, Depi};
 use bywash_docsis::group::{FlowKind, Group, ModemConfig, ModemKind};
 use bywash_docsis::header::parse;
-use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
+use bywash_docsis::instance::{INPUT, Instance, InstanceConfig, OUTPUT};
 use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::police::Limits;
 use bywash_docsis::protect::{self, Protection};
@@ -302,4 +302,73 @@ fn depi_packets_are_sound() {
         assert_eq!(usize::from(u16::from_be_bytes([frame[42], frame[43]])), 0xc000 | (frame.len() - DEPI_LEN));
     }
     assert!(next.iter().all(|n| *n > 0), "all channels are used: {next:?}");
+}
+
+/// A port that panics when it is to send for the n-th time.
+struct Dies {
+    left: u32,
+    counters: Arc<PortCounters>,
+}
+
+impl Port for Dies {
+    fn rx_burst(&mut self, _: &mut Buffers, _: &mut Batch) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        self.left = self.left.checked_sub(1).expect("the cable is cut");
+        let n = frames.len();
+        bufs.free(frames);
+        n
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn close(&mut self, _: &mut Buffers) {}
+}
+
+#[test]
+fn a_lower_mac_that_dies_takes_only_what_it_holds() {
+    let arena = Arena::new(ArenaConfig { cells: 8192, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 8192)]).unwrap();
+    let group = group(10, two_flows());
+    let frames = traffic(&group, 500);
+    let config = InstanceConfig {
+        id: 0,
+        cpus: [None, None],
+        idle: Idle::Sleep,
+        tx: TxQueueConfig::default(),
+        lower: LowerConfig {
+            protection: Protection::default(),
+            crypto: Crypto::Portable,
+            queues: QueueLimits { flow: 1000, total: 1000, overflow: Overflow::Tail },
+            channels: vec![0],
+            depi: None,
+        },
+    };
+    let input = PcapPort::replay(PcapSource::from_frames(&frames).unwrap().repeated());
+    let received = input.counters();
+    let output = Box::new(Dies { left: 20, counters: Arc::default() });
+    let domain = Qsbr::new();
+    let instance = Instance::start(group, &config, (&pools, 0), Box::new(input), output, &domain).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait("its end", &|| instance.workers[1].finished());
+    // The upper MAC runs on, has nowhere to send, and says so.
+    let before = received.rx_packets.get();
+    let dropped = || instance.workers[0].counters().port(OUTPUT).drops(DropReason::PortDown);
+    let lost = dropped();
+    wait("drops", &|| received.rx_packets.get() > before + 20_000 && dropped() > lost + 10_000);
+    let why = instance.stop().unwrap_err();
+    assert!(why.contains("the cable is cut"), "{why}");
+    // What it held is gone: its queues, and a few bursts on their way in and out. All else is back, each cell once.
+    let (missing, wrong) = pools.verify();
+    assert!(wrong.is_empty() && missing.len() <= 1000 + 4 * 64, "{} lost, {} misplaced", missing.len(), wrong.len());
 }

@@ -205,7 +205,10 @@ fn what_belongs_to_a_switch() {
         assert_eq!(problem(&format!("{switch}{wrong}")).0.path, path, "{wrong}");
     }
     let (wrong, place) = problem(&format!("mode = \"bridge\"\n{PORT}"));
-    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected \"router\" or \"switch\" or \"cmts\"", "\"bridge\""));
+    assert_eq!(
+        (wrong.expected.as_str(), place.as_str()),
+        ("expected \"router\" or \"switch\" or \"cmts\"", "\"bridge\"")
+    );
 }
 
 #[test]
