@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* The program on every AF_XDP port: who gets a frame, another port, the kernel or user space. One instance for all the
  * ports of a process, with the process's own tables. What is the kernel's, or cannot be judged, is passed, and so is
- * everything when the process is gone: a socket's entry in the map goes with it, the program is detached with it.
+ * everything when the process is gone: a socket's entry in the map goes with it, the programs are detached with it.
  *
- * Stages: parse -> route -> forward, or user space. A stage returns the reason for an end, or NEXT. */
+ * There are two: for XDP, and for traffic control, where an skb is made before XDP could save it. The latter forwards the
+ * skb as it is, unfinished checksums, segments of TCP and all, and leaves to the kernel what needs more. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
-#ifndef BYWASH_PLAIN
-#include "fib.h"
-#endif
-#include "forward.h"
-
-#define NEXT (-1)
+#include "router.h"
 
 /* By port and queue. */
 struct {
@@ -48,198 +45,6 @@ struct {
 	__type(value, struct bywash_counters);
 } counters SEC(".maps");
 
-struct frame {
-	struct xdp_md *ctx;
-	const struct bywash_port *port;
-	void *data;
-	void *end;
-	__u32 version;
-	__u32 bytes;                  /* of the frame, as far as it is in one piece */
-	__u32 len;                    /* of the IP packet, once it is known to be sound */
-	const struct bywash_hop *hop; /* once the way is known */
-};
-
-static __always_inline __u16 be16(const __u8 *p)
-{
-	return bpf_ntohs(*(const __u16 *)p);
-}
-
-#ifdef BYWASH_PLAIN
-static __always_inline const struct bywash_port *port_of(__u32 ifindex);
-
-/* Without tables of our own the kernel is asked whether it is a packet's end, or its way out is no port: user space must not
- * have to give back what it may not be able to. */
-static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *to)
-{
-	to->ifindex = f->ctx->ingress_ifindex;
-	switch (bpf_fib_lookup(f->ctx, to, sizeof(*to), 0)) {
-	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		return PASS_LOCAL;
-	case BPF_FIB_LKUP_RET_SUCCESS:
-	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		return port_of(to->ifindex) ? TO_USER : PASS_ROUTE;
-	default:
-		return TO_USER;
-	}
-}
-#endif
-
-/* Where the tables lead. With the driver's level on, a sound packet's own next hop is in `hop` on NEXT. */
-static __always_inline int route_v4(struct frame *f, const __u8 *ip)
-{
-	const __u8 *dst = ip + 16, *src = ip + 12;
-
-	if (dst[0] >= 224 && (dst[0] < 240 || (dst[0] == 255 && dst[1] == 255 && dst[2] == 255 && dst[3] == 255)))
-		return PASS_MULTICAST;
-	if (dst[0] == 0 || dst[0] == 127 || src[0] == 127)
-		return PASS_RESERVED;
-	if ((dst[0] == 169 && dst[1] == 254) || (src[0] == 169 && src[1] == 254))
-		return PASS_LINK_LOCAL;
-
-#ifdef BYWASH_PLAIN
-	struct bpf_fib_lookup to = { .family = 2 };
-
-	__builtin_memcpy(&to.ipv4_src, src, 4);
-	__builtin_memcpy(&to.ipv4_dst, dst, 4);
-	return whose(f, &to);
-#else
-	f->version = current_version();
-	struct bywash_hop *hop = hop_of(f->version, fib_lookup4(be32_at(dst)));
-	if (!hop)
-		return TO_USER;
-	if (hop->kind == HOP_LOCAL)
-		return PASS_LOCAL;
-	if (hop->kind == HOP_KERNEL)
-		return PASS_ROUTE;
-	if (!(f->port->flags & BYWASH_DRIVER) || !sound4(ip, f->end))
-		return TO_USER;
-	if (hop->kind == HOP_GROUP)
-		hop = member(f->version, hop, flow_hash4(ip, f->end));
-	f->len = be16(ip + 2);
-	if (f->port->flags & BYWASH_PARTIAL && !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff)) &&
-	    unfinished(ip[9], ip + 20, f->end, f->len - 20, sum_words(ip + 12, 2)))
-		return TO_USER;
-	f->hop = hop;
-	return NEXT;
-#endif
-}
-
-static __always_inline int route_v6(struct frame *f, const __u8 *ip)
-{
-	const __u8 *dst = ip + 24, *src = ip + 8;
-
-	if (dst[0] == 0xff)
-		return PASS_MULTICAST;
-	if ((dst[0] == 0xfe && (dst[1] & 0xc0) == 0x80) || (src[0] == 0xfe && (src[1] & 0xc0) == 0x80))
-		return PASS_LINK_LOCAL;
-	__u64 high = be64_at(dst), low = be64_at(dst + 8);
-	if (!high && low <= 1)
-		return PASS_RESERVED;
-
-#ifdef BYWASH_PLAIN
-	struct bpf_fib_lookup to = { .family = 10 };
-
-	__builtin_memcpy(to.ipv6_src, src, 16);
-	__builtin_memcpy(to.ipv6_dst, dst, 16);
-	return whose(f, &to);
-#else
-	f->version = current_version();
-	struct bywash_hop *hop = hop_of(f->version, fib_lookup6(high, low));
-	if (!hop)
-		return TO_USER;
-	if (hop->kind == HOP_LOCAL)
-		return PASS_LOCAL;
-	if (hop->kind == HOP_KERNEL)
-		return PASS_ROUTE;
-	if (!(f->port->flags & BYWASH_DRIVER) || !sound6(ip, f->end))
-		return TO_USER;
-	if (hop->kind == HOP_GROUP)
-		hop = member(f->version, hop, flow_hash6(ip, f->end));
-	f->len = be16(ip + 4) + 40;
-	/* Behind extension headers user space looks. */
-	if (f->port->flags & BYWASH_PARTIAL &&
-	    (ip[6] == 43 || ip[6] == 60 || unfinished(ip[6], ip + 40, f->end, f->len - 40, sum_words(ip + 8, 8))))
-		return TO_USER;
-	f->hop = hop;
-	return NEXT;
-#endif
-}
-
-static __always_inline int same_mac(const __u8 *a, const __u8 *b)
-{
-	return !((*(const __u32 *)a ^ *(const __u32 *)b) | (*(const __u16 *)(a + 4) ^ *(const __u16 *)(b + 4)));
-}
-
-/* Link layer: for this port's own address. */
-static __always_inline int parse(const struct frame *f)
-{
-	const __u8 *eth = f->data, *mac = f->port->mac;
-
-	if (f->data + ETH_HLEN > f->end)
-		return PASS_SHORT;
-	if (f->port->flags & BYWASH_RAW)
-		return TO_USER;
-	if (eth[0] & 1)
-		return PASS_MULTICAST;
-	if (!same_mac(eth, mac))
-		return PASS_NOT_MINE;
-	/* From ourselves: the injector marks so what user space gave back. Taken again, it would go round for ever. */
-	if (same_mac(eth + ETH_ALEN, mac))
-		return PASS_RETURNED;
-	return NEXT;
-}
-
-/* A header too short or too broken to tell goes to user space, which drops it by name. */
-static __always_inline int route(struct frame *f)
-{
-	const __u8 *eth = f->data, *ip = f->data + ETH_HLEN;
-
-	switch (be16(eth + 12)) {
-	case ETH_P_IP:
-		if (f->data + ETH_HLEN + 20 > f->end || ip[0] >> 4 != 4)
-			return TO_USER;
-		if ((ip[0] & 15) > 5)
-			return PASS_OPTIONS;
-		return route_v4(f, ip);
-	case ETH_P_IPV6:
-		if (f->data + ETH_HLEN + 40 > f->end || ip[0] >> 4 != 6)
-			return TO_USER;
-		if (ip[6] == 0)
-			return PASS_OPTIONS;
-		return route_v6(f, ip);
-	case ETH_P_8021Q:
-	case ETH_P_8021AD:
-		return PASS_VLAN;
-	default:
-		return PASS_ETHERTYPE;
-	}
-}
-
-/* Rewrites the frame for its next hop. */
-static __always_inline int forward(const struct frame *f)
-{
-	__u8 *eth = f->data, *ip = f->data + ETH_HLEN;
-	const struct bywash_hop *hop = f->hop;
-
-	if (!hop || hop->kind != HOP_FORWARD || f->len > hop->mtu || f->data + ETH_HLEN + 20 > f->end)
-		return TO_USER;
-	/* The device refuses a frame that padding makes too long, and nobody would count it. */
-	if (f->bytes > hop->mtu + ETH_HLEN)
-		return TO_USER;
-	if (f->port->flags & BYWASH_REDIRECTS && hop->port == f->port->id)
-		return TO_USER;
-	if (ip[0] >> 4 == 4) {
-		/* RFC 1624: the TTL is the high byte of its word. */
-		__u32 sum = *(__u16 *)(ip + 10) + bpf_htons(0x0100);
-		*(__u16 *)(ip + 10) = sum + (sum >= 0xffff);
-		ip[8]--;
-	} else {
-		ip[7]--;
-	}
-	__builtin_memcpy(eth, hop->macs, 12);
-	return NEXT;
-}
-
 static __always_inline struct bywash_counters *counters_of(__u32 id)
 {
 	return bpf_map_lookup_elem(&counters, &id);
@@ -265,11 +70,11 @@ static __always_inline int count(const struct bywash_port *port, int reason, int
 	return verdict;
 }
 
-static __always_inline int to_user(const struct frame *f)
+static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 {
-	__u32 queue = f->ctx->rx_queue_index;
+	__u32 queue = ctx->rx_queue_index;
 
-	if (bpf_xdp_get_buff_len(f->ctx) > f->port->max_frame)
+	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
 		return count(f->port, PASS_SUPERFRAME, XDP_PASS);
 	if (queue >= BYWASH_QUEUES ||
 	    bpf_redirect_map(&xsks, f->port->id * BYWASH_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
@@ -277,19 +82,23 @@ static __always_inline int to_user(const struct frame *f)
 	return count(f->port, TO_USER, XDP_REDIRECT);
 }
 
-static __always_inline int to_port(const struct frame *f)
+static __always_inline void count_forwarded(const struct frame *f)
 {
-	__u32 to = f->hop->port;
-	struct bywash_counters *in = counters_of(f->port->id), *out = counters_of(to);
+	struct bywash_counters *in = counters_of(f->port->id), *out = counters_of(f->hop->port);
 
-	if (bpf_redirect_map(&devices, to, XDP_DROP) != XDP_REDIRECT)
-		return count(f->port, DROP_PORT_GONE, XDP_DROP);
 	if (in && out) {
 		in->frames[TO_PORT]++;
 		in->rx_bytes += f->bytes;
 		out->tx_frames++;
 		out->tx_bytes += f->bytes;
 	}
+}
+
+static __always_inline int to_port(const struct frame *f)
+{
+	if (bpf_redirect_map(&devices, f->hop->port, XDP_DROP) != XDP_REDIRECT)
+		return count(f->port, DROP_PORT_GONE, XDP_DROP);
+	count_forwarded(f);
 	return XDP_REDIRECT;
 }
 
@@ -302,6 +111,15 @@ static __always_inline const struct bywash_port *port_of(__u32 ifindex)
 			return port;
 	}
 	return NULL;
+}
+
+static __always_inline int judge(struct frame *f)
+{
+	int reason = parse(f);
+
+	if (reason == NEXT)
+		reason = route(f);
+	return reason == NEXT ? forward(f) : reason;
 }
 
 SEC("xdp.frags")
@@ -321,19 +139,61 @@ int bywash(struct xdp_md *ctx)
 		.end = (void *)(long)ctx->data_end,
 		.bytes = ctx->data_end - ctx->data,
 	};
-	int reason = parse(&f);
-	if (reason == NEXT)
-		reason = route(&f);
-	if (reason == NEXT)
-		reason = forward(&f);
+	int reason = judge(&f);
 	switch (reason) {
 	case NEXT:
 		return to_port(&f);
 	case TO_USER:
-		return to_user(&f);
+		return to_user(&f, ctx);
 	default:
 		return count(port, reason, XDP_PASS);
 	}
 }
+
+#ifndef BYWASH_PLAIN
+/* Headers that are looked at: Ethernet, IPv6, and of TCP what its checksum needs. */
+#define HEADERS (ETH_HLEN + 40 + 20)
+
+SEC("classifier")
+int bywash_tc(struct __sk_buff *skb)
+{
+	const struct bywash_port *port = port_of(skb->ifindex);
+
+	if (!port)
+		return TC_ACT_UNSPEC;
+	if (!(port->flags & BYWASH_ENABLED))
+		return count(port, PASS_DISABLED, TC_ACT_UNSPEC);
+	/* At user space's level the XDP program has counted it. */
+	if (!(port->flags & BYWASH_DRIVER))
+		return TC_ACT_UNSPEC;
+	if (skb->vlan_present)
+		return count(port, PASS_VLAN, TC_ACT_UNSPEC);
+	/* The headers of what a NIC received in pages may lie outside of the skb's own memory. */
+	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
+		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
+
+	struct frame f = {
+		.port = port,
+		.data = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.bytes = skb->len,
+		.gso_size = skb->gso_size,
+	};
+	int reason = judge(&f);
+	switch (reason) {
+	case NEXT:
+		break;
+	case TO_USER:
+		return count(port, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	default:
+		return count(port, reason, TC_ACT_UNSPEC);
+	}
+	/* Where a NIC has summed the packet up, the hop limit was part of it. (IPv4's checksum makes up for the TTL.) */
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
+	count_forwarded(&f);
+	return bpf_redirect(f.hop->ifindex, 0);
+}
+#endif
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -22,6 +22,7 @@ enum bywash_reason {
 	PASS_ROUTE,       /* its way out is the kernel's: an interface that is no port */
 	PASS_RETURNED,    /* user space took it and gave it back (inject.bpf.c) */
 	TO_PORT,          /* forwarded here, by another port's device */
+	PASS_EXCEPTION,   /* needs more than forwarding, and there is no user space at this level: the kernel does it */
 	DROP_PORT_GONE,   /* forwarded here, but the device has just gone */
 	BYWASH_REASONS,
 };
@@ -31,6 +32,7 @@ enum bywash_flag {
 	BYWASH_DRIVER = 1 << 1,  /* what can be is forwarded here */
 	BYWASH_PARTIAL = 1 << 2, /* a frame may carry an unfinished checksum, and loses that mark when it is redirected */
 	BYWASH_RAW = 1 << 3,     /* no router: every frame that fits goes to user space */
+	BYWASH_NATIVE = 1 << 5,  /* XDP runs in the driver: its frames go by devices that take such frames only */
 	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
 };
 
@@ -60,15 +62,17 @@ enum bywash_kind {
 	HOP_KERNEL,  /* its way out is an interface that is no port */
 };
 
+#define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
+
 struct bywash_hop {
 	__u8 macs[12];
 	__u8 kind;
-	__u8 reserved;
+	__u8 flags; /* HOP_TAKES_FRAMES */
 	__u16 port;
 	__u32 mtu;
 	__u32 first; /* of a group: its buckets */
 	__u32 count;
-	__u32 padding;
+	__u32 ifindex; /* the port's */
 };
 
 struct bywash_counters {

@@ -126,19 +126,19 @@ static __always_inline __u64 sum_words(const __u8 *p, int words)
 	return sum;
 }
 
-/* RFC 1812 5.2.2, and TTL to spare; without options. */
-static __always_inline int sound4(const __u8 *ip, const void *end)
+/* RFC 1812 5.2.2, and TTL to spare; without options. The packet and its padding have `room` bytes. */
+static __always_inline int sound4(const __u8 *ip, __u32 room)
 {
-	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2)), room = (const __u8 *)end - ip;
+	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
 	__u32 src = be32_at(ip + 12), dst = be32_at(ip + 16);
 
 	return ip[0] == 0x45 && total >= 20 && total <= room && ip[8] > 1 && src - (1 << 24) < 223u << 24 &&
 	       dst - (1 << 24) < 223u << 24 && src >> 24 != 127 && dst >> 24 != 127 && fold(sum_words(ip, 5)) == 0xffff;
 }
 
-static __always_inline int sound6(const __u8 *ip, const void *end)
+static __always_inline int sound6(const __u8 *ip, __u32 room)
 {
-	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4)), room = (const __u8 *)end - ip;
+	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
 
 	return payload + 40 <= room && ip[7] > 1 && ip[8] != 0xff &&
 	       (be64_at(ip + 8) || be64_at(ip + 16) > 1);

@@ -81,7 +81,7 @@ impl Demo {
         for ((name, bits), (_, kernel)) in tcp(&lab)?.iter().zip(&kernel_tcp) {
             say!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
         }
-        say!("     (TCP segments that veth carries uncut, 64 KiB at once, are left to the kernel: no wire has them)");
+        say!("     (what TCP sends in one piece, up to 64 KiB, is forwarded so: `bywash show placement` says where)");
         bywash.stop()?;
 
         self.step("64-byte frames from the kernel's generator, as many as it makes; counted where they arrive")?;

@@ -13,7 +13,9 @@ mod kernel;
 use bywash_engine::{DROP_REASONS, Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
-use bywash_port::af_xdp::{Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, XdpAttach, XdpConfig,
+};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_route::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
@@ -94,7 +96,9 @@ fn hops(entries: &[Entry]) -> Vec<Hop> {
             Kind::Group => HopKind::Group,
             _ => HopKind::User,
         };
-        Hop { macs: e.macs, kind, port: e.port.0, mtu: e.mtu, first: e.first, count: e.count, ..Hop::default() }
+        let (first, count, flags) = (e.first, e.count, TAKES_FRAMES);
+        // Any interface: nothing is sent.
+        Hop { macs: e.macs, kind, flags, port: e.port.0, mtu: e.mtu, first, count, ifindex: 1 }
     };
     entries.iter().map(hop).collect()
 }
@@ -276,10 +280,12 @@ impl Twin {
         self.programs.iter().map(of).collect()
     }
 
-    /// What the program does with a frame from port 0: its name for that, the port it leaves by, its bytes.
-    fn drive(&self, frame: &[u8]) -> (&'static str, Option<u16>, Vec<u8>) {
+    /// What the programs do with a frame from port 0, as XDP's frame or as an skb: the name for that, the port it leaves by,
+    /// its bytes.
+    fn drive(&self, frame: &[u8], skb: bool) -> (&'static str, Option<u16>, Vec<u8>) {
         let before = self.counters();
-        let tried = self.driver.try_frame(self.programs[0].1, frame).unwrap();
+        let from = self.programs[0].1;
+        let tried = if skb { self.driver.try_skb(from, frame) } else { self.driver.try_frame(from, frame) }.unwrap();
         let after = self.counters();
         let counted = |name: &str, port: usize| after[port][name] - before[port][name];
         let reasons: Vec<_> = REASONS.into_iter().filter(|r| counted(r, 0) > 0).collect();
@@ -302,7 +308,14 @@ impl Twin {
     }
 
     fn compare(&self, redirects: bool, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
-        let (reason, to, bytes) = self.drive(frame);
+        let (reason, to, bytes) = self.drive(frame, false);
+        // The kernel makes no skb of less, where it says IP.
+        if frame.len() >= 54 {
+            let twin = self.drive(frame, true);
+            // Where XDP has user space to turn to, traffic control has the kernel.
+            let of_skb = if matches!(reason, "pass_no_socket" | "pass_superframe") { "pass_exception" } else { reason };
+            prop_assert!(twin == (of_skb, to, bytes.clone()), "as an skb {twin:02x?}, else {reason}: {frame:02x?}");
+        }
         let show = || format!("{reason} to {to:?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
         let plain = fate.sent.len() == 1 && fate.sent[0].1.len() == frame.len();
         match (reason, to) {
@@ -676,7 +689,7 @@ fn the_kernel_does_what_both_do() {
             let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
             let fates = route(twin.tables.clone(), &twin.domain, false, &frames);
             for (frame, fate) in frames.iter().zip(&fates) {
-                let (reason, to, bytes) = twin.drive(frame);
+                let (reason, to, bytes) = twin.drive(frame, false);
                 let leads = twin.kind(frame);
                 if leads.is_some_and(|(_, id)| !known(id)) {
                     continue;

@@ -54,7 +54,7 @@ fn run_on_two_of_three(mode: &str) {
     let lab = three_ports();
     let (b, c) = (&lab.hosts()[1], &lab.hosts()[2]);
     lab.r().ip_batch("route add default via 10.0.3.2\nroute add ::/0 via fd00:3::2\n").unwrap();
-    let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "r0", "r1"]);
+    let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
     bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
 
     // The default route, and the connected routes beneath it: of a port, and of none.
@@ -152,7 +152,7 @@ fn a_full_table_beneath() {
         let lab = three_ports();
         lab.r().ip_batch(&batch).unwrap();
         lab.r().ip(&["route", "add", "default", "via", "10.0.3.2"]).unwrap();
-        let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "r0", "r1"]);
+        let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
         bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
         let to = ip(FAR[0]);
         let (before, verdicts) = (forwarded(&lab), bywash.verdicts("r0", "pass_route"));

@@ -5,7 +5,7 @@ use crate::cli::bench::{DriverArgs, Family};
 use crate::run::driver::{Driver, Targets};
 use anyhow::{Context as _, ensure};
 use bywash_lab::{End, Namespace, Veth};
-use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};
 use bywash_route::{Addr, Net, Table, synth};
 use bywash_router::control;
 use bywash_sync::Qsbr;
@@ -90,7 +90,7 @@ fn measure<A: Addr + synth::Random>(
     let hop = |id: u32| {
         let mut macs = [2, 0, 0, 0, (id >> 8) as u8, id as u8, 0, 0, 0, 0, 0, 0];
         macs[6..].copy_from_slice(&to.mac);
-        Hop { macs, kind: HopKind::Forward, port: 1, mtu: 1500, ..Hop::default() }
+        Hop { macs, kind: HopKind::Forward, flags: TAKES_FRAMES, port: 1, mtu: 1500, ..Hop::default() }
     };
     driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[]);
     let [memory4, memory6] = control::Driver::memory(&mut driver);

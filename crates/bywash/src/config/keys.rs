@@ -365,7 +365,11 @@ pub static PORT: Section = Section {
             .example("\"socket\"")
             .of(AF_XDP),
         key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
-            .doc("Where the XDP program is attached. `auto`: in the driver where it can, else generic; on veth generic, because a native program takes TCP segmentation from its peer.")
+            .doc(
+                "Where the program is attached. `native`: XDP in the driver. `generic`: before the network stack, by \
+                 traffic control (Linux 6.6), and by generic XDP while user space is to have frames. `auto`: native \
+                 where the driver can; on veth generic, because a native program takes TCP segmentation from its peer.",
+            )
             .example("\"generic\"")
             .of(AF_XDP),
         key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")
@@ -377,9 +381,10 @@ pub static PORT: Section = Section {
             .of(AF_XDP),
         key("level", "`\"auto\"`, `\"driver\"`, `\"user\"`, `\"kernel\"`", "\"auto\"", "")
             .doc(
-                "Where what it receives is forwarded. `driver`: by XDP, as far as that can; the rest in user space. `user`: \
-                 by the workers. `kernel`: by the kernel; the port still sends what others forward to it. `auto`: \
-                 `driver` where the program is attached natively, else `user`.",
+                "Where what it receives is forwarded. `driver`: by the program, as far as that can; the rest in user space, or \
+                 by the kernel where traffic control forwards. `user`: by the workers. `kernel`: by the kernel; the \
+                 port still sends what others forward to it. `auto`: `driver` where the program is attached natively \
+                 or by traffic control, else `user`.",
             )
             .example("\"user\"")
             .of(AF_XDP),

@@ -1,6 +1,6 @@
 //! The XDP program as the router's driver: it forwards by the same tables as the workers.
 
-use bywash_port::af_xdp::{self, Family, Hop, HopKind, Segments};
+use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES};
 use bywash_route::Shared;
 use bywash_router::control;
 use bywash_router::tables::{Entry, Kind, Tables};
@@ -9,21 +9,35 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ports that the program can send to, a bit each.
-#[derive(Clone, Default)]
-pub struct Targets(Arc<AtomicU64>);
+/// Ports that the program can send to.
+#[derive(Clone)]
+pub struct Targets(Arc<[AtomicU64; PORTS as usize]>);
+
+/// What the program has to know of one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Its interface, by kernel index; 0 where nothing is to be sent there.
+    pub ifindex: u32,
+    /// It takes frames without an skb, which native XDP redirects.
+    pub takes_frames: bool,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self(Arc::new([const { AtomicU64::new(0) }; PORTS as usize]))
+    }
+}
 
 impl Targets {
-    /// Whether the program can send to this port; true when that is news.
-    pub fn set(&self, port: usize, on: bool) -> bool {
-        let bit = 1u64.checked_shl(port as u32).unwrap_or(0);
-        let before =
-            if on { self.0.fetch_or(bit, Ordering::Relaxed) } else { self.0.fetch_and(!bit, Ordering::Relaxed) };
-        (before & bit != 0) != on && bit != 0
+    /// Sets what is known of a port; true when that is news.
+    pub fn set(&self, port: usize, target: Target) -> bool {
+        let word = u64::from(target.ifindex) << 1 | u64::from(target.takes_frames);
+        self.0.get(port).is_some_and(|known| known.swap(word, Ordering::Relaxed) != word)
     }
 
-    pub fn has(&self, port: u16) -> bool {
-        self.0.load(Ordering::Relaxed).checked_shr(port.into()).is_some_and(|bits| bits & 1 != 0)
+    pub fn get(&self, port: u16) -> Target {
+        let word = self.0.get(usize::from(port)).map_or(0, |known| known.load(Ordering::Relaxed));
+        Target { ifindex: (word >> 1) as u32, takes_frames: word & 1 != 0 }
     }
 }
 
@@ -47,17 +61,19 @@ impl control::Driver for Driver {
 
 impl Driver {
     fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
+        let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
         let kind = match entry.kind {
             Kind::Local => HopKind::Local,
             Kind::Kernel => HopKind::Kernel,
-            Kind::Forward if self.targets.has(entry.port.0) => HopKind::Forward,
+            Kind::Forward if ifindex != 0 => HopKind::Forward,
             // Where one of several ways is the kernel's, it chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| m.kind == Kind::Kernel) => HopKind::Kernel,
             Kind::Group => HopKind::Group,
             _ => HopKind::User,
         };
         let Entry { macs, port, mtu, first, count, .. } = *entry;
-        Hop { macs, kind, port: port.0, mtu, first, count, ..Hop::default() }
+        let flags = if takes_frames { TAKES_FRAMES } else { 0 };
+        Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
-use super::driver::{Driver, Targets};
+use super::driver::{Driver, Target, Targets};
 use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
@@ -40,6 +40,8 @@ pub struct Xdp {
     left: Option<&'static str>,
     /// Why the kernel does not let the program forward, if it does not.
     refused: Option<Arc<str>>,
+    /// The kernel forwards packets of both families.
+    kernel_forwards: bool,
     /// Where the config wants it forwarded.
     level: Level,
     /// The tables, the program and its ports: where frames can be sent by it.
@@ -71,8 +73,9 @@ impl Xdp {
             _ if self.left.is_some() => Level::Kernel,
             Level::Auto if self.program.config().raw => Level::User,
             Level::Auto | Level::Driver if self.refused.is_some() => Level::User,
-            // With an skb made of each frame already, the program saves nothing that counts.
-            Level::Auto if self.program.mode() == "native" => Level::Driver,
+            Level::Auto if self.program.is_native() => Level::Driver,
+            Level::Auto if self.program.has_tc() && self.kernel_forwards => Level::Driver,
+            // Generic XDP saves nothing that counts where it has to copy what it forwards.
             Level::Auto => Level::User,
             level => level,
         }
@@ -93,31 +96,38 @@ impl Xdp {
             (Level::Auto | Level::Driver, Some(why)) => {
                 return format!("the kernel refuses the program that forwards: {why}");
             }
-            (Level::Auto, _) if self.program.mode() == "native" => "auto: native XDP, which has no skb to make",
+            (Level::Auto, _) if self.program.is_native() => "auto: native XDP, which has no skb to make",
+            (Level::Auto, _) if self.program.has_tc() && self.kernel_forwards => {
+                "auto: traffic control, which forwards the skb there is"
+            }
+            (Level::Auto, _) if self.program.has_tc() => {
+                "auto: the kernel does not forward (see sysctl), and would have to do what traffic control leaves to it"
+            }
             (Level::Auto, _) => "auto: generic XDP, which has an skb of each frame already",
             _ => "asked for",
         };
         why.into()
     }
 
-    /// Whether the program sends to this port, and why. What it does not send, user space does.
+    /// Whether native programs send to this port, and why. What they do not send, user space does. Others have an skb, which
+    /// every device takes.
     pub fn target(&self) -> (bool, &'static str) {
-        match self.targets.has(self.id as u16) {
+        match self.targets.get(self.id as u16).takes_frames {
             _ if self.left.is_some() => (false, "it is left to the kernel"),
             _ if self.refused.is_some() => (false, "the program does not forward"),
-            true if self.program.mode() == "generic" => (true, "generic XDP sends by any device"),
-            true => (true, "its device takes redirected frames"),
-            false => {
-                (false, "its device takes no redirected frames; a veth does while its peer has a program or GRO on")
-            }
+            true => (true, "its device takes redirected frames, native XDP's too"),
+            false => (
+                false,
+                "native XDP cannot send to it: its device takes no redirected frames; a veth does while its peer has a \
+                 program or GRO on",
+            ),
         }
     }
 
-    /// Asks whether frames can be sent to this port by the program; true when that is news. A generic program sends what the
-    /// stack gave it to any device.
+    /// Asks whether frames can be sent to this port by the program; true when that is news.
     pub fn look(&self) -> bool {
-        let takes = self.program.mode() == "generic" || takes_frames(self.index).unwrap_or(true);
-        self.targets.set(self.id, takes && self.left.is_none())
+        let ifindex = if self.left.is_some() { 0 } else { self.index };
+        self.targets.set(self.id, Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) })
     }
 
     /// What the kernel builds of the interface may make it the kernel's as a whole. A frame with VLAN interfaces above it
@@ -245,12 +255,12 @@ fn open_af_xdp(
     shared.program.set_device(id as u16, link.index)?;
     if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
         tracing::info!(
-            "{interface}: generic XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
+            "{interface}: no native XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
         );
     } else if !program.note().is_empty() {
-        tracing::warn!("{interface}: {} XDP: {}", program.mode(), program.note());
+        tracing::warn!("{interface}: not the best mode: {}", program.note());
     }
-    prepare(interface, (&driver, program.mode(), raw), journal);
+    prepare(interface, (&driver, program.is_native(), raw), journal);
     let zero_copy = match af_xdp.zero_copy {
         config::ZeroCopy::Auto => ZeroCopy::Auto,
         config::ZeroCopy::Require => ZeroCopy::Require,
@@ -279,7 +289,7 @@ fn open_af_xdp(
         Checksum::Trust => false,
     };
     // A native program's frames lose what an skb knows of them: that its checksum is not finished.
-    let partial = opened.partial_checksums && program.mode() == "native";
+    let partial = opened.partial_checksums && program.is_native();
     program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, ..XdpConfig::default() })?;
     let promiscuous = raw.then(|| Promiscuous::new(link.index));
     let xdp = Xdp {
@@ -289,6 +299,7 @@ fn open_af_xdp(
         hides_tags: driver == "veth",
         left: None,
         refused: shared.program.refused(),
+        kernel_forwards: super::router::forwarding().iter().all(|(_, _, on)| *on),
         level: af_xdp.level,
         targets: shared.targets.clone(),
         id,
@@ -302,16 +313,16 @@ fn open_af_xdp(
 }
 
 /// Settings the fast path needs, written down so that they can be put back.
-fn prepare(interface: &str, (driver, mode, raw): (&str, &str, bool), journal: &mut Journal) {
+fn prepare(interface: &str, (driver, native, raw): (&str, bool, bool), journal: &mut Journal) {
     let mut wanted = vec![];
-    match (driver, mode) {
+    match (driver, native) {
         // The peer no longer segments TCP in one go; put together again here, the kernel's share costs half as much.
-        ("veth", "native") if !raw => wanted.push(("rx-gro", true, "frames for the kernel are put together")),
+        ("veth", true) if !raw => wanted.push(("rx-gro", true, "frames for the kernel are put together")),
         ("veth", _) => {}
         // Tags must be in the frame for the program to see them: NICs strip them.
         _ => wanted.push(("rx-vlan-hw-parse", false, "VLAN tags stay in the frame")),
     }
-    if raw && mode == "generic" {
+    if raw && !native {
         wanted.push(("rx-gro", false, "frames stay as they came"));
         wanted.push(("rx-lro", false, "frames stay as they came"));
     }

@@ -133,14 +133,17 @@ impl Routing {
     }
 }
 
+/// Whether the kernel forwards: family, the setting's file, whether it is on. A family the kernel lacks is left out.
+pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
+    let files = [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")];
+    let on = |path: &str| std::fs::read_to_string(path).ok().map(|value| value.trim() != "0");
+    files.into_iter().filter_map(|(family, path)| Some((family, path, on(path)?))).collect()
+}
+
 /// The kernel takes over when this process ends: only if it forwards.
 fn warn_if_kernel_does_not_forward() {
-    for (family, path) in
-        [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")]
-    {
-        if std::fs::read_to_string(path).is_ok_and(|v| v.trim() == "0") {
-            let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-            tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
-        }
+    for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
+        let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+        tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
     }
 }

@@ -31,9 +31,16 @@ pub struct Bywash<'a> {
 }
 
 impl<'a> Bywash<'a> {
-    /// Runs it with default settings on `interfaces`, and waits until it forwards.
+    /// Runs it on `interfaces`, in user space where nothing else is asked for, and waits until it forwards.
     pub fn run(namespace: &'a Namespace, interfaces: &[&str]) -> Self {
-        let mut bywash = Self::spawn(namespace, interfaces);
+        let said = interfaces.iter().any(|argument| ["--level", "--config"].contains(argument));
+        let level: &[&str] = if said { &[] } else { &["--level", "user"] };
+        Self::run_as_is(namespace, &[level, interfaces].concat())
+    }
+
+    /// Runs it with these arguments and no others, and waits until it forwards.
+    pub fn run_as_is(namespace: &'a Namespace, arguments: &[&str]) -> Self {
+        let mut bywash = Self::spawn(namespace, arguments);
         bywash.process.wait_for_output("forwarding;", PATIENCE).unwrap();
         bywash
     }

@@ -13,7 +13,8 @@ fn every_kind_of_pool_forwards_and_comes_round() {
     for kind in ["stack", "ring", "sdb", "tabm"] {
         // Two queues of four rings of 64, and little more: blocks are used again after a few hundred packets.
         let text = format!(
-            "[[port]]\ninterface = \"r0\"\nring = 64\n[[port]]\ninterface = \"r1\"\nring = 64\n\
+            "[[port]]\ninterface = \"r0\"\nring = 64\nlevel = \"user\"\n\
+             [[port]]\ninterface = \"r1\"\nring = 64\nlevel = \"user\"\n\
              [pool]\nkind = \"{kind}\"\nblock = 64\nframes = 1024\n"
         );
         std::fs::write(&file, text).unwrap();

@@ -31,7 +31,8 @@ fn either_mode_carries_tcp() {
         let lab = Topology::router().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bywash.toml");
-        let port = |interface: &str| format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\n");
+        let port =
+            |interface: &str| format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\nlevel = \"user\"\n");
         std::fs::write(&file, port("r0") + &port("r1")).unwrap();
         let bywash = Bywash::run(lab.r(), &["--config", file.to_str().unwrap()]);
         assert_eq!(bywash.port("r0")["mode"], mode);
@@ -43,6 +44,30 @@ fn either_mode_carries_tcp() {
         assert!(bywash.counter("r0", "rx_packets") > 0);
         bywash.stop();
     }
+}
+
+/// Segments that nothing cuts, unfinished checksums and all: nothing goes another way, and no XDP program copies it.
+#[test]
+fn by_default_veth_forwards_what_tcp_sends_in_one_piece() {
+    require!(require_lab());
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    let bywash = Bywash::run_as_is(lab.r(), &lab.router_interfaces());
+    if bywash.show(&["placement"])[0]["xdp"] != "tc" {
+        println!("SKIP: no tcx in this kernel (6.6)");
+        return;
+    }
+    let (a, b) = (lab.a(), lab.b());
+    for (from, to, address) in [(a, b, IpAddr::from(b.v4)), (b, a, a.v6.into())] {
+        let report = Transfer::new(100_000_000).run(&from.ns, &to.ns, address).unwrap();
+        assert!(report.is_intact(), "{address}: {report:?}");
+        println!("100 MB to {address}: {:.2} Gbit/s", report.bits_per_second() / 1e9);
+    }
+    let (frames, bytes) = (bywash.verdicts("r0", "to_port"), bywash.counter("r0", "rx_bytes"));
+    assert!(bytes > 100_000_000 && bytes / frames > 3000, "cut to pieces: {frames} frames, {bytes} bytes");
+    for other in ["to_user", "pass_exception", "pass_superframe"] {
+        assert_eq!(bywash.verdicts("r0", other), 0, "{other}");
+    }
+    bywash.stop();
 }
 
 /// Half the kernel's rate is the aim; on a machine that does other things at the same time, a tenth is asked for.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 17] = [
+pub const REASONS: [&str; 18] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -20,6 +20,7 @@ pub const REASONS: [&str; 17] = [
     "pass_route",
     "pass_returned",
     "to_port",
+    "pass_exception",
     "drop_port_gone",
 ];
 
@@ -38,6 +39,7 @@ pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
 pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
 pub(crate) const FLAG_PARTIAL: u16 = 1 << 2;
 pub(crate) const FLAG_RAW: u16 = 1 << 3;
+pub(crate) const FLAG_NATIVE: u16 = 1 << 5;
 pub(crate) const FLAG_REDIRECTS: u16 = 1 << 4;
 
 /// `struct bywash_port`.
@@ -84,6 +86,9 @@ pub enum HopKind {
     Kernel,
 }
 
+/// Of a next hop: its device takes frames that native XDP redirects.
+pub const TAKES_FRAMES: u8 = 1;
+
 /// A next hop, as the program has it: `struct bywash_hop`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,8 +97,8 @@ pub struct Hop {
     pub macs: [u8; 12],
     /// What to do.
     pub kind: HopKind,
-    /// Zero.
-    pub reserved: u8,
+    /// [`TAKES_FRAMES`], or 0.
+    pub flags: u8,
     /// Port to send on, for [`HopKind::Forward`].
     pub port: u16,
     /// Largest IP packet, in bytes.
@@ -102,8 +107,8 @@ pub struct Hop {
     pub first: u32,
     /// For a group: how many buckets.
     pub count: u32,
-    /// Zero.
-    pub padding: u32,
+    /// For [`HopKind::Forward`]: the port's interface, by kernel index.
+    pub ifindex: u32,
 }
 
 /// What the XDP program did with a port's frames, summed over CPUs.
@@ -198,6 +203,7 @@ mod tests {
             ("BYWASH_DRIVER", FLAG_DRIVER),
             ("BYWASH_PARTIAL", FLAG_PARTIAL),
             ("BYWASH_RAW", FLAG_RAW),
+            ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
         ];
         let c: Vec<_> = names("bywash_flag");

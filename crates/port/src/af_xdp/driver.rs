@@ -16,7 +16,7 @@ use super::program::chain;
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::maps::{Array, DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
-use aya::programs::{ProgramError, Xdp};
+use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use shared::Words;
 use std::io;
@@ -26,6 +26,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
 /// The same without tables of its own.
 static PLAIN: &[u8] = aya::include_bytes_aligned!("../../../../xdp/plain.bpf.o");
+
+// linux/bpf.h, linux/pkt_cls.h
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+const TC_ACT_UNSPEC: i32 = -1;
+const TC_ACT_REDIRECT: i32 = 7;
 
 /// Bytes of a segment of a table.
 pub const SEGMENT: usize = 2 << 20;
@@ -61,10 +67,10 @@ pub enum Family {
     V6,
 }
 
-/// What [`Driver::try_frame`] gave.
+/// What [`Driver::try_frame`] or [`Driver::try_skb`] gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// What the program returned: an XDP action (linux/bpf.h).
+    /// What the program returned: an XDP action (linux/bpf.h), or the same of traffic control.
     pub verdict: u32,
     /// The frame as it left it.
     pub bytes: Vec<u8>,
@@ -75,12 +81,12 @@ pub struct Tried {
 impl Tried {
     /// Whether the frame is to leave by another port, or to go to a socket; which of them, the counters say.
     pub fn redirected(&self) -> bool {
-        self.verdict == 4
+        self.verdict == XDP_REDIRECT
     }
 
     /// Whether it is the kernel's.
     pub fn passed(&self) -> bool {
-        self.verdict == 2
+        self.verdict == XDP_PASS
     }
 }
 
@@ -123,6 +129,14 @@ impl Driver {
             .try_into()
             .map_err(|e: ProgramError| load_error(chain(&e)))?;
         xdp.load().map_err(|e| load_error(chain(&e)))?;
+        if refused.is_none() {
+            let classifier: &mut SchedClassifier = ebpf
+                .program_mut("bywash_tc")
+                .ok_or_else(|| load_error("the object has no program `bywash_tc`".into()))?
+                .try_into()
+                .map_err(|e: ProgramError| load_error(chain(&e)))?;
+            classifier.load().map_err(|e| load_error(chain(&e)))?;
+        }
         macro_rules! map {
             ($name:literal) => {{
                 let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
@@ -215,18 +229,29 @@ impl Driver {
     /// # Errors
     /// [`Error::TestRun`] with the kernel's reason; a frame of less than 14 bytes is refused.
     pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
-        let failed = |e: &dyn std::error::Error| Error::TestRun(chain(e));
         let mut inner = self.lock();
-        let program = inner.ebpf.program_mut("bywash").map(TryInto::<&mut Xdp>::try_into);
-        let program = program.ok_or_else(|| Error::TestRun("the object has no program `bywash`".into()))?;
-        let program = program.map_err(|e| failed(&e))?.fd().map_err(|e| failed(&e))?.as_fd();
+        let program: &mut Xdp = program(&mut inner.ebpf, "bywash")?;
         // struct xdp_md.
-        let context = [0, frame.len() as u32, 0, ifindex, 0, 0];
-        let run = TestRun { program, data: frame, context: &context, repeat: 1, flags: 0, batch_size: 0 };
-        let mut bytes = vec![0; frame.len() + 256];
-        let ran = run.run_into(&mut bytes).map_err(|e| failed(&e))?;
-        bytes.truncate(ran.bytes);
-        Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
+        try_program(program.fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
+    }
+
+    /// As [`Driver::try_frame`], by the program for traffic control, to which the frame comes as an skb of one piece.
+    ///
+    /// # Errors
+    /// As [`Driver::try_frame`].
+    pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
+        let mut inner = self.lock();
+        let program: &mut SchedClassifier = program(&mut inner.ebpf, "bywash_tc")?;
+        // struct __sk_buff, as far as its ifindex.
+        let mut context = [0; 11];
+        context[10] = ifindex;
+        let mut tried = try_program(program.fd(), frame, &context)?;
+        tried.verdict = match tried.verdict as i32 {
+            TC_ACT_UNSPEC => XDP_PASS,
+            TC_ACT_REDIRECT => XDP_REDIRECT,
+            other => return Err(Error::TestRun(format!("an unknown verdict, {other}"))),
+        };
+        Ok(tried)
     }
 
     /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.
@@ -297,13 +322,35 @@ impl Segments {
 fn words_of(hop: &Hop) -> [u64; 4] {
     let m = &hop.macs;
     let u32_at = |at: usize| u64::from(u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]));
-    let rest = u64::from(hop.kind as u8) | u64::from(hop.port) << 16;
+    let rest = u64::from(hop.kind as u8) | u64::from(hop.flags) << 8 | u64::from(hop.port) << 16;
     [
         u32_at(0) | u32_at(4) << 32,
         u32_at(8) | rest << 32,
         u64::from(hop.mtu) | u64::from(hop.first) << 32,
-        u64::from(hop.count),
+        u64::from(hop.count) | u64::from(hop.ifindex) << 32,
     ]
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, Error>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let program =
+        ebpf.program_mut(name).ok_or_else(|| Error::TestRun(format!("the object has no program `{name}`")))?;
+    program.try_into().map_err(|e| Error::TestRun(chain(&e)))
+}
+
+fn try_program(
+    program: Result<&aya::programs::ProgramFd, ProgramError>,
+    data: &[u8],
+    context: &[u32],
+) -> Result<Tried, Error> {
+    let program = program.map_err(|e| Error::TestRun(chain(&e)))?.as_fd();
+    let run = TestRun { program, data, context, repeat: 1, flags: 0, batch_size: 0 };
+    let mut bytes = vec![0; data.len() + 256];
+    let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(chain(&e)))?;
+    bytes.truncate(ran.bytes);
+    Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
 }
 
 fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {

@@ -27,7 +27,7 @@ mod socket;
 mod test_run;
 mod umem;
 
-pub use abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, REASONS, XdpCounters};
+pub use abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, REASONS, TAKES_FRAMES, XdpCounters};
 pub use bare::Bare;
 pub use driver::{Driver, Family, SEGMENT, Segments, Tried};
 pub use error::Error;

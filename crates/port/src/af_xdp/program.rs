@@ -1,9 +1,13 @@
 //! The built-in XDP program on one interface: attaching it, and what it is told of the port.
 
-use super::abi::{FLAG_DRIVER, FLAG_ENABLED, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters};
+use super::abi::{
+    FLAG_DRIVER, FLAG_ENABLED, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters,
+};
 use super::{Driver, Error, LinkInfo};
-use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::Ebpf;
+use aya::programs::links::{FdLink, LinkOrder};
+use aya::programs::tc::{TcAttachOptions, TcAttachType};
+use aya::programs::{ProgramError, SchedClassifier, Xdp, XdpMode};
 use serde::{Deserialize, Serialize};
 use std::os::fd::BorrowedFd;
 
@@ -16,7 +20,8 @@ pub enum XdpAttach {
     Auto,
     /// In the driver, or not at all.
     Native,
-    /// Before the network stack, even where the driver could: slower, for comparison and broken drivers.
+    /// Before the network stack, even where the driver could: for devices whose native mode costs too much elsewhere, for
+    /// comparison and broken drivers.
     Generic,
 }
 
@@ -41,15 +46,20 @@ pub struct XdpConfig {
 }
 
 /// The program on one interface, as one of a process's ports. Dropping it detaches it; so does the end of the process,
-/// however it comes, because it is attached by a descriptor (bpf_link).
+/// however it comes, because it is attached by descriptors (bpf_link).
+///
+/// Where it would be before the network stack, an skb is there already, and generic XDP copies it when it is shared or in
+/// pieces, as all that TCP sends is. So its twin for traffic control (tcx, Linux 6.6) forwards there, and XDP is attached
+/// only while user space is to have frames. Without tcx, XDP does both.
 ///
 /// # Thread-safety
 /// One owner, the control thread; the kernel sees each change at once and whole.
 pub struct Program {
     interface: String,
     // Declared before the driver: detached before its maps go.
-    _link: FdLink,
-    mode: &'static str,
+    xdp: Option<FdLink>,
+    tc: Option<FdLink>,
+    native: bool,
     note: String,
     config: XdpConfig,
     id: u16,
@@ -76,52 +86,65 @@ impl Program {
         let interface = link.name.clone();
         refuse_other(link)?;
         let mut inner = driver.lock();
-        let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
-        let xdp: &mut Xdp = inner
-            .ebpf
-            .program_mut("bywash")
-            .ok_or_else(|| load_error("the object has no program `bywash`".into()))?
-            .try_into()
-            .map_err(|e: ProgramError| load_error(chain(&e)))?;
-        let (modes, mut note): (&[_], _) = match how {
+        let (native, mut note) = match how {
             // A bond runs a native program on its members, whose frames the kernel keeps from the bond's sockets.
-            XdpAttach::Auto if link.kind == "bond" => {
-                (&[(XdpMode::Skb, "generic")], "a bond's sockets get nothing in native mode".into())
-            }
+            XdpAttach::Auto if link.kind == "bond" => (None, "a bond's sockets get nothing in native mode".into()),
             XdpAttach::Native if link.kind == "bond" => {
                 let reason = "native mode is not for bonds, whose sockets would get nothing: use generic".into();
                 return Err(Error::Attach { interface, reason });
             }
-            XdpAttach::Auto => (&[(XdpMode::Driver, "native"), (XdpMode::Skb, "generic")], String::new()),
-            XdpAttach::Native => (&[(XdpMode::Driver, "native")], String::new()),
-            XdpAttach::Generic => (&[(XdpMode::Skb, "generic")], "generic mode was asked for".into()),
+            XdpAttach::Generic => (None, "native mode was not to be tried".into()),
+            XdpAttach::Auto | XdpAttach::Native => match attach_xdp(&mut inner.ebpf, link, XdpMode::Driver) {
+                Ok(fd) => (Some(fd), String::new()),
+                Err(reason) => (None, format!("no native mode: {reason}")),
+            },
         };
-        let mut attached = None;
-        for (mode, name) in modes {
-            match attach_link(xdp, link, *mode) {
-                Ok(fd) => {
-                    attached = Some((fd, *name));
-                    break;
-                }
+        if native.is_none() {
+            // Someone may have been faster than what is known of the link; then another way must not be tried.
+            refuse_other(&LinkInfo::query(&interface)?)?;
+        }
+        if native.is_none() && how == XdpAttach::Native {
+            return Err(Error::Attach { interface, reason: note });
+        }
+        let (mut xdp, mut tc) = (native, None);
+        let native = xdp.is_some();
+        if !native {
+            match attach_tc(&mut inner.ebpf, link) {
+                Ok(fd) => tc = Some(fd),
                 Err(reason) => {
-                    // Someone may have been faster; then a second mode must not be tried.
-                    refuse_other(&LinkInfo::query(&interface)?)?;
-                    let separator = if note.is_empty() { "" } else { "; " };
-                    note = format!("{note}{separator}no {name} mode: {reason}");
+                    note = format!("{note}; no traffic control program: {reason}");
+                    let attached = attach_xdp(&mut inner.ebpf, link, XdpMode::Skb);
+                    xdp = Some(attached.map_err(|reason| {
+                        let reason = format!("{note}; no generic mode: {reason}");
+                        Error::Attach { interface: interface.clone(), reason }
+                    })?);
                 }
             }
         }
-        let Some((fd, mode)) = attached else { return Err(Error::Attach { interface, reason: note }) };
 
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver) = (link.index, driver.clone());
-        Ok(Self { interface, _link: fd, mode, note, config, id, index, driver })
+        Ok(Self { interface, xdp, tc, native, note, config, id, index, driver })
     }
 
-    /// `native` or `generic`.
+    /// Where the program is now: `native` or `generic` of XDP, or `tc`, traffic control.
     pub fn mode(&self) -> &'static str {
-        self.mode
+        match self.xdp {
+            Some(_) if self.native => "native",
+            Some(_) => "generic",
+            None => "tc",
+        }
+    }
+
+    /// Whether it forwards what has an skb already, by traffic control: the kernel then does what needs more than that.
+    pub fn has_tc(&self) -> bool {
+        self.tc.is_some()
+    }
+
+    /// Whether XDP runs in the driver, on frames without an skb.
+    pub fn is_native(&self) -> bool {
+        self.native
     }
 
     /// Why not a better mode; empty when there is none better.
@@ -137,8 +160,18 @@ impl Program {
     /// Tells it what to do from the next frame on.
     ///
     /// # Errors
-    /// [`Error::Map`] with the kernel's reason.
+    /// [`Error::Map`] and, where XDP has to be attached for it, [`Error::AnotherProgram`] and [`Error::Attach`] with the
+    /// kernel's reasons; then nothing has changed.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
+        let for_user = config.enabled && !config.driver;
+        if for_user && self.xdp.is_none() {
+            // Until the flags change, it does what its twin does.
+            let link = LinkInfo::query(&self.interface)?;
+            refuse_other(&link)?;
+            let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, XdpMode::Skb);
+            let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
+            self.xdp = Some(attached.map_err(failed)?);
+        }
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
@@ -146,12 +179,16 @@ impl Program {
             (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
             (config.redirects, FLAG_REDIRECTS),
+            (self.native, FLAG_NATIVE),
         ] {
             flags |= if on { flag } else { 0 };
         }
         let (mac, max_frame, ifindex, id) = (config.mac, config.max_frame, self.index, self.id);
         self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, reserved: 0 }))?;
         self.config = config;
+        if !for_user && self.tc.is_some() {
+            self.xdp = None;
+        }
         Ok(())
     }
 
@@ -194,11 +231,28 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
+fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
+    let program = ebpf.program_mut("bywash").ok_or("the object has no program `bywash`")?;
+    let xdp: &mut Xdp = program.try_into().map_err(|e: ProgramError| chain(&e))?;
+    attach_link(xdp, link, mode)
+}
+
 /// Attaches by bpf_link only: on EINVAL the loader falls back to a netlink attachment, which would outlive us.
 pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
     let id = xdp.attach_to_if_index(link.index, mode).map_err(|e| reason(&e))?;
     let attached = xdp.take_link(id).map_err(|e| chain(&e))?;
     attached.try_into().map_err(|_| "the kernel has no bpf_link for XDP (5.9 or newer is needed)".into())
+}
+
+/// By tcx, never by a filter of the older kind, which would outlive us. Behind the programs that are there.
+fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<FdLink, String> {
+    let program = ebpf.program_mut("bywash_tc").ok_or("the object has no program `bywash_tc`")?;
+    let tc: &mut SchedClassifier = program.try_into().map_err(|e: ProgramError| chain(&e))?;
+    let by = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let id = tc.attach_with_options(&link.name, TcAttachType::Ingress, by);
+    let id = id.map_err(|e| format!("{} (tcx is of Linux 6.6)", chain(&e)))?;
+    let attached = tc.take_link(id).map_err(|e| chain(&e))?;
+    attached.try_into().map_err(|_| "it is not attached by a bpf_link".into())
 }
 
 /// The kernel's reason, with what it means where we know.
