@@ -28,7 +28,7 @@ as_root() {
 # tool:package, or file:package
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
-testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind
+testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;

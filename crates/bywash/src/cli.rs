@@ -14,7 +14,7 @@ use docsis::DocsisArgs;
 use flow::FlowArgs;
 use profile::ProfileArgs;
 use std::path::PathBuf;
-use tester::GenArgs;
+use tester::{GenArgs, Rfc2544Args};
 
 const AFTER_HELP: &str = "\
 Exit status:
@@ -69,6 +69,9 @@ pub enum Command {
     Demo(DemoArgs),
     /// Send frames at an exact rate, and tell what came of them: loss, order, delay
     Gen(GenArgs),
+    /// Benchmark a device: throughput, latency, loss, bursts, recovery
+    #[command(name = "rfc2544")]
+    Rfc2544(Rfc2544Args),
     /// Measure a part on its own, without network hardware
     #[command(subcommand)]
     Bench(BenchArgs),

@@ -55,6 +55,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Restore(args) => run::restore(args.json),
         Command::Demo(args) => demo::run(args),
         Command::Gen(args) => tester::generate(&args),
+        Command::Rfc2544(args) => tester::rfc2544(&args),
         Command::Bench(args) => bench::run(args),
         Command::Docsis(args) => docsis::run(args),
         Command::Completion { shell } => man::completion(shell),

@@ -13,6 +13,7 @@ mod order;
 mod pace;
 mod rate;
 mod receiver;
+pub mod rfc2544;
 mod sender;
 mod sizes;
 mod stamp;

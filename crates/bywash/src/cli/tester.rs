@@ -1,4 +1,4 @@
-//! The arguments of `bywash gen`.
+//! The arguments of `bywash gen` and `bywash rfc2544`.
 
 use super::{interface, within};
 use bywash_tester::{Addresses, Ports, Rate, Sizes};
@@ -110,6 +110,27 @@ pub struct GenArgs {
     /// How long frames are waited for at the end, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub drain: u64,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash rfc2544`
+#[derive(Debug, Args)]
+pub struct Rfc2544Args {
+    /// What is to be tested, and how
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Write the report here, as one page with charts
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Keep here what has been found, so that an interrupted run can go on  [default: the config's name and
+    /// .state.json]
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
 
     /// Print one JSON object
     #[arg(long)]

@@ -36,8 +36,12 @@ pub struct Ports {
     pub links: Vec<LinkInfo>,
     /// Whether their frames are not copied.
     pub zero_copy: Vec<bool>,
-    _programs: Vec<Program>,
+    pub held: Held,
 }
+
+/// What keeps interfaces the tester's.
+#[derive(Default)]
+pub struct Held(Vec<Program>);
 
 /// Opens interfaces, in the order of their numbers on the bench. Each may be there once.
 pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
@@ -47,8 +51,12 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     let pools = PoolSet::new(arena.clone(), &[PoolConfig::stack("tester", cells)])?;
     let umem = Umem::new(&arena);
     let driver = Driver::load()?;
-    let mut ports =
-        Ports { bench: Bench::new(Buffers::attach(&pools, 0)), links: vec![], zero_copy: vec![], _programs: vec![] };
+    let mut ports = Ports {
+        bench: Bench::new(Buffers::attach(&pools, 0)),
+        links: vec![],
+        zero_copy: vec![],
+        held: Held::default(),
+    };
     let config = SocketConfig { transmit: Transmit::Auto, ..SocketConfig::default() };
     for (id, want) in wanted.iter().enumerate() {
         let link = LinkInfo::query(&want.name)?;
@@ -70,7 +78,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
             let max_frame = port.max_frame() as u32;
             let (mac, raw) = (link.mac, want.raw);
             program.set_config(XdpConfig { enabled: true, mac, max_frame, raw, ..XdpConfig::default() })?;
-            ports._programs.push(program);
+            ports.held.0.push(program);
         }
         ports.zero_copy.push(port.details().contains(&("mode", "zero-copy".into())));
         ports.bench.add(&want.name, Box::new(port));

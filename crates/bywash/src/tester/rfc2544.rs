@@ -1,0 +1,464 @@
+//! `bywash rfc2544`: a device benchmarked as its configuration file says.
+
+use super::ports::{self, Wanted};
+use super::{first_in_line, print, stopped_by_signals};
+use crate::cli::tester::Rfc2544Args;
+use crate::error::Usage;
+use crate::privileges;
+use anyhow::{Context as _, bail, ensure};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_tester::rfc2544::{Plan, Report, Rig, Test, Want, html};
+use bywash_tester::{
+    Bench, Device, LEARNING, Lane, LaneResult, Planted, Rate, Sizes, Stamp, Stream, Templates, Trial, TrialError,
+};
+use bywash_wire::ethernet::MacAddr;
+use serde::{Deserialize, Serialize};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// What a sender that comes late makes up for, in nanoseconds or in frames: a burst of the tester's own would fill a
+/// device's buffers.
+const CATCH_UP: (u64, f64) = (200_000, 16.0);
+/// For learning frames to be learned from.
+const LEARNING_WAIT: Duration = Duration::from_millis(10);
+const MAX_PAIRS: usize = 6;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    title: String,
+    /// Highest rate tried, each way.
+    #[serde(default)]
+    max_rate: Option<String>,
+    /// The link's rate, where its driver does not tell.
+    #[serde(default)]
+    line_rate: Option<String>,
+    #[serde(default)]
+    plan: Plan,
+    #[serde(default, rename = "pair")]
+    pairs: Vec<Pair>,
+    /// In place of pairs: a device within the tester, to check it by.
+    #[serde(default)]
+    device: Option<OwnDevice>,
+    /// What resets the device: run by a shell in the middle of a trial.
+    #[serde(default)]
+    reset: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    from: String,
+    to: String,
+    #[serde(default)]
+    bidirectional: bool,
+    /// The device's address on each side, if it is a router.
+    gateway: Option<std::net::IpAddr>,
+    reverse_gateway: Option<std::net::IpAddr>,
+    src: Option<String>,
+    dst: Option<String>,
+    #[serde(default = "one")]
+    flows: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OwnDevice {
+    limit_pps: u64,
+    buffer: usize,
+    delay_us: u64,
+    reset_ms: u64,
+}
+
+/// What is kept between runs.
+#[derive(Serialize, Deserialize)]
+struct State {
+    config: String,
+    report: Report,
+}
+
+/// Runs it.
+pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
+    let path = args.config.display();
+    let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read `{path}`"))?;
+    let file: File = toml::from_str(&text).map_err(|e| Usage(format!("`{path}`: {}", e.to_string().trim_end())))?;
+    check(&file).map_err(|why| Usage(format!("`{path}`: {why}")))?;
+    let state = args.state.clone().unwrap_or_else(|| beside(&args.config, "state.json"));
+    let mut report = match earlier(&state, &text)? {
+        Some(report) => {
+            say(args, &format!("going on from `{}`", state.display()));
+            report
+        }
+        None => Report { facts: facts(&file), plan: file.plan.clone(), sizes: vec![] },
+    };
+    first_in_line();
+    let stop = stopped_by_signals()?;
+    let mut rig = if file.device.is_some() { own(&file, stop.clone())? } else { interfaces(&file, stop.clone())? };
+    let shown = std::io::stderr().is_terminal();
+    let mut tell = |what: &str| {
+        if shown {
+            // Nobody is left to be told when this fails.
+            let _ = write!(std::io::stderr(), "\r{what}\x1b[K");
+        }
+    };
+    let mut keep = |report: &Report| -> anyhow::Result<()> {
+        let next = beside(&state, "new");
+        let kept = State { config: text.clone(), report: report.clone() };
+        std::fs::write(&next, serde_json::to_vec(&kept)?)
+            .and_then(|()| std::fs::rename(&next, &state))
+            .with_context(|| format!("cannot write `{}`", state.display()))
+    };
+    let done = report.complete(&mut rig, &mut tell, &mut keep);
+    if shown {
+        let _ = writeln!(std::io::stderr());
+    }
+    done?;
+    if stop.load(Ordering::Relaxed) {
+        say(args, &format!("interrupted: the same command goes on from `{}`", state.display()));
+        return Ok(());
+    }
+    if let Some(page) = &args.html {
+        std::fs::write(page, html(&report)).with_context(|| format!("cannot write `{}`", page.display()))?;
+    }
+    if args.json {
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+    } else {
+        table(&report)?;
+    }
+    // All is told: the next run begins anew.
+    let _ = std::fs::remove_file(&state);
+    Ok(())
+}
+
+fn say(args: &Rfc2544Args, what: &str) {
+    if !args.json {
+        tracing::warn!("{what}");
+    }
+}
+
+fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(what);
+    name.into()
+}
+
+/// What an interrupted run of the same file left.
+fn earlier(state: &Path, config: &str) -> anyhow::Result<Option<Report>> {
+    let Ok(bytes) = std::fs::read(state) else { return Ok(None) };
+    let name = state.display();
+    let kept: State = serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{name}` is no state of an earlier run: remove it, or name another by --state"))?;
+    ensure!(
+        kept.config == config,
+        "`{name}` is of a run with another configuration: remove it to begin anew, or name another by --state"
+    );
+    Ok(Some(kept.report))
+}
+
+/// What is wrong with the file beyond its form.
+fn check(file: &File) -> Result<(), String> {
+    let plan = &file.plan;
+    if file.pairs.is_empty() == file.device.is_none() {
+        return Err("there must be one [[pair]] of ports at least, or a [device]".into());
+    }
+    if file.pairs.len() > MAX_PAIRS {
+        return Err(format!("{} pairs: {MAX_PAIRS} at most", file.pairs.len()));
+    }
+    let mut names: Vec<&str> = vec![];
+    for name in file.pairs.iter().flat_map(|pair| [pair.from.as_str(), pair.to.as_str()]) {
+        if names.contains(&name) {
+            return Err(format!("interface `{name}` is there twice: each port is one end of one pair"));
+        }
+        names.push(name);
+    }
+    if plan.sizes.is_empty() || plan.sizes.iter().any(|size| !(64..=9216).contains(size)) {
+        return Err("plan.sizes: frame sizes are from 64 to 9216 bytes".into());
+    }
+    let within = |name: &str, value: f64, low: f64, high: f64| {
+        let good = (low..=high).contains(&value);
+        if good { Ok(()) } else { Err(format!("plan.{name} = {value}: expected {low} to {high}")) }
+    };
+    within("seconds", plan.seconds, 0.01, 86400.0)?;
+    within("drain", plan.drain, 0.0, 60.0)?;
+    within("resolution", plan.resolution, 0.01, 50.0)?;
+    within("accepted_loss", plan.accepted_loss, 0.0, 100.0)?;
+    within("burst_seconds", plan.burst_seconds, 0.0001, 3600.0)?;
+    plan.latency_loads.iter().try_for_each(|load| within("latency_loads", *load, 0.1, 1000.0))?;
+    let resets = file.reset.is_some() || file.device.is_some_and(|device| device.reset_ms > 0);
+    if plan.tests.contains(&Test::Reset) && !resets {
+        return Err("the test `reset` needs a command that resets the device: reset = \"..\"".into());
+    }
+    Ok(())
+}
+
+fn facts(file: &File) -> Vec<(String, String)> {
+    let mut facts = vec![];
+    let mut add = |name: &str, value: String| {
+        if !value.is_empty() {
+            facts.push((name.to_owned(), value));
+        }
+    };
+    add("Title", file.title.clone());
+    add("Date", today());
+    let system = rustix::system::uname();
+    add("Kernel", system.release().to_string_lossy().into_owned());
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    add("Processor", model.map_or(String::new(), |(_, name)| name.trim().to_owned()));
+    add("Tester", format!("bywash {}", env!("CARGO_PKG_VERSION")));
+    let pair = |p: &Pair| format!("{} {} {}", p.from, if p.bidirectional { "↔" } else { "→" }, p.to);
+    add("Ports", file.pairs.iter().map(pair).collect::<Vec<_>>().join(", "));
+    add("Device", file.device.map_or(String::new(), |device| format!("the tester's own: {device:?}")));
+    add("Highest rate", file.max_rate.clone().unwrap_or_else(|| "100%".into()));
+    facts
+}
+
+/// The date (UTC) from days since 1970 (Hinnant's civil_from_days).
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let z = (seconds / 86400) as i64 + 719_468;
+    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+/// One way of a pair.
+struct Way {
+    from: usize,
+    to: usize,
+    stream: Stream,
+}
+
+/// The bench as what does trials.
+struct Benched {
+    bench: Bench,
+    ways: Vec<Way>,
+    plan: Plan,
+    rate: Rate,
+    line: Option<f64>,
+    reset: Option<String>,
+    reset_ms: u64,
+    stop: Arc<AtomicBool>,
+    /// What keeps the interfaces ours.
+    _ports: Option<ports::Held>,
+}
+
+fn rates(file: &File) -> anyhow::Result<(Rate, Option<f64>)> {
+    let parse = |text: &str| text.parse::<Rate>().map_err(|why| Usage(why.to_string()));
+    let rate = parse(file.max_rate.as_deref().unwrap_or("100%"))?;
+    let line = match file.line_rate.as_deref().map(parse).transpose()? {
+        None => None,
+        Some(Rate::Bits(bits)) => Some(bits),
+        Some(other) => bail!(Usage(format!("line_rate = \"{other}\": expected bits a second, such as 10gbps"))),
+    };
+    if rate == Rate::Full {
+        bail!(Usage("max_rate = \"max\": a rate to begin the search with is needed".into()));
+    }
+    Ok((rate, line))
+}
+
+/// Over the tester's own device.
+fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
+    const CELLS: usize = 16384;
+    let device = file.device.unwrap_or_default();
+    let (rate, line) = rates(file)?;
+    let arena = Arena::new(ArenaConfig { cells: CELLS, ..ArenaConfig::default() })?;
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("tester", CELLS)])?;
+    let mut bench = Bench::new(Buffers::attach(&pools, 0));
+    let planted = Planted {
+        limit_pps: device.limit_pps,
+        buffer: device.buffer,
+        delay_ns: device.delay_us * 1000,
+        ..Planted::default()
+    };
+    let (inside, left, right) = Device::new(planted, 1);
+    let (from, to) = (bench.add("left", Box::new(left)), bench.add("right", Box::new(right)));
+    bench.add_device(inside);
+    let ways = vec![Way { from, to, stream: Stream::default() }];
+    let (plan, reset_ms) = (file.plan.clone(), device.reset_ms);
+    let benched = Benched { bench, ways, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
+    benched.rates_are_known()?;
+    Ok(benched)
+}
+
+/// Over interfaces.
+fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
+    privileges::check()?;
+    let (rate, line) = rates(file)?;
+    let port = |name: &String| Wanted { name: name.clone(), receives: true, raw: false };
+    let wanted: Vec<Wanted> = file.pairs.iter().flat_map(|pair| [port(&pair.from), port(&pair.to)]).collect();
+    let longest = file.plan.sizes.iter().copied().max().unwrap_or(0);
+    let gateway = |address: Option<std::net::IpAddr>| address.map(ports::neighbour).transpose();
+    let gateways: Vec<[Option<MacAddr>; 2]> = file
+        .pairs
+        .iter()
+        .map(|pair| Ok([gateway(pair.gateway)?, gateway(pair.reverse_gateway)?]))
+        .collect::<anyhow::Result<_>>()?;
+    let opened = ports::open(&wanted, longest)?;
+    let line = line.or_else(|| ports::speed(&file.pairs[0].from));
+    let mac = |port: usize| MacAddr(opened.links[port].mac);
+    let mut ways = vec![];
+    for (i, pair) in file.pairs.iter().enumerate() {
+        let (from, to) = (2 * i, 2 * i + 1);
+        let default = Stream::default();
+        let addresses = |text: &Option<String>, default| match text {
+            Some(text) => text.parse().map_err(Usage),
+            None => Ok(default),
+        };
+        let (src, dst) = (addresses(&pair.src, default.src)?, addresses(&pair.dst, default.dst)?);
+        let [gateway, back] = gateways[i];
+        let flows = pair.flows;
+        let stream = Stream { src, dst, flows, src_mac: mac(from), dst_mac: gateway.unwrap_or(mac(to)), ..default };
+        if pair.bidirectional {
+            let (src_mac, dst_mac) = (mac(to), back.unwrap_or(mac(from)));
+            let stream = Stream { src: dst, dst: src, src_mac, dst_mac, ..stream.clone() };
+            ways.push(Way { from: to, to: from, stream });
+        }
+        ways.push(Way { from, to, stream });
+    }
+    let (bench, held) = (opened.bench, opened.held);
+    let (plan, reset) = (file.plan.clone(), file.reset.clone());
+    let benched = Benched { bench, ways, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
+    benched.rates_are_known()?;
+    Ok(benched)
+}
+
+impl Benched {
+    fn rates_are_known(&self) -> anyhow::Result<()> {
+        let known = self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or line_rate")));
+        known.map(drop).map_err(Into::into)
+    }
+
+    fn templates(&self, size: usize) -> Result<Vec<Arc<Templates>>, TrialError> {
+        let made = |way: &Way| Stream { sizes: Sizes(vec![size]), ..way.stream.clone() }.templates().map(Arc::new);
+        self.ways.iter().map(made).collect::<Result<_, _>>().map_err(|e| TrialError::Source(e.to_string()))
+    }
+
+    /// Frames from both ends of each way, from which a switch learns where they are.
+    fn lessons(&self, size: usize) -> Result<Vec<(usize, Vec<u8>)>, TrialError> {
+        let mut lessons = vec![];
+        for way in &self.ways {
+            let there = Stream { sizes: Sizes(vec![size]), flows: 1, ..way.stream.clone() };
+            let (src_mac, dst_mac) = (there.dst_mac, there.src_mac);
+            let back = Stream { src: there.dst, dst: there.src, src_mac, dst_mac, ..there.clone() };
+            for (port, stream) in [(way.to, back), (way.from, there)] {
+                let templates = stream.templates().map_err(|e| TrialError::Source(e.to_string()))?;
+                let mut frame = vec![0; templates.longest()];
+                templates.write(0, Stamp { stream: LEARNING, sequence: 0, time: 0 }, &mut frame);
+                lessons.push((port, frame));
+            }
+        }
+        Ok(lessons)
+    }
+}
+
+impl Rig for Benched {
+    fn highest(&self, size: usize) -> f64 {
+        self.rate.pps(size as f64, self.line).ok().flatten().unwrap_or(1.0)
+    }
+
+    fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError> {
+        let lessons = self.lessons(want.size)?;
+        for _ in 0..self.plan.learning {
+            self.bench.teach(&lessons);
+        }
+        self.bench.settle(LEARNING_WAIT);
+        let lanes = self.ways.iter().zip(self.templates(want.size)?).map(|(way, templates)| Lane {
+            from: way.from,
+            to: Some(way.to),
+            templates,
+            pps: Some(want.pps),
+            burst: 1,
+            change: want.change,
+        });
+        let (command, reset_ms) = (self.reset.clone(), self.reset_ms);
+        let mut child = None;
+        let mut reset = |devices: &mut [Device], now: u64| {
+            devices.iter_mut().for_each(|device| device.fail_until(now + reset_ms * 1_000_000));
+            child = command.as_ref().map(|command| std::process::Command::new("sh").args(["-c", command]).spawn());
+        };
+        let half = (self.plan.seconds * 5e8) as u64;
+        let result = self.bench.run(&mut Trial {
+            lanes: lanes.collect(),
+            length: want.length,
+            drain: (self.plan.drain * 1e9) as u64,
+            catch_up: CATCH_UP.0.max((CATCH_UP.1 * 1e9 / want.pps) as u64),
+            event: want.reset.then_some((half, &mut reset)),
+            stop: &self.stop,
+            progress: &mut |_, _| {},
+        });
+        match child {
+            Some(Ok(mut child)) => {
+                let status = child.wait().map_err(|e| TrialError::Source(e.to_string()))?;
+                if !status.success() {
+                    return Err(TrialError::Source(format!("the reset command ended with {status}")));
+                }
+            }
+            Some(Err(e)) => return Err(TrialError::Source(format!("cannot run the reset command: {e}"))),
+            None => {}
+        }
+        result
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+fn table(report: &Report) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    for s in &report.sizes {
+        writeln!(out, "{} B, up to {}pps", s.size, print::scaled(s.highest_pps))?;
+        if let Some(t) = &s.throughput {
+            let least = if t.generator_was_the_limit { "at least " } else { "" };
+            let (pps, bits) = (print::scaled(t.pps), print::scaled(t.bits));
+            writeln!(out, "  throughput    {least}{pps}pps, {bits}bit/s on the wire, {:.2} %", t.percent)?;
+            if t.generator_was_the_limit {
+                writeln!(out, "  note          the generator was the limit: it could send no faster")?;
+            }
+        }
+        for at in s.latency.iter().flatten() {
+            let l = &at.latency;
+            writeln!(
+                out,
+                "  latency       at {} %: min {:.1}, mean {:.1}, median {:.1}, 99.9 % {:.1}, max {:.1} us",
+                at.load, l.min_us, l.mean_us, l.p50_us, l.p99_9_us, l.max_us
+            )?;
+        }
+        for at in s.loss.iter().flatten() {
+            writeln!(out, "  loss          at {:.1} %: {:.4} %", at.load, at.loss)?;
+        }
+        if let Some(b) = &s.back_to_back {
+            let least = if b.unbounded { "at least " } else { "" };
+            writeln!(
+                out,
+                "  back to back  {least}{:.0} frames; buffer {least}{:.0} frames, {:.3} ms",
+                b.frames,
+                b.buffer_frames,
+                b.corrected_seconds * 1e3
+            )?;
+        }
+        if let Some(seconds) = s.recovery {
+            writeln!(out, "  recovery      {:.3} ms", seconds * 1e3)?;
+        }
+        if let Some(seconds) = s.reset {
+            writeln!(out, "  reset         {:.1} ms", seconds * 1e3)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! `bywash rfc2544` against a device whose limits are known, and its report in a browser.
+
+use bywash_lab::{Process, has_tool, patience, require, run_host_with_timeout, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// 20,000 frames a second, half a millisecond, 128 frames of buffer, a quarter of a second to come back.
+const KNOWN: &str = r#"
+title = "a <known> device"
+max_rate = "80kpps"
+
+[device]
+limit_pps = 20_000
+delay_us = 500
+buffer = 128
+reset_ms = 250
+
+[plan]
+sizes = [64]
+tests = ["throughput", "latency", "loss", "back-to-back", "recovery", "reset"]
+seconds = 0.6
+drain = 0.03
+retries = 2
+latency_loads = [90, 50]
+latency_trials = 1
+burst_trials = 3
+burst_seconds = 0.02
+"#;
+
+fn write(directory: &Path, text: &str) -> String {
+    let file = directory.join("plan.toml");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut process = Process::start(&[&[BYWASH, "rfc2544", "--config"], arguments].concat()).unwrap();
+    let status = process.wait(patience(PATIENCE)).unwrap();
+    (status.code(), process.output())
+}
+
+fn json(output: &str) -> Value {
+    serde_json::from_str(output.lines().find(|line| line.starts_with('{')).unwrap_or("no JSON")).expect(output)
+}
+
+fn near(found: &Value, known: f64, what: &str) -> Result<(), String> {
+    let found = found.as_f64().unwrap();
+    let good = (found / known - 1.0).abs() < 0.02;
+    if good { Ok(()) } else { Err(format!("{what}: found {found}, planted {known}")) }
+}
+
+#[test]
+fn planted_limits_are_found_within_two_percent() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = write(directory.path(), KNOWN);
+    let page = directory.path().join("report.html");
+    let (status, output) = run(&[&config, "--json", "--html", page.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{output}");
+    let mut verdict = as_planted(&json(&output));
+    // It is a matter of time, and this machine may have other things to do.
+    for _ in 0..2 {
+        if verdict.is_ok() {
+            break;
+        }
+        verdict = as_planted(&json(&run(&[&config, "--json", "--html", page.to_str().unwrap()]).1));
+    }
+    assert_eq!(verdict, Ok(()));
+    assert!(!directory.path().join("plan.toml.state.json").exists());
+    in_a_browser(&page);
+}
+
+/// Whether everything was found within two percent.
+fn as_planted(report: &Value) -> Result<(), String> {
+    for size in report["sizes"].as_array().unwrap() {
+        near(&size["throughput"]["pps"], 20_000.0, "throughput")?;
+        for at in size["latency"].as_array().unwrap() {
+            near(&at["latency"]["min_us"], 500.0, "the shortest delay")?;
+            near(&at["latency"]["p50_us"], 500.0, "the median delay")?;
+        }
+        // What the buffer holds at the end comes still.
+        let loss = size["loss"].as_array().unwrap();
+        for at in loss.iter().filter(|at| at["pps"].as_f64().unwrap() > 22_000.0) {
+            let pps = at["pps"].as_f64().unwrap();
+            let known = (1.0 - 20_000.0 / pps - 128.0 / (pps * 0.6)) * 100.0;
+            if (at["loss"].as_f64().unwrap() - known).abs() >= 2.0 {
+                return Err(format!("loss: expected {known} percent: {at}"));
+            }
+        }
+        near(&size["back_to_back"]["buffer_frames"], 128.0, "buffer")?;
+        near(&size["reset"], 0.25, "reset")?;
+        if size["recovery"].as_f64().unwrap() > 0.01 {
+            return Err(format!("recovery: {size}"));
+        }
+    }
+    Ok(())
+}
+
+/// The page shows its charts, and nothing of it fails.
+fn in_a_browser(page: &Path) {
+    let text = std::fs::read_to_string(page).unwrap();
+    assert!(text.contains("a &lt;known&gt; device") && !text.contains("NaN") && !text.contains("http-equiv"), "{text}");
+    assert_eq!(text.matches("<svg").count(), 3);
+    require!(has_tool("chromium"));
+    let (directory, url) = (page.parent().unwrap(), format!("file://{}", page.display()));
+    let profile = format!("--user-data-dir={}", directory.join("profile").display());
+    let browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", &profile];
+    let shot = directory.join("shot.png");
+    let to = format!("--screenshot={}", shot.display());
+    let size = "--window-size=900,2000";
+    let drawn = run_host_with_timeout(&[&browser[..], &[size, &to, &url]].concat(), patience(PATIENCE)).unwrap();
+    assert!(!drawn.stderr.contains("CONSOLE"), "{}", drawn.stderr);
+    let colours = colours(&std::fs::read(&shot).unwrap(), directory);
+    for (what, colour) in [("bars and lines", [0x00, 0x72, 0xb2]), ("the highest rate", [0xd5, 0x5e, 0x00])] {
+        let count = colours.chunks(3).filter(|pixel| *pixel == colour).count();
+        assert!(count > 200, "{what}: {count} pixels");
+    }
+}
+
+/// The pixels of a PNG, as python reads them: red, green, blue.
+fn colours(png: &[u8], directory: &Path) -> Vec<u8> {
+    const DECODE: &str = "
+import struct, sys, zlib
+data, at, packed = open(sys.argv[1], 'rb').read(), 8, b''
+while at < len(data):
+    n, kind = struct.unpack('>I4s', data[at:at + 8])
+    body = data[at + 8:at + 8 + n]
+    if kind == b'IHDR': width, height, depth, colour = struct.unpack('>IIBB', body[:10])
+    if kind == b'IDAT': packed += body
+    at += 12 + n
+assert depth == 8 and colour in (2, 6)
+size = 3 if colour == 2 else 4
+raw, row, out = zlib.decompress(packed), bytearray(width * size), bytearray()
+for y in range(height):
+    at = y * (width * size + 1)
+    kind, line = raw[at], bytearray(raw[at + 1:at + 1 + width * size])
+    for i in range(len(line)):
+        a = line[i - size] if i >= size else 0
+        b = row[i]
+        c = row[i - size] if i >= size else 0
+        if kind == 1: line[i] = (line[i] + a) & 255
+        elif kind == 2: line[i] = (line[i] + b) & 255
+        elif kind == 3: line[i] = (line[i] + (a + b) // 2) & 255
+        elif kind == 4:
+            p = a + b - c
+            pa, pb, pc = abs(p - a), abs(p - b), abs(p - c)
+            line[i] = (line[i] + (a if pa <= pb and pa <= pc else b if pb <= pc else c)) & 255
+    row = line
+    for i in range(0, len(line), size): out += line[i:i + 3]
+open(sys.argv[2], 'wb').write(out)
+";
+    let (png_at, raw) = (directory.join("in.png"), directory.join("pixels"));
+    std::fs::write(&png_at, png).unwrap();
+    let argv = ["python3", "-c", DECODE, png_at.to_str().unwrap(), raw.to_str().unwrap()];
+    run_host_with_timeout(&argv, patience(PATIENCE)).unwrap().ok().unwrap();
+    std::fs::read(raw).unwrap()
+}
+
+#[test]
+fn an_interrupted_run_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = KNOWN.replace("sizes = [64]", "sizes = [64, 128, 256, 512]").replace(
+        "tests = [\"throughput\", \"latency\", \"loss\", \"back-to-back\", \"recovery\", \"reset\"]",
+        "tests = [\"recovery\"]",
+    );
+    let config = write(directory.path(), &text);
+    let state = directory.path().join("plan.toml.state.json");
+    let mut first = Process::start(&[BYWASH, "rfc2544", "--config", &config]).unwrap();
+    wait_until("a first result", PATIENCE, || state.exists()).unwrap();
+    first.signal(Signal::INT).unwrap();
+    assert!(first.wait(patience(PATIENCE)).unwrap().success(), "{}", first.output());
+    let kept: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
+    let kept = &kept["report"]["sizes"];
+    assert!((1..4).contains(&kept.as_array().unwrap().len()), "{kept}");
+    let other = write(directory.path(), &text.replace("seconds = 0.6", "seconds = 0.5"));
+    let (status, output) = run(&[&other]);
+    assert!(status == Some(1) && output.contains("is of a run with another configuration"), "{output}");
+    write(directory.path(), &text);
+    let (status, output) = run(&[&config, "--json"]);
+    assert_eq!(status, Some(0), "{output}");
+    let sizes = &json(&output)["sizes"];
+    assert_eq!((sizes.as_array().unwrap().len(), &sizes[0]["recovery"]), (4, &kept[0]["recovery"]), "{sizes}");
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let pair = "[[pair]]\nfrom = \"a\"\nto = \"b\"\n";
+    let wrong = [
+        ("", "at least, or a [device]"),
+        ("nonsense = 1", "unknown field `nonsense`"),
+        ("[device]\n[plan]\nsizes = [63]", "plan.sizes: frame sizes are from 64 to 9216 bytes"),
+        ("[device]\n[plan]\nseconds = 0", "plan.seconds = 0: expected 0.01 to 86400"),
+        ("[device]\n[plan]\ntests = [\"reset\"]", "needs a command that resets the device"),
+        ("[device]\n[plan]\ntests = [\"speed\"]", "unknown variant `speed`"),
+        ("[device]\n", "the link's rate is not known"),
+        ("max_rate = \"max\"\n[device]\n", "a rate to begin the search with is needed"),
+        ("[[pair]]\nfrom = \"a\"\nto = \"a\"\n", "interface `a` is there twice"),
+        (&pair.repeat(7), "7 pairs: 6 at most"),
+    ];
+    for (text, said) in wrong {
+        let (status, output) = run(&[&write(directory.path(), text)]);
+        assert!(status == Some(2) && output.contains(said), "{text}: {status:?} {output}");
+    }
+    let (status, output) = run(&["/nowhere.toml"]);
+    assert!(status == Some(1) && output.contains("cannot read `/nowhere.toml`"), "{output}");
+}

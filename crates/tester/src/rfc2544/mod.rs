@@ -1,0 +1,433 @@
+//! Benchmarking a device as RFC 2544 asks for, with back-to-back frames as in RFC 9004 and reset as in RFC 6201.
+//!
+//! What is done is in a [`Plan`]; how a single trial is done, a [`Rig`] knows. What was found is a [`Report`], which is
+//! handed on after each test so that it can be kept, and gone on from.
+
+mod chart;
+mod html;
+mod search;
+
+use crate::bench::{LaneResult, Length, TrialError};
+use crate::rate::wire_bits;
+use crate::receiver::Latency;
+use search::{Answer, highest};
+use serde::{Deserialize, Serialize};
+
+pub use html::html;
+
+/// The tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// The highest rate without loss (section 26.1).
+    Throughput,
+    /// Delays at and below that rate (26.2).
+    Latency,
+    /// Loss from the highest rate down (26.3).
+    Loss,
+    /// The longest burst without loss, and the buffer that it tells of (26.4, RFC 9004).
+    BackToBack,
+    /// How long loss goes on after an overload (26.5).
+    Recovery,
+    /// How long nothing comes after a reset (26.6, RFC 6201).
+    Reset,
+}
+
+/// A burst whose frames come this much slower than is due is none.
+const BURST: f64 = 0.02;
+
+/// What is to be done. Times in seconds, shares in percent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// Frame sizes, FCS included.
+    pub sizes: Vec<usize>,
+    /// Tests, done in this order for each size.
+    pub tests: Vec<Test>,
+    /// Length of a trial; RFC 2544 asks for 60.
+    pub seconds: f64,
+    /// How long frames are waited for behind each; RFC 2544 asks for 2.
+    pub drain: f64,
+    /// Frames by which the device learns addresses, sent before each trial.
+    pub learning: usize,
+    /// Two rates this near are the same.
+    pub resolution: f64,
+    /// Loss that still counts as none.
+    pub accepted_loss: f64,
+    /// A trial in which the generator was kept from sending at its rate is tried so many times more.
+    pub retries: usize,
+    /// Shares of the throughput at which delays are measured.
+    pub latency_loads: Vec<f64>,
+    /// Trials at each; RFC 2544 asks for 20.
+    pub latency_trials: usize,
+    /// Searches for the longest burst; RFC 9004 asks for 50.
+    pub burst_trials: usize,
+    /// Longest burst, in seconds; RFC 2544 asks for at least 2.
+    pub burst_seconds: f64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        use Test::*;
+        Self {
+            sizes: vec![64, 128, 256, 512, 1024, 1280, 1518],
+            tests: vec![Throughput, Latency, Loss, BackToBack, Recovery],
+            seconds: 60.0,
+            drain: 2.0,
+            learning: 3,
+            resolution: 0.5,
+            accepted_loss: 0.0,
+            retries: 2,
+            latency_loads: vec![100.0, 90.0, 50.0],
+            latency_trials: 20,
+            burst_trials: 50,
+            burst_seconds: 2.0,
+        }
+    }
+}
+
+/// A trial to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// Frame size, FCS included.
+    pub size: usize,
+    /// Frames a second, each way.
+    pub pps: f64,
+    /// How long.
+    pub length: Length,
+    /// From this frame on, another rate.
+    pub change: Option<(u64, f64)>,
+    /// The device is to be reset in the middle of it.
+    pub reset: bool,
+}
+
+/// Does trials.
+pub trait Rig {
+    /// Highest rate for frames of this size, in frames a second each way.
+    fn highest(&self, size: usize) -> f64;
+
+    /// Does one.
+    ///
+    /// # Errors
+    /// [`TrialError`]: the whole benchmark ends with it.
+    fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError>;
+
+    /// Whether to end.
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What it is about, when and where it was done.
+    pub facts: Vec<(String, String)>,
+    /// What was done.
+    pub plan: Plan,
+    /// By frame size.
+    pub sizes: Vec<SizeReport>,
+}
+
+/// What was found with frames of one size. Rates are for each way of each pair of ports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SizeReport {
+    /// Bytes, FCS included.
+    pub size: usize,
+    /// Highest rate there was to try, in frames a second.
+    pub highest_pps: f64,
+    /// The highest rate without loss.
+    pub throughput: Option<Throughput>,
+    /// Delays, by load.
+    pub latency: Option<Vec<LatencyAt>>,
+    /// Loss, from the highest rate down.
+    pub loss: Option<Vec<LossAt>>,
+    /// The longest burst.
+    pub back_to_back: Option<BackToBack>,
+    /// Seconds from the end of an overload to the last frame lost.
+    pub recovery: Option<f64>,
+    /// Seconds without a frame after a reset.
+    pub reset: Option<f64>,
+}
+
+/// The highest rate without loss.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Throughput {
+    /// Frames a second.
+    pub pps: f64,
+    /// Bits a second on the wire, with FCS, preamble and gap.
+    pub bits: f64,
+    /// Of the highest rate tried.
+    pub percent: f64,
+    /// The generator could not send faster: the device may be able to do more.
+    pub generator_was_the_limit: bool,
+    /// Rates tried, in frames a second, and what was lost at them, in percent.
+    pub trials: Vec<(f64, f64)>,
+}
+
+/// Delays at a load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LatencyAt {
+    /// Of the throughput, in percent.
+    pub load: f64,
+    /// Frames a second.
+    pub pps: f64,
+    /// The trial whose mean is the median of all.
+    pub latency: Latency,
+}
+
+/// Loss at a rate.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LossAt {
+    /// Frames a second that were sent.
+    pub pps: f64,
+    /// Of the highest rate, in percent.
+    pub load: f64,
+    /// Frames lost, in percent.
+    pub loss: f64,
+}
+
+/// The longest burst without loss.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackToBack {
+    /// Frames a second within a burst.
+    pub pps: f64,
+    /// Frames: the mean of all searches.
+    pub frames: f64,
+    /// The shortest and the longest found.
+    pub range: (u64, u64),
+    /// Seconds that so many frames take.
+    pub implied_seconds: f64,
+    /// Seconds of buffering, less what the device forwards meanwhile (RFC 9004, section 6.3).
+    pub corrected_seconds: f64,
+    /// The same in frames.
+    pub buffer_frames: f64,
+    /// No burst was too long: the buffer is at least that, or there is no need for one.
+    pub unbounded: bool,
+}
+
+impl Report {
+    /// What is found next, if this is what is known: handed on to `keep` after each test.
+    ///
+    /// # Errors
+    /// Of the trials, and of `keep`.
+    pub fn complete<E: From<TrialError>>(
+        &mut self,
+        rig: &mut impl Rig,
+        tell: &mut dyn FnMut(&str),
+        keep: &mut dyn FnMut(&Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let plan = self.plan.clone();
+        for (i, size) in plan.sizes.iter().enumerate() {
+            if self.sizes.len() == i {
+                let highest_pps = rig.highest(*size);
+                self.sizes.push(SizeReport { size: *size, highest_pps, ..SizeReport::default() });
+            }
+            for test in &plan.tests {
+                if rig.stopped() {
+                    return Ok(());
+                }
+                let done = &mut self.sizes[i];
+                if done.has(*test) {
+                    continue;
+                }
+                let mut found = done.clone();
+                Doing { plan: &plan, rig, tell, size: *size }.test(*test, &mut found)?;
+                if rig.stopped() {
+                    return Ok(());
+                }
+                self.sizes[i] = found;
+                keep(self)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SizeReport {
+    fn has(&self, test: Test) -> bool {
+        match test {
+            Test::Throughput => self.throughput.is_some(),
+            Test::Latency => self.latency.is_some(),
+            Test::Loss => self.loss.is_some(),
+            Test::BackToBack => self.back_to_back.is_some(),
+            Test::Recovery => self.recovery.is_some(),
+            Test::Reset => self.reset.is_some(),
+        }
+    }
+
+    /// The throughput, or where it was not looked for the highest rate.
+    fn rate(&self) -> f64 {
+        self.throughput.as_ref().map_or(self.highest_pps, |t| t.pps)
+    }
+}
+
+/// What a trial came to, over all lanes.
+struct Outcome {
+    /// The lowest rate sent.
+    pps: f64,
+    /// The highest loss of a lane, in percent.
+    loss: f64,
+    /// The generator was late.
+    slow: bool,
+    lanes: Vec<LaneResult>,
+}
+
+struct Doing<'a, R> {
+    plan: &'a Plan,
+    rig: &'a mut R,
+    tell: &'a mut dyn FnMut(&str),
+    size: usize,
+}
+
+impl<R: Rig> Doing<'_, R> {
+    fn test(&mut self, test: Test, found: &mut SizeReport) -> Result<(), TrialError> {
+        match test {
+            Test::Throughput => found.throughput = Some(self.throughput(found)?),
+            Test::Latency => found.latency = Some(self.latency(found)?),
+            Test::Loss => found.loss = Some(self.loss(found)?),
+            Test::BackToBack => found.back_to_back = Some(self.back_to_back(found)?),
+            Test::Recovery => found.recovery = Some(self.recovery(found)?),
+            Test::Reset => found.reset = Some(self.reset(found)?),
+        }
+        Ok(())
+    }
+
+    fn time(&self) -> Length {
+        Length::Time((self.plan.seconds * 1e9) as u64)
+    }
+
+    fn once(&mut self, want: Want) -> Result<Outcome, TrialError> {
+        let lanes = self.rig.trial(&want)?;
+        let pps = lanes.iter().map(|lane| lane.sent_pps).fold(f64::INFINITY, f64::min);
+        let loss = lanes.iter().map(|lane| lane.loss_percent).fold(0.0, f64::max);
+        // A rate that is as good as the one asked for is no other: the search does not tell them apart either.
+        let near = if matches!(want.length, Length::Frames(_)) { BURST } else { self.plan.resolution / 100.0 };
+        let slow = lanes.iter().any(|lane| lane.sent_pps < lane.asked_pps.unwrap_or(0.0) * (1.0 - near));
+        Ok(Outcome { pps, loss, slow, lanes })
+    }
+
+    /// A trial; when the generator was kept from its CPU, the best of several.
+    fn best(&mut self, want: Want) -> Result<Outcome, TrialError> {
+        let mut best = self.once(want)?;
+        for _ in 0..self.plan.retries {
+            if !best.slow || self.rig.stopped() {
+                break;
+            }
+            let next = self.once(want)?;
+            if !next.slow || next.pps > best.pps {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    fn want(&self, pps: f64, length: Length) -> Want {
+        Want { size: self.size, pps, length, change: None, reset: false }
+    }
+
+    fn throughput(&mut self, found: &SizeReport) -> Result<Throughput, TrialError> {
+        let (mut trials, mut limited, accepted) = (vec![], false, self.plan.accepted_loss);
+        let length = self.time();
+        let (resolution, top) = (self.plan.resolution / 100.0, found.highest_pps);
+        let pps = highest(top, resolution, |pps| {
+            (self.tell)(&format!("{} B, throughput: {pps:.0} pps", self.size));
+            let got = self.best(self.want(pps, length))?;
+            trials.push((got.pps, got.loss));
+            limited |= got.slow && got.loss <= accepted;
+            Ok(if got.loss <= accepted { Answer::Good(got.pps) } else { Answer::Bad })
+        })?;
+        let percent = pps * 100.0 / top;
+        let bits = pps * wire_bits(self.size as f64);
+        Ok(Throughput { pps, bits, percent, generator_was_the_limit: limited, trials })
+    }
+
+    fn latency(&mut self, found: &SizeReport) -> Result<Vec<LatencyAt>, TrialError> {
+        let mut all = vec![];
+        for load in self.plan.latency_loads.clone() {
+            let pps = found.rate() * load / 100.0;
+            let mut got = vec![];
+            for n in 0..self.plan.latency_trials.max(1) {
+                (self.tell)(&format!("{} B, latency at {load} %: trial {}", self.size, n + 1));
+                let want = self.want(pps, self.time());
+                let lanes = self.best(want)?.lanes;
+                // The way that takes longer is the one that is told.
+                let slowest = lanes.into_iter().filter_map(|lane| lane.latency);
+                got.extend(slowest.max_by(|a, b| a.mean_us.total_cmp(&b.mean_us)));
+                if self.rig.stopped() {
+                    break;
+                }
+            }
+            got.sort_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
+            let middle = got.len() / 2;
+            all.extend(got.into_iter().nth(middle).map(|latency| LatencyAt { load, pps, latency }));
+        }
+        Ok(all)
+    }
+
+    fn loss(&mut self, found: &SizeReport) -> Result<Vec<LossAt>, TrialError> {
+        let (mut all, mut without) = (vec![], 0);
+        for step in 0..10 {
+            let load = 100.0 - 10.0 * f64::from(step);
+            (self.tell)(&format!("{} B, loss at {load} %", self.size));
+            let length = self.time();
+            let got = self.best(self.want(found.highest_pps * load / 100.0, length))?;
+            all.push(LossAt { pps: got.pps, load: got.pps * 100.0 / found.highest_pps, loss: got.loss });
+            without = if got.loss > 0.0 { 0 } else { without + 1 };
+            // Two in a row without loss are the end (26.3).
+            if without == 2 || self.rig.stopped() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn back_to_back(&mut self, found: &SizeReport) -> Result<BackToBack, TrialError> {
+        let pps = found.highest_pps;
+        let most = (pps * self.plan.burst_seconds).max(2.0);
+        let mut longest = vec![];
+        for n in 0..self.plan.burst_trials.max(1) {
+            let frames = highest(most, 0.002, |frames| {
+                (self.tell)(&format!("{} B, back to back: search {}, {frames:.0} frames", self.size, n + 1));
+                let got = self.best(self.want(pps, Length::Frames(frames.round() as u64)))?;
+                Ok(if got.loss <= 0.0 { Answer::Good(frames) } else { Answer::Bad })
+            })?;
+            longest.push(frames.round() as u64);
+            if self.rig.stopped() {
+                break;
+            }
+        }
+        let frames = longest.iter().sum::<u64>() as f64 / longest.len() as f64;
+        let range = (longest.iter().copied().min().unwrap_or(0), longest.iter().copied().max().unwrap_or(0));
+        let implied = frames / pps;
+        let corrected = implied * (1.0 - (found.rate() / pps).min(1.0));
+        Ok(BackToBack {
+            pps,
+            frames,
+            range,
+            implied_seconds: implied,
+            corrected_seconds: corrected,
+            buffer_frames: corrected * pps,
+            unbounded: frames >= most.floor(),
+        })
+    }
+
+    fn recovery(&mut self, found: &SizeReport) -> Result<f64, TrialError> {
+        (self.tell)(&format!("{} B, recovery", self.size));
+        let over = (found.rate() * 1.1).min(found.highest_pps);
+        let (seconds, half) = (self.plan.seconds, found.rate() / 2.0);
+        let at = (over * seconds) as u64;
+        let frames = at + (half * seconds) as u64;
+        let want = Want { change: Some((at, half)), ..self.want(over, Length::Frames(frames)) };
+        let lanes = self.once(want)?.lanes;
+        Ok(lanes.iter().filter_map(|lane| lane.recovery).fold(0.0, f64::max))
+    }
+
+    fn reset(&mut self, found: &SizeReport) -> Result<f64, TrialError> {
+        (self.tell)(&format!("{} B, reset", self.size));
+        let length = self.time();
+        let want = Want { reset: true, ..self.want(found.rate() * 0.9, length) };
+        let lanes = self.once(want)?.lanes;
+        Ok(lanes.iter().map(|lane| lane.longest_gap).fold(0.0, f64::max))
+    }
+}
