@@ -51,6 +51,14 @@ fn next(socket: &UdpSocket) -> Option<u64> {
     socket.recv(&mut number).ok().map(|_| u64::from_be_bytes(number))
 }
 
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn level(lab: &Topology, running: &Bywash, level: &str) {
     let socket = running.socket();
     bywash(lab.r(), &["level", level, "--socket", socket.to_str().unwrap()]).ok().unwrap();
@@ -96,6 +104,8 @@ fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: Durat
                 *most = number.max(*most);
             }
         });
+        // Also when what follows fails: the others would go on for ever.
+        let _stops = Stops(&stop);
         std::thread::sleep(stay);
         let mut before = handled(running, "r0");
         for wanted in path {

@@ -384,7 +384,7 @@ fn many_flows_come_and_go() {
         after.push(rss());
     }
     println!("resident after each round, in KiB: {after:?}");
-    // What is kept of a flow is about 1 KiB: a leak would be 100 MB a round.
-    assert!(after[7] < after[1] + 60_000, "it grows: {after:?} KiB");
+    // What is kept of a flow is about 1 KiB: a leak would be 100 MB a round. An arena of malloc's, 64 MiB, may come late.
+    assert!(after[7] < after[1] + 200_000, "it grows: {after:?} KiB");
     switch.stop();
 }
