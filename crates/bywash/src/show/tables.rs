@@ -584,12 +584,12 @@ mod tests {
                                      "wait_us_max": null }] }]),
         );
         assert!(
-            text.contains("worker  stage  packets  cycles/packet\n0       rx          64            5.0\n"),
+            text.contains("worker  stage  packets  cycles/packet\n     0  rx          64            5.0\n"),
             "{text}"
         );
         let expected = "\
 worker  tx queue  sends  packets/send  wait p50 us  wait p99 us
-0       wan           2          32.0          0.5         49.2
+     0  wan           2          32.0          0.5         49.2
 ";
         assert!(text.ends_with(expected), "{text}");
     }
