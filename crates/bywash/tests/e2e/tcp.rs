@@ -52,10 +52,12 @@ fn by_default_veth_forwards_what_tcp_sends_in_one_piece() {
     require!(require_lab());
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let bywash = Bywash::run_as_is(lab.r(), &lab.router_interfaces());
-    if bywash.show(&["placement"])[0]["xdp"] != "tc" {
-        println!("SKIP: no tcx in this kernel (6.6)");
+    let row = bywash.show(&["placement"])[0].clone();
+    if row["mode_why"].as_str().unwrap().contains("no traffic control program") {
+        println!("SKIP: kernel without tcx (6.6): {}", row["mode_why"]);
         return;
     }
+    assert_eq!((&row["mode"], &row["level"]), (&"tc".into(), &"driver".into()), "{row}");
     let (a, b) = (lab.a(), lab.b());
     for (from, to, address) in [(a, b, IpAddr::from(b.v4)), (b, a, a.v6.into())] {
         let report = Transfer::new(100_000_000).run(&from.ns, &to.ns, address).unwrap();
