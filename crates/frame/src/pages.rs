@@ -91,6 +91,14 @@ impl Mapping {
     fn map(len: usize, flags: MemfdFlags) -> std::io::Result<(*mut u8, OwnedFd)> {
         let fd = rustix::fs::memfd_create("bywash-arena", flags)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
+        let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        if flags.contains(MemfdFlags::HUGETLB) {
+            // Aligned by itself. Not over a reservation: when it fails for want of pages, as it mostly does, the kernel may
+            // have taken that away before, and another thread have got its place.
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, shared, &fd, 0)? };
+            return Ok((base.cast(), fd));
+        }
         // A fixed 2 MiB alignment, for the transparent pages: reserve more than needed, map inside.
         // SAFETY: a fresh anonymous reservation at an address of the kernel's choice.
         let reserve = unsafe {
@@ -107,21 +115,9 @@ impl Mapping {
             if tail > 0 {
                 rustix::mm::munmap((at + len) as *mut _, tail)?;
             }
-            let got = rustix::mm::mmap(
-                at as *mut _,
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
-                &fd,
-                0,
-            );
-            match got {
-                Ok(base) => Ok((base.cast(), fd)),
-                Err(e) => {
-                    let _ = rustix::mm::munmap(at as *mut _, len);
-                    Err(e.into())
-                }
-            }
+            // Should it fail, what is left of the reservation stays: it may no longer be ours to unmap.
+            let base = rustix::mm::mmap(at as *mut _, len, prot, shared | MapFlags::FIXED, &fd, 0)?;
+            Ok((base.cast(), fd))
         }
     }
 

@@ -4,7 +4,10 @@
 //! publish it by moving the tail in claim order. A thread that is preempted between the two delays later ones.
 
 use bywash_sync::CachePadded;
-use bywash_sync::facade::{AtomicU32, Ordering, spin_loop};
+use bywash_sync::facade::{AtomicU32, Ordering, spin_loop, thread};
+
+/// Looks at the tail, some tens of microseconds of them, until a thread makes way for others.
+const PATIENCE: u32 = 1024;
 
 struct Ends {
     head: AtomicU32,
@@ -94,8 +97,11 @@ impl Ring {
     }
 
     fn publish(ends: &Ends, head: u32, n: u32) {
+        let mut looks = 0u32;
         while ends.tail.load(Ordering::Acquire) != head {
-            spin_loop();
+            looks += 1;
+            // Whoever is before us is not running, then: with more threads than CPUs, spinning keeps it from that.
+            if looks.is_multiple_of(PATIENCE) { thread::yield_now() } else { spin_loop() }
         }
         ends.tail.store(head.wrapping_add(n), Ordering::Release);
     }
