@@ -12,7 +12,7 @@
 //! read an older version.
 
 use super::abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters};
-use super::program::chain;
+use super::program::{chain, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::maps::{Array, DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
@@ -123,18 +123,9 @@ impl Driver {
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
         let mut ebpf = EbpfLoader::new().load(object).map_err(|e| load_error(chain(&e)))?;
-        let xdp: &mut Xdp = ebpf
-            .program_mut("bywash")
-            .ok_or_else(|| load_error("the object has no program `bywash`".into()))?
-            .try_into()
-            .map_err(|e: ProgramError| load_error(chain(&e)))?;
-        xdp.load().map_err(|e| load_error(chain(&e)))?;
+        named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
         if refused.is_none() {
-            let classifier: &mut SchedClassifier = ebpf
-                .program_mut("bywash_tc")
-                .ok_or_else(|| load_error("the object has no program `bywash_tc`".into()))?
-                .try_into()
-                .map_err(|e: ProgramError| load_error(chain(&e)))?;
+            let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
             classifier.load().map_err(|e| load_error(chain(&e)))?;
         }
         macro_rules! map {
@@ -230,7 +221,7 @@ impl Driver {
     /// [`Error::TestRun`] with the kernel's reason; a frame of less than 14 bytes is refused.
     pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
-        let program: &mut Xdp = program(&mut inner.ebpf, "bywash")?;
+        let program: &mut Xdp = named(&mut inner.ebpf, "bywash").map_err(Error::TestRun)?;
         // struct xdp_md.
         try_program(program.fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
     }
@@ -241,7 +232,7 @@ impl Driver {
     /// As [`Driver::try_frame`].
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
-        let program: &mut SchedClassifier = program(&mut inner.ebpf, "bywash_tc")?;
+        let program: &mut SchedClassifier = named(&mut inner.ebpf, "bywash_tc").map_err(Error::TestRun)?;
         // struct __sk_buff, as far as its ifindex.
         let mut context = [0; 11];
         context[10] = ifindex;
@@ -329,15 +320,6 @@ fn words_of(hop: &Hop) -> [u64; 4] {
         u64::from(hop.mtu) | u64::from(hop.first) << 32,
         u64::from(hop.count) | u64::from(hop.ifindex) << 32,
     ]
-}
-
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, Error>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    let program =
-        ebpf.program_mut(name).ok_or_else(|| Error::TestRun(format!("the object has no program `{name}`")))?;
-    program.try_into().map_err(|e| Error::TestRun(chain(&e)))
 }
 
 fn try_program(

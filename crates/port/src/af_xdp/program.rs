@@ -231,10 +231,17 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
+/// A program of the object, of its kind.
+pub(super) fn named<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program `{name}`"))?;
+    program.try_into().map_err(|e| chain(&e))
+}
+
 fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
-    let program = ebpf.program_mut("bywash").ok_or("the object has no program `bywash`")?;
-    let xdp: &mut Xdp = program.try_into().map_err(|e: ProgramError| chain(&e))?;
-    attach_link(xdp, link, mode)
+    attach_link(named(ebpf, "bywash")?, link, mode)
 }
 
 /// Attaches by bpf_link only: on EINVAL the loader falls back to a netlink attachment, which would outlive us.
@@ -246,8 +253,7 @@ pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, mode: XdpMode) -> Resu
 
 /// By tcx, never by a filter of the older kind, which would outlive us. Behind the programs that are there.
 fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<FdLink, String> {
-    let program = ebpf.program_mut("bywash_tc").ok_or("the object has no program `bywash_tc`")?;
-    let tc: &mut SchedClassifier = program.try_into().map_err(|e: ProgramError| chain(&e))?;
+    let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
     let by = TcAttachOptions::TcxOrder(LinkOrder::default());
     let id = tc.attach_with_options(&link.name, TcAttachType::Ingress, by);
     let id = id.map_err(|e| format!("{} (tcx is of Linux 6.6)", chain(&e)))?;
