@@ -9,6 +9,7 @@ use bywash_port::af_xdp::{
 };
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -69,16 +70,36 @@ impl Xdp {
 
     /// Where what the port receives is forwarded now.
     pub fn level(&self) -> Level {
-        match self.level {
-            _ if self.left.is_some() => Level::Kernel,
-            Level::Auto if self.program.config().raw => Level::User,
-            Level::Auto | Level::Driver if self.refused.is_some() => Level::User,
-            Level::Auto if self.program.is_native() => Level::Driver,
-            Level::Auto if self.program.has_tc() && self.kernel_forwards => Level::Driver,
-            // Generic XDP saves nothing that counts where it has to copy what it forwards.
-            Level::Auto => Level::User,
-            level => level,
+        self.placed().0
+    }
+
+    /// Why [`Xdp::level`] is what it is.
+    pub fn why(&self) -> String {
+        self.placed().1.into()
+    }
+
+    fn placed(&self) -> (Level, Cow<'static, str>) {
+        if let Some(why) = self.left {
+            return (Level::Kernel, why.into());
         }
+        let (level, why) = match (self.level, &self.refused) {
+            (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
+            (Level::Auto | Level::Driver, Some(why)) => {
+                return (Level::User, format!("the kernel refuses the program that forwards: {why}").into());
+            }
+            (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
+            _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which has no skb to make"),
+            _ if self.program.has_tc() && self.kernel_forwards => {
+                (Level::Driver, "auto: traffic control, which forwards the skb there is")
+            }
+            _ if self.program.has_tc() => (
+                Level::User,
+                "auto: the kernel does not forward (see sysctl), and would have to do what traffic control leaves to it",
+            ),
+            // It saves nothing that counts where it has to copy what it forwards.
+            _ => (Level::User, "auto: generic XDP, which has an skb of each frame already"),
+        };
+        (level, why.into())
     }
 
     /// Where what it receives is to be forwarded from now on. What sockets hold is forwarded all the same: workers serve
@@ -86,27 +107,6 @@ impl Xdp {
     pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
         let before = std::mem::replace(&mut self.level, level);
         self.enable().inspect_err(|_| self.level = before)
-    }
-
-    /// Why [`Xdp::level`] is what it is.
-    pub fn why(&self) -> String {
-        let why = match (self.level, &self.refused) {
-            _ if self.left.is_some() => self.left.unwrap_or_default(),
-            (Level::Auto, _) if self.program.config().raw => "auto: it takes every frame",
-            (Level::Auto | Level::Driver, Some(why)) => {
-                return format!("the kernel refuses the program that forwards: {why}");
-            }
-            (Level::Auto, _) if self.program.is_native() => "auto: native XDP, which has no skb to make",
-            (Level::Auto, _) if self.program.has_tc() && self.kernel_forwards => {
-                "auto: traffic control, which forwards the skb there is"
-            }
-            (Level::Auto, _) if self.program.has_tc() => {
-                "auto: the kernel does not forward (see sysctl), and would have to do what traffic control leaves to it"
-            }
-            (Level::Auto, _) => "auto: generic XDP, which has an skb of each frame already",
-            _ => "asked for",
-        };
-        why.into()
     }
 
     /// Whether native programs send to this port, and why. What they do not send, user space does. Others have an skb, which
