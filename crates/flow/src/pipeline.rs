@@ -45,6 +45,19 @@ pub struct SwitchPort {
 }
 
 impl SwitchPort {
+    /// Port `of`, from 1, named `pN`: the engine's port before it, of all VLANs, up and flooded to.
+    pub fn numbered(of: u16) -> Self {
+        Self {
+            of: OfPort(of),
+            id: PortId(of - 1),
+            name: format!("p{of}"),
+            vlans: Vlans::All,
+            flood: true,
+            up: true,
+            partial_checksums: false,
+        }
+    }
+
     pub(crate) fn carries(&self, vlan: u16) -> bool {
         match &self.vlans {
             Vlans::All => true,

@@ -6,8 +6,7 @@ use anyhow::{Context as _, bail};
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
-use bywash_flow::model::OfPort;
-use bywash_flow::pipeline::{SwitchPort, Vlans};
+use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
@@ -119,16 +118,8 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
     let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
     let domain = Qsbr::new();
-    let port = |of: u16| SwitchPort {
-        of: OfPort(of),
-        id: PortId(of - 1),
-        name: format!("p{of}"),
-        vlans: Vlans::All,
-        flood: true,
-        up: true,
-        partial_checksums: false,
-    };
-    let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
+    let mut control =
+        FlowControl::new(&domain, vec![SwitchPort::numbered(1), SwitchPort::numbered(2)], BridgeConfig::default());
     let names = |_: &str| None;
     for (n, line) in rules.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
         let flow = syntax::flow(line, &names).with_context(|| format!("line {}", n + 1))?;

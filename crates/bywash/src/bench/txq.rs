@@ -8,8 +8,7 @@ use crate::cli::bench::{OnOff, TxqArgs, TxqPort};
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
-use bywash_flow::model::OfPort;
-use bywash_flow::pipeline::{SwitchPort, Vlans};
+use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Topology, counters};
@@ -295,16 +294,8 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
     let domain = Qsbr::new();
-    let port = |of: u16| SwitchPort {
-        of: OfPort(of),
-        id: PortId(of - 1),
-        name: format!("p{of}"),
-        vlans: Vlans::All,
-        flood: true,
-        up: true,
-        partial_checksums: false,
-    };
-    let mut control = FlowControl::new(&domain, vec![port(1), port(2)], BridgeConfig::default());
+    let mut control =
+        FlowControl::new(&domain, vec![SwitchPort::numbered(1), SwitchPort::numbered(2)], BridgeConfig::default());
     for n in 0..flows {
         // The document's flows, one for each address.
         let flow = format!("in_port=1,dl_type=0x0800,nw_src={},actions=output:2", source(n));

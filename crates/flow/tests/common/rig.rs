@@ -3,8 +3,7 @@
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl};
-use bywash_flow::model::OfPort;
-use bywash_flow::pipeline::{SwitchPort, Vlans};
+use bywash_flow::pipeline::SwitchPort;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_sync::Qsbr;
@@ -52,16 +51,7 @@ impl Port for TestPort {
 
 /// The switch's ports: numbers 1 to `n`.
 pub fn ports(n: u16) -> Vec<SwitchPort> {
-    let port = |of: u16| SwitchPort {
-        of: OfPort(of),
-        id: PortId(of - 1),
-        name: format!("p{of}"),
-        vlans: Vlans::All,
-        flood: true,
-        up: true,
-        partial_checksums: false,
-    };
-    (1..=n).map(port).collect()
+    (1..=n).map(SwitchPort::numbered).collect()
 }
 
 pub struct Rig {
