@@ -140,7 +140,12 @@ impl Lab {
 
     /// Sends for `time` as fast as it goes and counts what arrives.
     pub fn measure(&self, time: Duration) -> anyhow::Result<Rate> {
-        let (a, b) = (self.topology.a(), self.topology.b());
+        self.measure_by(time, || self.arrived())
+    }
+
+    /// As [`Lab::measure`], by another count.
+    pub fn measure_by(&self, time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Rate> {
+        let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
         let destinations = self.destinations.clone();
         let source = a.ns.thread(move || -> anyhow::Result<f64> {
@@ -150,23 +155,31 @@ impl Lab {
             let made = generator.run_for(WARM_UP + time + WARM_UP, BATCH)?;
             Ok(made as f64 / start.elapsed().as_secs_f64() / 1e6)
         })?;
-        std::thread::sleep(WARM_UP);
-        let arrived = || counters(&b.ns, &b.interface).map(|c| (c.rx_packets, Instant::now()));
-        let (before, started) = arrived()?;
-        std::thread::sleep(time);
-        let (after, ended) = arrived()?;
+        let mpps = rate(time, count)?;
         let offered_mpps = source.join().map_err(|_| anyhow::anyhow!("the generator panicked"))???;
-        Ok(Rate { mpps: (after - before) as f64 / (ended - started).as_secs_f64() / 1e6, offered_mpps })
+        Ok(Rate { mpps, offered_mpps })
+    }
+
+    /// Frames that b's interface has received.
+    pub fn arrived(&self) -> anyhow::Result<u64> {
+        let b = self.topology.b();
+        Ok(counters(&b.ns, &b.interface)?.rx_packets)
+    }
+
+    /// Sends a thousand frames; the generator's setup takes 20 ms.
+    pub fn probe(&self) -> anyhow::Result<()> {
+        let a = self.topology.a();
+        a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(1000, BATCH))??;
+        std::thread::sleep(Duration::from_millis(10));
+        Ok(())
     }
 
     /// Whether a few frames come through now.
     fn forwards(&self) -> anyhow::Result<bool> {
-        let (a, b) = (self.topology.a(), self.topology.b());
-        let before = counters(&b.ns, &b.interface)?.rx_packets;
-        a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(1000, BATCH))??;
-        std::thread::sleep(Duration::from_millis(10));
+        let before = self.arrived()?;
+        self.probe()?;
         // Not by the odd packet of the kernel's own.
-        Ok(counters(&b.ns, &b.interface)?.rx_packets - before > 500)
+        Ok(self.arrived()? - before > 500)
     }
 
     /// Measures the kernel's forwarding. It runs in the generator's own system call, frame by frame to the end, and so
@@ -231,20 +244,40 @@ impl Lab {
     /// Measures a command that forwards between the interfaces, run in the router's namespace. The kernel does not
     /// forward meanwhile, so that nothing of its doing is counted as the command's.
     pub fn peer(&self, command: &str, time: Duration) -> anyhow::Result<Rate> {
+        self.peer_by(command, || self.forwards(), || self.measure(time))
+    }
+
+    /// As [`Lab::peer`], for a command that does something else: whether it does by now, and how fast.
+    pub fn peer_by(
+        &self,
+        command: &str,
+        works: impl Fn() -> anyhow::Result<bool>,
+        measure: impl FnOnce() -> anyhow::Result<Rate>,
+    ) -> anyhow::Result<Rate> {
         let r = self.topology.r();
         r.sysctl("net/ipv4/ip_forward", "0")?;
         let mut process = r.spawn(&["sh", "-c", &format!("exec {command}")])?;
         let until = Instant::now() + START;
-        while !self.forwards()? {
+        while !works()? {
             if process.try_status()?.is_some() || Instant::now() > until {
-                bail!("`{command}` does not forward; it said: {}", process.output());
+                bail!("`{command}` moves no frames; it said: {}", process.output());
             }
         }
-        let rate = self.measure(time)?;
+        let rate = measure()?;
         process.terminate(Duration::from_secs(10))?;
         r.sysctl("net/ipv4/ip_forward", "1")?;
         Ok(rate)
     }
+}
+
+/// By how much `count` grows a second, in millions, over `time` and after a while that is not counted.
+pub fn rate(time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<f64> {
+    std::thread::sleep(WARM_UP);
+    let taken = || count().map(|n| (n, Instant::now()));
+    let (before, started) = taken()?;
+    std::thread::sleep(time);
+    let (after, ended) = taken()?;
+    Ok((after - before) as f64 / (ended - started).as_secs_f64() / 1e6)
 }
 
 /// A running `bywash run`; it ends with it.

@@ -1,5 +1,6 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
+mod afxdp;
 mod churn;
 mod cmts;
 pub mod cpus;
@@ -22,6 +23,7 @@ use crate::cli::bench::BenchArgs;
 /// Runs one benchmark and prints its result.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     match args {
+        BenchArgs::Afxdp(args) => afxdp::run(&args),
         BenchArgs::Cmts(args) => cmts::run(&args),
         BenchArgs::Churn(args) => churn::run(&args),
         BenchArgs::Driver(args) => driver::run(&args),

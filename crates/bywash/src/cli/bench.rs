@@ -1,13 +1,15 @@
 //! The arguments of `bywash bench`.
 
 use super::docsis::Crypto;
-use crate::config::{Level, Pages, PoolKind, Transmit};
+use crate::config::{Level, Pages, PoolKind, Transmit, ZeroCopy};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchArgs {
+    /// AF_XDP alone, on veth: frames received, sent or forwarded, and what each knob of it gives (root)
+    Afxdp(AfxdpArgs),
     /// Routes that change while packets flow: none lost, none by a wrong way, and how far behind (root)
     Churn(ChurnArgs),
     /// The two-worker cable downstream: rate, cycles by stage, and the highest rate without loss
@@ -39,6 +41,73 @@ pub enum BenchArgs {
 }
 
 const SECONDS: std::ops::RangeInclusive<u64> = 1..=3600;
+
+/// What `bywash bench afxdp` does with frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfxdpApp {
+    /// Receives and drops
+    Rxdrop,
+    /// Sends the same frame over and over
+    Txpush,
+    /// Receives on one interface and sends out of the other
+    L2fwd,
+}
+
+/// How `bywash bench afxdp` waits for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfxdpMode {
+    /// Run to completion: looks at the rings again and again
+    Rtc,
+}
+
+/// `bywash bench afxdp`
+#[derive(Debug, Args)]
+pub struct AfxdpArgs {
+    /// What is done with frames
+    #[arg(long, value_name = "APP", default_value = "rxdrop")]
+    pub app: AfxdpApp,
+    /// How it waits for frames
+    #[arg(long, value_name = "MODE", default_value = "rtc")]
+    pub mode: AfxdpMode,
+    /// Read every byte received (and swap the MAC addresses of what is forwarded), write every byte sent
+    #[arg(long)]
+    pub touch: bool,
+    /// Frames received or sent in one turn
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BATCH, value_parser = batch)]
+    pub batch: usize,
+    /// Descriptors in each of the four rings
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub ring: u32,
+    /// AF_XDP zero-copy
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub zero_copy: ZeroCopy,
+    /// How frames are sent
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
+    /// Pages the buffers lie in
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Rounds; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Measure this in each round as well: a command that does the same to r0, r1 or both, run in their network namespace
+    #[arg(long, value_name = "COMMAND")]
+    pub peer: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// `bywash bench forward`
 #[derive(Debug, Args)]
@@ -551,6 +620,10 @@ fn number(text: &str, range: std::ops::RangeInclusive<usize>, what: &str) -> Res
 
 fn frames(text: &str) -> Result<usize, String> {
     number(text, crate::config::FRAMES, "buffers")
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_frame::BATCH, "frames")
 }
 
 fn cache(text: &str) -> Result<usize, String> {

@@ -145,6 +145,16 @@ pub enum ZeroCopy {
     Off,
 }
 
+impl From<ZeroCopy> for bywash_port::af_xdp::ZeroCopy {
+    fn from(zero_copy: ZeroCopy) -> Self {
+        match zero_copy {
+            ZeroCopy::Auto => Self::Auto,
+            ZeroCopy::Require => Self::Require,
+            ZeroCopy::Off => Self::Off,
+        }
+    }
+}
+
 /// How an AF_XDP port sends where the kernel copies frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -5,7 +5,7 @@ use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::{
     AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
-    ZeroCopy, driver, max_frame, takes_frames,
+    driver, max_frame, takes_frames,
 };
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
@@ -261,14 +261,14 @@ fn open_af_xdp(
         tracing::warn!("{interface}: not the best mode: {}", program.note());
     }
     prepare(interface, (&driver, program.is_native(), raw), journal);
-    let zero_copy = match af_xdp.zero_copy {
-        config::ZeroCopy::Auto => ZeroCopy::Auto,
-        config::ZeroCopy::Require => ZeroCopy::Require,
-        config::ZeroCopy::Off => ZeroCopy::Off,
-    };
     let r = af_xdp.ring;
     let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
-    let config = SocketConfig { rings, zero_copy, transmit: af_xdp.transmit.into(), ..SocketConfig::default() };
+    let config = SocketConfig {
+        rings,
+        zero_copy: af_xdp.zero_copy.into(),
+        transmit: af_xdp.transmit.into(),
+        ..SocketConfig::default()
+    };
     let mut sockets = vec![];
     for queue in queues(port)? {
         let end = AfXdpPort::open(umem, &link, queue, &config)?;

@@ -3,6 +3,7 @@
 //! Every test builds hosts around a router in network namespaces of its own, runs the program in the router's, and
 //! leaves nothing behind. `BYWASH_UNDER_TEST=/usr/local/bin/bywash` tests an installed program instead of this build.
 
+mod afxdp;
 mod around;
 mod churn;
 mod cmts;

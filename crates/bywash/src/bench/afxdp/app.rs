@@ -1,0 +1,221 @@
+//! The applications: one thread in the router's namespace that receives, sends, or forwards.
+
+use crate::cli::bench::{AfxdpApp, AfxdpArgs};
+use anyhow::Context as _;
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_lab::Namespace;
+use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::{Port, PortCounters};
+use bywash_sync::{Counter, clock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+/// A running application. It ends with [`App::stop`].
+pub struct App {
+    pub work: Arc<Work>,
+    pub ports: Vec<Opened>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+/// An interface the application has.
+pub struct Opened {
+    pub counters: Arc<PortCounters>,
+    /// What was got, as the port shows it.
+    pub got: BTreeMap<&'static str, String>,
+}
+
+/// What the application's thread did.
+#[derive(Default)]
+pub struct Work {
+    /// Frames taken, sent or both.
+    pub frames: Counter,
+    /// Of the time stamp counter, in turns that had frames.
+    pub busy: Counter,
+    /// What was read with `--touch`, so that it is.
+    sum: Counter,
+}
+
+impl App {
+    /// Starts it on the interfaces it needs, those of `r`, and waits until it works.
+    pub fn start(args: &AfxdpArgs, r: &Namespace, cpu: usize, frame: &[u8]) -> anyhow::Result<Self> {
+        let (work, stop) = (Arc::new(Work::default()), Arc::new(AtomicBool::new(false)));
+        let (ready, opened) = channel();
+        let settings = Settings::of(args);
+        let (its_work, stopped, frame) = (work.clone(), stop.clone(), frame.to_vec());
+        let thread = r.thread(move || {
+            crate::bench::pin(Some(cpu))?;
+            settings.run(&frame, &its_work, &stopped, ready)
+        })?;
+        let thread = std::thread::spawn(move || thread.join().map_err(|_| anyhow::anyhow!("it panicked"))??);
+        match opened.recv() {
+            Ok(ports) => Ok(Self { work, ports, stop, thread }),
+            // It ended before it worked, and says why.
+            Err(_) => Err(ended(thread).err().context("it ended at once")?),
+        }
+    }
+
+    /// Ends it; every frame must be back.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        ended(self.thread)
+    }
+}
+
+fn ended(thread: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
+    thread.join().map_err(|_| anyhow::anyhow!("the application panicked"))?
+}
+
+/// What the thread needs to know.
+struct Settings {
+    app: AfxdpApp,
+    touch: bool,
+    batch: usize,
+    frames: usize,
+    pages: bywash_frame::Pages,
+    socket: SocketConfig,
+}
+
+impl Settings {
+    fn of(args: &AfxdpArgs) -> Self {
+        let rings = RingSizes { fill: args.ring, rx: args.ring, tx: args.ring, completion: args.ring };
+        let (zero_copy, transmit) = (args.zero_copy.into(), args.transmit.into());
+        Self {
+            app: args.app,
+            touch: args.touch,
+            batch: args.batch,
+            frames: args.frames,
+            pages: args.pages.into(),
+            socket: SocketConfig { rings, zero_copy, transmit, ..SocketConfig::default() },
+        }
+    }
+
+    fn run(&self, frame: &[u8], work: &Work, stop: &AtomicBool, ready: Sender<Vec<Opened>>) -> anyhow::Result<()> {
+        let arena = Arena::new(ArenaConfig { cells: self.frames, pages: self.pages, ..ArenaConfig::default() })?;
+        let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", self.frames)])?;
+        let umem = Umem::new(pools.arena());
+        let mut bufs = Buffers::attach(&pools, 0);
+        fill(&mut bufs, frame);
+        let (receives, sends) = (self.app != AfxdpApp::Txpush, self.app != AfxdpApp::Rxdrop);
+        let (mut programs, mut ports) = (vec![], vec![]);
+        for (name, wanted) in [("r0", receives), ("r1", sends)] {
+            if !wanted {
+                continue;
+            }
+            let link = LinkInfo::query(name)?;
+            let mut port = AfXdpPort::open(&umem, &link, 0, &self.socket)?;
+            port.housekeep(&mut bufs);
+            if receives {
+                let mut program = Program::attach(&link, XdpAttach::Native)?;
+                program.set_socket(0, port.fd().context("a socket without a descriptor")?)?;
+                let max_frame = port.max_frame() as u32;
+                let config = XdpConfig { enabled: true, mac: link.mac, max_frame, raw: true, ..XdpConfig::default() };
+                program.set_config(config)?;
+                programs.push(program);
+            }
+            ports.push(port);
+        }
+        let opened = |port: &AfXdpPort| {
+            let mut got: BTreeMap<&'static str, String> = port.details().into_iter().collect();
+            got.insert("pages", pools.arena().pages().to_string());
+            Opened { counters: port.counters(), got }
+        };
+        let _ = ready.send(ports.iter().map(opened).collect());
+        let mut frames = Batch::new();
+        let mut turn_began = clock::tsc();
+        while !stop.load(Ordering::Relaxed) {
+            let n = self.turn(&mut ports, &mut bufs, &mut frames, frame, work);
+            let now = clock::tsc();
+            if n > 0 {
+                work.frames.add(n as u64);
+                work.busy.add(now - turn_began);
+            }
+            turn_began = now;
+        }
+        // Closed while the programs still pass on what comes.
+        bufs.free(&mut frames);
+        ports.iter_mut().for_each(|port| port.close(&mut bufs));
+        drop((ports, programs, bufs));
+        crate::bench::all_back(&pools)
+    }
+
+    /// One turn of the application; how many frames it moved.
+    fn turn(
+        &self,
+        ports: &mut [AfXdpPort],
+        bufs: &mut Buffers,
+        frames: &mut Batch,
+        template: &[u8],
+        work: &Work,
+    ) -> usize {
+        let mut moved = 0;
+        match (self.app, ports) {
+            (AfxdpApp::Rxdrop, [port]) => {
+                moved = port.rx_burst(bufs, frames);
+                if self.touch {
+                    work.sum.add(read(bufs.arena(), frames));
+                }
+                bufs.free(frames);
+                port.housekeep(bufs);
+            }
+            (AfxdpApp::Txpush, [port]) => {
+                let before = frames.len();
+                bufs.alloc(frames, self.batch - before);
+                let arena = bufs.arena();
+                for frame in &mut frames.as_mut_slice()[before..] {
+                    if self.touch {
+                        arena.write(frame, template);
+                    } else {
+                        // It is there already: see `fill`.
+                        arena.resize(frame, template.len());
+                    }
+                }
+                moved = port.tx_burst(bufs, frames);
+                port.housekeep(bufs);
+            }
+            (AfxdpApp::L2fwd, [a, b]) => {
+                for forth in [true, false] {
+                    let (rx, tx) = if forth { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+                    rx.rx_burst(bufs, frames);
+                    if self.touch && !frames.is_empty() {
+                        work.sum.add(read(bufs.arena(), frames));
+                        swap(bufs, frames);
+                    }
+                    moved += tx.tx_burst(bufs, frames);
+                    // What does not fit into the transmit ring is lost, as in any forwarder.
+                    bufs.free(frames);
+                    rx.housekeep(bufs);
+                }
+            }
+            _ => unreachable!("one port for one way, two to forward"),
+        }
+        moved
+    }
+}
+
+/// Writes the frame into every cell of the pool, so that one that is sent need not be written first.
+fn fill(bufs: &mut Buffers, frame: &[u8]) {
+    let mut taken = vec![];
+    while let Some(mut one) = bufs.alloc_one() {
+        bufs.arena().write(&mut one, frame);
+        taken.push(one);
+    }
+    taken.into_iter().for_each(|one| bufs.free_one(one));
+}
+
+/// Reads every byte.
+fn read(arena: &Arena, frames: &Batch) -> u64 {
+    frames.as_slice().iter().flat_map(|frame| arena.data(frame)).map(|byte| u64::from(*byte)).sum()
+}
+
+fn swap(bufs: &Buffers, frames: &mut Batch) {
+    let arena = bufs.arena();
+    for frame in frames.as_mut_slice() {
+        if let Some(head) = arena.data_mut(frame).first_chunk_mut::<12>() {
+            head.rotate_left(6);
+        }
+    }
+}

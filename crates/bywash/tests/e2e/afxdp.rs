@@ -1,0 +1,45 @@
+//! `bywash bench afxdp`: every application moves frames and accounts for them, by whatever knob.
+
+use crate::harness::alone;
+use bywash_lab::{has_tool, require, require_lab};
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(arguments: &[&str]) -> Output {
+    let arguments = [&["bench", "afxdp", "--seconds", "1", "--json"], arguments].concat();
+    Command::new(env!("CARGO_BIN_EXE_bywash")).args(arguments).output().unwrap()
+}
+
+/// The figures of a run that goes well; frames went through it, and none came back wrong.
+fn figures(arguments: &[&str]) -> Value {
+    let ran = bench(arguments);
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    let figures: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    println!("{figures}");
+    // How fast is the machine's affair.
+    assert!(figures["mpps"].as_f64().unwrap() > 0.001, "{figures}");
+    assert_eq!(figures["lost"]["invalid"], 0, "{figures}");
+    figures
+}
+
+#[test]
+fn afxdp_applications_move_frames() {
+    require!(require_lab(), has_tool("ethtool"));
+    let _alone = alone();
+    let calls = |figures: &Value, reason: &str| figures["system_calls_per_packet"][reason].as_f64().unwrap();
+
+    let rxdrop = figures(&["--app", "rxdrop", "--touch", "--batch", "16", "--ring", "256", "--pages", "4k"]);
+    assert_eq!(rxdrop["got"][0]["rings"], "fill 256, rx 256, tx 256, completion 256");
+    assert_eq!(rxdrop["got"][0]["pages"], "4 KiB");
+    assert_eq!(rxdrop["got"].as_array().unwrap().len(), 1);
+    // In copy mode nobody need be called to receive.
+    assert_eq!((calls(&rxdrop, "rx_wakeup"), calls(&rxdrop, "tx_kick")), (0.0, 0.0));
+
+    let txpush = figures(&["--app", "txpush", "--transmit", "socket"]);
+    assert_eq!(txpush["got"][0]["transmit"], "socket");
+    assert!(calls(&txpush, "tx_kick") > 0.0);
+
+    let l2fwd = figures(&["--app", "l2fwd", "--touch"]);
+    assert_eq!(l2fwd["got"][1]["transmit"], "inject");
+    assert_eq!(l2fwd["got"][1]["interface"], "r1");
+}
