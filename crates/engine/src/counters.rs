@@ -50,6 +50,9 @@ pub struct StageCounters {
     pub bursts: Counter,
 }
 
+/// Ports that a worker has counters for, however few it begins with.
+pub const PORTS: usize = 64;
+
 /// One worker's counters. Cache lines are not shared with another worker's: each worker has its own allocation.
 pub struct WorkerCounters {
     ports: Vec<PortDrops>,
@@ -77,7 +80,7 @@ impl WorkerCounters {
     pub(crate) fn new(ports: usize, stages: &[&'static str]) -> Self {
         let named = |name: &&'static str| StageCounters { name, ..Default::default() };
         Self {
-            ports: (0..ports).map(|_| PortDrops::default()).collect(),
+            ports: (0..ports.max(PORTS)).map(|_| PortDrops::default()).collect(),
             stages: ["rx", "tx"].iter().chain(stages).map(named).collect(),
             turns: Counter::new(),
             idle_turns: Counter::new(),
@@ -93,6 +96,13 @@ impl WorkerCounters {
     /// What happened to packets that came in by `port`.
     pub fn port(&self, port: PortId) -> &PortDrops {
         &self.ports[usize::from(port.0)]
+    }
+
+    /// The number is another port's from now on. For the worker only.
+    pub(crate) fn reset_port(&self, port: PortId) {
+        if let Some(of) = self.ports.get(usize::from(port.0)) {
+            of.drops.iter().chain(&of.events).for_each(|counter| counter.set(0));
+        }
     }
 
     #[inline]

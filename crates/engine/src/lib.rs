@@ -13,10 +13,10 @@ mod outputs;
 mod worker;
 
 pub use app::{App, Context};
-pub use counters::{PortDrops, StageCounters, WorkerCounters};
+pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use outputs::Outputs;
-pub use worker::{Idle, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
+pub use worker::{Change, Idle, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 
 /// A port's number in this process: its index in the config's order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]

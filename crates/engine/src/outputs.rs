@@ -3,7 +3,8 @@
 use crate::DropReason;
 use crate::{PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
-use bywash_port::{Port, PortState, TxQueue};
+use bywash_port::{NullPort, Port, PortState, TxQueue, TxQueueConfig};
+use bywash_sync::clock;
 
 struct Slot {
     port: Box<dyn Port>,
@@ -108,15 +109,37 @@ impl Outputs {
         }
     }
 
-    pub(crate) fn close(&mut self, bufs: &mut Buffers) {
-        for slot in &mut self.slots {
-            slot.queue.clear(bufs);
-            slot.port.close(bufs);
+    /// As the number counts, one of the ports or the next.
+    pub(crate) fn set(&mut self, bufs: &mut Buffers, id: PortId, port: Box<dyn Port>, queue: TxQueue) {
+        let at = usize::from(id.0);
+        while self.slots.len() <= at {
+            self.add(Box::new(NullPort::new()), TxQueue::new(TxQueueConfig::default()));
         }
+        self.slots[at].close(bufs);
+        self.slots[at] = Slot { port, queue };
+    }
+
+    pub(crate) fn remove(&mut self, bufs: &mut Buffers, id: PortId) {
+        if usize::from(id.0) < self.slots.len() {
+            self.set(bufs, id, Box::new(NullPort::new()), TxQueue::new(TxQueueConfig::default()));
+        }
+    }
+
+    pub(crate) fn close(&mut self, bufs: &mut Buffers) {
+        self.slots.iter_mut().for_each(|slot| slot.close(bufs));
     }
 }
 
 impl Slot {
+    /// What waits is sent, as far as the port takes it.
+    fn close(&mut self, bufs: &mut Buffers) {
+        if !self.queue.is_empty() {
+            self.queue.flush(self.port.as_mut(), bufs, clock::tsc());
+            self.queue.clear(bufs);
+        }
+        self.port.close(bufs);
+    }
+
     /// The queue is full: send at once, or say why the frame cannot be taken.
     #[cold]
     fn spill(&mut self, bufs: &mut Buffers, frame: Frame, now: u64) -> Result<(), (Frame, DropReason)> {

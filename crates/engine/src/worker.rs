@@ -3,7 +3,7 @@
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::{App, Context, Outputs, PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers};
-use bywash_port::{Port, PortState};
+use bywash_port::{Port, PortState, TxQueue};
 use bywash_sync::{Reader, clock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,8 +76,22 @@ pub struct PortReport {
     pub details: Vec<(&'static str, String)>,
 }
 
+/// A change to a worker that runs. The ports it does not name go on as they are.
+pub enum Change {
+    /// This port, behind this empty tx queue, is the one with this number from now on. What had the number before is
+    /// closed, and what was counted on its account begins anew.
+    Set(PortId, Box<dyn Port>, Box<TxQueue>),
+    /// One more receiving end.
+    Add(Box<dyn Port>, Role),
+    /// What waits for the port is sent, and it is closed with all its ends. Its number is free.
+    Remove(PortId),
+    /// What to do when idle.
+    Idle(Idle),
+}
+
 enum Command {
     Report(mpsc::Sender<Report>),
+    Change(Vec<Change>, mpsc::Sender<()>),
     Replace(PortId, Box<dyn Port>, mpsc::Sender<()>),
 }
 
@@ -262,10 +276,32 @@ impl Worker {
                 self.counters.held.set(report.held as u64);
                 let _ = answer.send(report);
             }
+            Command::Change(changes, done) => {
+                changes.into_iter().for_each(|change| self.change(change));
+                let _ = done.send(());
+            }
             Command::Replace(id, port, done) => {
                 self.out.replace(&mut self.bufs, id, port);
                 let _ = done.send(());
             }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Set(id, port, queue) => {
+                self.counters.reset_port(id);
+                self.out.set(&mut self.bufs, id, port, *queue);
+            }
+            Change::Add(port, role) => self.extra.push((port, role)),
+            Change::Remove(id) => {
+                let of_port = |end: &(_, Role)| matches!(end.1, Role::Receive(i) | Role::Transit(i) if i == id);
+                while let Some(at) = self.extra.iter().position(of_port) {
+                    self.extra.remove(at).0.close(&mut self.bufs);
+                }
+                self.out.remove(&mut self.bufs, id);
+            }
+            Change::Idle(idle) => self.config.idle = idle,
         }
     }
 
@@ -351,6 +387,14 @@ impl WorkerHandle {
     pub fn replace(&self, id: PortId, port: Box<dyn Port>, wait: Duration) -> bool {
         let (done, reply) = mpsc::channel();
         self.send(Command::Replace(id, port, done));
+        reply.recv_timeout(wait).is_ok()
+    }
+
+    /// Makes these changes, between two turns. False when the worker does not answer within `wait`: it makes them all the
+    /// same, later.
+    pub fn change(&self, changes: Vec<Change>, wait: Duration) -> bool {
+        let (done, reply) = mpsc::channel();
+        self.send(Command::Change(changes, done));
         reply.recv_timeout(wait).is_ok()
     }
 

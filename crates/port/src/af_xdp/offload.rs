@@ -203,8 +203,18 @@ impl Journal {
     /// Puts everything back, last change first, and removes the file. An interface that is gone took its settings
     /// with it. What could not be put back is returned and stays in the file.
     pub fn restore(&mut self) -> Result<Vec<(Change, Error)>, Error> {
+        self.restore_where(|_| true)
+    }
+
+    /// As [`Journal::restore`], of one interface.
+    pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, Error)>, Error> {
+        self.restore_where(|change| change.interface == interface)
+    }
+
+    fn restore_where(&mut self, of: impl Fn(&Change) -> bool) -> Result<Vec<(Change, Error)>, Error> {
+        let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
         let mut failed = Vec::new();
-        for change in std::mem::take(&mut self.changes).into_iter().rev() {
+        for change in wanted.into_iter().rev() {
             let undone = Features::of(&change.interface).and_then(|f| f.set(&change.feature, change.was));
             match undone {
                 Ok(_) => {}
@@ -212,7 +222,7 @@ impl Journal {
                 Err(e) => failed.push((change, e)),
             }
         }
-        self.changes = failed.iter().rev().map(|(c, _)| c.clone()).collect();
+        self.changes = others.into_iter().chain(failed.iter().rev().map(|(c, _)| c.clone())).collect();
         self.write()?;
         Ok(failed)
     }

@@ -4,7 +4,7 @@ use super::bits::contains;
 use super::{PortBack, PortSpec, PortView};
 use crate::tables::PortInfo;
 use bywash_engine::PortId;
-use bywash_route::model::{Address, Link, Prefix};
+use bywash_route::model::{Address, Change, Link, Prefix};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -73,6 +73,34 @@ impl Links {
         let id = bound.spec.id;
         self.by_index.insert(link.index, id);
         LinkEffect { entries: true, port: Some(id), back: Some(PortBack { id, index: link.index }) }
+    }
+
+    /// A port comes: the next number, or one whose port has gone. Its interface, if it has one by now.
+    ///
+    /// # Panics
+    /// When it leaves a gap.
+    pub fn add_port(&mut self, spec: PortSpec) -> Option<u32> {
+        let (at, index, id) = (usize::from(spec.id.0), spec.index, spec.id);
+        assert!(at <= self.ports.len(), "port numbers have gaps");
+        self.by_index.retain(|_, port| *port != id);
+        let bound = Bound { index, spec };
+        match self.ports.get_mut(at) {
+            Some(port) => *port = bound,
+            None => self.ports.push(bound),
+        }
+        if index != 0 {
+            self.by_index.insert(index, id);
+        }
+        (index != 0).then_some(index)
+    }
+
+    /// A port goes; its interface stays. What that was.
+    pub fn remove_port(&mut self, id: PortId) -> Option<u32> {
+        let bound = self.ports.get_mut(usize::from(id.0))?;
+        // No interface has such a name.
+        bound.spec.name.clear();
+        let index = std::mem::take(&mut bound.index);
+        self.by_index.remove(&index).map(|_| index)
     }
 
     /// Forgets a link and its addresses. The port it was, and the link that has taken the port's name meanwhile.
@@ -160,6 +188,12 @@ impl Links {
     /// Addresses of an interface with the prefix of their subnet.
     pub fn addresses(&self, index: u32) -> impl Iterator<Item = Prefix> {
         self.addresses.get(&index).into_iter().flatten().map(|a| Prefix { addr: a.addr, len: a.len })
+    }
+
+    /// All links and addresses.
+    pub fn known(&self) -> impl Iterator<Item = Change> {
+        let links = self.links.values().cloned().map(Change::Link);
+        links.chain(self.addresses.values().flatten().cloned().map(Change::Address))
     }
 
     /// All ports as they are shown, by number.

@@ -219,6 +219,29 @@ impl Control {
         self.publish();
     }
 
+    /// A port comes: the next number, or one whose port has gone. The workers have it already: from now on they are told
+    /// to send by it. Waits for a grace period.
+    ///
+    /// # Panics
+    /// When its number leaves a gap.
+    pub fn add_port(&mut self, spec: PortSpec) {
+        let index = self.links.add_port(spec);
+        self.ports_changed(index);
+    }
+
+    /// A port goes, its interface stays: what is routed by it is the kernel's to send. When it returns, no worker sends by it
+    /// any more. Waits for a grace period.
+    pub fn remove_port(&mut self, id: PortId) {
+        let index = self.links.remove_port(id);
+        self.ports_changed(index);
+    }
+
+    fn ports_changed(&mut self, index: Option<u32>) {
+        self.hops.touch_link(index);
+        let touched = Touched { indices: index.into_iter().collect(), ports: true, ..Touched::default() };
+        self.settle(touched, &mut Applied::default());
+    }
+
     /// Kernel index of a port's interface; 0 while it is gone.
     pub fn port_index(&self, id: PortId) -> u32 {
         self.links.ports().get(usize::from(id.0)).map_or(0, |bound| bound.index)

@@ -7,7 +7,7 @@ use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::Outcome;
 use super::{Control, LOCAL_TABLE, MAIN};
 use bywash_engine::PortId;
-use bywash_route::model::{Mac, NeighbourState, NextHop, Prefix, RouteKind};
+use bywash_route::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -245,6 +245,48 @@ impl Control {
     /// All ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
         self.links.views()
+    }
+
+    /// All that is known of the kernel, as the changes that lead to it from nothing.
+    pub fn known(&self) -> impl Iterator<Item = Change> {
+        let links = self.links.known();
+        let routes = self.routes().map(|view| {
+            let RouteView { prefix, table, metric, protocol, kind, next_hops, mtu, source, .. } = view;
+            let hop = |h: HopView| {
+                let HopView { index, via: gateway, weight, state, .. } = h;
+                NextHop { index, gateway, weight, alive: state != HopState::Dead }
+            };
+            let next_hops = next_hops.into_iter().map(hop).collect();
+            Change::Route(Route { table, prefix, kind, metric, next_hops, mtu, source, protocol })
+        });
+        let neighbours = self.neighbours.iter().map(|(addr, index, known)| {
+            Change::Neighbour(Neighbour { index, addr, mac: known.mac, state: known.state })
+        });
+        links.chain(routes).chain(neighbours)
+    }
+
+    /// Prefixes to which the tables that workers look up do not have what was worked out for them: none.
+    pub fn astray(&self) -> Vec<Prefix> {
+        let mut astray = vec![];
+        let v4 = self.rib4.iter().filter(|(k, r)| self.is_astray(&self.rib4, **k, **r, |at| self.fib4.get(at)));
+        astray.extend(v4.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
+        let v6 = self.rib6.iter().filter(|(k, r)| self.is_astray(&self.rib6, **k, **r, |at| self.fib6.get(at)));
+        astray.extend(v6.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
+        astray
+    }
+
+    fn is_astray<A: Bits>(
+        &self,
+        rib: &Rib<A>,
+        key: Key<A>,
+        rec: Rec,
+        fib: impl Fn(bywash_route::Net<A::Word>) -> Option<u32>,
+    ) -> bool {
+        let wins = rib.winner(key.addr, key.len).is_some_and(|(winner, _)| winner == key);
+        match self.sets.get(rec.set).outcome {
+            Outcome::Id(id) if wins => fib(net(key.addr, key.len)) != Some(id),
+            _ => false,
+        }
     }
 
     /// Sizes and counts.
