@@ -23,7 +23,7 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level`, `flow` and `profile`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level`, `reload`, `flow` and `profile`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -55,6 +55,8 @@ pub enum Command {
     Show(ShowArgs),
     /// Move ports of the running instance to another level
     Level(LevelArgs),
+    /// Have the running instance take over its changed configuration file, without loss on ports that stay
+    Reload(ReloadArgs),
     /// Say where the cycles of the running instance go, or what recorded counters tell
     Profile(ProfileArgs),
     /// Add, change, delete, dump, load and trace the flows of a running switch
@@ -203,6 +205,25 @@ pub struct LevelArgs {
     pub socket: PathBuf,
 }
 
+/// `bywash reload`
+///
+/// The file that `bywash run --config` was given is read again, checked, and taken over as a whole: ports come and go,
+/// levels change; ports that stay as they are lose nothing. When anything cannot be done, nothing is. SIGHUP does the same.
+#[derive(Debug, Args)]
+pub struct ReloadArgs {
+    /// Only print what would change
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Print `{"changes", "applied"}`
+    #[arg(long)]
+    pub json: bool,
+
+    /// Socket of the instance
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    pub socket: PathBuf,
+}
+
 /// What `bywash show` can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
@@ -217,6 +238,8 @@ pub enum Show {
     /// Neighbours as they are sent to
     #[value(alias = "neighbors")]
     Neighbours,
+    /// Where the kernel's tables, read anew, and the router's differ: nowhere, when nothing changes
+    Drift,
     /// Packets not forwarded, by reason
     Drops,
     /// Where packets are handled, and why there
@@ -237,7 +260,7 @@ pub enum Show {
     Channels,
     /// The configuration in effect
     Config,
-    /// All of these
+    /// All of these but drift
     All,
 }
 

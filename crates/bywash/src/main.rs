@@ -37,11 +37,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let default = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
     log::init(cli.log.as_deref(), default)?;
     match cli.command {
-        Command::Run(args) => {
-            let config = configure(&args)?;
-            privileges::check()?;
-            run::run(config)
-        }
+        Command::Run(args) => run::run(Box::new(move || configure(&args))),
+        Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),
         Command::Level(args) => show::level(&args),
         Command::Profile(args) => profile::run(&args),

@@ -8,8 +8,10 @@
 //! | `GET /v1/modems`, `service-flows`, `channels` | those of a cable downstream |
 //! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | the body's flows, groups and meters, a line each: `{"changed"}` |
 //! | `POST /v1/trace` | what becomes of the packet that the body describes |
+//! | `GET /v1/drift` | where the kernel's tables, read anew, and the router's differ |
 //! | `POST /v1/audit` | every cell counted: where it is |
 //! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
+//! | `POST /v1/reload` `?dry_run=true` | the configuration is read again and taken over: `{"changes": [text], "applied"}` |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
 //!
 //! An error is `{"error", "hint"}` with a status from 400 on.
@@ -67,6 +69,8 @@ pub enum Topic {
     Channels,
     /// The [`crate::config::Config`] in effect.
     Config,
+    /// Where the kernel's tables, read anew, differ from the data plane's: `[{object, name, drift}]`.
+    Drift,
     /// `{cells, free, cached, parked, held, missing}`, counted now.
     Audit,
 }
@@ -109,6 +113,7 @@ impl Topic {
             Self::ServiceFlows => "service-flows",
             Self::Channels => "channels",
             Self::Config => "config",
+            Self::Drift => "drift",
             Self::Audit => "audit",
         }
     }
@@ -125,7 +130,7 @@ impl Topic {
     /// The mode that has it; none: every one.
     pub fn mode(self) -> Option<Mode> {
         match self {
-            Self::Routes | Self::Neighbours => Some(Mode::Router),
+            Self::Routes | Self::Neighbours | Self::Drift => Some(Mode::Router),
             Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some(Mode::Switch),
             Self::Modems | Self::ServiceFlows | Self::Channels => Some(Mode::Cmts),
             _ => None,
@@ -154,6 +159,10 @@ pub trait Instance: Send + Sync {
     /// Moves ports to a level, all that can be where none is named, and gives the placement then. An error is told to
     /// the client as a bad request; a name that is none moves nothing.
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String>;
+
+    /// Reads the configuration again and takes it over, or only says what that would change: a line each. An error is
+    /// told to the client as a bad request; nothing is changed then.
+    fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
 
     /// Asks a switch. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;

@@ -131,9 +131,12 @@ fn routes(instance: Shared) -> Router {
         router = router.route(&format!("/v1/{}", topic.name()), methods);
     }
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
+    let drift = |State(instance): State<Shared>| show(instance, Topic::Drift, HashMap::new());
     router
+        .route("/v1/drift", get(drift))
         .route("/v1/audit", post(audit))
         .route("/v1/level", post(set_level))
+        .route("/v1/reload", post(reload))
         .route("/v1/trace", post(trace))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
         .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
@@ -162,6 +165,19 @@ async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(Stri
     }
     let Some(level) = level else { return error(StatusCode::BAD_REQUEST, "no level given", LEVEL_HINT) };
     answer(move || instance.set_level(level, &ports)).await
+}
+
+async fn reload(State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>) -> Response {
+    let dry_run = match query.iter().next().map(|(key, value)| (key.as_str(), value.as_str())) {
+        None | Some(("dry_run", "false")) => false,
+        Some(("dry_run", "true")) => true,
+        Some((key, value)) => {
+            let hint = "nothing, or `dry_run=true`";
+            return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), hint);
+        }
+    };
+    let changes = move || instance.reload(dry_run);
+    answer(move || Ok(json!({ "changes": changes()?, "applied": !dry_run }))).await
 }
 
 async fn change_flows(

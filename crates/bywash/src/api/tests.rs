@@ -26,6 +26,10 @@ impl Instance for Echo {
         if text == "bad" { Err("column 1: bad".into()) } else { Ok(json!([format!("{command:?}"), text])) }
     }
 
+    fn reload(&self, dry_run: bool) -> Result<Vec<String>, String> {
+        if dry_run { Ok(vec!["port x added".into()]) } else { Err("nothing changed: no".into()) }
+    }
+
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
         if ports.contains(&"bad".into()) { Err("no port `bad`".into()) } else { Ok(json!([level.name(), ports])) }
     }
@@ -76,6 +80,10 @@ fn topics_and_errors() {
     let place = Place::new();
     let _server = place.start();
     let get = |path: &str| request(place.socket(), "GET", path);
+    let post = |path: &str| request(place.socket(), "POST", path);
+    assert_eq!(post("/v1/reload?dry_run=true"), (200, json!({ "changes": ["port x added"], "applied": false })));
+    assert_eq!(post("/v1/reload").0, 400);
+    assert_eq!(post("/v1/reload?dry_run=maybe").0, 400);
     assert_eq!(get("/v1/ports"), (200, json!({ "topic": "ports", "filter": null })));
     assert_eq!(get("/v1/routes?prefix=10.0.0.0%2F8"), (200, json!({ "topic": "routes", "filter": "10.0.0.0/8" })));
     assert_eq!(get("/v1/health"), (200, json!({ "status": "ok" })));

@@ -1,7 +1,7 @@
 //! Which worker polls what, where, and with how many buffers.
 
 use super::cmts::GroupConfig;
-use super::model::{Config, Mode};
+use super::model::{Config, Mode, PortConfig};
 use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
@@ -25,6 +25,13 @@ pub struct WorkerPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workers: Vec<WorkerPlan>,
+}
+
+impl PortConfig {
+    /// Frames that a queue of it may hold.
+    pub fn frames(&self) -> usize {
+        self.af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
+    }
 }
 
 impl Config {
@@ -108,9 +115,7 @@ impl Config {
     }
 
     fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {
-        let held = |&(port, _): &(usize, usize)| {
-            self.ports[port].af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
-        };
+        let held = |&(port, _): &(usize, usize)| self.ports[port].frames();
         // An upper MAC's frames are what the ring and the queues behind it hold.
         let downstream = if self.mode == Mode::Cmts { self.cmts.queues + bywash_docsis::instance::RING } else { 0 };
         let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();

@@ -1,12 +1,13 @@
 //! The control loop: the kernel's changes in, the mode's own affairs, XDP programs and ports kept in step.
 
 use super::driver::{Driver, Targets};
+use super::live::Live;
 use super::mode::{self, Parts, Setup, View};
 use super::ports::{Opened, Opener, Xdp, queues};
 use super::workers;
 use super::{ANSWER, instance};
 use crate::bench::cpus::Placement;
-use crate::config::{Config, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
+use crate::config::{Config, ConfigErrors, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, PageKind, PoolSet};
@@ -18,7 +19,7 @@ use bywash_router::control::{Applied, PortBack};
 use bywash_sync::Qsbr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -35,8 +36,11 @@ const AT_ONCE: usize = 65_536;
 
 /// What the control loop and the API both use.
 pub struct Shared {
-    pub config: Config,
-    pub names: Vec<String>,
+    live: Mutex<Arc<Live>>,
+    /// Reads the configuration again.
+    pub source: Source,
+    /// To the control loop.
+    pub asks: Mutex<mpsc::Sender<Ask>>,
     pub pools: Arc<PoolSet>,
     /// What the mode shows.
     pub view: Arc<dyn View>,
@@ -49,12 +53,33 @@ pub struct Shared {
     pub workers: Vec<workers::Shown>,
 }
 
+impl Shared {
+    /// What is configured now.
+    pub fn live(&self) -> Arc<Live> {
+        self.live.lock().expect("configuration").clone()
+    }
+
+    pub(super) fn set_live(&self, live: Live) {
+        *self.live.lock().expect("configuration") = Arc::new(live);
+    }
+}
+
+/// Where a configuration comes from, each time it is asked for.
+pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
+
+/// What the control loop is asked to do.
+pub enum Ask {
+    /// To take over this configuration: what has changed, or why nothing has.
+    Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
+}
+
 /// A running instance.
 pub struct Runtime {
-    shared: Arc<Shared>,
-    opener: Opener,
+    pub(super) shared: Arc<Shared>,
+    pub(super) opener: Opener,
     mirror: Mirror,
-    mode: Box<dyn mode::Control>,
+    pub(super) mode: Box<dyn mode::Control>,
+    asked_for: mpsc::Receiver<Ask>,
     looked: Instant,
     asked: Instant,
     /// VLAN interfaces, and what they are on.
@@ -65,7 +90,7 @@ pub struct Runtime {
 
 impl Runtime {
     /// Opens everything and starts forwarding.
-    pub fn start(config: Config, journal: &mut Journal) -> anyhow::Result<Self> {
+    pub fn start(config: Config, source: Source, journal: &mut Journal) -> anyhow::Result<Self> {
         // Following begins first: nothing the kernel changes from here on is missed.
         let mirror = Mirror::start(bywash_mirror::Config::default()).context("cannot follow the kernel's routes")?;
         let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
@@ -124,21 +149,24 @@ impl Runtime {
             .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
         let counters = counters.collect();
         let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
+        let (asks, asked_for) = mpsc::channel();
         let shared = Arc::new(Shared {
-            names: config.ports.iter().map(|p| p.name.clone()).collect(),
+            source,
+            asks: Mutex::new(asks),
             pools,
             view,
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
             levels: Mutex::new(vec![None; config.ports.len()]),
             workers,
-            config,
+            live: Mutex::new(Arc::new(Live::new(config))),
         });
         let mut runtime = Self {
             shared,
             opener,
             mirror,
             mode,
+            asked_for,
             looked: Instant::now(),
             asked: Instant::now(),
             vlans: BTreeMap::new(),
@@ -177,7 +205,7 @@ impl Runtime {
     }
 
     /// Runs until `stop`, or until a worker dies.
-    pub fn follow(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+    pub fn follow(&mut self, stop: &AtomicBool, reload: &AtomicBool) -> anyhow::Result<()> {
         while !stop.load(Ordering::Acquire) {
             match self.mirror.changes().recv_timeout(TICK) {
                 Ok(mut changes) => {
@@ -196,6 +224,12 @@ impl Runtime {
             self.mode.tick(&self.shared, &self.mirror);
             self.look();
             self.ask();
+            while let Ok(ask) = self.asked_for.try_recv() {
+                self.obey(ask);
+            }
+            if reload.swap(false, Ordering::AcqRel) {
+                self.reload_by_signal();
+            }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
@@ -261,7 +295,10 @@ impl Runtime {
         let mut programs = self.shared.xdp.lock().expect("programs");
         for id in &applied.ports_gone {
             if programs[usize::from(id.0)].take().is_some() {
-                tracing::warn!("port `{}`: its interface is gone; waiting for it", self.name(*id));
+                tracing::warn!(
+                    "port `{}`: its interface is gone; waiting for it",
+                    self.shared.live().name(id.0.into())
+                );
             }
         }
         for port in ports.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
@@ -275,14 +312,10 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    fn name(&self, id: PortId) -> &str {
-        self.shared.names.get(usize::from(id.0)).map_or("?", String::as_str)
-    }
-
     /// An interface of a port's name is there again: opens it anew.
     fn reattach(&mut self, back: &PortBack) {
         if let Err(e) = self.try_reattach(back) {
-            tracing::error!("port `{}` stays down: {e:#}", self.name(back.id));
+            tracing::error!("port `{}` stays down: {e:#}", self.shared.live().name(back.id.0.into()));
         }
     }
 
@@ -292,12 +325,14 @@ impl Runtime {
             return Ok(()); // the one it was opened on
         }
         let mut journal = Journal::open(super::journal_path())?;
-        let mut opened = self.opener.open((at, &self.shared.config.ports[at]), &mut journal)?;
+        let live = self.shared.live();
+        let config = live.port(at).context("it is no longer configured")?;
+        let mut opened = self.opener.open((at, config), &mut journal)?;
         let (Some(mut xdp), Some(end)) = (opened.xdp.take(), opened.ends.pop()) else { bail!("it has no queue") };
         if !opened.ends.is_empty() {
             bail!("it has more than one queue: restart bywash to take it over");
         }
-        let worker = self.shared.workers.iter().find(|w| w.polls.contains(&(at, end.queue as usize)));
+        let worker = self.shared.workers.iter().find(|w| w.polls().contains(&(at, end.queue as usize)));
         let worker = worker.context("no worker polls its queue any more")?;
         self.shared.counters.lock().expect("counters").push((back.id, end.queue, end.counters));
         if !worker.handle.replace(back.id, end.port, ANSWER) {
@@ -311,7 +346,7 @@ impl Runtime {
         }
         self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
         drop(levels);
-        tracing::info!("port `{}` is back", self.name(back.id));
+        tracing::info!("port `{}` is back", self.shared.live().name(back.id.0.into()));
         Ok(())
     }
 

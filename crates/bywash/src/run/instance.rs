@@ -22,10 +22,14 @@ impl Instance for Running {
             Topic::Pools => self.pools(),
             Topic::Drops => self.drops(),
             Topic::Placement => self.placement(),
-            Topic::Config => serde_json::to_value(&self.0.config).map_err(|e| e.to_string())?,
+            Topic::Config => serde_json::to_value(&self.0.live().config).map_err(|e| e.to_string())?,
             Topic::Audit => self.audit(),
             _ => return self.0.view.show(topic, filter),
         })
+    }
+
+    fn reload(&self, dry_run: bool) -> Result<Vec<String>, String> {
+        self.0.reload(dry_run)
     }
 
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
@@ -33,22 +37,23 @@ impl Instance for Running {
     }
 
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
-        let config = &self.0.config.ports;
+        let live = self.0.live();
         let mut chosen = vec![];
         for name in ports {
-            let at = self.0.names.iter().position(|n| n == name);
-            let at = at.ok_or_else(|| format!("no port `{name}`: there are {}", self.0.names.join(", ")))?;
-            if config[at].kind != PortKind::AfXdp {
-                return Err(format!("port `{name}` is {}: only af_xdp ports have levels", config[at].kind.name()));
+            let at = live.number(name);
+            let names = || live.config.ports.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
+            let (at, config) = at.ok_or_else(|| format!("no port `{name}`: there are {}", names()))?;
+            if config.kind != PortKind::AfXdp {
+                return Err(format!("port `{name}` is {}: only af_xdp ports have levels", config.kind.name()));
             }
             chosen.push(at);
         }
-        if level == Level::Driver && self.0.config.mode != Mode::Router {
-            let what = self.0.config.mode.name();
+        if level == Level::Driver && live.config.mode != Mode::Router {
+            let what = live.config.mode.name();
             return Err(format!("the driver does not do what a {what} does: its ports can be user or kernel"));
         }
         if ports.is_empty() {
-            chosen.extend((0..config.len()).filter(|at| config[*at].kind == PortKind::AfXdp));
+            chosen.extend(live.ports().filter(|(_, port)| port.kind == PortKind::AfXdp).map(|(at, _)| at));
         }
         let mut levels = self.0.levels.lock().expect("levels");
         let mut programs = self.0.xdp.lock().expect("programs");
@@ -58,7 +63,7 @@ impl Instance for Running {
                 xdp.set_level(level).map_err(|e| format!("{e:#}"))?;
                 tracing::info!(
                     "port `{}`: level {} asked for, {} now",
-                    self.0.names[at],
+                    live.name(at),
                     level.name(),
                     xdp.level().name()
                 );
@@ -73,12 +78,13 @@ impl Instance for Running {
 impl Running {
     /// What is handled where, and why. The locks are taken in the order in which the control loop takes them.
     fn placement(&self) -> Value {
+        let live = self.0.live();
         let levels = self.0.levels.lock().expect("levels");
         let counters = self.0.counters.lock().expect("counters");
         let programs = self.0.xdp.lock().expect("programs");
-        let ports = self.0.config.ports.iter().enumerate().map(|(at, config)| {
+        let ports = live.ports().map(|(at, config)| {
             let configured = levels[at].or(config.af_xdp.as_ref().map(|af_xdp| af_xdp.level));
-            let mut row = json!({ "port": self.0.names[at], "configured": configured.map(Level::name) });
+            let mut row = json!({ "port": config.name, "configured": configured.map(Level::name) });
             let (mut driver, mut kernel) = (0, 0);
             let user = match &programs[at] {
                 Some(xdp) => {
@@ -130,7 +136,9 @@ impl Running {
         let views = self.0.view.ports();
         let counters = self.0.counters.lock().expect("counters");
         let xdp = self.0.xdp.lock().expect("programs");
-        let ports = views.into_iter().zip(&self.0.config.ports).map(|(view, config)| {
+        let live = self.0.live();
+        let ports = live.ports().filter_map(|(at, config)| views.get(at).map(|view| (view, config)));
+        let ports = ports.map(|(view, config)| {
             let id = view.id;
             let mine = || counters.iter().filter(move |(p, _, _)| *p == id);
             let mut sum: Map<String, Value> = Map::new();
@@ -168,7 +176,7 @@ impl Running {
                 .collect();
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
             let (mut up, mut reason) = end_state.map_or(("up", None), state);
-            let queues_of = self.0.workers.iter().filter_map(|w| w.queues.get(usize::from(id.0)).map(Arc::as_ref));
+            let queues_of = self.0.workers.iter().filter_map(|w| w.queues().get(usize::from(id.0)).cloned());
             let mut tx = tx_queue(&queues_of.collect::<Vec<_>>());
             (tx["burst"], tx["deadline_us"]) = (config.tx_burst.into(), config.tx_deadline_us.into());
             let has_interface = config.interface.is_some();
@@ -176,7 +184,7 @@ impl Running {
                 (up, reason) = ("down", Some("the link is down".into()));
             }
             json!({
-                "name": self.port(id),
+                "name": config.name,
                 "id": id,
                 "interface": view.dev.as_ref().or(config.interface.as_ref()),
                 "kind": config.kind.name(),
@@ -196,6 +204,7 @@ impl Running {
     }
 
     fn workers(&self) -> Value {
+        let live = self.0.live();
         let workers = self.0.workers.iter().map(|w| {
             let c = w.handle.counters();
             let cycles = c.cycles.get().max(1);
@@ -215,21 +224,18 @@ impl Running {
                     })
                 })
                 .collect();
-            let tx: Vec<Value> = w
-                .queues
-                .iter()
-                .zip(&self.0.names)
-                .map(|(q, port)| {
-                    let mut shown = tx_queue(&[q.as_ref()]);
-                    shown["port"] = port.as_str().into();
-                    shown
-                })
-                .collect();
-            let polls = w.polls.iter().map(|(p, q)| json!({ "port": self.0.names[*p], "queue": q }));
+            let queues = w.queues();
+            let tx = live.ports().filter_map(|(at, port)| {
+                let mut shown = tx_queue(&[queues.get(at)?.clone()]);
+                shown["port"] = port.name.as_str().into();
+                Some(shown)
+            });
+            let tx: Vec<Value> = tx.collect();
+            let polls = w.polls().clone().into_iter().map(|(p, q)| json!({ "port": live.name(p), "queue": q }));
             json!({
                 "id": w.handle.id(),
                 "cpu": w.cpu,
-                "idle": self.0.config.workers.idle,
+                "idle": live.config.workers.idle,
                 "polls": polls.collect::<Vec<_>>(),
                 "turns": c.turns.get(),
                 "idle_turns": c.idle_turns.get(),
@@ -271,7 +277,8 @@ impl Running {
 
     fn drops(&self) -> Value {
         let (mut drops, mut events, mut passes) = (vec![], vec![], vec![]);
-        for (i, port) in self.0.names.iter().enumerate() {
+        let live = self.0.live();
+        for (i, port) in live.ports().map(|(at, config)| (at, config.name.as_str())) {
             let id = PortId(i as u16);
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
             // Workers count a packet as punted when they give it away; it may come to nothing.
@@ -293,7 +300,7 @@ impl Running {
         }
         // What the kernel and the driver lost before or after us is lost all the same.
         for (id, _, c) in self.0.counters.lock().expect("counters").iter() {
-            let port = self.port(*id);
+            let port = live.name(usize::from(id.0));
             for (reason, n) in [
                 ("rx-no-buffer", c.rx_no_buffer.get()),
                 ("rx-ring-full", c.rx_ring_full.get()),
@@ -306,22 +313,19 @@ impl Running {
             }
         }
         let xdp = self.0.xdp.lock().expect("programs");
-        for (port, xdp) in self.0.names.iter().zip(xdp.iter()) {
-            if let Some(Ok(counters)) = xdp.as_ref().map(|x| x.program.counters()) {
+        for (at, config) in live.ports() {
+            let port = config.name.as_str();
+            if let Some(Ok(counters)) = xdp[at].as_ref().map(|x| x.program.counters()) {
                 let counted = counters.iter().filter(|(_, n)| *n > 0);
                 passes.extend(counted.map(|(verdict, n)| json!({ "port": port, "verdict": verdict, "packets": n })));
             }
         }
         json!({ "drops": drops, "events": events, "xdp": passes })
     }
-
-    fn port(&self, id: PortId) -> &str {
-        self.0.names.get(usize::from(id.0)).map_or("?", String::as_str)
-    }
 }
 
 /// What tx queues did, taken together.
-fn tx_queue(queues: &[&TxQueueStats]) -> Value {
+fn tx_queue(queues: &[Arc<TxQueueStats>]) -> Value {
     let (mut calls, mut frames, mut waits) = (0, 0, WaitCounts::default());
     let mut bursts = [0; BATCH + 1];
     for queue in queues {

@@ -6,12 +6,16 @@
 mod bridge;
 mod cmts;
 mod control;
+mod diff;
+mod drift;
 pub mod driver;
 mod headend;
 mod instance;
+mod live;
 mod mode;
 mod ports;
 mod punt;
+mod reload;
 mod router;
 mod routes;
 mod switch;
@@ -19,6 +23,7 @@ mod workers;
 
 use crate::config::Config;
 use bywash_port::af_xdp::{Change, Journal};
+use control::Source;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,31 +38,40 @@ fn journal_path() -> PathBuf {
     Path::new(STATE).join(format!("settings-{ns}.json"))
 }
 
-/// Forwards until told to stop.
-pub fn run(config: Config) -> anyhow::Result<()> {
+/// Forwards until told to stop, by what `source` gives now and whenever a reload is asked for.
+pub fn run(source: Source) -> anyhow::Result<()> {
+    let config = source()?;
+    crate::privileges::check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second signal while the first is obeyed ends the process at once: the kernel detaches what is attached.
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
+    let reload = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, reload.clone())?;
     let mut journal = Journal::open(journal_path())?;
     if !journal.changes().is_empty() {
         tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
         put_back(&mut journal)?;
     }
-    let result = forward(config, &mut journal, &stop);
-    put_back(&mut journal)?;
+    let result = forward((config, source), &mut journal, (&stop, &reload));
+    // Others wrote into it, too: ports that came later.
+    put_back(&mut Journal::open(journal_path())?)?;
     result
 }
 
-fn forward(config: Config, journal: &mut Journal, stop: &AtomicBool) -> anyhow::Result<()> {
+fn forward(
+    (config, source): (Config, Source),
+    journal: &mut Journal,
+    (stop, reload): (&AtomicBool, &AtomicBool),
+) -> anyhow::Result<()> {
     // First the socket: it is where a second instance finds out that there is one.
     let listener = crate::api::Listener::bind(&config.api)?;
-    let mut runtime = control::Runtime::start(config, journal)?;
+    let mut runtime = control::Runtime::start(config, source, journal)?;
     let api = crate::api::serve(listener, runtime.instance())?;
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
-    let result = runtime.follow(stop);
+    let result = runtime.follow(stop, reload);
     drop(api);
     if stop.load(Ordering::Acquire) {
         tracing::info!("stopping: every frame is the kernel's from now on");

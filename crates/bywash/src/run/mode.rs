@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::ports::Opened;
 use super::{cmts, router, switch};
 use crate::api::{FlowCommand, Topic};
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, PortConfig};
 use bywash_engine::{App, PortId};
 use bywash_frame::PoolSet;
 use bywash_mirror::Mirror;
@@ -34,13 +34,7 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// The ports as they are followed.
     pub fn specs(&self) -> Vec<PortSpec> {
-        let spec = |(i, p): (usize, &Opened)| PortSpec {
-            id: PortId(i as u16),
-            index: p.index,
-            name: p.config.interface.clone().unwrap_or_else(|| p.config.name.clone()),
-            partial_checksums: p.partial_checksums,
-        };
-        self.ports.iter().enumerate().map(spec).collect()
+        self.ports.iter().enumerate().map(|(id, opened)| opened.spec(id)).collect()
     }
 }
 
@@ -61,6 +55,17 @@ pub trait Control {
 
     /// Does what workers asked for, and what time asks for. Called every few milliseconds.
     fn tick(&mut self, shared: &Shared, mirror: &Mirror);
+
+    /// Whether ports can come and go while it runs; if not, why.
+    fn ports_can_change(&self) -> Result<(), &'static str> {
+        Err("its ports are what they were when it began")
+    }
+
+    /// A port has come: workers have its ends, and it is to be used from now on.
+    fn add_port(&mut self, _spec: PortSpec, _config: &PortConfig) {}
+
+    /// A port goes. Nothing is sent by it when this returns.
+    fn remove_port(&mut self, _id: PortId) {}
 
     /// The devices that the XDP programs can send to are others now.
     fn targets_changed(&mut self) {}

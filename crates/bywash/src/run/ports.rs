@@ -3,12 +3,14 @@
 use super::driver::{Driver, Target, Targets};
 use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
+use bywash_engine::PortId;
 use bywash_port::af_xdp::{
     AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
     driver, max_frame, takes_frames,
 };
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
+use bywash_router::control::PortSpec;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,6 +23,18 @@ pub struct Opened {
     pub partial_checksums: bool,
     pub ends: Vec<End>,
     pub xdp: Option<Xdp>,
+}
+
+impl Opened {
+    /// The port as it is followed.
+    pub fn spec(&self, id: usize) -> PortSpec {
+        PortSpec {
+            id: PortId(id as u16),
+            index: self.index,
+            name: self.config.interface.clone().unwrap_or_else(|| self.config.name.clone()),
+            partial_checksums: self.partial_checksums,
+        }
+    }
 }
 
 /// One queue of a port.
@@ -148,6 +162,16 @@ impl Xdp {
         }
         self.left = left;
         self.enable()
+    }
+
+    /// Where the config wants it forwarded.
+    pub fn asked(&self) -> Level {
+        self.level
+    }
+
+    /// The program no longer sends to this port: it goes.
+    pub fn forget(&self) {
+        self.targets.set(self.id, Target::default());
     }
 
     /// Every frame is the kernel's from now on.

@@ -3,12 +3,13 @@
 use super::control::Shared;
 use super::mode::{self, Parts, Setup};
 use super::punt::Punt;
-use super::routes::Routes;
-use bywash_engine::{App, PortId};
+use super::routes::{Names, Routes};
+use crate::config::PortConfig;
+use bywash_engine::{App, PORTS, PortId};
 use bywash_frame::Buffers;
 use bywash_mirror::Mirror;
 use bywash_route::model::{Change, NeighbourState};
-use bywash_router::control::{self, Applied, Control};
+use bywash_router::control::{self, Applied, Control, PortSpec};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::Counter;
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,7 @@ const REQUESTS: usize = 512;
 /// The control half.
 struct Routing {
     control: Arc<Mutex<Control>>,
+    names: Names,
     requests: Vec<rtrb::Consumer<Request>>,
     /// To free frames handed over by workers.
     bufs: Buffers,
@@ -48,13 +50,13 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         Box::new(Router::new(tables.clone(), to_control, config)) as Box<dyn App>
     });
     let apps = apps.collect();
-    let sent = vec![0; setup.ports.len()];
+    let sent = vec![0; PORTS];
     let punt_failed: Arc<[Counter]> = sent.iter().map(|_| Counter::new()).collect();
-    let names = setup.config.ports.iter().map(|p| p.name.clone()).collect();
+    let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
     let control = Arc::new(Mutex::new(control));
-    let view = Arc::new(Routes { control: control.clone(), names, punt_failed: punt_failed.clone() });
+    let view = Arc::new(Routes { control: control.clone(), names: names.clone(), punt_failed: punt_failed.clone() });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
-    let control = Box::new(Routing { control, requests, bufs, punt, confirmed: Instant::now(), sent });
+    let control = Box::new(Routing { control, names, requests, bufs, punt, confirmed: Instant::now(), sent });
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
@@ -66,6 +68,24 @@ impl mode::Control for Routing {
     fn tick(&mut self, shared: &Shared, mirror: &Mirror) {
         self.answer(mirror);
         self.confirm(shared, mirror);
+    }
+
+    fn ports_can_change(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn add_port(&mut self, spec: PortSpec, config: &PortConfig) {
+        let at = usize::from(spec.id.0);
+        let mut names = self.names.lock().expect("names");
+        let len = names.len().max(at + 1);
+        names.resize(len, String::new());
+        names[at].clone_from(&config.name);
+        drop(names);
+        self.control.lock().expect("control").add_port(spec);
+    }
+
+    fn remove_port(&mut self, id: PortId) {
+        self.control.lock().expect("control").remove_port(id);
     }
 
     fn targets_changed(&mut self) {

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+/// Ports' names, by number.
+pub type Names = Arc<Mutex<Vec<String>>>;
+
 /// The router, for the API.
 pub struct Routes {
     pub control: Arc<Mutex<Control>>,
-    /// Ports' names.
-    pub names: Vec<String>,
+    pub names: Names,
     /// Packets taken from workers that the kernel did not take back, by port.
     pub punt_failed: Arc<[Counter]>,
 }
@@ -28,6 +30,7 @@ impl View for Routes {
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String> {
         let filter = filter.map(parse_prefix).transpose()?;
         match topic {
+            Topic::Drift => super::drift::drift(&self.control),
             Topic::Routes => Ok(self.routes(filter)),
             Topic::Neighbours => Ok(self.neighbours(filter)),
             _ => Err(format!("a router has no {}", topic.name())),
@@ -91,8 +94,8 @@ impl Routes {
             .collect()
     }
 
-    fn port(&self, id: PortId) -> &str {
-        self.names.get(usize::from(id.0)).map_or("?", String::as_str)
+    fn port(&self, id: PortId) -> String {
+        self.names.lock().expect("names").get(usize::from(id.0)).map_or("?".into(), String::clone)
     }
 }
 

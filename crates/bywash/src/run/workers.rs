@@ -4,13 +4,13 @@
 //! worker that has.
 
 use super::ports::Opened;
-use crate::config::{Config, Idle, Plan};
+use crate::config::{Config, Idle, Plan, PortConfig};
 use anyhow::Context as _;
 use bywash_engine::{App, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Frames a ring between two workers holds.
 const HANDOFF: usize = 1024;
@@ -20,9 +20,57 @@ pub struct Shown {
     pub handle: WorkerHandle,
     pub cpu: Option<usize>,
     /// What it polls: port, queue.
-    pub polls: Vec<(usize, usize)>,
+    pub polls: Mutex<Vec<(usize, usize)>>,
     /// Its tx queues' statistics, by port.
-    pub queues: Vec<Arc<TxQueueStats>>,
+    pub queues: Mutex<Vec<Arc<TxQueueStats>>>,
+}
+
+impl Shown {
+    pub fn polls(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.polls.lock().expect("what a worker polls")
+    }
+
+    pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
+        self.queues.lock().expect("a worker's tx queues")
+    }
+}
+
+/// One worker's share of a port: the end it sends by, and those it only receives from.
+pub struct Share {
+    pub main: Box<dyn Port>,
+    pub more: Vec<(Box<dyn Port>, Role)>,
+}
+
+/// Deals the ends of a port, each to the worker given with it. The others hand their frames to the first that has one.
+pub fn deal(id: PortId, ends: Vec<(usize, Box<dyn Port>)>, workers: usize) -> anyhow::Result<Vec<Share>> {
+    let mut own: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| vec![]).collect();
+    ends.into_iter().for_each(|(worker, end)| own[worker].push(end));
+    let owner = own.iter().position(|ends| !ends.is_empty()).context("it has no end")?;
+    let mut transit = vec![];
+    for ends in own.iter_mut().filter(|ends| ends.is_empty()) {
+        let (here, there) = pair(HANDOFF);
+        ends.push(Box::new(here));
+        transit.push((Box::new(there) as Box<dyn Port>, Role::Transit(id)));
+    }
+    let share = |mut ends: Vec<Box<dyn Port>>| {
+        let main = ends.remove(0);
+        Share { main, more: ends.into_iter().map(|end| (end, Role::Receive(id))).collect() }
+    };
+    let mut shares: Vec<Share> = own.into_iter().map(share).collect();
+    shares[owner].more.extend(transit);
+    Ok(shares)
+}
+
+/// The tx queue in front of a port.
+pub fn tx_queue(settings: &PortConfig) -> TxQueue {
+    TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
+}
+
+pub fn idle(idle: Idle) -> bywash_engine::Idle {
+    match idle {
+        Idle::Sleep => bywash_engine::Idle::Sleep,
+        Idle::Spin => bywash_engine::Idle::Spin,
+    }
 }
 
 /// Starts the workers of `plan`, each with its own of `apps`. Their ends are taken out of `ports`. Two workers of `links` are
@@ -36,27 +84,20 @@ pub fn start(
     apps: Vec<Box<dyn App>>,
     links: &[(usize, usize)],
 ) -> anyhow::Result<Vec<Shown>> {
-    // (worker, port) -> the ends it polls; the first is the one it sends by.
     let count = plan.workers.len();
-    let mut own: Vec<Vec<Vec<Box<dyn Port>>>> = (0..count).map(|_| ports.iter().map(|_| vec![]).collect()).collect();
-    for (w, worker) in plan.workers.iter().enumerate() {
-        for &(port, queue) in &worker.queues {
-            let ends = &mut ports[port].ends;
-            let at = ends.iter().position(|e| e.queue as usize == queue).context("a queue that was not opened")?;
-            own[w][port].push(ends.remove(at).port);
-        }
-    }
-    let mut transit: Vec<Vec<(Box<dyn Port>, PortId)>> = (0..count).map(|_| vec![]).collect();
-    for id in (0..ports.len() as u16).map(PortId) {
-        let port = usize::from(id.0);
-        let Some(owner) = (0..count).find(|w| !own[*w][port].is_empty()) else { continue };
-        for w in (0..count).filter(|w| *w != owner) {
-            if own[w][port].is_empty() {
-                let (here, there) = pair(HANDOFF);
-                own[w][port].push(Box::new(here));
-                transit[owner].push((Box::new(there), id));
+    // By worker, then port.
+    let mut own: Vec<Vec<Share>> = (0..count).map(|_| vec![]).collect();
+    for (port, opened) in ports.iter_mut().enumerate() {
+        let mut ends = vec![];
+        for (w, worker) in plan.workers.iter().enumerate() {
+            for &(_, queue) in worker.queues.iter().filter(|(p, _)| *p == port) {
+                let at = opened.ends.iter().position(|e| e.queue as usize == queue);
+                ends.push((w, opened.ends.remove(at.context("a queue that was not opened")?).port));
             }
         }
+        let shares = deal(PortId(port as u16), ends, count);
+        let shares = shares.with_context(|| format!("port `{}`", opened.config.name))?;
+        own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
     }
 
     let mut rings: Vec<Option<Box<dyn Port>>> = (0..count).map(|_| None).collect();
@@ -67,30 +108,21 @@ pub fn start(
     }
 
     let mut running = vec![];
-    for (w, ((ends, transit), app)) in own.into_iter().zip(transit).zip(apps).enumerate() {
+    for (w, (shares, app)) in own.into_iter().zip(apps).enumerate() {
         let mut out = Outputs::new();
         let mut queues = vec![];
         let mut more = vec![];
-        for (p, ends) in ends.into_iter().enumerate() {
-            let settings = &ports[p].config;
-            let queue =
-                TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() });
+        for (share, opened) in shares.into_iter().zip(ports.iter()) {
+            let queue = tx_queue(&opened.config);
             queues.push(queue.stats());
-            let mut ends = ends.into_iter();
-            let main = ends.next().with_context(|| format!("port `{}` has no end", settings.name))?;
-            let id = out.add(main, queue);
-            more.extend(ends.map(|end| (end, Role::Receive(id))));
+            out.add(share.main, queue);
+            more.extend(share.more);
         }
         if let Some(ring) = rings[w].take() {
             out.add(ring, TxQueue::new(TxQueueConfig::default()));
         }
-        more.extend(transit.into_iter().map(|(end, to)| (end, Role::Transit(to))));
-        let idle = match config.workers.idle {
-            Idle::Sleep => bywash_engine::Idle::Sleep,
-            Idle::Spin => bywash_engine::Idle::Spin,
-        };
         let cpu = plan.workers[w].cpu;
-        let worker_config = WorkerConfig { id: w, cpu, idle };
+        let worker_config = WorkerConfig { id: w, cpu, idle: idle(config.workers.idle) };
         // Its own pool, or the only one.
         let mut worker = Worker::new(
             worker_config,
@@ -101,7 +133,8 @@ pub fn start(
         );
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
-        running.push(Shown { handle, cpu, polls: plan.workers[w].queues.clone(), queues });
+        let polls = Mutex::new(plan.workers[w].queues.clone());
+        running.push(Shown { handle, cpu, polls, queues: Mutex::new(queues) });
     }
     Ok(running)
 }

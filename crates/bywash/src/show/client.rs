@@ -37,6 +37,11 @@ pub fn set_level(socket: &Path, level: Level, ports: &[String]) -> anyhow::Resul
     request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "", "level")
 }
 
+/// Has the configuration read again and taken over, or only what that would change: a line each.
+pub fn reload(socket: &Path, dry_run: bool) -> anyhow::Result<Value> {
+    request(socket, &format!("POST /v1/reload?dry_run={dry_run}"), "", "reload")
+}
+
 /// One exchange; `what` was asked, for errors.
 fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<Value> {
     let name = socket.display();

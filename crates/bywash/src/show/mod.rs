@@ -6,7 +6,7 @@ mod layout;
 mod tables;
 
 use crate::api::Topic;
-use crate::cli::{LevelArgs, Show, ShowArgs};
+use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
 pub use flow::run as flow;
 pub use layout::Grid;
@@ -29,6 +29,20 @@ pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
     }
     let text = tables::render(Topic::Placement, &value, &mut Rates::default());
     Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// `bywash reload`: prints what changed, or would change.
+pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
+    let value = client::reload(&args.socket, args.dry_run)?;
+    let mut out = std::io::stdout();
+    if args.json {
+        return Ok(writeln!(out, "{value}")?);
+    }
+    let changes: Vec<&str> = value["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if changes.is_empty() {
+        return Ok(writeln!(out, "nothing to change")?);
+    }
+    Ok(changes.iter().try_for_each(|change| writeln!(out, "{change}"))?)
 }
 
 /// Prints what was asked for, once or again and again.
@@ -76,6 +90,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Pools => vec![Topic::Pools],
         Show::Routes => vec![Topic::Routes],
         Show::Neighbours => vec![Topic::Neighbours],
+        Show::Drift => vec![Topic::Drift],
         Show::Drops => vec![Topic::Drops],
         Show::Placement => vec![Topic::Placement],
         Show::Flows => vec![Topic::Flows],

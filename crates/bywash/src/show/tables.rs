@@ -30,6 +30,7 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Pools | Topic::Audit => pools(value),
         Topic::Routes => routes(value),
         Topic::Neighbours => neighbours(value),
+        Topic::Drift => columns(value, &DRIFT, "no drift: the kernel's tables and the data plane's agree"),
         Topic::Drops => drops(value, rates),
         Topic::Placement => placement(value),
         Topic::Flows => flows(value),
@@ -315,6 +316,7 @@ fn routes(value: &Value) -> String {
 /// Headings, and the fields below them.
 type Columns<const N: usize> = [(&'static str, &'static str); N];
 
+const DRIFT: Columns<3> = [("object", "object"), ("name", "name"), ("drift", "drift")];
 const MODEMS: Columns<9> = [
     ("group", "group"),
     ("mac", "mac"),

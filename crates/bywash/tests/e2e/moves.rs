@@ -1,63 +1,14 @@
 //! Packets numbered by their sender, while ports are moved between levels and routes change: where each one ended up.
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
-use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, require, require_lab};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use crate::load::{FLOWS, Stops, next, receiver, send};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const PORT: u16 = 7007;
-/// Flows: as many destination addresses.
-const FLOWS: u64 = 1000;
 /// Packets a second, unless BYWASH_LOAD names the most to try: then as many as are not lost while nothing moves.
 const RATE: u32 = 10_000;
-/// Packets at once after the sender was kept waiting: milliseconds' worth.
-const CATCH_UP_MS: u32 = 3;
-
-fn receiver(namespace: &Namespace) -> UdpSocket {
-    let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();
-    // What a busy machine keeps the reader from must not count as lost.
-    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    socket
-}
-
-/// Sends packet `n` along flow `n` modulo [`FLOWS`], at the rate, until `stop`; gives how many it sent.
-fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
-    let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
-    let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);
-    let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
-    while !stop.load(Ordering::Relaxed) {
-        let due = (started.elapsed().as_secs_f64() * f64::from(rate)) as u64 - base;
-        if due > sent + at_once {
-            base += due - sent - at_once;
-        }
-        let until = due.min(sent + at_once);
-        while sent < until {
-            let flow = (sent % FLOWS) as u16;
-            let to = Ipv4Addr::new(44, 0, (flow >> 8) as u8, flow as u8);
-            socket.send_to(&sent.to_be_bytes(), SocketAddr::from((to, PORT))).unwrap();
-            sent += 1;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    sent
-}
-
-/// The number of the next packet; none when nothing comes.
-fn next(socket: &UdpSocket) -> Option<u64> {
-    let mut number = [0; 8];
-    socket.recv(&mut number).ok().map(|_| u64::from_be_bytes(number))
-}
-
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 fn level(lab: &Topology, running: &Bywash, level: &str) {
     let socket = running.socket();

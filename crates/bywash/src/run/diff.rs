@@ -1,0 +1,166 @@
+//! What a changed configuration means for what runs.
+
+use crate::config::{Config, Idle, Level, PortConfig};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// One thing to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A port comes.
+    Add(PortConfig),
+    /// A port goes.
+    Remove(String),
+    /// A port is closed and opened again, with these settings; which of them are others.
+    Reopen(PortConfig, String),
+    /// A port is handled elsewhere.
+    Level(String, Level, Level),
+    /// Workers idle otherwise.
+    Idle(Idle, Idle),
+}
+
+impl Step {
+    /// Whether it changes which ports there are.
+    pub fn is_of_ports(&self) -> bool {
+        matches!(self, Self::Add(_) | Self::Remove(_) | Self::Reopen(..))
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let idle = |idle: &Idle| if *idle == Idle::Spin { "spin" } else { "sleep" };
+        match self {
+            Self::Add(port) => match port.interface.as_ref().filter(|interface| **interface != port.name) {
+                Some(interface) => write!(f, "port {} added: {} on {interface}", port.name, port.kind.name()),
+                None => write!(f, "port {} added: {}", port.name, port.kind.name()),
+            },
+            Self::Remove(name) => write!(f, "port {name} removed"),
+            Self::Reopen(port, why) => write!(f, "port {} opened again: {why}", port.name),
+            Self::Level(name, was, is) => write!(f, "port {name} level: {} -> {}", was.name(), is.name()),
+            Self::Idle(was, is) => write!(f, "workers.idle: {} -> {}", idle(was), idle(is)),
+        }
+    }
+}
+
+/// What leads from one configuration to the other; or all that cannot change while it runs.
+pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
+    let mut refused = vec![];
+    let (was, is) = (flat(old), flat(new));
+    let keys: BTreeSet<&String> = was.iter().chain(&is).map(|(key, _)| key).collect();
+    for key in keys {
+        let value = |of: &[(String, Value)]| of.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
+        let (was, is) = (value(&was), value(&is));
+        if was != is && key != "workers.idle" {
+            let text = |value: Option<Value>| value.map_or("nothing".into(), |value| value.to_string());
+            refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why(key)));
+        }
+    }
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    let mut steps = vec![];
+    let named = |ports: &'_ [PortConfig], name: &str| ports.iter().find(|port| port.name == name).cloned();
+    for port in &new.ports {
+        let Some(before) = named(&old.ports, &port.name) else {
+            steps.push(Step::Add(port.clone()));
+            continue;
+        };
+        let (was, is) = (level(&before), level(port));
+        let others = other_settings(&before, port);
+        if !others.is_empty() {
+            steps.push(Step::Reopen(port.clone(), others));
+        } else if let (Some(was), Some(is)) = (was, is)
+            && was != is
+        {
+            steps.push(Step::Level(port.name.clone(), was, is));
+        }
+    }
+    let gone = old.ports.iter().filter(|port| named(&new.ports, &port.name).is_none());
+    steps.extend(gone.map(|port| Step::Remove(port.name.clone())));
+    if old.workers.idle != new.workers.idle {
+        steps.push(Step::Idle(old.workers.idle, new.workers.idle));
+    }
+    Ok(steps)
+}
+
+fn level(port: &PortConfig) -> Option<Level> {
+    port.af_xdp.as_ref().map(|af_xdp| af_xdp.level)
+}
+
+/// Settings beside the level that differ, as text.
+fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
+    let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
+    let (old, new) = (value(old), value(new));
+    let keys: BTreeSet<&String> =
+        [&old, &new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
+    let differ = keys.into_iter().filter(|key| *key != "level" && old.get(key) != new.get(key));
+    let text = |of: &Value, key: &str| of.get(key).map_or("nothing".into(), Value::to_string);
+    differ.map(|key| format!("{key} {} -> {}", text(&old, key), text(&new, key))).collect::<Vec<_>>().join(", ")
+}
+
+/// Everything but ports: `section.key`, value.
+fn flat(config: &Config) -> Vec<(String, Value)> {
+    let Ok(Value::Object(sections)) = serde_json::to_value(config) else { return vec![] };
+    let keys = sections.into_iter().filter(|(name, _)| name != "port").flat_map(|(name, value)| match value {
+        Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
+        value => vec![(name, value)],
+    });
+    keys.collect()
+}
+
+/// Why a setting cannot change while it runs.
+fn why(key: &str) -> &'static str {
+    match key.split('.').next().unwrap_or_default() {
+        "pool" => "buffers are laid out when bywash starts; restart it",
+        "workers" => "workers, their CPUs and their pools are dealt out when bywash starts; restart it",
+        "mode" => "what it is, it is from start to end; restart it",
+        "api" => "the socket is where `reload` came from; restart it",
+        _ => "it is read when bywash starts; restart it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Auto, PortKind};
+
+    fn config(ports: &[&str]) -> Config {
+        Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+    }
+
+    fn told(old: &Config, new: &Config) -> Vec<String> {
+        diff(old, new).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ports_come_go_and_change() {
+        let old = config(&["a", "b", "c"]);
+        assert_eq!(diff(&old, &old), Ok(vec![]));
+        // The order in the file is nobody's business.
+        assert_eq!(diff(&old, &config(&["c", "a", "b"])), Ok(vec![]));
+        let mut new = config(&["a", "c", "d"]);
+        new.ports[0].af_xdp.as_mut().unwrap().level = Level::Kernel;
+        new.ports[1].tx_burst = 8;
+        new.ports.push(PortConfig { name: "n".into(), kind: PortKind::Null, ..PortConfig::default() });
+        new.workers.idle = Idle::Spin;
+        let expected = [
+            "port a level: auto -> kernel",
+            "port c opened again: tx_burst 32 -> 8",
+            "port d added: af_xdp",
+            "port n added: null",
+            "port b removed",
+            "workers.idle: sleep -> spin",
+        ];
+        assert_eq!(told(&old, &new), expected);
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_all_at_once() {
+        let (old, mut new) = (config(&["a"]), config(&["a", "b"]));
+        new.pool.frames = Auto::Set(4096);
+        new.workers.count = Auto::Set(2);
+        let refused = diff(&old, &new).unwrap_err();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert!(refused[0].starts_with("pool.frames: \"auto\" -> 4096: buffers are laid out"), "{refused:?}");
+    }
+}

@@ -1,0 +1,75 @@
+//! Where the kernel's tables, read anew, and the data plane's differ.
+
+use bywash_mirror::State;
+use bywash_route::model::{Change, Prefix};
+use bywash_router::control::Control;
+use serde_json::{Value, json};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// What is under way is no drift: it is looked at again after this long, this often.
+const AGAIN: Duration = Duration::from_millis(100);
+const TIMES: usize = 5;
+
+/// A row for each difference that lasts: `{object, name, drift}`.
+pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
+    let mut rows = vec![];
+    for time in 0..TIMES {
+        if time > 0 {
+            std::thread::sleep(AGAIN);
+        }
+        let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
+        let control = control.lock().expect("control");
+        let mut known = State::default();
+        control.known().for_each(|change| known.apply(&change));
+        let astray = control.astray();
+        drop(control);
+        rows = differences(&known, &kernel);
+        rows.extend(astray.iter().map(|p| row("fib", p, "the table that is looked up does not have what was routed")));
+        if rows.is_empty() {
+            break;
+        }
+    }
+    Ok(rows.into())
+}
+
+fn row(object: &str, name: impl ToString, drift: &str) -> Value {
+    json!({ "object": object, "name": name.to_string(), "drift": drift })
+}
+
+fn differences(known: &State, kernel: &State) -> Vec<Value> {
+    const MISSING: &str = "the kernel has it, the data plane does not";
+    const DIFFERENT: &str = "the kernel has it otherwise";
+    const GONE: &str = "the data plane has it, the kernel does not";
+    let had = |is: bool| if is { DIFFERENT } else { MISSING };
+    let dev = |index: u32| {
+        let link = kernel.link(index).or_else(|| known.link(index));
+        link.map_or(format!("interface {index}"), |link| link.name.clone())
+    };
+    let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
+    let rows = State::diff(known, kernel).into_iter().filter_map(|change| {
+        Some(match change {
+            Change::Link(link) => row("link", &link.name, had(known.link(link.index).is_some())),
+            Change::LinkGone { index } => row("link", dev(index), GONE),
+            Change::Address(a) => {
+                let is = known.addresses().any(|k| (k.index, k.addr, k.len) == (a.index, a.addr, a.len));
+                row("address", format!("{}/{} dev {}", a.addr, a.len, dev(a.index)), had(is))
+            }
+            Change::AddressGone { index, addr, len } => {
+                row("address", format!("{addr}/{len} dev {}", dev(index)), GONE)
+            }
+            Change::Route(r) => {
+                let is = known.route(r.table, r.prefix, r.metric).is_some();
+                row("route", route(r.table, r.prefix, r.metric), had(is))
+            }
+            Change::RouteGone { table, prefix, metric } => row("route", route(table, prefix, metric), GONE),
+            Change::Neighbour(n) => {
+                let is = known.neighbours().any(|k| (k.index, k.addr) == (n.index, n.addr));
+                row("neighbour", format!("{} dev {}", n.addr, dev(n.index)), had(is))
+            }
+            Change::NeighbourGone { index, addr } => row("neighbour", format!("{addr} dev {}", dev(index)), GONE),
+            Change::Synced => return None,
+        })
+    });
+    rows.collect()
+}

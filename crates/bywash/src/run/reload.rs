@@ -1,0 +1,352 @@
+//! A changed configuration is taken over while packets flow: all of it, or nothing.
+//!
+//! Everything is checked first, then what can fail is done, new ports before anything else, with a note of how to undo it;
+//! what cannot fail comes last. Ports that are not named in the difference are not touched: their sockets, rings and
+//! workers go on.
+
+use super::control::{Ask, Runtime, Shared};
+use super::diff::{Step, diff};
+use super::live::Live;
+use super::ports::{Opened, Xdp, queues};
+use super::{ANSWER, journal_path, workers};
+use crate::config::{Config, Level, PortConfig};
+use anyhow::{Context as _, bail};
+use bywash_engine::{Change, PORTS, PortId};
+use bywash_port::Port;
+use bywash_port::af_xdp::Journal;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Longest that a client waits for the control loop.
+const PATIENCE: Duration = Duration::from_secs(14);
+/// What has arrived when a port is taken away is still forwarded: as long as it takes to go through the rings.
+const LAST_FRAMES: Duration = Duration::from_millis(5);
+
+/// How a step is undone.
+enum Undo {
+    /// The port that came goes.
+    Remove(usize),
+    /// The port that went comes back.
+    Open(usize, Box<PortConfig>),
+    Level(usize, Level),
+}
+
+impl Shared {
+    /// What a reload would change: read now, and compared with what runs.
+    fn read(&self) -> Result<(Config, Vec<Step>), String> {
+        let new = (self.source)().map_err(|wrong| format!("nothing changed: {wrong}"))?;
+        let steps = diff(&self.live().config, &new).map_err(|all| format!("nothing changed: {}", all.join("; ")))?;
+        Ok((new, steps))
+    }
+
+    /// For the API: what changes, and with `dry` nothing else.
+    pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
+        let (new, steps) = self.read()?;
+        if dry {
+            return Ok(steps.iter().map(Step::to_string).collect());
+        }
+        let (answer, done) = mpsc::channel();
+        let asked = self.asks.lock().expect("asks").send(Ask::Reload(Box::new(new), answer));
+        asked.map_err(|_| "it is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
+    }
+}
+
+impl Runtime {
+    pub(super) fn obey(&mut self, ask: Ask) {
+        match ask {
+            Ask::Reload(config, answer) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(self.reload(*config).map_err(|e| format!("nothing changed: {e:#}")));
+            }
+        }
+    }
+
+    /// SIGHUP.
+    pub(super) fn reload_by_signal(&mut self) {
+        let done =
+            self.shared.read().and_then(|(new, _)| self.reload(new).map_err(|e| format!("nothing changed: {e:#}")));
+        match done {
+            Ok(changes) if changes.is_empty() => tracing::info!("reload: nothing to change"),
+            Ok(_) => {}
+            Err(why) => tracing::error!("reload: {why}"),
+        }
+    }
+
+    /// Takes `new` over, and says what changed. After an error everything is as it was.
+    fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
+        let old = self.shared.live();
+        // Anew: between reading it and now, another may have been taken over.
+        let steps = diff(&old.config, &new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
+        if steps.iter().any(Step::is_of_ports)
+            && let Err(why) = self.mode.ports_can_change()
+        {
+            bail!("ports cannot come and go in a {}: {why}; restart it", old.config.mode.name());
+        }
+        let mut undo = vec![];
+        let done = self.carry_out_all(&steps, &old, &mut undo);
+        if let Err(why) = done {
+            for undo in undo.into_iter().rev() {
+                self.undo(undo);
+            }
+            return Err(why);
+        }
+        let mut live = Live::clone(&self.shared.live());
+        live.config = new;
+        self.shared.set_live(live);
+        let told: Vec<String> = steps.iter().map(Step::to_string).collect();
+        told.iter().for_each(|line| tracing::info!("reload: {line}"));
+        Ok(told)
+    }
+
+    fn carry_out_all(&mut self, steps: &[Step], old: &Live, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let number = |name: &str| old.number(name).map(|(at, _)| at).context("no such port");
+        let interfaces = |port: &PortConfig| port.interface.clone();
+        let taken: Vec<String> = old.ports().filter_map(|(_, port)| interfaces(port)).collect();
+        self.check_room(steps)?;
+        // Those of an interface that another port has still come after that has gone.
+        let mut later = vec![];
+        let mut gone: Vec<usize> = vec![];
+        for step in steps {
+            if let Step::Add(port) = step {
+                match interfaces(port).filter(|interface| taken.contains(interface)) {
+                    Some(interface) => later.push((port, interface)),
+                    None => self.come(port, undo).with_context(|| format!("port `{}`", port.name))?,
+                }
+            }
+        }
+        for (port, interface) in later {
+            let (at, _) =
+                old.ports().find(|(_, p)| p.interface.as_ref() == Some(&interface)).context("no such port")?;
+            self.go(at, undo);
+            gone.push(at);
+            self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+        }
+        for step in steps {
+            if let Step::Reopen(port, _) = step {
+                self.go(number(&port.name)?, undo);
+                self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+            }
+        }
+        for step in steps {
+            if let Step::Level(name, _, level) = step {
+                let at = number(name)?;
+                let mut levels = self.shared.levels.lock().expect("levels");
+                if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
+                    undo.push(Undo::Level(at, xdp.asked()));
+                    xdp.set_level(*level)?;
+                }
+                levels[at] = Some(*level);
+            }
+        }
+        // From here on nothing can fail.
+        for step in steps {
+            match step {
+                Step::Remove(name) => {
+                    let at = number(name)?;
+                    if !gone.contains(&at) {
+                        self.go(at, &mut vec![]);
+                    }
+                }
+                Step::Idle(_, idle) => {
+                    for worker in &self.shared.workers {
+                        worker.handle.change(vec![Change::Idle(workers::idle(*idle))], ANSWER);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, undo: Undo) {
+        let done = match undo {
+            Undo::Remove(at) => {
+                self.go(at, &mut vec![]);
+                Ok(())
+            }
+            Undo::Open(at, port) => self.install(at, &port).with_context(|| format!("port `{}`", port.name)),
+            Undo::Level(at, level) => {
+                self.shared.levels.lock().expect("levels")[at] = Some(level);
+                let xdp = &mut self.shared.xdp.lock().expect("programs")[at];
+                xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))
+            }
+        };
+        if let Err(e) = done {
+            tracing::error!("reload: what it had begun could not be undone: {e:#}");
+        }
+    }
+
+    /// Whether the workers' buffers are enough for what comes, while what goes is still there.
+    fn check_room(&self, steps: &[Step]) -> anyhow::Result<()> {
+        let live = self.shared.live();
+        let mut needed: Vec<usize> = vec![];
+        for worker in &self.shared.workers {
+            let of = |&(port, _): &(usize, usize)| live.port(port).map_or(0, PortConfig::frames);
+            needed.push(worker.polls().iter().map(of).sum::<usize>() + live.config.pool.cache_frames());
+        }
+        let mut at = live.free();
+        for step in steps {
+            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
+            let places =
+                places(port, at, self.shared.workers.len()).with_context(|| format!("port `{}`", port.name))?;
+            places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
+            if let Some((number, before)) = live.number(&port.name) {
+                // It goes before it comes.
+                for worker in &self.shared.workers {
+                    let its = worker.polls().iter().filter(|(port, _)| *port == number).count() * before.frames();
+                    needed[worker.handle.id()] -= its;
+                }
+                continue;
+            }
+            at += 1;
+            if at > PORTS {
+                bail!("port `{}`: there can be {PORTS} ports", port.name);
+            }
+        }
+        let pools = self.shared.pools.pools();
+        let has = |worker: usize| pools[worker.min(pools.len() - 1)].stats().frames;
+        let shared = pools.len() == 1 && needed.len() > 1;
+        let sum = needed.iter().sum();
+        for (worker, &needed) in needed.iter().enumerate() {
+            let (needed, has) = if shared { (sum, has(0)) } else { (needed, has(worker)) };
+            if needed > has {
+                bail!(
+                    "worker {worker} would need {needed} buffers and has {has}: give the new ports smaller rings \
+                     (`ring`), or set pool.frames to at least {needed} and restart"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A port comes, with a free number.
+    fn come(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let at = self.shared.live().free();
+        self.install(at, port)?;
+        undo.push(Undo::Remove(at));
+        Ok(())
+    }
+
+    /// A port comes, with this number: opened, given to its workers, routed by, and last its program begins.
+    fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
+        let places = places(port, at, self.shared.workers.len())?;
+        let mut journal = Journal::open(journal_path())?;
+        let mut opened = match self.opener.open((at, port), &mut journal) {
+            Ok(opened) => opened,
+            Err(e) => {
+                self.put_back(port);
+                return Err(e);
+            }
+        };
+        let id = PortId(at as u16);
+        let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
+        self.shared.counters.lock().expect("counters").extend(counters);
+        self.give_to_workers(id, &mut opened, &places)?;
+        let mut live = Live::clone(&self.shared.live());
+        live.set(at, Some(port.clone()));
+        {
+            let (mut levels, mut programs) = self.places_for(at);
+            levels[at] = None;
+            programs[at] = opened.xdp.take();
+        }
+        self.shared.set_live(live);
+        self.mode.add_port(opened.spec(at), port);
+        self.mode.targets_changed();
+        // A worker reports after a turn, in which the port posted buffers.
+        self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
+        let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), Xdp::enable);
+        if enabled.is_err() {
+            self.go(at, &mut vec![]);
+        }
+        enabled
+    }
+
+    /// Levels and programs, with room for this port.
+    #[allow(clippy::type_complexity)]
+    fn places_for(
+        &self,
+        at: usize,
+    ) -> (std::sync::MutexGuard<'_, Vec<Option<Level>>>, std::sync::MutexGuard<'_, Vec<Option<Xdp>>>) {
+        let mut levels = self.shared.levels.lock().expect("levels");
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        let len = levels.len().max(at + 1);
+        levels.resize(len, None);
+        programs.resize_with(len, || None);
+        (levels, programs)
+    }
+
+    fn give_to_workers(&self, id: PortId, opened: &mut Opened, places: &[(u32, usize)]) -> anyhow::Result<()> {
+        let worker_of = |queue: u32| places.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
+        let ends: Vec<(usize, Box<dyn Port>)> =
+            opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
+        let shares = workers::deal(id, ends, self.shared.workers.len())?;
+        for (worker, share) in self.shared.workers.iter().zip(shares) {
+            let queue = workers::tx_queue(&opened.config);
+            let mut queues = worker.queues();
+            let len = queues.len().max(usize::from(id.0) + 1);
+            queues.resize_with(len, Default::default);
+            queues[usize::from(id.0)] = queue.stats();
+            let changes = std::iter::once(Change::Set(id, share.main, Box::new(queue)));
+            let changes = changes.chain(share.more.into_iter().map(|(port, role)| Change::Add(port, role)));
+            worker.handle.change(changes.collect(), ANSWER);
+            let mine = places.iter().filter(|(_, w)| *w == worker.handle.id());
+            worker.polls().extend(mine.map(|(queue, _)| (usize::from(id.0), *queue as usize)));
+        }
+        Ok(())
+    }
+
+    /// A port goes: no more frames come by it, none are sent by it any more, and its ends are closed.
+    fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
+        let id = PortId(at as u16);
+        let mut live = Live::clone(&self.shared.live());
+        if let Some(port) = live.port(at) {
+            undo.push(Undo::Open(at, port.clone().into()));
+        }
+        let port = live.port(at).cloned();
+        if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
+            xdp.disable();
+            xdp.forget();
+        }
+        self.mode.remove_port(id);
+        self.mode.targets_changed();
+        std::thread::sleep(LAST_FRAMES);
+        // First those that hand over to others, then those that send.
+        let of_port = |worker: &&workers::Shown| worker.polls().iter().any(|(port, _)| *port == at);
+        let (senders, others): (Vec<_>, Vec<_>) = self.shared.workers.iter().partition(of_port);
+        for worker in others.into_iter().chain(senders) {
+            worker.handle.change(vec![Change::Remove(id)], ANSWER);
+            worker.polls().retain(|(port, _)| *port != at);
+        }
+        self.shared.counters.lock().expect("counters").retain(|(port, _, _)| *port != id);
+        self.shared.xdp.lock().expect("programs")[at] = None;
+        live.set(at, None);
+        self.shared.set_live(live);
+        if let Some(port) = port {
+            self.put_back(&port);
+        }
+    }
+
+    /// The settings of a port's interface, as they were before it was opened.
+    fn put_back(&self, port: &PortConfig) {
+        let Some(interface) = &port.interface else { return };
+        let done = Journal::open(journal_path()).and_then(|mut journal| journal.restore_of(interface));
+        match done {
+            Ok(failed) => failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}")),
+            Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
+        }
+    }
+}
+
+/// Which worker polls which queue of a port with this number.
+fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
+    let queues = queues(port)?;
+    let first = if queues.len() < workers { at } else { 0 };
+    let place = |(order, queue): (usize, u32)| {
+        let worker =
+            port.worker.set().map_or((first + order) % workers, |of_queues| of_queues[order % of_queues.len()]);
+        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart it for more");
+        Ok((queue, worker))
+    };
+    queues.into_iter().enumerate().map(place).collect()
+}

@@ -1,0 +1,106 @@
+//! Packets numbered by their sender: which of them arrived, and when none did.
+
+use bywash_lab::{Namespace, Topology};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7007;
+/// Flows: as many destination addresses.
+pub const FLOWS: u64 = 1000;
+/// Packets at once after the sender was kept waiting: milliseconds' worth.
+const CATCH_UP_MS: u32 = 3;
+
+pub fn receiver(namespace: &Namespace) -> UdpSocket {
+    let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();
+    // What a busy machine keeps the reader from must not count as lost.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    socket
+}
+
+/// Sends packet `n` along flow `n` modulo [`FLOWS`], at the rate, until `stop`; gives how many it sent.
+pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
+    let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
+    let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);
+    let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (started.elapsed().as_secs_f64() * f64::from(rate)) as u64 - base;
+        if due > sent + at_once {
+            base += due - sent - at_once;
+        }
+        let until = due.min(sent + at_once);
+        while sent < until {
+            let flow = (sent % FLOWS) as u16;
+            let to = Ipv4Addr::new(44, 0, (flow >> 8) as u8, flow as u8);
+            socket.send_to(&sent.to_be_bytes(), SocketAddr::from((to, PORT))).unwrap();
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    sent
+}
+
+/// The number of the next packet; none when nothing comes.
+pub fn next(socket: &UdpSocket) -> Option<u64> {
+    let mut number = [0; 8];
+    socket.recv(&mut number).ok().map(|_| u64::from_be_bytes(number))
+}
+
+/// Ends the sending when it goes, however that is.
+pub struct Stops<'a>(pub &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What became of the packets.
+#[derive(Debug)]
+pub struct Loss {
+    pub sent: u64,
+    pub lost: u64,
+    pub twice: u64,
+    /// The longest time in which none arrived.
+    pub gap: Duration,
+}
+
+/// Routes the flows from host a through the router to host b.
+pub fn route(lab: &Topology) {
+    lab.r().ip(&["route", "add", "44.0.0.0/8", "via", &lab.b().v4.to_string()]).unwrap();
+    lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
+}
+
+/// Sends from host a to host b at a rate while `body` runs.
+pub fn during<T>(lab: &Topology, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
+    let (socket, stop) = (receiver(&lab.b().ns), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send(&lab.a().ns, rate, &stop));
+        let reader = scope.spawn(|| {
+            let (mut seen, mut gap, mut last) = (Vec::<u8>::new(), Duration::ZERO, None);
+            loop {
+                let Some(number) = next(&socket) else {
+                    if stop.load(Ordering::Relaxed) {
+                        return (seen, gap);
+                    }
+                    continue;
+                };
+                let now = Instant::now();
+                gap = last.map_or(gap, |last| gap.max(now - last));
+                last = Some(now);
+                let at = number as usize;
+                seen.resize(seen.len().max(at + 1), 0);
+                seen[at] += 1;
+            }
+        });
+        let result = {
+            let _stops = Stops(&stop);
+            body()
+        };
+        let (sent, (seen, gap)) = (sender.join().unwrap(), reader.join().unwrap());
+        let lost = sent - seen.iter().filter(|times| **times > 0).count() as u64;
+        let twice = seen.iter().filter(|times| **times > 1).count() as u64;
+        (result, Loss { sent, lost, twice, gap })
+    })
+}

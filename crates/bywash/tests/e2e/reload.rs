@@ -1,0 +1,184 @@
+//! A changed configuration is taken over under load: ports that stay lose nothing, and what fails changes nothing.
+
+use crate::harness::{Bywash, PATIENCE, alone, bywash};
+use crate::load;
+use bywash_lab::{Output, Ping, Topology, require, require_lab, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const RATE: u32 = 10_000;
+
+struct File {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl File {
+    fn new(text: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Self { path: directory.path().join("bywash.toml"), _directory: directory };
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.path, text).unwrap();
+    }
+}
+
+/// A configuration with these ports, each with more lines of its own.
+fn config(ports: &[(&str, &str)]) -> String {
+    let ports = ports.iter().map(|(interface, more)| {
+        let level = if more.contains("level") { "" } else { "level = \"user\"\n" };
+        format!("[[port]]\ninterface = \"{interface}\"\nring = 256\n{level}{more}\n")
+    });
+    format!("[pool]\nframes = 8192\n[workers]\ncount = 1\n{}", ports.collect::<String>())
+}
+
+fn reload(running: &Bywash, more: &[&str]) -> Output {
+    let socket = running.socket();
+    bywash(running.namespace(), &[&["reload", "--socket", socket.to_str().unwrap()], more].concat())
+}
+
+fn names(running: &Bywash) -> Vec<String> {
+    running.show(&["ports"]).as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().into()).collect()
+}
+
+/// Whether packets from host a reach the third host, and who forwards them.
+fn reaches_c(lab: &Topology) -> bool {
+    let to = lab.hosts()[2].v4;
+    Ping::to(to).count(1).wait(Duration::from_millis(900)).run(&lab.a().ns).unwrap().received == 1
+}
+
+/// What must be the same after a reload that failed.
+fn state(running: &Bywash) -> Value {
+    let ports = running.show(&["ports"]).as_array().unwrap().clone();
+    let of = |port: &Value| ["name", "id", "interface", "state", "level", "mode"].map(|key| port[key].clone());
+    let links = running.namespace().ip(&["-d", "-o", "link", "show"]).unwrap().stdout;
+    let programs: Vec<_> = links.split_whitespace().filter(|word| word.starts_with("xdp")).collect();
+    serde_json::json!([ports.iter().map(of).collect::<Vec<_>>(), running.show(&["config"]), programs.len()])
+}
+
+#[test]
+fn ports_come_and_go_and_the_others_lose_nothing() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = Topology::builder().ports(4).static_neighbours(true).build().unwrap();
+    load::route(&lab);
+    let file = File::new(&config(&[("r0", ""), ("r1", ""), ("r2", "")]));
+    let mut running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let ((), loss) = load::during(&lab, RATE, || {
+        let say = |output: Output| output.ok().unwrap().stdout;
+        assert!(reaches_c(&lab));
+        assert_eq!(say(reload(&running, &[])), "nothing to change\n");
+        // One comes, one goes, one changes, in one reload; and before it is done it is only told.
+        file.write(&config(&[("r3", ""), ("r0", ""), ("r1", "")]));
+        let told = say(reload(&running, &["--dry-run"]));
+        assert_eq!(told, "port r3 added: af_xdp\nport r2 removed\n");
+        assert_eq!(names(&running), ["r0", "r1", "r2"]);
+        assert_eq!(say(reload(&running, &[])), told);
+        assert_eq!(names(&running), ["r0", "r1", "r3"]);
+        let d = lab.hosts()[3].v4;
+        let sent = running.counter("r3", "tx_packets");
+        let report = Ping::to(d).count(3).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, 3, "{} {}", report.text, running.log());
+        assert!(running.counter("r3", "tx_packets") >= sent + 3, "{}", running.show(&["ports"]));
+        // What went is the kernel's.
+        let links = lab.r().ip(&["-d", "link", "show", "r2"]).unwrap().stdout;
+        assert!(!links.contains("xdp"), "{links}");
+        assert!(reaches_c(&lab), "the kernel does not forward to what went: {}", running.show(&["all"]));
+        // And back, with other settings, by signal; routes change meanwhile, too.
+        file.write(&config(&[("r0", ""), ("r1", ""), ("r2", "tx_burst = 8\n"), ("r3", "tx_deadline_us = 20\n")]));
+        lab.r()
+            .ip_batch(&(0..200).map(|n| format!("route add 45.0.{n}.0/24 via 10.0.4.2\n")).collect::<String>())
+            .unwrap();
+        running.process.signal(Signal::HUP).unwrap();
+        wait_until("four ports", PATIENCE, || names(&running).len() == 4).unwrap();
+        running
+            .wait("the last change", |running| running.log().contains("reload: port r3 opened again: tx_deadline_us"));
+        assert!(reaches_c(&lab), "{} {}", running.show(&["all"]), running.log());
+        let levels =
+            [("r0", "level = \"kernel\"\n"), ("r1", ""), ("r2", "tx_burst = 8\n"), ("r3", "tx_deadline_us = 20\n")];
+        file.write(&config(&levels).replace("count = 1\n", "count = 1\nidle = \"spin\"\n"));
+        let told = say(reload(&running, &["--json"]));
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let changes = serde_json::json!(["port r0 level: user -> kernel", "workers.idle: sleep -> spin"]);
+        assert_eq!(told, serde_json::json!({ "changes": changes, "applied": true }));
+        assert_eq!(running.port("r0")["level"], "kernel");
+    });
+    println!("reloads under {RATE} packets/s: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
+    end(running);
+}
+
+/// Ends it; every buffer is where it belongs. What went with a port is no longer counted: packets do not balance.
+fn end(mut running: Bywash) {
+    let status = running.signalled(Signal::TERM);
+    let log = running.log();
+    assert!(status.success() && log.contains("cells are back in their pools"), "{status}: {log}");
+    crate::harness::assert_detached(running.namespace());
+}
+
+#[test]
+fn a_reload_that_fails_changes_nothing() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = Topology::builder().ports(4).static_neighbours(true).build().unwrap();
+    load::route(&lab);
+    let good = config(&[("r0", ""), ("r1", ""), ("r2", "")]);
+    let file = File::new(&good);
+    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let before = state(&running);
+    let failing = [
+        // Wrong as a file, wrong on this machine, not to be changed while it runs.
+        ("[[port]\n".to_owned(), "bywash.toml"),
+        (config(&[("r0", ""), ("r1", ""), ("nosuch0", "")]), "nosuch0"),
+        (good.replace("8192", "9000"), "pool.frames: 8192 -> 9000: buffers are laid out when bywash starts"),
+        (good.replace("ring = 256", "ring = 2048"), "nothing changed"),
+        (config(&[("r0", ""), ("r1", ""), ("r2", ""), ("r3", "zero_copy = \"require\"\n")]), "r3"),
+        // Half of it can be done: r2 goes and r3 comes before r1 cannot.
+        (config(&[("r0", ""), ("r1", "zero_copy = \"require\"\n"), ("r3", "")]), "r1"),
+    ];
+    let touched = failing.len() - 1;
+    for (at, (text, expected)) in failing.into_iter().enumerate() {
+        file.write(&text);
+        let ((), loss) = load::during(&lab, RATE, || {
+            let failed = reload(&running, &[]);
+            assert!(!failed.status.success() && failed.stderr.contains(expected), "{text}: {}", failed.stderr);
+            assert!(failed.stderr.contains("nothing changed"), "{}", failed.stderr);
+            assert_eq!(failed.stderr.lines().count(), 1, "{}", failed.stderr);
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        // The last one closes the port by which the packets leave, and opens it again.
+        if at < touched {
+            assert_eq!((loss.lost, loss.twice), (0, 0), "{text}: {loss:?}");
+        }
+        assert_eq!(state(&running), before, "{text}");
+        assert!(reaches_c(&lab));
+    }
+    file.write(&good);
+    assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
+    end(running);
+}
+
+#[test]
+fn what_has_no_file_or_is_no_router_says_so() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).build().unwrap();
+    let running = Bywash::run(lab.r(), &["r0", "r1"]);
+    assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
+    running.stop();
+    let ports = |names: &[&str]| {
+        let ports = names.iter().map(|name| format!("[[port]]\ninterface = \"{name}\"\nring = 256\n"));
+        format!("mode = \"switch\"\n[pool]\nframes = 8192\n{}", ports.collect::<String>())
+    };
+    let file = File::new(&ports(&["r0", "r1"]));
+    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    file.write(&ports(&["r0", "r1", "r2"]));
+    let refused = reload(&running, &[]);
+    assert!(refused.stderr.contains("ports cannot come and go in a switch"), "{}", refused.stderr);
+    assert_eq!(names(&running), ["r0", "r1"]);
+    running.stop();
+}
