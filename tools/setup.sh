@@ -29,7 +29,8 @@ as_root() {
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
-    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
+    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch
+    dpdk-testpmd:dpdk-dev /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;

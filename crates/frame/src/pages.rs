@@ -1,6 +1,6 @@
 //! The page ladder: what a mapping was asked for, and what the kernel gave.
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -89,8 +89,10 @@ impl Mapping {
     }
 
     fn map(len: usize, flags: MemfdFlags) -> std::io::Result<(*mut u8, OwnedFd)> {
-        let fd = rustix::fs::memfd_create("bywash-arena", flags)?;
+        let fd = rustix::fs::memfd_create("bywash-arena", flags | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
+        // Whoever is handed it can be sure that it stays.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)?;
         let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         if flags.contains(MemfdFlags::HUGETLB) {
             // Aligned by itself. Not over a reservation: when it fails for want of pages, as it mostly does, the kernel may

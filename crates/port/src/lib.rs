@@ -1,11 +1,12 @@
 //! Ports: where frames come from and go to.
 //!
-//! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, pcap, pair, null. A decorator wraps a port
-//! and is one (`fault`, `capture`). The dispatching device ([`npe`]) deals what ports receive out to threads.
+//! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, memif ([`memif`]), pcap, pair, null. A
+//! decorator wraps a port and is one (`fault`, `capture`). The dispatching device ([`npe`]) deals what ports receive out to threads.
 
 pub mod af_xdp;
 mod capture;
 mod fault;
+pub mod memif;
 pub mod npe;
 mod null;
 mod pair;

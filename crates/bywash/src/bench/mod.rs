@@ -9,6 +9,7 @@ mod forward;
 mod generator;
 pub mod lab;
 mod lookup;
+mod memif;
 mod memory;
 mod pair;
 mod placement;
@@ -30,6 +31,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Generator(args) => generator::run(&args),
         BenchArgs::Lookup(args) => lookup::run(&args),
+        BenchArgs::Memif(args) => memif::run(&args),
         BenchArgs::Memory(args) => memory::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),

@@ -1,7 +1,7 @@
 //! The arguments of `bywash bench`.
 
 use super::docsis::Crypto;
-use crate::config::{Level, Pages, PoolKind, Transmit, ZeroCopy};
+use crate::config::{Level, MemifRole, Pages, PoolKind, Transmit, ZeroCopy};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -22,6 +22,8 @@ pub enum BenchArgs {
     Generator(GeneratorArgs),
     /// Longest-prefix match: cycles, bytes and build time
     Lookup(LookupArgs),
+    /// memif: packets between two threads with buffers of their own, or to or from another program
+    Memif(MemifArgs),
     /// Memory traffic of a two-thread cable downstream by pool kind and number of instances, modelled
     Memory(MemoryArgs),
     /// Two workers joined by ports in memory
@@ -425,6 +427,44 @@ pub struct PairArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `bywash bench memif`
+#[derive(Debug, Args)]
+pub struct MemifArgs {
+    /// Which side we are; without --socket, the other thread is the other
+    #[arg(long, value_name = "server|client", default_value = "client", hide_possible_values = true)]
+    pub role: MemifRole,
+    /// Which way the packets go, from our side
+    #[arg(long, value_name = "send|receive", default_value = "send", hide_possible_values = true)]
+    pub way: MemifWay,
+    /// Control socket of the memif, with another program as the peer  [default: both sides are ours]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Packet size in bytes, which has no FCS
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Slots of each ring, where we are the client
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub ring: usize,
+    /// CPU to run on  [default: the first; the other thread on the second]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemifWay {
+    /// We send
+    Send,
+    /// We receive
+    Receive,
 }
 
 /// `bywash bench pool`

@@ -71,6 +71,11 @@ fn earlier<'a, T: PartialEq>(
     ports[..at].iter().position(|other| value(other).is_some_and(|other| other == mine))
 }
 
+/// The socket of a memif that listens.
+fn listens(port: &PortConfig) -> Option<&std::path::Path> {
+    port.memif.as_ref().filter(|memif| memif.role == MemifRole::Server).map(|memif| memif.socket.as_path())
+}
+
 fn names(config: &Config, problems: &mut Vec<Problem>) {
     let ports = &config.ports;
     for (at, port) in ports.iter().enumerate() {
@@ -82,6 +87,16 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
         }
         if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty() && pcap.record.is_none()) {
             problems.push(missing("file = \"..\"", format!("port {} has no file to replay", at + 1)));
+        }
+        if port.memif.as_ref().is_some_and(|memif| memif.socket.as_os_str().is_empty()) {
+            problems.push(missing("socket = \"..\"", format!("port {} has no socket", at + 1)));
+        }
+        if let Some(other) = earlier(ports, at, |port| listens(port).filter(|path| !path.as_os_str().is_empty())) {
+            let what = "two ports listen at the same socket";
+            problems.push(
+                Problem::at(format!("port.{at}.socket"), what, "expected another path")
+                    .other(format!("port.{other}.socket"), "first here"),
+            );
         }
         if let Some(other) = earlier(ports, at, |port| port.interface.as_ref()) {
             let interface = port.interface.as_deref().unwrap_or_default();
@@ -265,6 +280,13 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         problems.push(Problem::at("pool.cache", what, expected).other("pool.frames", "the pool"));
     }
     for (at, port) in config.ports.iter().enumerate() {
+        if let Some(MemifConfig { ring, .. }) = port.memif
+            && !ring.is_power_of_two()
+        {
+            let expected = format!("expected {} or {}", ring.next_power_of_two() / 2, ring.next_power_of_two());
+            let what = format!("a ring of {ring} slots is impossible: sizes are powers of two");
+            problems.push(Problem::at(format!("port.{at}.ring"), what, expected));
+        }
         let Some(af_xdp) = &port.af_xdp else { continue };
         let rings = [
             ("rx", af_xdp.ring.rx),

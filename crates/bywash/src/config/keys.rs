@@ -53,6 +53,7 @@ impl Key {
 
 const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
 const PCAP: &[PortKind] = &[PortKind::Pcap];
+const MEMIF: &[PortKind] = &[PortKind::Memif];
 
 /// What stands above all tables.
 pub static TOP: Section = Section {
@@ -334,14 +335,15 @@ pub static PORT: Section = Section {
         key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(the interface's)", "")
             .doc("Its name in `show` and in logs.")
             .example("\"wan\""),
-        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"null\"`", "\"af_xdp\"", "")
+        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"memif\"`, `\"null\"`", "\"af_xdp\"", "")
             .doc(
                 "What it is. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, made at the \
-                 start. `pcap`: a capture file that is replayed. `null`: receives nothing, discards what is sent.",
+                 start. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by shared \
+                 memory. `null`: receives nothing, discards what is sent.",
             )
             .example("\"tap\""),
         key("interface", "an interface's name", "(required)", "")
-            .doc("The interface. Ports of kind `pcap` and `null` have none.")
+            .doc("The interface. Ports of kind `pcap`, `memif` and `null` have none.")
             .example("\"eth1\"")
             .of(&[PortKind::AfXdp, PortKind::Tap]),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
@@ -349,9 +351,9 @@ pub static PORT: Section = Section {
             .example("[0]")
             .of(AF_XDP),
         key("ring", "a power of two from 64 to 65536, or a table", "2048", "descriptors")
-            .doc("Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion = N }`, each with the default 2048.")
+            .doc("Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion = N }`, each with the default 2048. Of a memif client, one number from 16 to 16384; a server takes what its client has.")
             .example("{ rx = 512 }")
-            .of(AF_XDP),
+            .of(&[PortKind::AfXdp, PortKind::Memif]),
         key("zero_copy", "`\"auto\"`, `\"require\"`, `\"off\"`", "\"auto\"", "")
             .doc("AF_XDP zero-copy. `auto`: where the driver can; what it got is in `bywash show ports`. `require`: or an error.")
             .example("\"off\"")
@@ -438,6 +440,33 @@ pub static PORT: Section = Section {
             .doc("Where frames sent to the port are written, as pcap. Without: they are discarded.")
             .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
+        key("socket", "a path, or `@` and a name", "(required)", "")
+            .doc(
+                "Control socket of a memif. `@`: an abstract one. Of a path, who may connect is who may write to it: at first \
+                 the owner.",
+            )
+            .example("\"/run/bywash/memif.sock\"")
+            .of(MEMIF),
+        key("role", "`\"server\"`, `\"client\"`", "\"server\"", "")
+            .doc(
+                "Which side of a memif it is. `server`: it listens, and copies from and to the client's memory. `client`: it \
+                 connects, as often as it has to, and its peer has all of our buffers mapped: nothing is copied, and the \
+                 peer is trusted with every packet.",
+            )
+            .example("\"client\"")
+            .of(MEMIF),
+        key("id", "0 to 4294967295", "0", "").doc("Number of the memif on its socket.").example("7").of(MEMIF),
+        key("secret", "a text of at most 24 bytes", "(none)", "")
+            .doc("What a client has to know to connect.")
+            .example("\"sesame\"")
+            .of(MEMIF),
+        key("sealed", "`true`, `false`", "true", "")
+            .doc(
+                "Whether a memif server refuses memory that its client could take away again, and so end the process. DPDK's \
+                 clients with `zero-copy=yes` need `false`.",
+            )
+            .example("false")
+            .of(MEMIF),
     ],
 };
 

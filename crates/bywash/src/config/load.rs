@@ -7,6 +7,7 @@ use super::keys;
 use super::model::*;
 use super::problem::{ConfigErrors, Problem, Source, nearest};
 use super::reader::{Notes, Table};
+use bywash_port::memif;
 use clap::ValueEnum as _;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -238,6 +239,7 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
     match kind {
         PortKind::AfXdp => port.af_xdp = Some(read_af_xdp(&mut table)),
         PortKind::Pcap => port.pcap = Some(read_pcap(&mut table)),
+        PortKind::Memif => port.memif = Some(read_memif(&mut table)),
         PortKind::Tap | PortKind::Null => {}
     }
     port
@@ -275,6 +277,22 @@ fn read_pcap(table: &mut Table<'_, '_>) -> PcapConfig {
     put(&mut port.link, table.choice("link"));
     put(&mut port.record, table.text("record", not_empty).map(|path| Some(path.into())));
     port
+}
+
+fn read_memif(table: &mut Table<'_, '_>) -> MemifConfig {
+    let mut port = MemifConfig::default();
+    put(&mut port.socket, table.text("socket", not_empty).map(Into::into));
+    put(&mut port.role, table.choice("role"));
+    put(&mut port.id, table.integer("id", 0..=u32::MAX as usize).map(|id| id as u32));
+    put(&mut port.secret, table.text("secret", secret));
+    put(&mut port.ring, table.integer("ring", memif::RING));
+    put(&mut port.sealed, table.boolean("sealed"));
+    port
+}
+
+fn secret(text: &str) -> Result<(), String> {
+    let fits = text.len() <= memif::SECRET && !text.contains('\0');
+    if fits { Ok(()) } else { Err(format!("expected at most {} bytes", memif::SECRET)) }
 }
 
 fn not_empty(text: &str) -> Result<(), String> {

@@ -243,6 +243,8 @@ pub enum PortKind {
     Tap,
     /// A capture file that is replayed
     Pcap,
+    /// Packets to and from another process, through shared memory
+    Memif,
     /// Receives nothing, discards what is sent
     Null,
 }
@@ -254,6 +256,7 @@ impl PortKind {
             Self::AfXdp => "af_xdp",
             Self::Tap => "tap",
             Self::Pcap => "pcap",
+            Self::Memif => "memif",
             Self::Null => "null",
         }
     }
@@ -493,6 +496,9 @@ pub struct PortConfig {
     /// Settings of a `pcap` port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub pcap: Option<PcapConfig>,
+    /// Settings of a `memif` port.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub memif: Option<MemifConfig>,
 }
 
 impl PortConfig {
@@ -556,6 +562,49 @@ pub struct AfXdpConfig {
     pub checksum: Checksum,
     /// Where what it receives is forwarded.
     pub level: Level,
+}
+
+/// Which side of a memif a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum MemifRole {
+    /// It listens, and copies
+    #[default]
+    Server,
+    /// It connects, and its buffers are the shared memory
+    Client,
+}
+
+/// Settings of a `memif` port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemifConfig {
+    /// The control socket: a path, or `@` and an abstract name.
+    #[serde(skip_serializing_if = "no_path")]
+    pub socket: PathBuf,
+    /// Which side it is.
+    pub role: MemifRole,
+    /// The interface's number.
+    pub id: u32,
+    /// What a client has to know; empty: nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub secret: String,
+    /// Slots of each ring, of a client.
+    pub ring: usize,
+    /// Memory that a client could take away is refused.
+    pub sealed: bool,
+}
+
+impl Default for MemifConfig {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::new(),
+            role: MemifRole::default(),
+            id: 0,
+            secret: String::new(),
+            ring: 2048,
+            sealed: true,
+        }
+    }
 }
 
 /// What frames are.

@@ -1,7 +1,7 @@
 //! Which worker polls what, where, and with how many buffers.
 
 use super::cmts::GroupConfig;
-use super::model::{Config, Mode, PortConfig};
+use super::model::{Config, MemifRole, Mode, PortConfig};
 use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
@@ -30,7 +30,10 @@ pub struct Plan {
 impl PortConfig {
     /// Frames that a queue of it may hold.
     pub fn frames(&self) -> usize {
-        self.af_xdp.as_ref().map_or(NO_RINGS, |af_xdp| af_xdp.ring.frames())
+        let client = self.memif.as_ref().filter(|memif| memif.role == MemifRole::Client);
+        // A memif client has lent what is in both its rings.
+        let lent = client.map(|memif| 2 * memif.ring);
+        self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).unwrap_or(NO_RINGS)
     }
 }
 

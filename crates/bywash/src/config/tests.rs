@@ -67,6 +67,10 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
             need("name", "name = \"x\"\n");
             need("file", "file = \"/dev/null\"\n");
         }
+        PortKind::Memif => {
+            need("name", "name = \"x\"\n");
+            need("socket", "socket = \"/run/x\"\n");
+        }
         PortKind::Null => need("name", "name = \"x\"\n"),
     }
     text

@@ -1,13 +1,14 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
 use super::driver::{Driver, Target, Targets};
-use crate::config::{self, Checksum, Level, PortConfig, PortKind, Queues, XdpMode};
+use crate::config::{self, Checksum, Level, MemifRole, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
     AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
     driver, max_frame, takes_frames,
 };
+use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
 use bywash_router::control::PortSpec;
@@ -223,6 +224,22 @@ impl Opener {
                 open_af_xdp((id, port), &self.umem, (driver, self.raw), journal, &mut opened)?;
             }
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
+            PortKind::Memif => {
+                let Some(memif) = &port.memif else { bail!("port `{}` has no socket", port.name) };
+                let config = memif::Config {
+                    socket: memif.socket.clone(),
+                    role: match memif.role {
+                        MemifRole::Server => memif::Role::Server,
+                        MemifRole::Client => memif::Role::Client,
+                    },
+                    id: memif.id,
+                    secret: memif.secret.clone(),
+                    ring: memif.ring,
+                    sealed: memif.sealed,
+                    name: port.name.clone(),
+                };
+                opened.ends = single(Box::new(MemifPort::open(&config, self.umem.arena())?));
+            }
             PortKind::Tap => {
                 // Its virtio header says which checksums are partial, and the port completes them.
                 let tap =

@@ -97,6 +97,15 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
         for note in ["mode_note", "transmit_note"] {
             notes.extend(sockets.iter().filter_map(|queue| queue[note].as_str()));
         }
+        // The other process of a memif.
+        let link = |queue: &&Value| {
+            let peer = queue["peer"].as_str()?;
+            let mut link = format!("peer {peer}; reconnects: {}", text(queue, "reconnects"));
+            link += &queue["refused"].as_str().map_or(String::new(), |refused| format!("; refused: {refused}"));
+            Some(link)
+        };
+        let links: Vec<String> = sockets.iter().filter_map(|queue| link(&queue)).collect();
+        notes.extend(links.iter().map(String::as_str));
         notes.dedup();
         more +=
             &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
@@ -565,6 +574,18 @@ mod tests {
              wan: link down\n\
              wan: no zero-copy in veth\n\
              wan: sends by injection\n"
+        );
+        let text = shown(
+            Topic::Ports,
+            json!([{ "name": "vpp", "state": "down", "reason": "the peer hung up", "level": "user",
+                     "queues": [{ "queue": "0", "worker": 0, "mode": "memif server, copy", "peer": "VPP, memif0/0",
+                                  "reconnects": "2", "refused": "1 (ID not found)" }],
+                     "counters": { "rx_packets": 0, "tx_packets": 0, "rx_no_buffer": 0, "rx_ring_full": 0 } }]),
+        );
+        let notes: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            notes,
+            ["vpp: the peer hung up", "vpp: peer VPP, memif0/0; reconnects: 2; refused: 1 (ID not found)"]
         );
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
         let text = shown(

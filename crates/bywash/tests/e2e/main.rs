@@ -17,6 +17,7 @@ mod harness;
 mod input;
 mod interfaces;
 mod load;
+mod memif;
 mod moves;
 mod nics;
 mod pools;

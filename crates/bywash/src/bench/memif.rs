@@ -1,0 +1,178 @@
+//! memif: one thread sends, one receives, each with its own buffers, as two processes would; or one of the two, with
+//! another program as the other.
+
+use crate::cli::bench::{MemifArgs, MemifWay};
+use crate::config::MemifRole;
+use anyhow::{Context as _, ensure};
+use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Line, PoolConfig, PoolSet};
+use bywash_port::memif::{Config, MemifPort, Role};
+use bywash_port::{Port as _, PortCounters, PortState};
+use bywash_sync::clock;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the two may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Traffic before the measurement.
+const WARM: Duration = Duration::from_millis(300);
+
+#[derive(Serialize)]
+struct Figures {
+    mpps: f64,
+    cycles_per_packet: f64,
+    packets: u64,
+    size: usize,
+    ring: usize,
+    seconds: f64,
+    /// Our sender is the client; of two of ours.
+    sender: Option<&'static str>,
+    receiver: Option<&'static str>,
+    threads_on_cpus: Vec<usize>,
+}
+
+/// One side at work.
+struct Side {
+    counters: Arc<PortCounters>,
+    up: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+/// Sends or receives as fast as it can, until it is stopped.
+fn start(
+    config: Config,
+    (sends, cpu): (bool, Option<usize>),
+    args: &MemifArgs,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Side> {
+    let cells = (4 * args.ring).max(4096);
+    let arena = Arena::new(ArenaConfig { cells, ..ArenaConfig::default() })?;
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("memif", cells)])?;
+    let mut port = MemifPort::open(&config, pools.arena())?;
+    let counters = port.counters();
+    let up = Arc::new(AtomicBool::new(false));
+    let (found, stop, size) = (up.clone(), stop.clone(), args.size);
+    let work = move || -> anyhow::Result<()> {
+        super::pin(cpu)?;
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut batch = Batch::new();
+        // As testpmd's: headers are written, what follows is what was there.
+        let lines = [Line(std::array::from_fn(|i| i as u8)); BATCH];
+        let lens = [size.min(64) as u32; BATCH];
+        while !stop.load(Ordering::Relaxed) {
+            if sends {
+                if batch.is_empty() {
+                    let n = bufs.alloc(&mut batch, BATCH);
+                    bufs.arena().clone().write_line_each(batch.as_mut_slice(), &lines[..n], &lens[..n]);
+                    if size > 64 {
+                        batch.as_mut_slice().iter_mut().for_each(|frame| {
+                            bufs.arena().resize(frame, size);
+                        });
+                    }
+                }
+                port.tx_burst(&mut bufs, &mut batch);
+            } else {
+                port.rx_burst(&mut bufs, &mut batch);
+                bufs.free(&mut batch);
+            }
+            port.housekeep(&mut bufs);
+            if !found.load(Ordering::Relaxed) {
+                found.store(port.state() == PortState::Up, Ordering::Release);
+            }
+        }
+        bufs.free(&mut batch);
+        port.close(&mut bufs);
+        drop(bufs);
+        super::all_back(&pools)
+    };
+    let thread = std::thread::Builder::new().name("bywash-bench".into()).spawn(work)?;
+    Ok(Side { counters, up, thread })
+}
+
+/// Measures and prints.
+pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
+    ensure!(args.size <= 1536, "--size {}: at most 1536 bytes fit a buffer", args.size);
+    let placement = super::cpus::Placement::of(2)?;
+    let own = PathBuf::from(format!("@bywash-bench-{}", std::process::id()));
+    let socket = args.socket.clone().unwrap_or(own);
+    let config = |role: MemifRole| Config {
+        socket: socket.clone(),
+        role: if role == MemifRole::Server { Role::Server } else { Role::Client },
+        ring: args.ring,
+        sealed: false,
+        ..Config::default()
+    };
+    let other = |role| if role == MemifRole::Server { MemifRole::Client } else { MemifRole::Server };
+    let name = |role| if role == MemifRole::Server { "server" } else { "client" };
+    let stop = Arc::new(AtomicBool::new(false));
+    let sends = args.way == MemifWay::Send;
+    let cpu = |thread| args.cpu.filter(|_| thread == 0).unwrap_or(placement.cpu(thread));
+    let mut sides = vec![start(config(args.role), (sends, Some(cpu(0))), args, &stop)?];
+    if args.socket.is_none() {
+        sides.push(start(config(other(args.role)), (!sends, Some(cpu(1))), args, &stop)?);
+    }
+    let measured = (|| {
+        let start = Instant::now();
+        while !sides.iter().all(|side| side.up.load(Ordering::Acquire)) {
+            ensure!(start.elapsed() < PATIENCE, "no peer at {} within {PATIENCE:?}", socket.display());
+            ensure!(!sides.iter().any(|side| side.thread.is_finished()), "a side ended early");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // What arrives counts, as far as we see it: what a peer has not taken, we cannot send.
+        let receiver = sides.iter().zip([!sends, sends]).find(|(_, receives)| *receives);
+        let packets = || match receiver {
+            Some((side, _)) => side.counters.rx_packets.get(),
+            None => sides[0].counters.tx_packets.get(),
+        };
+        // A peer that has connected may not have begun.
+        while packets() < 8 * args.ring as u64 {
+            ensure!(start.elapsed() < PATIENCE, "connected, and no packet went within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(WARM);
+        let (t0, n0) = (clock::tsc(), packets());
+        std::thread::sleep(Duration::from_secs(args.seconds));
+        Ok((clock::tsc() - t0, packets() - n0))
+    })();
+    stop.store(true, Ordering::Relaxed);
+    let used = sides.len();
+    for side in sides {
+        side.thread.join().map_err(|_| anyhow::anyhow!("a side panicked"))?.context("a side ended")?;
+    }
+    let (ticks, packets): (u64, u64) = measured?;
+    let seconds = ticks as f64 / clock::tsc_hz() as f64;
+    let role_of = |sending: bool| match (sending == sends, used) {
+        (true, _) => Some(name(args.role)),
+        (false, 2) => Some(name(other(args.role))),
+        _ => None,
+    };
+    let figures = Figures {
+        mpps: packets as f64 / seconds / 1e6,
+        cycles_per_packet: ticks as f64 / packets as f64,
+        packets,
+        size: args.size,
+        ring: args.ring,
+        seconds,
+        sender: role_of(true),
+        receiver: role_of(false),
+        threads_on_cpus: (0..used).map(cpu).collect(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        let side = |role: Option<&'static str>| role.unwrap_or("peer");
+        println!(
+            "{:.2} Mpps of {} B from {} to {}, {:.1} cycles/packet, ring {}",
+            figures.mpps,
+            figures.size,
+            side(figures.sender),
+            side(figures.receiver),
+            figures.cycles_per_packet,
+            figures.ring
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! The control side of a port: a thread that connects, and that wakes the peer.
+//!
+//! The worker never makes a system call that the peer could make wait: waking it means writing to a descriptor that
+//! is the peer's as well, so this thread does it.
+
+use super::handshake::{Client, Heard, Server, Terms};
+use super::link::Connected;
+use super::refusal::Refusal;
+use super::socket::{Came, Channel, Listener};
+use super::{Config, Link, Role};
+use bywash_frame::Arena;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Handshakes at a time, of a server.
+const CROWD: usize = 8;
+/// A client tries again this often.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long the thread may take to end.
+const LAST: Duration = Duration::from_secs(1);
+
+/// What worker and control thread have in common.
+pub struct Desk {
+    /// Changes with the state.
+    news: AtomicU64,
+    kick: AtomicBool,
+    stop: AtomicBool,
+    /// Wakes the control thread.
+    wake: OwnedFd,
+    state: Mutex<State>,
+}
+
+/// The connection, as the control thread knows it.
+#[derive(Default)]
+pub struct State {
+    /// A link that the worker has not taken yet.
+    pub fresh: Option<Link>,
+    /// The connection of the latest link stands.
+    pub open: bool,
+    /// What the worker found wrong with it.
+    pub fault: Option<Refusal>,
+    /// The latest peer.
+    pub peer: String,
+    /// Why there is no connection.
+    pub why: String,
+    /// Connections so far.
+    pub connections: u64,
+    /// Connections refused, for the latest reason.
+    pub refused: u64,
+    pub refusal: Option<Refusal>,
+}
+
+impl Desk {
+    fn new(why: String) -> std::io::Result<Self> {
+        Ok(Self {
+            news: AtomicU64::new(0),
+            kick: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            state: Mutex::new(State { why, ..State::default() }),
+        })
+    }
+
+    /// Changes when there is something new in the state.
+    #[inline]
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// Locked for moments only.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the peer woken.
+    pub fn kick(&self) {
+        self.kick.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Has the connection ended, for what the worker found.
+    pub fn complain(&self, fault: Refusal) {
+        self.state().fault = Some(fault);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.news.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The running thread. Dropping it ends the connection and waits for it, within reason.
+pub struct Control {
+    pub desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens, or begins to try to connect.
+    pub fn start(config: &Config, arena: &Arc<Arena>) -> std::io::Result<Self> {
+        let path = config.socket.clone();
+        let (why, side) = match config.role {
+            Role::Server => (
+                "no client has connected".to_owned(),
+                Side::Server { listener: Listener::bind(&path)?, waiting: vec![] },
+            ),
+            Role::Client => {
+                let side = Side::Client { path, arena: arena.clone(), trying: None, tried: None };
+                ("no server has answered".to_owned(), side)
+            }
+        };
+        let desk = Arc::new(Desk::new(why)?);
+        let mut keeper = Keeper { desk: desk.clone(), terms: config.terms(), side, current: None };
+        let thread = std::thread::Builder::new().name("bywash-memif".into()).spawn(move || keeper.run())?;
+        Ok(Self { desk, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.desk.stop.store(true, Ordering::Release);
+        self.desk.ring();
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + LAST;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A peer that filled its own descriptor can keep it from ending: then it stays behind, with nothing to do.
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Waiting<H> {
+    channel: Channel,
+    handshake: H,
+    since: Instant,
+}
+
+enum Side {
+    Server { listener: Listener, waiting: Vec<Waiting<Server>> },
+    Client { path: PathBuf, arena: Arc<Arena>, trying: Option<Box<Waiting<Client>>>, tried: Option<Instant> },
+}
+
+struct Keeper {
+    desk: Arc<Desk>,
+    terms: Terms,
+    side: Side,
+    current: Option<(Channel, OwnedFd)>,
+}
+
+/// What came of a handshake so far.
+enum Progress<H> {
+    Waits(Waiting<H>),
+    Done(Channel, Box<Connected>),
+    /// It is over: why, and whether it was we who ended it.
+    Over(String, Option<Refusal>),
+}
+
+impl<H> Waiting<H> {
+    /// Hears what has come, as far as it has.
+    fn go_on(
+        mut self,
+        hear: impl Fn(&mut H, super::message::Message, Option<OwnedFd>) -> Result<Heard, Refusal>,
+    ) -> Progress<H> {
+        loop {
+            let heard = match self.channel.receive() {
+                Came::Nothing if self.since.elapsed() > PATIENCE => Err(Refusal::Slow),
+                Came::Nothing => return Progress::Waits(self),
+                Came::End => return Progress::Over("the peer hung up".into(), None),
+                Came::Wrong(why) => Err(why),
+                Came::Message(message, fd) => hear(&mut self.handshake, message, fd),
+            };
+            let said = match heard {
+                Ok(Heard::Gone(reason)) => return Progress::Over(format!("the peer refused: {reason}"), None),
+                Ok(Heard::Say(message, fd)) => self.channel.send(&message, fd.as_ref()),
+                Ok(Heard::Done(message, connected)) => {
+                    let said = message.map_or(Ok(()), |message| self.channel.send(&message, None));
+                    if said.is_ok() {
+                        return Progress::Done(self.channel, connected);
+                    }
+                    said
+                }
+                Err(why) => {
+                    self.channel.end(why);
+                    return Progress::Over(format!("refused a peer: {why}"), Some(why));
+                }
+            };
+            if let Err(e) = said {
+                return Progress::Over(format!("the peer does not listen: {e}"), None);
+            }
+        }
+    }
+}
+
+impl Keeper {
+    fn run(&mut self) {
+        while !self.desk.stop.load(Ordering::Acquire) {
+            self.wait();
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.desk.wake, &mut count);
+            if self.desk.kick.swap(false, Ordering::AcqRel)
+                && let Some((_, kick)) = &self.current
+            {
+                let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+            }
+            self.look_after();
+            self.look_for();
+        }
+        if let Some((channel, _)) = self.current.take() {
+            channel.end(Refusal::Closed);
+        }
+        if let Side::Server { waiting, .. } = &mut self.side {
+            waiting.drain(..).for_each(|one| one.channel.end(Refusal::Closed));
+        }
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.desk.wake.as_fd()];
+        fds.extend(self.current.iter().map(|(channel, _)| channel.0.as_fd()));
+        let timeout = match &self.side {
+            Side::Server { listener, waiting } => {
+                fds.push(listener.fd.as_fd());
+                fds.extend(waiting.iter().map(|one| one.channel.0.as_fd()));
+                (!waiting.is_empty()).then_some(RETRY)
+            }
+            Side::Client { trying, .. } => {
+                fds.extend(trying.iter().map(|one| one.channel.0.as_fd()));
+                self.current.is_none().then_some(RETRY)
+            }
+        };
+        let mut fds: Vec<PollFd<'_>> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = timeout.map(|time| rustix::time::Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() });
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    /// The connection that stands: whether it still does.
+    fn look_after(&mut self) {
+        let Some((channel, _)) = &self.current else { return };
+        let fault = self.desk.state().fault.take();
+        let why = match fault {
+            Some(fault) => Err(fault),
+            None => match channel.receive() {
+                Came::Nothing => return,
+                Came::End => Ok("the peer hung up".to_owned()),
+                Came::Message(super::message::Message::Disconnect { reason, .. }, _) => {
+                    Ok(format!("the peer disconnected: {reason}"))
+                }
+                Came::Message(..) => Err(Refusal::Unexpected),
+                Came::Wrong(why) => Err(why),
+            },
+        };
+        if let Err(refusal) = &why {
+            channel.end(*refusal);
+        }
+        self.current = None;
+        self.desk.change(|state| {
+            state.open = false;
+            state.fresh = None;
+            state.refused += u64::from(why.is_err());
+            state.refusal = why.as_ref().err().copied().or(state.refusal);
+            state.why = why.unwrap_or_else(|refusal| format!("disconnected the peer: {refusal}"));
+        });
+    }
+
+    /// Whoever wants to connect, or may be connected to.
+    fn look_for(&mut self) {
+        let mut done = None;
+        match &mut self.side {
+            Side::Server { listener, waiting } => {
+                while let Some(channel) = listener.accept() {
+                    if waiting.len() == CROWD {
+                        waiting.remove(0).channel.end(Refusal::Crowd);
+                    }
+                    let handshake = Server::new(self.terms.clone());
+                    if channel.send(&Server::hello(), None).is_ok() {
+                        waiting.push(Waiting { channel, handshake, since: Instant::now() });
+                    }
+                }
+                for one in std::mem::take(waiting) {
+                    let taken = self.current.is_some() || done.is_some();
+                    let hear = |server: &mut Server, message, fd| match server.hear(message, fd) {
+                        Ok(Heard::Say(..) | Heard::Done(..)) if taken => Err(Refusal::Taken),
+                        heard => heard,
+                    };
+                    match one.go_on(hear) {
+                        Progress::Waits(one) => waiting.push(one),
+                        Progress::Done(channel, connected) => done = Some((channel, connected)),
+                        Progress::Over(why, refusal) => over(&self.desk, why, refusal, taken),
+                    }
+                }
+            }
+            Side::Client { path, arena, trying, tried } if self.current.is_none() => {
+                if trying.is_none() && tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
+                    *tried = Some(Instant::now());
+                    match Channel::connect(path) {
+                        Ok(channel) => {
+                            let handshake = Client::new(self.terms.clone(), arena.clone());
+                            *trying = Some(Box::new(Waiting { channel, handshake, since: Instant::now() }));
+                        }
+                        Err(e) => over(&self.desk, format!("no server answers: {e}"), None, false),
+                    }
+                }
+                match trying.take().map(|one| (*one).go_on(|client, message, _| client.hear(message))) {
+                    Some(Progress::Waits(one)) => *trying = Some(Box::new(one)),
+                    Some(Progress::Done(channel, connected)) => done = Some((channel, connected)),
+                    Some(Progress::Over(why, refusal)) => over(&self.desk, why, refusal, false),
+                    None => {}
+                }
+            }
+            Side::Client { .. } => {}
+        }
+        if let Some((channel, connected)) = done {
+            let Connected { link, kick, peer } = *connected;
+            self.current = Some((channel, kick));
+            self.desk.change(|state| {
+                state.fresh = Some(link);
+                state.open = true;
+                state.fault = None;
+                state.peer = peer;
+                state.connections += 1;
+            });
+        }
+    }
+}
+
+/// Notes how an attempt ended.
+fn over(desk: &Desk, why: String, refusal: Option<Refusal>, connected: bool) {
+    let mut state = desk.state();
+    state.refused += u64::from(refusal.is_some());
+    state.refusal = refusal.or(state.refusal);
+    if !connected {
+        state.why = why;
+    }
+}

@@ -1,0 +1,238 @@
+//! The server's way with packets: they lie in the client's memory, and are copied from and to it.
+//!
+//! A burst's descriptors are read and judged first, and what they point to is fetched meanwhile; then it is copied. What
+//! is not plain, a chain or a bad descriptor, is dealt with by itself.
+
+use super::link::Link;
+use super::memory::{Desc, Region};
+use super::refusal::Refusal;
+use crate::PortCounters;
+use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
+
+/// What a server knows of its rings. Its own indices are those it wrote, not those that stand in the ring.
+#[derive(Default)]
+pub struct Copying {
+    /// Slots it has received from.
+    received: u16,
+    /// Slots it has sent in.
+    sent: u16,
+}
+
+/// Where a descriptor's bytes are, when they are in a region.
+#[inline]
+fn region<'a>(link: &'a Link, desc: &Desc) -> Option<&'a Region> {
+    link.regions.get(usize::from(desc.region)).filter(|region| region.has(desc.offset, desc.length as usize))
+}
+
+impl Copying {
+    /// The index up to which there is something to receive.
+    #[inline]
+    pub fn limit(link: &Link) -> u16 {
+        link.rx.head()
+    }
+
+    /// Packets, or parts of packets, up to `limit`.
+    #[inline]
+    pub fn waiting(&self, link: &Link, limit: u16) -> Result<usize, Refusal> {
+        let waiting = usize::from(limit.wrapping_sub(self.received));
+        if waiting <= link.rx.slots() { Ok(waiting) } else { Err(Refusal::Jump) }
+    }
+
+    /// Receives what is there up to `limit`, as far as there is room.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        (link, limit): (&Link, u16),
+        bufs: &mut Buffers,
+        out: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let waiting = self.waiting(link, limit)?;
+        let n = waiting.min(out.room());
+        if n == 0 {
+            return Ok(0);
+        }
+        let max = bufs.arena().max_data();
+        let mut descs = [Desc::default(); BATCH];
+        let mut plain = 0;
+        while plain < n {
+            let desc = link.rx.desc(self.received.wrapping_add(plain as u16));
+            let Some(region) = region(link, &desc) else { break };
+            if desc.next || desc.length == 0 || desc.length as usize > max {
+                break;
+            }
+            region.prefetch(desc.offset);
+            descs[plain] = desc;
+            plain += 1;
+        }
+        if plain == 0 {
+            return self.odd(link, waiting, bufs, out, counters);
+        }
+        let mut frames = Batch::new();
+        let n = bufs.alloc(&mut frames, plain);
+        let mut bytes = 0;
+        for (frame, desc) in frames.as_mut_slice().iter_mut().zip(&descs) {
+            bytes += u64::from(desc.length);
+            fill(link, desc, bufs, frame);
+        }
+        frames.move_to(out);
+        self.received = self.received.wrapping_add(n as u16);
+        link.rx.set_tail(self.received);
+        counters.rx_packets.add(n as u64);
+        counters.rx_bytes.add(bytes);
+        Ok(n)
+    }
+
+    /// The next packet, which is in parts, or none at all.
+    #[cold]
+    fn odd(
+        &mut self,
+        link: &Link,
+        waiting: usize,
+        bufs: &mut Buffers,
+        out: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let Some(mut frame) = bufs.alloc_one() else { return Ok(0) };
+        let (mut used, mut fits) = (0, true);
+        let end = loop {
+            if used == waiting {
+                break Err(Refusal::Chain);
+            }
+            let desc = link.rx.desc(self.received.wrapping_add(used as u16));
+            used += 1;
+            if region(link, &desc).is_none() {
+                break Err(Refusal::Descriptor);
+            }
+            fits = fits && append(link, &desc, bufs, &mut frame);
+            if !desc.next {
+                break Ok(());
+            }
+        };
+        let good = end.is_ok() && fits && frame.len() > 0;
+        if good {
+            counters.rx_packets.add(1);
+            counters.rx_bytes.add(frame.len() as u64);
+            let pushed = out.push(frame);
+            debug_assert!(pushed.is_ok());
+        } else {
+            counters.invalid.add(1);
+            bufs.free_one(frame);
+        }
+        end?;
+        self.received = self.received.wrapping_add(used as u16);
+        link.rx.set_tail(self.received);
+        Ok(usize::from(good))
+    }
+
+    /// Sends from the front of `frames`, as far as the client has room; returns how many.
+    #[inline]
+    pub fn send(
+        &mut self,
+        link: &Link,
+        bufs: &mut Buffers,
+        frames: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let room = usize::from(link.tx.head().wrapping_sub(self.sent));
+        if room > link.tx.slots() {
+            return Err(Refusal::Jump);
+        }
+        let n = frames.len().min(room);
+        let mut descs = [Desc::default(); BATCH];
+        let mut plain = 0;
+        for (frame, to) in frames.as_slice()[..n].iter().zip(&mut descs) {
+            let desc = link.tx.desc(self.sent.wrapping_add(plain as u16));
+            let region = region(link, &desc).ok_or(Refusal::Descriptor)?;
+            if (desc.length as usize) < frame.len() {
+                break;
+            }
+            region.prefetch(desc.offset);
+            *to = Desc { next: false, length: frame.len() as u32, ..desc };
+            plain += 1;
+        }
+        if plain == 0 && n > 0 {
+            return self.send_in_parts(link, room, bufs, frames, counters);
+        }
+        let (mut bytes, mut raws) = (0, [RawFrame::default(); BATCH]);
+        for (i, (frame, desc)) in frames.as_slice()[..plain].iter().zip(&descs).enumerate() {
+            bytes += u64::from(desc.length);
+            if let Some(region) = link.regions.get(usize::from(desc.region)) {
+                region.write(desc.offset, bufs.arena().data(frame));
+            }
+            link.tx.set_desc(self.sent.wrapping_add(i as u16), *desc);
+        }
+        self.sent = self.sent.wrapping_add(plain as u16);
+        link.tx.set_tail(self.sent);
+        frames.take_front(plain, |i, raw| raws[i] = raw);
+        // SAFETY: the caller's frames, taken out of the batch just now.
+        unsafe { bufs.free_raw(raws[..plain].iter().copied()) };
+        counters.tx_packets.add(plain as u64);
+        counters.tx_bytes.add(bytes);
+        Ok(plain)
+    }
+
+    /// Sends the first frame, for which the client's buffers are too small, in as many as it takes.
+    #[cold]
+    fn send_in_parts(
+        &mut self,
+        link: &Link,
+        room: usize,
+        bufs: &mut Buffers,
+        frames: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let Some(first) = frames.as_slice().first() else { return Ok(0) };
+        let packet = bufs.arena().data(first);
+        let (mut done, mut used) = (0, 0);
+        while done < packet.len() && used < room {
+            let at = self.sent.wrapping_add(used as u16);
+            let desc = link.tx.desc(at);
+            let region = region(link, &desc).filter(|_| desc.length > 0).ok_or(Refusal::Descriptor)?;
+            let part = &packet[done..packet.len().min(done + desc.length as usize)];
+            region.write(desc.offset, part);
+            done += part.len();
+            used += 1;
+            link.tx.set_desc(at, Desc { next: done < packet.len(), length: part.len() as u32, ..desc });
+        }
+        let sent = done == packet.len();
+        if !sent && room < link.tx.slots() {
+            // There may be room for it later. What was written is the client's only once the tail moves.
+            return Ok(0);
+        }
+        let bytes = packet.len() as u64;
+        let mut raw = RawFrame::default();
+        frames.take_front(1, |_, first| raw = first);
+        // SAFETY: as in `send`.
+        unsafe { bufs.free_raw(std::iter::once(raw)) };
+        if sent {
+            self.sent = self.sent.wrapping_add(used as u16);
+            link.tx.set_tail(self.sent);
+            counters.tx_packets.add(1);
+            counters.tx_bytes.add(bytes);
+        } else {
+            counters.tx_refused.add(1);
+        }
+        Ok(1)
+    }
+}
+
+/// Copies a descriptor's bytes, which are known to be in their region and to fit, into an empty frame.
+#[inline(always)]
+fn fill(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) {
+    let arena = bufs.arena();
+    let fits = arena.resize(frame, desc.length as usize);
+    debug_assert!(fits);
+    if let Some(region) = link.regions.get(usize::from(desc.region)) {
+        region.read(desc.offset, arena.data_mut(frame));
+    }
+}
+
+/// Adds a descriptor's bytes to what the frame has. False where they do not fit.
+fn append(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) -> bool {
+    let (arena, had, more) = (bufs.arena(), frame.len(), desc.length as usize);
+    if had + more > arena.max_data() || !arena.resize(frame, had + more) {
+        return false;
+    }
+    region(link, desc).is_some_and(|region| region.read(desc.offset, &mut arena.data_mut(frame)[had..]))
+}

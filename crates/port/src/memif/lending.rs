@@ -1,0 +1,265 @@
+//! The client's way with packets: they lie in the arena, which the server has mapped, and stay where they are.
+//!
+//! What was lent is known by slot. The server's indices say how much of it came back, not which: what stands in a
+//! descriptor that comes back is its length only.
+
+use super::link::Link;
+use super::memory::Desc;
+use super::refusal::Refusal;
+use crate::PortCounters;
+use bywash_frame::{Arena, BATCH, Batch, Buffers, DATA_OFFSET, Frame, RawFrame};
+use std::sync::Arc;
+
+/// Number of the arena among a client's regions.
+const ARENA: u16 = 1;
+/// Cells are put up for receiving this many at a time.
+const REFILL: usize = 32;
+
+/// Frames that the server keeps before anyone looks whether they are back.
+const RECLAIM: usize = 32;
+
+/// Slots of one ring that are the server's, with the cells in them.
+struct Lent {
+    /// Where the data of each slot's cell begins, in the arena.
+    addrs: Box<[u64]>,
+    /// Slots given so far.
+    given: u16,
+    /// Slots that came back so far.
+    back: u16,
+}
+
+impl Lent {
+    fn new(slots: usize) -> Self {
+        Self { addrs: vec![0; slots].into(), given: 0, back: 0 }
+    }
+
+    #[inline]
+    fn out(&self) -> usize {
+        usize::from(self.given.wrapping_sub(self.back))
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.addrs.len() - self.out()
+    }
+
+    /// Slots that are back once the server's index is `limit`.
+    #[inline]
+    fn returned(&self, limit: u16) -> Result<usize, Refusal> {
+        let returned = usize::from(limit.wrapping_sub(self.back));
+        if returned <= self.out() { Ok(returned) } else { Err(Refusal::Jump) }
+    }
+
+    #[inline]
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index) & (self.addrs.len() - 1)
+    }
+
+    #[inline]
+    fn give(&mut self, addr: u64) {
+        let slot = self.slot(self.given);
+        self.addrs[slot] = addr;
+        self.given = self.given.wrapping_add(1);
+    }
+
+    #[inline]
+    fn take(&mut self) -> u64 {
+        let addr = self.addrs[self.slot(self.back)];
+        self.back = self.back.wrapping_add(1);
+        addr
+    }
+
+    /// Frees the next `n`.
+    #[inline]
+    fn free(&mut self, n: usize, bufs: &mut Buffers) {
+        let cells = (0..n).map(|_| RawFrame { addr: self.take(), ..RawFrame::default() });
+        // SAFETY: each slot was given a frame's cell, and is taken once.
+        unsafe { bufs.free_raw(cells) };
+    }
+}
+
+/// What a client has lent.
+pub struct Lending {
+    /// What the server is to fill.
+    rx: Lent,
+    /// What it is to read.
+    tx: Lent,
+}
+
+impl Lending {
+    pub fn new(link: &Link) -> Self {
+        Self { rx: Lent::new(link.rx.slots()), tx: Lent::new(link.tx.slots()) }
+    }
+
+    /// The index up to which there is something to receive.
+    #[inline]
+    pub fn limit(link: &Link) -> u16 {
+        link.rx.tail()
+    }
+
+    /// Packets, or parts of packets, up to `limit`.
+    #[inline]
+    pub fn waiting(&self, limit: u16) -> Result<usize, Refusal> {
+        self.rx.returned(limit)
+    }
+
+    /// Frames that the server has.
+    pub fn held(&self) -> usize {
+        self.rx.out() + self.tx.out()
+    }
+
+    /// Receives what is there up to `limit`, as far as there is room.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        (link, limit): (&Link, u16),
+        bufs: &mut Buffers,
+        out: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let waiting = self.rx.returned(limit)?;
+        let n = waiting.min(out.room());
+        let max = bufs.arena().max_data() as u32;
+        let (mut done, mut bytes) = (0, 0);
+        while done < n {
+            let desc = link.rx.desc(self.rx.back);
+            if desc.next || desc.length == 0 || desc.length > max {
+                break;
+            }
+            let addr = self.rx.take();
+            bytes += u64::from(desc.length);
+            // SAFETY: the slot's cell is ours again, and only now; the length was judged to fit it.
+            let pushed = out.push(unsafe { Frame::from_raw(RawFrame { addr, len: desc.length, options: 0 }) });
+            debug_assert!(pushed.is_ok());
+            done += 1;
+        }
+        counters.rx_packets.add(done as u64);
+        counters.rx_bytes.add(bytes);
+        if done == 0 && n > 0 {
+            return self.odd(link, waiting, bufs, out, counters);
+        }
+        Ok(done)
+    }
+
+    /// The next packet, which is in parts, or none at all: the parts are put together in the first one's cell.
+    #[cold]
+    fn odd(
+        &mut self,
+        link: &Link,
+        waiting: usize,
+        bufs: &mut Buffers,
+        out: &mut Batch,
+        counters: &PortCounters,
+    ) -> Result<usize, Refusal> {
+        let arena: Arc<Arena> = bufs.arena().clone();
+        let max = arena.max_data();
+        let mut whole: Option<Frame> = None;
+        let mut fits = true;
+        let mut end = Err(Refusal::Chain);
+        for _ in 0..waiting {
+            let desc = link.rx.desc(self.rx.back);
+            let addr = self.rx.take();
+            let len = if desc.length as usize <= max { desc.length } else { 0 };
+            fits &= len == desc.length;
+            // SAFETY: as in `receive`.
+            let part = unsafe { Frame::from_raw(RawFrame { addr, len, options: 0 }) };
+            match &mut whole {
+                None => whole = Some(part),
+                Some(whole) => {
+                    let had = whole.len();
+                    fits = fits && had + part.len() <= max && arena.resize(whole, had + part.len());
+                    if fits {
+                        arena.data_mut(whole)[had..].copy_from_slice(arena.data(&part));
+                    }
+                    bufs.free_one(part);
+                }
+            }
+            if !desc.next {
+                end = Ok(());
+                break;
+            }
+        }
+        let Some(whole) = whole else { return Ok(0) };
+        if end.is_ok() && fits && whole.len() > 0 {
+            counters.rx_packets.add(1);
+            counters.rx_bytes.add(whole.len() as u64);
+            let pushed = out.push(whole);
+            debug_assert!(pushed.is_ok());
+            return Ok(1);
+        }
+        counters.invalid.add(1);
+        bufs.free_one(whole);
+        end.map(|()| 0)
+    }
+
+    /// Puts cells up for receiving.
+    #[inline]
+    pub fn refill(&mut self, link: &Link, bufs: &mut Buffers) {
+        if self.rx.room() < REFILL {
+            return;
+        }
+        let length = bufs.arena().max_data() as u32;
+        let before = self.rx.given;
+        while self.rx.room() > 0 {
+            let (mut fresh, want) = (Batch::new(), self.rx.room().min(BATCH));
+            let got = bufs.alloc(&mut fresh, want);
+            for frame in fresh.drain() {
+                let addr = frame.into_raw().addr;
+                debug_assert_eq!(addr as usize % DATA_OFFSET, 0);
+                link.rx.set_desc(self.rx.given, Desc { next: false, region: ARENA, length, offset: addr as u32 });
+                self.rx.give(addr);
+            }
+            if got < want {
+                break;
+            }
+        }
+        if self.rx.given != before {
+            link.rx.set_head(self.rx.given);
+        }
+    }
+
+    /// Takes back what the server has read.
+    #[inline]
+    pub fn reclaim(&mut self, link: &Link, bufs: &mut Buffers) -> Result<(), Refusal> {
+        let n = self.tx.returned(link.tx.tail())?;
+        if n > 0 {
+            self.tx.free(n, bufs);
+        }
+        Ok(())
+    }
+
+    /// Frames sent that are not back yet.
+    #[inline]
+    pub fn sending(&self) -> usize {
+        self.tx.out()
+    }
+
+    /// Whether to look for what came back before `frames` are sent.
+    #[inline]
+    pub fn crowded(&self, frames: usize) -> bool {
+        self.tx.out() >= RECLAIM || self.tx.room() < frames
+    }
+
+    /// Sends from the front of `frames`, as far as there are slots; returns how many.
+    #[inline]
+    pub fn send(&mut self, link: &Link, frames: &mut Batch, counters: &PortCounters) -> usize {
+        let n = frames.len().min(self.tx.room());
+        let mut bytes = 0;
+        frames.take_front(n, |_, raw| {
+            let desc = Desc { next: false, region: ARENA, length: raw.len, offset: raw.addr as u32 };
+            link.tx.set_desc(self.tx.given, desc);
+            self.tx.give(raw.addr);
+            bytes += u64::from(raw.len);
+        });
+        link.tx.set_head(self.tx.given);
+        counters.tx_packets.add(n as u64);
+        counters.tx_bytes.add(bytes);
+        n
+    }
+
+    /// Takes everything back: the link is not used any more.
+    pub fn end(&mut self, bufs: &mut Buffers) {
+        self.rx.free(self.rx.out(), bufs);
+        self.tx.free(self.tx.out(), bufs);
+    }
+}

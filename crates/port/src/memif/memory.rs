@@ -1,0 +1,345 @@
+//! Memory shared with a peer: regions, and the rings in them.
+//!
+//! The peer may write to all of it at any time. So each value is read once, into a local, and judged there; indices are
+//! atomics; bytes are copied, never borrowed.
+
+use super::refusal::Refusal;
+use bywash_frame::Arena;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// `MEMIF_COOKIE`: what a ring begins with.
+const COOKIE: u32 = 0x3E31F20;
+/// Bytes before a ring's descriptors.
+const HEAD: usize = 128;
+/// Bytes of a descriptor.
+const DESC: usize = 16;
+/// `MEMIF_RING_FLAG_MASK_INT`: whoever receives by the ring polls it.
+const MASK_INT: u16 = 1;
+/// What a descriptor's offset can reach: more of a region is not mapped.
+const REACH: u64 = 1 << 32;
+/// `MEMIF_DESC_FLAG_NEXT`: the packet goes on in the next descriptor.
+const NEXT: u16 = 1;
+
+/// A cache line is fetched this far at least.
+const LINE: usize = 64;
+
+/// Memory that both sides have mapped.
+pub struct Region {
+    base: *mut u8,
+    len: usize,
+    /// The mapping is the arena's, not ours to unmap.
+    arena: Option<Arc<Arena>>,
+}
+
+// SAFETY: the mapping lives as long as the region. Its bytes are only copied from and to, or are atomics.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Fresh memory of our own, that the peer cannot shrink.
+    pub fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let fd = rustix::fs::memfd_create("bywash-memif", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)?;
+        Ok((Self { base: map(&fd, len)?, len, arena: None }, fd))
+    }
+
+    /// The arena, for what is sent and received without a copy.
+    pub fn arena(arena: &Arc<Arena>) -> Self {
+        Self { base: arena.base(), len: arena.mapped(), arena: Some(arena.clone()) }
+    }
+
+    /// The peer's memory, said to be `size` bytes long. With `sealed` it must be such that the peer cannot take it away
+    /// again: reading what is gone would end the process.
+    pub fn of_peer(fd: &OwnedFd, size: u64, sealed: bool) -> Result<Self, Refusal> {
+        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+        if sealed && !seals.contains(SealFlags::SHRINK) {
+            return Err(Refusal::Unsealed);
+        }
+        let has = rustix::fs::fstat(fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        let len = size.min(REACH) as usize;
+        if size == 0 || size > has {
+            return Err(Refusal::RegionSize);
+        }
+        let base = map(fd, len).map_err(|_| Refusal::RegionMap)?;
+        Ok(Self { base, len, arena: None })
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether `len` bytes from `offset` on lie in it.
+    #[inline]
+    pub fn has(&self, offset: u32, len: usize) -> bool {
+        offset as usize + len <= self.len
+    }
+
+    /// Starts fetching what lies at `offset`, if anything does.
+    #[inline]
+    pub fn prefetch(&self, offset: u32) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(offset as usize).cast());
+        }
+    }
+
+    /// Copies what lies at `offset` into `to`. False, and nothing done, where it is not all in the region.
+    #[inline]
+    pub fn read(&self, offset: u32, to: &mut [u8]) -> bool {
+        let fits = self.has(offset, to.len());
+        if fits {
+            // SAFETY: the source lies in the mapping, the destination is borrowed; the peer may write meanwhile, and then
+            // the copy holds some of either.
+            unsafe { copy(self.base.add(offset as usize), to.as_mut_ptr(), to.len()) };
+        }
+        fits
+    }
+
+    /// Copies `from` to `offset`. False, and nothing done, where not all of it fits in the region.
+    #[inline]
+    pub fn write(&self, offset: u32, from: &[u8]) -> bool {
+        let fits = self.has(offset, from.len());
+        if fits {
+            // SAFETY: as in `read`, the other way.
+            unsafe { copy(from.as_ptr(), self.base.add(offset as usize), from.len()) };
+        }
+        fits
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.arena.is_none() {
+            // SAFETY: our own mapping, unmapped once; rings in it are kept by the same link.
+            unsafe {
+                let _ = rustix::mm::munmap(self.base.cast(), self.len);
+            }
+        }
+    }
+}
+
+fn map(fd: &OwnedFd, len: usize) -> std::io::Result<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            fd.as_fd(),
+            0,
+        )?
+    };
+    Ok(base.cast())
+}
+
+/// Copies `len` bytes. Of the shortest packets there are most: four moves, and no call.
+///
+/// # Safety
+/// Both places have `len` bytes and do not overlap.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    type Part = [u8; 16];
+    if (LINE / 2..=LINE).contains(&len) {
+        // The last two overlap the first two where the packet is no whole line.
+        let parts = [0, 16, len - 32, len - 16];
+        for at in parts {
+            // SAFETY: `at + 16` is at most `len`; any address is aligned for bytes.
+            unsafe { to.add(at).cast::<Part>().write_unaligned(from.add(at).cast::<Part>().read_unaligned()) };
+        }
+    } else {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+}
+
+/// A descriptor, copied out of its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Desc {
+    /// The packet goes on in the next one.
+    pub next: bool,
+    /// The region its bytes lie in.
+    pub region: u16,
+    /// How many there are, or how many fit.
+    pub length: u32,
+    /// Where in the region.
+    pub offset: u32,
+}
+
+/// A ring: one side writes `head`, the other `tail`, both count without wrapping at the ring's size.
+///
+/// Lies in a region, which must outlive it: both are fields of one [`super::link::Link`].
+pub struct Ring {
+    base: *mut u8,
+    mask: u16,
+}
+
+// SAFETY: all its memory is reached by atomics.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Bytes of a ring of 2^`log2` slots.
+    pub const fn bytes(log2: u8) -> usize {
+        HEAD + (DESC << log2)
+    }
+
+    /// The ring of 2^`log2` slots at `offset`, where it lies in the region whole.
+    ///
+    /// # Safety
+    /// The region outlives the ring.
+    pub unsafe fn at(region: &Region, offset: u32, log2: u8) -> Option<Self> {
+        let whole = offset.is_multiple_of(DESC as u32) && region.has(offset, Self::bytes(log2));
+        // SAFETY: inside the mapping.
+        whole.then(|| Self { base: unsafe { region.base.add(offset as usize) }, mask: (1u16 << log2) - 1 })
+    }
+
+    #[inline]
+    fn word<T>(&self, at: usize) -> &T {
+        debug_assert!(at + size_of::<T>() <= HEAD + DESC * self.slots());
+        // SAFETY: `T` is an atomic, `at` a place inside the ring that is aligned for it: the ring is, to 16 bytes.
+        unsafe { &*self.base.add(at).cast::<T>() }
+    }
+
+    /// Slots.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        usize::from(self.mask) + 1
+    }
+
+    /// The slot of an index.
+    #[inline]
+    pub fn slot(&self, index: u16) -> usize {
+        usize::from(index & self.mask)
+    }
+
+    /// Makes it an empty ring, that nobody wants to be woken for.
+    pub fn reset(&self) {
+        self.word::<AtomicU32>(0).store(COOKIE, Ordering::Relaxed);
+        self.poll();
+        self.set_head(0);
+        self.set_tail(0);
+    }
+
+    /// Whether it begins as a ring does.
+    pub fn is_ring(&self) -> bool {
+        self.word::<AtomicU32>(0).load(Ordering::Relaxed) == COOKIE
+    }
+
+    /// Its receiver polls.
+    pub fn poll(&self) {
+        self.word::<AtomicU16>(4).store(MASK_INT, Ordering::Relaxed);
+    }
+
+    /// Its receiver wants to be woken.
+    pub fn wake_me(&self) {
+        self.word::<AtomicU16>(4).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether its receiver wants to be woken.
+    #[inline]
+    pub fn wants_waking(&self) -> bool {
+        self.word::<AtomicU16>(4).load(Ordering::Relaxed) & MASK_INT == 0
+    }
+
+    /// What was written before the other side last moved the head is seen from now on.
+    #[inline]
+    pub fn head(&self) -> u16 {
+        self.word::<AtomicU16>(6).load(Ordering::Acquire)
+    }
+
+    /// The other side sees what was written before, once it sees this.
+    #[inline]
+    pub fn set_head(&self, head: u16) {
+        self.word::<AtomicU16>(6).store(head, Ordering::Release);
+    }
+
+    /// As [`Ring::head`].
+    #[inline]
+    pub fn tail(&self) -> u16 {
+        self.word::<AtomicU16>(64).load(Ordering::Acquire)
+    }
+
+    /// As [`Ring::set_head`].
+    #[inline]
+    pub fn set_tail(&self, tail: u16) {
+        self.word::<AtomicU16>(64).store(tail, Ordering::Release);
+    }
+
+    /// The descriptor of an index, as it is now.
+    #[inline]
+    pub fn desc(&self, index: u16) -> Desc {
+        let at = HEAD + DESC * self.slot(index);
+        let first = self.word::<AtomicU64>(at).load(Ordering::Relaxed);
+        let offset = self.word::<AtomicU32>(at + 8).load(Ordering::Relaxed);
+        Desc { next: first as u16 & NEXT != 0, region: (first >> 16) as u16, length: (first >> 32) as u32, offset }
+    }
+
+    /// Writes the descriptor of an index; its metadata are zero.
+    #[inline]
+    pub fn set_desc(&self, index: u16, desc: Desc) {
+        let at = HEAD + DESC * self.slot(index);
+        let first = u64::from(desc.next) | u64::from(desc.region) << 16 | u64::from(desc.length) << 32;
+        self.word::<AtomicU64>(at).store(first, Ordering::Relaxed);
+        self.word::<AtomicU64>(at + 8).store(u64::from(desc.offset), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_left_at_neither_end() {
+        let (region, fd) = Region::create(4096).unwrap();
+        let peer = Region::of_peer(&fd, 4096, true).unwrap();
+        for len in [1, 15, 16, 31, 32, 33, 47, 60, 63, 64, 65, 1500] {
+            let packet: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+            assert!(region.write(4096 - len as u32, &packet));
+            assert!(!region.write(4097 - len as u32, &packet));
+            let mut got = vec![0; len];
+            assert!(peer.read(4096 - len as u32, &mut got));
+            assert_eq!(got, packet);
+            assert!(!peer.read(4097 - len as u32, &mut got) && !peer.read(u32::MAX, &mut got));
+        }
+    }
+
+    #[test]
+    fn memory_that_could_go_away_is_refused() {
+        let (_region, sealed) = Region::create(8192).unwrap();
+        assert!(matches!(Region::of_peer(&sealed, 8193, true), Err(Refusal::RegionSize)));
+        assert!(matches!(Region::of_peer(&sealed, 0, true), Err(Refusal::RegionSize)));
+        assert!(matches!(Region::of_peer(&sealed, u64::MAX, true), Err(Refusal::RegionSize)));
+        assert!(rustix::fs::ftruncate(&sealed, 4096).is_err());
+        let open = rustix::fs::memfd_create("open", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&open, 4096).unwrap();
+        assert!(matches!(Region::of_peer(&open, 4096, true), Err(Refusal::Unsealed)));
+        assert!(Region::of_peer(&open, 4096, false).is_ok());
+        let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+        assert!(matches!(Region::of_peer(&file, 4096, true), Err(Refusal::Unsealed)));
+    }
+
+    #[test]
+    fn rings_lie_whole_in_their_region() {
+        let (region, _fd) = Region::create(Ring::bytes(4) + 64).unwrap();
+        // SAFETY: the region outlives these rings.
+        let at = |offset, log2| unsafe { Ring::at(&region, offset, log2) };
+        assert!(at(0, 4).is_some() && at(64, 4).is_some());
+        assert!(at(80, 4).is_none() && at(8, 4).is_none() && at(0, 5).is_none() && at(u32::MAX - 15, 0).is_none());
+        let ring = at(64, 4).unwrap();
+        assert!(!ring.is_ring());
+        ring.reset();
+        assert!(ring.is_ring() && !ring.wants_waking());
+        let desc = Desc { next: true, region: 3, length: 0x1234_5678, offset: 0x9abc_def0 };
+        ring.set_desc(31, desc);
+        assert_eq!((ring.desc(15), ring.desc(14)), (desc, Desc::default()));
+    }
+}

@@ -1,0 +1,280 @@
+//! The messages of the control channel: 128 bytes each, little-endian, packed.
+//!
+//! Source: libmemif's `memif.h`, which DPDK's and VPP's are copies of, version 2.0.
+
+/// Bytes of every message.
+pub const SIZE: usize = 128;
+/// The only version there is: 2.0.
+pub const VERSION: u16 = 0x0200;
+/// Most that a ring can be, as a power of two.
+pub const MAX_LOG2_RING: u8 = 14;
+/// Bytes of a secret.
+pub const SECRET: usize = 24;
+
+/// Bytes of a name.
+const NAME: usize = 32;
+/// Bytes of the reason for a disconnection.
+const REASON: usize = 96;
+
+/// One message, of those that have a meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The message before was good.
+    Ack,
+    /// Server: what it speaks, and how many regions and rings it takes.
+    Hello(Hello),
+    /// Client: which interface it wants.
+    Init(Init),
+    /// Client: memory, whose descriptor comes along.
+    AddRegion {
+        /// Its number.
+        index: u16,
+        /// Its length in bytes.
+        size: u64,
+    },
+    /// Client: a ring, whose interrupt descriptor comes along.
+    AddRing(AddRing),
+    /// Client: that was all.
+    Connect {
+        /// Its interface's name.
+        name: String,
+    },
+    /// Server: the rings are in use from now on.
+    Connected {
+        /// Its interface's name.
+        name: String,
+    },
+    /// Either: it ends here.
+    Disconnect {
+        /// A number of its own choice.
+        code: u32,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a server says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its program.
+    pub name: String,
+    /// Lowest version it speaks.
+    pub min_version: u16,
+    /// Highest version it speaks.
+    pub max_version: u16,
+    /// Highest number of a region.
+    pub max_region: u16,
+    /// Highest number of a ring towards the client.
+    pub max_s2c_ring: u16,
+    /// Highest number of a ring from the client.
+    pub max_c2s_ring: u16,
+    /// Largest ring, as a power of two.
+    pub max_log2_ring: u8,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// Version it speaks.
+    pub version: u16,
+    /// The interface's number.
+    pub id: u32,
+    /// 0 for Ethernet.
+    pub mode: u8,
+    /// Padded with zeros; all zeros: none.
+    pub secret: [u8; SECRET],
+    /// Its program.
+    pub name: String,
+}
+
+/// A ring, and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddRing {
+    /// It goes from the client to the server.
+    pub from_client: bool,
+    /// Its number, of those in its direction.
+    pub index: u16,
+    /// The region it lies in.
+    pub region: u16,
+    /// Where in it, in bytes.
+    pub offset: u32,
+    /// Its slots, as a power of two.
+    pub log2_size: u8,
+    /// Bytes before each packet that are private to its writer.
+    pub private_header: u16,
+}
+
+impl Message {
+    /// None for a type that has no meaning.
+    pub fn read(bytes: &[u8; SIZE]) -> Option<Self> {
+        let b16 = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let b32 = |at: usize| u32::from(b16(at)) | u32::from(b16(at + 2)) << 16;
+        let b64 = |at: usize| u64::from(b32(at)) | u64::from(b32(at + 4)) << 32;
+        Some(match b16(0) {
+            1 => Self::Ack,
+            2 => Self::Hello(Hello {
+                name: text(&bytes[2..2 + NAME]),
+                min_version: b16(34),
+                max_version: b16(36),
+                max_region: b16(38),
+                max_s2c_ring: b16(40),
+                max_c2s_ring: b16(42),
+                max_log2_ring: bytes[44],
+            }),
+            3 => Self::Init(Init {
+                version: b16(2),
+                id: b32(4),
+                mode: bytes[8],
+                secret: std::array::from_fn(|i| bytes[9 + i]),
+                name: text(&bytes[33..33 + NAME]),
+            }),
+            4 => Self::AddRegion { index: b16(2), size: b64(4) },
+            5 => Self::AddRing(AddRing {
+                from_client: b16(2) & 1 != 0,
+                index: b16(4),
+                region: b16(6),
+                offset: b32(8),
+                log2_size: bytes[12],
+                private_header: b16(13),
+            }),
+            6 => Self::Connect { name: text(&bytes[2..2 + NAME]) },
+            7 => Self::Connected { name: text(&bytes[2..2 + NAME]) },
+            8 => Self::Disconnect { code: b32(2), reason: text(&bytes[6..6 + REASON]) },
+            _ => return None,
+        })
+    }
+
+    /// As it is sent. Texts are cut to their fields.
+    pub fn bytes(&self) -> [u8; SIZE] {
+        let mut to = Writer { bytes: [0; SIZE], at: 0 };
+        match self {
+            Self::Ack => to.put(&1u16.to_le_bytes()),
+            Self::Hello(hello) => {
+                to.put(&2u16.to_le_bytes());
+                to.text(&hello.name, NAME);
+                for number in
+                    [hello.min_version, hello.max_version, hello.max_region, hello.max_s2c_ring, hello.max_c2s_ring]
+                {
+                    to.put(&number.to_le_bytes());
+                }
+                to.put(&[hello.max_log2_ring]);
+            }
+            Self::Init(init) => {
+                to.put(&3u16.to_le_bytes());
+                to.put(&init.version.to_le_bytes());
+                to.put(&init.id.to_le_bytes());
+                to.put(&[init.mode]);
+                to.put(&init.secret);
+                to.text(&init.name, NAME);
+            }
+            Self::AddRegion { index, size } => {
+                to.put(&4u16.to_le_bytes());
+                to.put(&index.to_le_bytes());
+                to.put(&size.to_le_bytes());
+            }
+            Self::AddRing(ring) => {
+                for number in [5, u16::from(ring.from_client), ring.index, ring.region] {
+                    to.put(&number.to_le_bytes());
+                }
+                to.put(&ring.offset.to_le_bytes());
+                to.put(&[ring.log2_size]);
+                to.put(&ring.private_header.to_le_bytes());
+            }
+            Self::Connect { name } => {
+                to.put(&6u16.to_le_bytes());
+                to.text(name, NAME);
+            }
+            Self::Connected { name } => {
+                to.put(&7u16.to_le_bytes());
+                to.text(name, NAME);
+            }
+            Self::Disconnect { code, reason } => {
+                to.put(&8u16.to_le_bytes());
+                to.put(&code.to_le_bytes());
+                to.text(reason, REASON);
+            }
+        }
+        to.bytes
+    }
+}
+
+struct Writer {
+    bytes: [u8; SIZE],
+    at: usize,
+}
+
+impl Writer {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    /// With a zero at its end, always: the peer may rely on it.
+    fn text(&mut self, text: &str, field: usize) {
+        let end = text.floor_char_boundary(field - 1);
+        self.bytes[self.at..self.at + end].copy_from_slice(&text.as_bytes()[..end]);
+        self.at += field;
+    }
+}
+
+/// What a peer calls itself, as far as it can be shown: up to the first zero, without control characters.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn secret(text: &str) -> [u8; SECRET] {
+        std::array::from_fn(|i| text.as_bytes().get(i).copied().unwrap_or(0))
+    }
+
+    /// Offsets of the packed structures in `memif.h`.
+    #[test]
+    fn fields_lie_where_other_programs_put_them() {
+        let init = Init { version: VERSION, id: 7, mode: 0, secret: secret("abc"), name: "DPDK".into() };
+        let bytes = Message::Init(init).bytes();
+        assert_eq!(bytes[..9], [3, 0, 0, 2, 7, 0, 0, 0, 0]);
+        assert_eq!((&bytes[9..12], &bytes[33..37]), (&b"abc"[..], &b"DPDK"[..]));
+        let ring = AddRing { from_client: true, index: 0, region: 0, offset: 0x4080, log2_size: 10, private_header: 0 };
+        assert_eq!(Message::AddRing(ring).bytes()[..15], [5, 0, 1, 0, 0, 0, 0, 0, 0x80, 0x40, 0, 0, 10, 0, 0]);
+        let region = Message::AddRegion { index: 1, size: 2 << 20 };
+        assert_eq!(region.bytes()[..12], [4, 0, 1, 0, 0, 0, 0x20, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn texts_are_cut_and_shown_without_harm() {
+        let long = Message::Disconnect { code: 1, reason: "ü".repeat(60) };
+        assert_eq!(
+            Message::read(&long.bytes()),
+            Some(Message::Disconnect { code: 1, reason: "ü".repeat(47) }),
+            "95 bytes and a zero"
+        );
+        let mut bytes = Message::Connect { name: String::new() }.bytes();
+        bytes[2..34].copy_from_slice(b"\x1b[2J\xff 0123456789012345678901234567");
+        let Some(Message::Connect { name }) = Message::read(&bytes) else { panic!() };
+        assert!(name.starts_with("?[2J\u{fffd} 0") && !name.contains('\x1b'));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_written_the_same(bytes in proptest::array::uniform32(any::<u8>()), kind in 0u16..10) {
+            let mut message = [0; SIZE];
+            message.chunks_mut(32).for_each(|chunk| chunk.copy_from_slice(&bytes));
+            message[..2].copy_from_slice(&kind.to_le_bytes());
+            let read = Message::read(&message);
+            prop_assert_eq!(read.is_some(), (1..=8).contains(&kind));
+            if let Some(read) = read {
+                let again = Message::read(&read.bytes());
+                // Names that had to be cut or mended to be shown are not the same bytes, and stay as they were mended.
+                if bytes.is_ascii() {
+                    prop_assert_eq!(std::mem::discriminant(&read), std::mem::discriminant(again.as_ref().unwrap()));
+                }
+                prop_assert!(again.is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The port: one link at a time, used as the side it is on uses it.
+
+use super::control::Control;
+use super::copying::Copying;
+use super::lending::Lending;
+use super::link::Link;
+use super::refusal::Refusal;
+use super::{Config, Error, RING, Role, SECRET};
+use crate::{Port, PortCounters, PortState};
+use bywash_frame::{Arena, Batch, Buffers};
+use rustix::event::EventfdFlags;
+use rustix::io::ReadWriteFlags;
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// What a client's descriptors can reach of the arena.
+const REACH: usize = u32::MAX as usize;
+
+enum Side {
+    Server(Copying),
+    Client(Lending),
+}
+
+/// A link in use.
+struct Using {
+    link: Link,
+    side: Side,
+    /// The connection has ended: what had been sent up to here is still received.
+    last: Option<u16>,
+}
+
+/// One end of a memif.
+///
+/// It connects by itself, as often as it has to; meanwhile it is down. The peer is not trusted, see [the module](super).
+///
+/// # Thread-safety
+/// One worker's. A thread of its own does what takes time.
+pub struct MemifPort {
+    control: Option<Control>,
+    using: Option<Using>,
+    role: Role,
+    ring: usize,
+    /// What was known of the state when it was looked at last.
+    seen: u64,
+    /// The peer was asked to wake us.
+    asleep: Cell<bool>,
+    /// Readable always: for a worker that must not go to sleep.
+    ready: OwnedFd,
+    max_frame: usize,
+    socket: String,
+    counters: Arc<PortCounters>,
+}
+
+impl MemifPort {
+    /// Listens, as a server, or begins to try to connect. All frames are of `arena`.
+    pub fn open(config: &Config, arena: &Arc<Arena>) -> Result<Self, Error> {
+        if !config.ring.is_power_of_two() || !RING.contains(&config.ring) {
+            return Err(Error::Ring(config.ring));
+        }
+        if config.secret.len() > SECRET || config.secret.contains('\0') {
+            return Err(Error::Secret(config.secret.len()));
+        }
+        if config.role == Role::Client && arena.mapped() > REACH {
+            return Err(Error::Reach(arena.mapped() >> 20));
+        }
+        let failed = |what| {
+            let socket = config.socket.clone();
+            move |source| Error::Socket { what, socket, source }
+        };
+        let ready = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| failed("make a descriptor for")(e.into()))?;
+        Ok(Self {
+            control: Some(Control::start(config, arena).map_err(failed("listen at"))?),
+            using: None,
+            role: config.role,
+            ring: config.ring,
+            seen: 0,
+            asleep: Cell::new(false),
+            ready,
+            max_frame: arena.max_data(),
+            socket: config.socket.display().to_string(),
+            counters: Arc::default(),
+        })
+    }
+
+    /// The connection changed, or is about to.
+    #[cold]
+    fn look(&mut self, bufs: &mut Buffers) {
+        let Some(control) = &self.control else { return };
+        let news = control.desk.news();
+        let mut state = control.desk.state();
+        let ended = !state.open || state.fresh.is_some();
+        if let Some(using) = &mut self.using {
+            if ended && using.last.is_none() {
+                using.last = Some(using.limit());
+            }
+            // Another link is taken when this one is done with.
+            if state.fresh.is_none() {
+                self.seen = news;
+            }
+            drop(state);
+            return self.finish(bufs);
+        }
+        self.seen = news;
+        if let Some(link) = state.fresh.take() {
+            let side = match self.role {
+                Role::Server => Side::Server(Copying::default()),
+                Role::Client => Side::Client(Lending::new(&link)),
+            };
+            let mut using = Using { link, side, last: None };
+            using.link.rx.poll();
+            if let Side::Client(lending) = &mut using.side {
+                lending.refill(&using.link, bufs);
+            }
+            self.using = Some(using);
+            self.asleep.set(false);
+        }
+    }
+
+    /// Lets go of an ended link, once everything was received.
+    #[cold]
+    fn finish(&mut self, bufs: &mut Buffers) {
+        let done = self
+            .using
+            .as_ref()
+            .is_some_and(|using| using.last.is_some_and(|last| !matches!(using.waiting(last), Ok(1..))));
+        if done {
+            self.let_go(bufs);
+        }
+    }
+
+    fn let_go(&mut self, bufs: &mut Buffers) {
+        if let Some(Using { side: Side::Client(mut lending), .. }) = self.using.take() {
+            lending.end(bufs);
+        }
+    }
+
+    /// The peer did what it must not.
+    #[cold]
+    fn refuse(&mut self, why: Refusal, bufs: &mut Buffers) {
+        let ended = self.using.as_ref().is_some_and(|using| using.last.is_some());
+        self.let_go(bufs);
+        if let (Some(control), false) = (&self.control, ended) {
+            control.desk.complain(why);
+        }
+    }
+
+    /// Back to polling.
+    #[cold]
+    fn awake(&mut self) {
+        self.asleep.set(false);
+        let Some(using) = &self.using else { return };
+        using.link.rx.poll();
+        // Never waits, whatever the peer made of the descriptor both have.
+        let mut count = [0; 8];
+        let bell = &using.link.bell;
+        let _ = rustix::io::preadv2(bell, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
+    }
+}
+
+impl Using {
+    #[inline]
+    fn limit(&self) -> u16 {
+        match &self.side {
+            Side::Server(_) => Copying::limit(&self.link),
+            Side::Client(_) => Lending::limit(&self.link),
+        }
+    }
+
+    fn waiting(&self, limit: u16) -> Result<usize, Refusal> {
+        match &self.side {
+            Side::Server(copying) => copying.waiting(&self.link, limit),
+            Side::Client(lending) => lending.waiting(limit),
+        }
+    }
+}
+
+impl Port for MemifPort {
+    #[inline]
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if self.control.as_ref().is_none_or(|control| control.desk.news() != self.seen) {
+            self.look(bufs);
+        }
+        if self.asleep.get() {
+            self.awake();
+        }
+        let Some(using) = &mut self.using else { return 0 };
+        let from = (&using.link, using.last.unwrap_or_else(|| using.limit()));
+        let counters = &*self.counters;
+        let got = match &mut using.side {
+            Side::Server(copying) => copying.receive(from, bufs, out, counters),
+            Side::Client(lending) => {
+                let got = lending.receive(from, bufs, out, counters);
+                if using.last.is_none() {
+                    lending.refill(&using.link, bufs);
+                }
+                got
+            }
+        };
+        if using.last.is_some() {
+            self.finish(bufs);
+        }
+        got.unwrap_or_else(|why| {
+            self.refuse(why, bufs);
+            0
+        })
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let Some(using) = self.using.as_mut().filter(|using| using.last.is_none()) else { return 0 };
+        let counters = &*self.counters;
+        let offered = frames.len();
+        let sent = match &mut using.side {
+            Side::Server(copying) => copying.send(&using.link, bufs, frames, counters),
+            Side::Client(lending) if lending.crowded(offered) => {
+                lending.reclaim(&using.link, bufs).map(|()| lending.send(&using.link, frames, counters))
+            }
+            Side::Client(lending) => Ok(lending.send(&using.link, frames, counters)),
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(why) => {
+                self.refuse(why, bufs);
+                return 0;
+            }
+        };
+        if sent < offered {
+            counters.tx_full.add(1);
+        }
+        if sent > 0 {
+            // Either the receiver sees what was sent before it sleeps, or this sees that it wants to be woken.
+            fence(Ordering::SeqCst);
+            if using.link.tx.wants_waking()
+                && let Some(control) = &self.control
+            {
+                control.desk.kick();
+                counters.tx_wakeups.add(1);
+            }
+        }
+        sent
+    }
+
+    #[inline]
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        if self.control.as_ref().is_some_and(|control| control.desk.news() != self.seen) {
+            self.look(bufs);
+        }
+        let Some(Using { link, side: Side::Client(lending), last: None }) = &mut self.using else { return };
+        if lending.sending() > 0
+            && let Err(why) = lending.reclaim(link, bufs)
+        {
+            self.refuse(why, bufs);
+        }
+    }
+
+    fn held(&self) -> usize {
+        match &self.using {
+            Some(Using { side: Side::Client(lending), .. }) => lending.held(),
+            _ => 0,
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        let using = self.using.as_ref()?;
+        using.link.rx.wake_me();
+        self.asleep.set(true);
+        // Either this sees what was sent, or the sender sees that it has to wake us.
+        fence(Ordering::SeqCst);
+        let idle = using.last.is_none() && matches!(using.waiting(using.limit()), Ok(0));
+        Some(if idle { using.link.bell.as_fd() } else { self.ready.as_fd() })
+    }
+
+    fn state(&self) -> PortState {
+        let Some(control) = &self.control else { return PortState::Down("closed".into()) };
+        if self.using.as_ref().is_some_and(|using| using.last.is_none()) {
+            return PortState::Up;
+        }
+        let state = control.desk.state();
+        if state.fresh.is_some() { PortState::Up } else { PortState::Down(state.why.clone()) }
+    }
+
+    fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let mut details = vec![("queue", "0".into()), ("socket", self.socket.clone())];
+        details.push(match self.role {
+            Role::Server => ("mode", "memif server, copy".into()),
+            Role::Client => ("mode", "memif client, zero-copy".into()),
+        });
+        let ring = self.using.as_ref().map_or(self.ring, |using| using.link.tx.slots());
+        details.push(("ring", ring.to_string()));
+        let Some(control) = &self.control else { return details };
+        let state = control.desk.state();
+        if !state.peer.is_empty() {
+            details.push(("peer", state.peer.clone()));
+        }
+        details.push(("reconnects", state.connections.saturating_sub(1).to_string()));
+        if let Some(refusal) = state.refusal {
+            details.push(("refused", format!("{} ({refusal})", state.refused)));
+        }
+        details
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        // The peer stops before its memory is let go of.
+        self.control = None;
+        self.let_go(bufs);
+    }
+}
