@@ -16,7 +16,8 @@ pub struct Line(pub [u8; 64]);
 pub struct ArenaConfig {
     /// Number of cells.
     pub cells: usize,
-    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes).
+    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes), or 512 or 1024 for short frames only, of which
+    /// several lie in a chunk.
     pub cell: usize,
     /// Pages to ask for.
     pub pages: Pages,
@@ -34,7 +35,7 @@ impl Default for ArenaConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// A cell size AF_XDP cannot use.
-    #[error("cell size {0} is neither 2048 nor 4096 bytes")]
+    #[error("cell size {0} is none of 512, 1024, 2048 and 4096 bytes")]
     CellSize(usize),
     /// No cells, or more than a 32-bit index can name.
     #[error("{0} cells: the number must be between 1 and {max}", max = u32::MAX)]
@@ -82,7 +83,7 @@ impl Arena {
     /// Maps and populates the memory.
     pub fn new(config: ArenaConfig) -> Result<Arc<Self>, ArenaError> {
         let ArenaConfig { cells, cell, pages, node } = config;
-        if cell != 2048 && cell != 4096 {
+        if ![512, 1024, 2048, 4096].contains(&cell) {
             return Err(ArenaError::CellSize(cell));
         }
         if cells == 0 || cells > u32::MAX as usize {

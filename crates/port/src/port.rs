@@ -108,6 +108,16 @@ pub struct PortCounters {
     /// System calls to wake the sending side.
     #[serde(serialize_with = "get")]
     pub tx_wakeups: Counter,
+    /// System calls of poll(2): to wait, or to wake either side.
+    #[serde(serialize_with = "get")]
+    pub polls: Counter,
+    /// System calls in which the driver was polled for received frames, instead of by interrupts.
+    #[serde(serialize_with = "get")]
+    pub busy_polls: Counter,
+    /// Frames sent that came back in another order than they were sent in, where the same order was counted on. When not
+    /// zero, it no longer is.
+    #[serde(serialize_with = "get")]
+    pub tx_reordered: Counter,
 }
 
 fn get<S: serde::Serializer>(c: &Counter, s: S) -> Result<S::Ok, S::Error> {

@@ -56,12 +56,28 @@ pub enum AfxdpApp {
     L2fwd,
 }
 
+/// How the kernel's chunks of memory lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfxdpLayout {
+    /// A chunk is a buffer
+    Aligned,
+    /// The same, registered as chunks that may begin anywhere
+    Unaligned,
+    /// Buffers of 512 bytes, several in a chunk; frames of up to 256 bytes
+    Typewriter,
+}
+
 /// How `bywash bench afxdp` waits for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AfxdpMode {
-    /// Run to completion: looks at the rings again and again
+    /// Run to completion: looks at the rings again and again, without a system call
     Rtc,
+    /// By poll(2), once a turn
+    Poll,
+    /// Has the driver polled by its own system calls, and no interrupts (SO_PREFER_BUSY_POLL)
+    BusyPoll,
 }
 
 /// `bywash bench afxdp`
@@ -82,12 +98,27 @@ pub struct AfxdpArgs {
     /// Descriptors in each of the four rings
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub ring: u32,
+    /// Sockets that send in turn, on one UMEM and queue
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub tx_sockets: usize,
+    /// Take what was sent to come back in the same order, and do not read what the completion ring says
+    #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
+    pub in_order: OnOff,
+    /// How the kernel's chunks of memory lie
+    #[arg(long, value_name = "HOW", default_value = "aligned")]
+    pub layout: AfxdpLayout,
     /// AF_XDP zero-copy
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub zero_copy: ZeroCopy,
     /// How frames are sent
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub transmit: Transmit,
+    /// Whether the kernel says when it must be woken
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub need_wakeup: OnOff,
+    /// Frames the driver may receive in one system call, with `--mode busy-poll`
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub budget: u16,
     /// Pages the buffers lie in
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,

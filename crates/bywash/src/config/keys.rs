@@ -366,6 +366,21 @@ pub static PORT: Section = Section {
             )
             .example("\"socket\"")
             .of(AF_XDP),
+        key("busy_poll", "0 to 1024", "0", "frames")
+            .doc(
+                "Preferred busy polling (Linux 5.11): the worker has the driver polled by its own system calls, up to so many \
+                 frames each, and interrupts stay off (`napi_defer_hard_irqs` and `gro_flush_timeout`, put back on exit). One \
+                 CPU then does all of it, at a higher rate where interrupts would come to that same CPU. 0: interrupts.",
+            )
+            .example("64")
+            .of(AF_XDP),
+        key("in_order", "`true`, `false`", "false", "")
+            .doc(
+                "What was sent is taken to come back in the same order, so that the completion ring need not be read. Checked at \
+                 the start; where a driver reorders (`tx_reordered` in `bywash show ports --json`), it is read again.",
+            )
+            .example("true")
+            .of(AF_XDP),
         key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
             .doc(
                 "Where the program is attached. `native`: XDP in the driver. `generic`: before the network stack, by \

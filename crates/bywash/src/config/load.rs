@@ -250,6 +250,8 @@ fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
     put(&mut port.queues, table.list_or("queues", "all", 0..=4095).map(|list| list.map_or(Queues::All, Queues::List)));
     put(&mut port.zero_copy, table.choice("zero_copy"));
     put(&mut port.transmit, table.choice("transmit"));
+    put(&mut port.busy_poll, table.integer("busy_poll", 0..=1024).map(|frames| frames as u16));
+    put(&mut port.in_order, table.boolean("in_order"));
     put(&mut port.mode, table.choice("mode"));
     put(&mut port.checksum, table.choice("checksum"));
     put(&mut port.level, table.choice("level"));

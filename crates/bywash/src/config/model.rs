@@ -556,6 +556,10 @@ pub struct AfXdpConfig {
     pub zero_copy: ZeroCopy,
     /// How frames are sent.
     pub transmit: Transmit,
+    /// Frames the driver may receive in one busy poll; 0: interrupts.
+    pub busy_poll: u16,
+    /// Whether what was sent is taken to come back in order.
+    pub in_order: bool,
     /// Where the XDP program goes.
     pub mode: XdpMode,
     /// Unfinished checksums.

@@ -5,8 +5,8 @@ use crate::config::{self, Checksum, Level, MemifRole, PortConfig, PortKind, Queu
 use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig,
-    driver, max_frame, takes_frames,
+    AfXdpPort, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach,
+    XdpConfig, driver, max_frame, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -304,12 +304,17 @@ fn open_af_xdp(
     prepare(interface, (&driver, program.is_native(), raw), journal);
     let r = af_xdp.ring;
     let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
-    let config = SocketConfig {
+    let mut config = SocketConfig {
         rings,
         zero_copy: af_xdp.zero_copy.into(),
         transmit: af_xdp.transmit.into(),
+        in_order: af_xdp.in_order,
         ..SocketConfig::default()
     };
+    if af_xdp.busy_poll > 0 {
+        (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
+        journal.busy_poll(interface)?;
+    }
     let mut sockets = vec![];
     for queue in queues(port)? {
         let end = AfXdpPort::open(umem, &link, queue, &config)?;

@@ -43,3 +43,36 @@ fn afxdp_applications_move_frames() {
     assert_eq!(l2fwd["got"][1]["transmit"], "inject");
     assert_eq!(l2fwd["got"][1]["interface"], "r1");
 }
+
+/// Busy polling sets what it needs of the interface; poll(2) is called once a turn, and nothing else to wake the kernel.
+#[test]
+fn afxdp_knobs_are_what_they_say() {
+    require!(require_lab(), has_tool("ethtool"));
+    let _alone = alone();
+    let calls = |figures: &Value, reason: &str| figures["system_calls_per_packet"][reason].as_f64().unwrap();
+
+    let polled = figures(&["--app", "txpush", "--mode", "poll", "--transmit", "socket", "--in-order", "on"]);
+    assert!(calls(&polled, "poll") > 1.0 / 65.0 && calls(&polled, "tx_kick") == 0.0, "{polled}");
+    assert_eq!((&polled["got"][0]["completion"], &polled["reordered"]), (&"in order".into(), &0.into()));
+
+    let busy = figures(&["--app", "l2fwd", "--mode", "busy-poll", "--budget", "32", "--layout", "typewriter"]);
+    assert!(calls(&busy, "busy_poll") > 0.0, "{busy}");
+    assert_eq!(busy["got"][0]["busy_poll"], "32 frames a call");
+    assert_eq!(busy["got"][0]["layout"], "typewriter");
+}
+
+#[test]
+fn afxdp_says_what_cannot_be() {
+    require!(require_lab(), has_tool("ethtool"));
+    let _alone = alone();
+    for (arguments, why) in [
+        (&["--ring", "100"][..], "ring of 100 entries: the size must be a power of two between 64 and 65536"),
+        (&["--zero-copy", "require"], "the driver has no zero-copy, which was required"),
+        (&["--tx-sockets", "40"], "40 transmit sockets on one queue: 1 to 16 are possible"),
+        (&["--layout", "typewriter", "--size", "512"], "with --layout typewriter a buffer holds 260"),
+    ] {
+        let ran = bench(arguments);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && said.contains(why) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}

@@ -56,13 +56,16 @@ pub enum Error {
         reason: String,
     },
     /// A ring size that is impossible.
-    #[error("{ring} ring of {size} entries: the size must be a power of two between 64 and 32768")]
+    #[error("{ring} ring of {size} entries: the size must be a power of two between 64 and 65536")]
     RingSize {
         /// Which ring.
         ring: &'static str,
         /// The size asked for.
         size: u32,
     },
+    /// A number of transmit sockets that is impossible.
+    #[error("{0} transmit sockets on one queue: 1 to 16 are possible")]
+    TxSockets(usize),
     /// A queue the interface does not have.
     #[error("interface `{interface}` has no queue {queue}: it has {queues} (see `ethtool -l {interface}`)")]
     NoQueue {

@@ -1,13 +1,14 @@
-//! Interface settings (ethtool features), and a journal to put them back.
+//! Interface settings (ethtool features, numbers of NAPI), and a journal to put them back.
 //!
 //! A setting is written to the journal before it is changed, so that after a kill the next start, or
 //! `bywash restore`, finds what to put back.
 
-use super::Error;
+use super::{Error, napi};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 // linux/sockios.h, linux/ethtool.h
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
@@ -20,6 +21,11 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
 /// Bytes of a name in a string set.
 const ETH_GSTRING_LEN: usize = 32;
+
+/// Polls that find nothing before interrupts come back; the flush timer polls again meanwhile.
+const DEFERRED: u64 = 2;
+/// When the kernel polls a driver whose interrupts are off although nobody else does.
+const FLUSH_AFTER: Duration = Duration::from_micros(200);
 
 /// One ethtool request: `command` is a `u32`-aligned block that starts with the command's number, as long as the
 /// kernel will write.
@@ -142,15 +148,25 @@ impl Features {
     }
 }
 
+/// What a setting was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A feature's.
+    On(bool),
+    /// A number's.
+    Number(u64),
+}
+
 /// A setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The interface.
     pub interface: String,
-    /// The feature, by the kernel's name.
+    /// The feature or other setting, by the kernel's name.
     pub feature: String,
     /// What it was.
-    pub was: bool,
+    pub was: Value,
 }
 
 /// What was changed and must be put back, in a file.
@@ -186,13 +202,38 @@ impl Journal {
         if features.get(name)? == Some(on) {
             return Ok(false);
         }
-        let change = Change { interface: features.interface().into(), feature: name.into(), was: !on };
+        let change = Change { interface: features.interface().into(), feature: name.into(), was: Value::On(!on) };
+        self.noting(change, || features.set(name, on))
+    }
+
+    /// Has the interface's interrupts stay off while its driver is busy polled: they come back when nobody has polled it for
+    /// the time given. Kernel 5.11. Returns whether that changed anything.
+    pub fn busy_poll(&mut self, interface: &str) -> Result<bool, Error> {
+        let mut changed = false;
+        for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
+            let failed = |verb: &str, source| Error::Feature {
+                interface: interface.into(),
+                action: format!("{verb} setting `{name}`"),
+                source,
+            };
+            let was = napi::get(interface, name).map_err(|e| failed("read", e))?;
+            if was != value {
+                let change = Change { interface: interface.into(), feature: name.into(), was: Value::Number(was) };
+                let set = || napi::set(interface, name, value).map(|()| true).map_err(|e| failed("set", e));
+                changed |= self.noting(change, set)?;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Makes a change that is written down before.
+    fn noting(&mut self, change: Change, make: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
         let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
         if !known {
             self.changes.push(change);
             self.write()?;
         }
-        let set = features.set(name, on);
+        let set = make();
         if set.is_err() && !known {
             self.changes.pop();
             self.write()?;
@@ -215,7 +256,15 @@ impl Journal {
         let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
         let mut failed = Vec::new();
         for change in wanted.into_iter().rev() {
-            let undone = Features::of(&change.interface).and_then(|f| f.set(&change.feature, change.was));
+            let undone = match change.was {
+                Value::On(on) => Features::of(&change.interface).and_then(|f| f.set(&change.feature, on)),
+                Value::Number(number) => {
+                    napi::set(&change.interface, &change.feature, number).map(|()| true).map_err(|source| {
+                        let action = format!("set setting `{}`", change.feature);
+                        Error::Feature { interface: change.interface.clone(), action, source }
+                    })
+                }
+            };
             match undone {
                 Ok(_) => {}
                 Err(Error::Feature { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => {}

@@ -2,10 +2,12 @@
 
 use super::custody::Custody;
 use super::inject::{Injector, Way};
-use super::socket::{Socket, SocketConfig, Transmit};
-use super::{Error, LinkInfo, Umem, driver};
+use super::order::Order;
+use super::socket::{Polling, Socket, SocketConfig, Transmit};
+use super::{Error, Layout, LinkInfo, Umem, driver};
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,6 +25,10 @@ const KICK_AT: u32 = 256;
 /// How long the last frames sent are waited for on close.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// Where the offset of the data begins in a descriptor's address, in a UMEM of unaligned chunks (linux/if_xdp.h).
+const UNALIGNED_SHIFT: u32 = 48;
+const UNALIGNED_BASE: u64 = (1 << UNALIGNED_SHIFT) - 1;
+
 /// One queue of an interface, over an AF_XDP socket.
 pub struct AfXdpPort {
     /// None: the kernel took it away (interface deleted or moved), or closed.
@@ -34,6 +40,10 @@ pub struct AfXdpPort {
     /// The interface's index.
     index: u32,
     custody: Custody,
+    /// With in-order completion: what was sent, instead of in `custody`.
+    order: Option<Order>,
+    polling: Polling,
+    burst: usize,
     interface: String,
     queue: u32,
     max_frame: usize,
@@ -77,6 +87,15 @@ impl AfXdpPort {
         if !socket.note.is_empty() {
             details.push(("mode_note", socket.note.clone()));
         }
+        if config.tx_sockets > 1 {
+            details.push(("tx_sockets", config.tx_sockets.to_string()));
+        }
+        if config.polling == Polling::BusyPoll {
+            details.push(("busy_poll", format!("{} frames a call", config.budget)));
+        }
+        if config.in_order {
+            details.push(("completion", "in order".into()));
+        }
         let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name)?;
         details.push(("transmit", if injector.is_some() { "inject" } else { "socket" }.to_owned()));
         details.extend(why.map(|why| ("transmit_note", why)));
@@ -86,6 +105,9 @@ impl AfXdpPort {
             injector,
             index: link.index,
             custody: Custody::new(arena.cells()),
+            order: config.in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
+            polling: config.polling,
+            burst: config.burst.clamp(1, BATCH),
             interface: link.name.clone(),
             queue,
             max_frame,
@@ -131,8 +153,26 @@ impl AfXdpPort {
             if n == 0 {
                 return;
             }
-            let mut wrong = 0;
             let (custody, arena) = (&mut self.custody, self.umem.arena());
+            if let Some(order) = &mut self.order {
+                let came = (0..n).map(|i| arena.cell_of(socket.completion.get(i)));
+                let wrong = if order.must_check(n as usize) { n as usize - order.agree(came) } else { 0 };
+                if wrong == 0 {
+                    let frames = order.take(n as usize);
+                    let frames = frames.map(|cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
+                    // SAFETY: each was sent once, and the kernel has completed as many, in this order: compared at the
+                    // start, and in debug builds always.
+                    unsafe { bufs.free_raw(frames) };
+                    self.sending = self.sending.saturating_sub(n);
+                    socket.completion.release(n);
+                    continue;
+                }
+                // The driver reorders: from now on by what the ring says.
+                self.counters.tx_reordered.add(wrong as u64);
+                order.take(usize::MAX).for_each(|cell| custody.give(cell));
+                self.order = None;
+            }
+            let mut wrong = 0;
             let frames = (0..n).filter_map(|i| {
                 let addr = socket.completion.get(i);
                 if !custody.take(arena.cell_of(addr)) {
@@ -164,7 +204,7 @@ impl AfXdpPort {
             let (custody, arena) = (&mut self.custody, self.umem.arena());
             batch.take_front(n, |i, raw| {
                 custody.give(arena.cell_of(raw.addr));
-                socket.fill.put(i as u32, raw.addr);
+                socket.fill.put(i as u32, arena.cell_addr(arena.cell_of(raw.addr)));
             });
             socket.fill.submit(n as u32);
             if n < free as usize {
@@ -226,14 +266,23 @@ impl AfXdpPort {
             self.unkicked = 0;
             return;
         }
-        let mut before = socket.tx.pending();
+        let mut before = socket.pending();
         for _ in 0..MAX_KICKS {
             if before == 0 {
                 break;
             }
-            self.counters.tx_wakeups.add(1);
-            let result = socket.kick_tx();
-            let after = socket.tx.pending();
+            let result = if self.polling == Polling::Poll {
+                self.counters.polls.add(1);
+                poll(&mut [PollFd::new(&socket.fd, PollFlags::OUT)], Some(&Timespec::default())).map(drop)
+            } else {
+                self.counters.tx_wakeups.add(1);
+                socket.kick_tx()
+            };
+            let result = result.and_then(|()| {
+                self.counters.tx_wakeups.add(socket.kick_others()?.into());
+                Ok(())
+            });
+            let after = socket.pending();
             match result {
                 Ok(()) => {}
                 // More than one call's budget, or nothing could be taken for now: the completion ring is full, or
@@ -247,7 +296,18 @@ impl AfXdpPort {
             }
             before = after;
         }
-        self.unkicked = if socket.zero_copy { 0 } else { socket.tx.pending() };
+        self.unkicked = if socket.zero_copy { 0 } else { socket.pending() };
+    }
+
+    /// Has the driver give us what it has received, unless a burst of it waits already.
+    #[inline]
+    fn busy_poll(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
+        if socket.rx.ready(BATCH as u32) < self.burst as u32 {
+            self.counters.busy_polls.add(1);
+            // Nothing there, or the device is gone: `look` finds that out.
+            let _ = socket.kick_rx();
+        }
     }
 
     /// The device or its link went away under the socket.
@@ -270,7 +330,8 @@ impl AfXdpPort {
             self.counters.tx_refused.add(injector.len() as u64);
         }
         let arena = self.umem.arena();
-        let cells = self.custody.take_all();
+        let mut cells = self.custody.take_all();
+        cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
         // SAFETY: custody: each was given to the kernel and has not come back; with the socket closed and its rings
         // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it.
@@ -334,6 +395,25 @@ fn injector(transmit: Transmit, zero_copy: bool, interface: &str) -> Result<(Opt
     })
 }
 
+/// Waits by one poll(2) until one of `ports` has received something, or with `to_send`, or frames that wait to be sent, until
+/// one has room for more; the kernel sends what they have. Counted as the first one's.
+pub fn wait(ports: &mut [AfXdpPort], to_send: bool, timeout: Duration) {
+    let Some(first) = ports.first() else { return };
+    first.counters.polls.add(1);
+    let events = |port: &AfXdpPort| {
+        if to_send || port.unkicked > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    };
+    let sockets = ports.iter().filter_map(|port| Some(PollFd::from_borrowed_fd(port.fd()?, events(port))));
+    let mut sockets: Vec<PollFd<'_>> = sockets.collect();
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    // Interrupted: the caller looks at its rings and comes again.
+    let _ = poll(&mut sockets, Some(&timeout));
+    for port in ports.iter_mut().filter(|port| port.injector.is_none()) {
+        port.unkicked = port.socket.as_mut().map_or(0, Socket::pending);
+        port.unkicked_before = 0;
+    }
+}
+
 /// Longest frame for a port: what the MTU allows, as far as a cell holds it.
 pub fn max_frame(mtu: u32, cell_room: usize) -> usize {
     const ETH_HLEN: usize = 14;
@@ -344,14 +424,17 @@ impl Port for AfXdpPort {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let Some(socket) = &mut self.socket else { return 0 };
-        let n = socket.rx.ready(out.room() as u32);
+        let n = socket.rx.ready(out.room().min(self.burst) as u32);
         if n == 0 {
             return 0;
         }
         let (mut bytes, mut wrong) = (0, 0);
-        let arena = self.umem.arena();
+        let (arena, unaligned) = (self.umem.arena(), self.umem.layout() != Layout::Aligned);
         for i in 0..n {
-            let raw = socket.rx.get(i);
+            let mut raw = socket.rx.get(i);
+            if unaligned {
+                raw.addr = (raw.addr & UNALIGNED_BASE) + (raw.addr >> UNALIGNED_SHIFT);
+            }
             let cell = arena.cell_of(raw.addr);
             let inside = arena.cell_of(raw.addr + u64::from(raw.len).saturating_sub(1)) == cell;
             if !self.custody.take(cell) {
@@ -387,22 +470,32 @@ impl Port for AfXdpPort {
         }
         let want = frames.len() as u32;
         let Some(socket) = &mut self.socket else { return refused };
-        let mut n = socket.tx.free(want);
+        let mut n = socket.lane().free(want);
         if n < want {
             self.kick(bufs);
             self.reap(bufs);
             let Some(socket) = &mut self.socket else { return refused };
-            n = socket.tx.free(want);
+            n = socket.lane().free(want);
         }
         let Some(socket) = &mut self.socket else { return refused };
-        let mut bytes = 0;
+        let (mut bytes, lane) = (0, socket.lane());
         let (custody, arena) = (&mut self.custody, self.umem.arena());
-        frames.take_front(n as usize, |i, raw| {
-            bytes += u64::from(raw.len);
-            custody.give(arena.cell_of(raw.addr));
-            socket.tx.put(i as u32, RawFrame { options: 0, ..raw });
-        });
-        socket.tx.submit(n);
+        if let Some(order) = &mut self.order {
+            n = n.min(order.room() as u32);
+            frames.take_front(n as usize, |i, raw| {
+                bytes += u64::from(raw.len);
+                order.sent(arena.cell_of(raw.addr));
+                lane.put(i as u32, RawFrame { options: 0, ..raw });
+            });
+        } else {
+            frames.take_front(n as usize, |i, raw| {
+                bytes += u64::from(raw.len);
+                custody.give(arena.cell_of(raw.addr));
+                lane.put(i as u32, RawFrame { options: 0, ..raw });
+            });
+        }
+        lane.submit(n);
+        socket.next_lane();
         self.sending += n;
         self.unkicked += n;
         self.counters.tx_packets.add(n.into());
@@ -415,6 +508,9 @@ impl Port for AfXdpPort {
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
         let zero_copy = self.socket.as_ref().is_some_and(|s| s.zero_copy);
+        if self.polling == Polling::BusyPoll {
+            self.busy_poll();
+        }
         if self.unkicked > 0 && (zero_copy || self.unkicked >= KICK_AT || self.unkicked == self.unkicked_before) {
             self.kick(bufs);
         }
@@ -435,7 +531,7 @@ impl Port for AfXdpPort {
     }
 
     fn held(&self) -> usize {
-        self.custody.count()
+        self.custody.count() + self.order.as_ref().map_or(0, Order::len)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

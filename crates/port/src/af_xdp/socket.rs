@@ -1,8 +1,11 @@
 //! One AF_XDP socket: its four rings, and the ladder of modes it is bound by.
+//!
+//! With several transmit sockets the others have a transmit ring only, and take turns with the first one's; they share
+//! its completion ring (`XDP_SHARED_UMEM` on the same queue).
 
 use super::ring::{Consumer, Memory, Producer};
 use super::{Error, LinkInfo, Umem};
-use bywash_frame::RawFrame;
+use bywash_frame::{BATCH, RawFrame};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::xdp::{
@@ -20,6 +23,15 @@ use std::time::{Duration, Instant};
 
 /// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h, since 6.17): frames one system call sends in copy mode; 32 otherwise.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
+/// More transmit sockets than this on one queue are a mistake.
+const MAX_TX_SOCKETS: usize = 16;
+// asm-generic/socket.h; SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET since 5.11.
+const SO_BUSY_POLL: i32 = 46;
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+/// Time for which blocking calls would busy poll, in microseconds. Ours do not block: what counts is that it is not 0.
+const BUSY_POLL_US: u32 = 20;
 
 /// Whether frames may be shared with the device itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +69,7 @@ impl Default for RingSizes {
 impl RingSizes {
     fn check(self) -> Result<(), Error> {
         for (ring, size) in [("fill", self.fill), ("rx", self.rx), ("tx", self.tx), ("completion", self.completion)] {
-            if !size.is_power_of_two() || !(64..=32768).contains(&size) {
+            if !size.is_power_of_two() || !(64..=65536).contains(&size) {
                 return Err(Error::RingSize { ring, size });
             }
         }
@@ -78,6 +90,20 @@ pub enum Transmit {
     Inject,
 }
 
+/// How a port learns of what arrives, and has what it sends taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Polling {
+    /// Run to completion: interrupts fill the receive ring, which is looked at without a system call.
+    #[default]
+    Rtc,
+    /// poll(2): waits, receives and has frames sent ([`super::wait`]).
+    Poll,
+    /// Preferred busy polling (Linux 5.11): the driver is polled by our own system calls, on our CPU, and its interrupts
+    /// stay off as long as we do. See [`super::Journal::busy_poll`] for what the interface needs.
+    BusyPoll,
+}
+
 /// How a socket is set up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -88,6 +114,19 @@ pub struct SocketConfig {
     pub transmit: Transmit,
     /// Ring sizes.
     pub rings: RingSizes,
+    /// How it learns of what arrives.
+    pub polling: Polling,
+    /// Frames the driver may receive in one system call when busy polling.
+    pub budget: u16,
+    /// Most frames received in one burst.
+    pub burst: usize,
+    /// Whether the kernel says when it must be woken. Without, every turn with frames to send makes a system call.
+    pub need_wakeup: bool,
+    /// Whether what was sent is taken to come back in the same order, so that the completion ring's entries need not be read.
+    /// Checked at the start, and always in debug builds; where it is not so, the entries are read again.
+    pub in_order: bool,
+    /// Sockets that send in turn, 1 to 16.
+    pub tx_sockets: usize,
     /// How long a queue that is still another socket's is tried again, in milliseconds: the kernel needs some tens
     /// after the last one was closed.
     pub bind_timeout_ms: u64,
@@ -99,6 +138,12 @@ impl Default for SocketConfig {
             zero_copy: ZeroCopy::Auto,
             transmit: Transmit::default(),
             rings: RingSizes::default(),
+            polling: Polling::Rtc,
+            budget: 64,
+            burst: BATCH,
+            need_wakeup: true,
+            in_order: false,
+            tx_sockets: 1,
             bind_timeout_ms: 1000,
         }
     }
@@ -111,6 +156,10 @@ pub(crate) struct Socket {
     pub completion: Consumer<u64>,
     pub rx: Consumer<RawFrame>,
     pub tx: Producer<RawFrame>,
+    /// The other transmit sockets.
+    others: Vec<(Producer<RawFrame>, OwnedFd)>,
+    /// Whose turn it is to send: `tx`, or one of `others`.
+    turn: usize,
     pub fd: Arc<OwnedFd>,
     pub zero_copy: bool,
     /// Why not zero-copy; empty when it is, or was not asked for.
@@ -141,6 +190,9 @@ impl Socket {
     /// Opens and binds a socket for one queue: zero-copy first where allowed, then copy.
     pub(crate) fn open(umem: &Umem, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
         config.rings.check()?;
+        if !(1..=MAX_TX_SOCKETS).contains(&config.tx_sockets) {
+            return Err(Error::TxSockets(config.tx_sockets));
+        }
         if queue >= link.queues {
             return Err(Error::NoQueue { interface: link.name.clone(), queue, queues: link.queues });
         }
@@ -181,7 +233,7 @@ impl Socket {
                         queue,
                         step,
                         source: errno.into(),
-                        hint: hint(step, errno),
+                        hint: hint(step, errno, zero_copy),
                     });
                 }
                 Ok(socket) => return Ok(socket),
@@ -247,16 +299,64 @@ impl Socket {
             }
             None => {
                 let mode = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
-                let flags = mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+                let wakeup = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+                let flags = if config.need_wakeup { mode | wakeup } else { mode };
                 rustix::net::bind(&fd, &SocketAddrXdp::new(flags, link.index, queue))
             }
         };
         bound.map_err(|e| ("bind", e))?;
+        let others = (1..config.tx_sockets).map(|_| transmitter(&fd, link, queue, sizes.tx));
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        if config.polling == Polling::BusyPoll {
+            for fd in std::iter::once(&fd).chain(others.iter().map(|(_, fd)| fd)) {
+                busy_poll(fd, config.budget).map_err(|e| ("preferred busy polling", e))?;
+            }
+        }
         let options = sockopt::xdp_options(&fd).map_err(|e| ("reading the mode back", e))?;
         let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         let fd = Arc::new(fd);
         umem.joined(&fd, zero_copy, (link.index, queue));
-        Ok(Self { fill, completion, rx, tx, fd, zero_copy, note: String::new(), tx_budget })
+        Ok(Self { fill, completion, rx, tx, others, turn: 0, fd, zero_copy, note: String::new(), tx_budget })
+    }
+
+    /// The transmit ring whose turn it is.
+    #[inline]
+    pub(crate) fn lane(&mut self) -> &mut Producer<RawFrame> {
+        match self.turn {
+            0 => &mut self.tx,
+            n => &mut self.others[n - 1].0,
+        }
+    }
+
+    /// Whether there is more than one.
+    #[inline]
+    pub(crate) fn has_lanes(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The next one's turn.
+    #[inline]
+    pub(crate) fn next_lane(&mut self) {
+        if self.has_lanes() {
+            self.turn = (self.turn + 1) % (self.others.len() + 1);
+        }
+    }
+
+    /// Frames that the kernel has not taken from the transmit rings.
+    pub(crate) fn pending(&mut self) -> u32 {
+        self.tx.pending() + self.others.iter_mut().map(|(ring, _)| ring.pending()).sum::<u32>()
+    }
+
+    /// Has the kernel send what is in the other transmit rings; returns the calls made.
+    pub(crate) fn kick_others(&mut self) -> Result<u32, Errno> {
+        let mut calls = 0;
+        for (ring, fd) in &mut self.others {
+            if ring.pending() > 0 {
+                calls += 1;
+                rustix::net::send(&*fd, &[], SendFlags::DONTWAIT)?;
+            }
+        }
+        Ok(calls)
     }
 
     /// Asks the kernel to send what is in the transmit ring; nothing in it makes this a cheap question whether the
@@ -311,29 +411,58 @@ unsafe fn map<T: Copy>(
     }
 }
 
-/// In copy mode one system call sends 32 frames; newer kernels let it be more. Returns what it is.
-fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
-    // SAFETY: setsockopt(2) with a 4-byte value that outlives the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_XDP,
-            XDP_MAX_TX_SKB_BUDGET,
-            (&raw const tx).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
-    if rc == 0 { tx } else { 32 }
+/// Another socket that only sends, by the completion ring of `first`.
+fn transmitter(
+    first: &OwnedFd,
+    link: &LinkInfo,
+    queue: u32,
+    size: u32,
+) -> Result<(Producer<RawFrame>, OwnedFd), (&'static str, Errno)> {
+    let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+        .map_err(|e| ("socket", e))?;
+    sockopt::set_xdp_tx_ring_size(&fd, size).map_err(|e| ("tx ring", e))?;
+    let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(|e| ("ring offsets", e))?;
+    // SAFETY: as in `set_up`.
+    let ring = Producer::new(unsafe { map(&fd, offsets.tx, size, XDP_PGOFF_TX_RING)? });
+    raise_tx_budget(&fd, size);
+    let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, link.index, queue);
+    rustix::net::bind(&fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: first.as_fd() })
+        .map_err(|e| ("bind of another transmit socket", e))?;
+    Ok((ring, fd))
 }
 
-fn hint(step: &str, errno: Errno) -> &'static str {
+/// Has the socket's system calls poll the driver.
+fn busy_poll(fd: &OwnedFd, budget: u16) -> Result<(), Errno> {
+    let options =
+        [(SO_PREFER_BUSY_POLL, 1), (SO_BUSY_POLL, BUSY_POLL_US), (SO_BUSY_POLL_BUDGET, u32::from(budget.max(1)))];
+    options.into_iter().try_for_each(|(option, value)| set_option(fd, libc::SOL_SOCKET, option, value))
+}
+
+fn set_option(fd: &OwnedFd, level: i32, option: i32, value: u32) -> Result<(), Errno> {
+    let len = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: setsockopt(2) with a 4-byte value that outlives the call.
+    let rc = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
+}
+
+/// In copy mode one system call sends 32 frames; newer kernels let it be more. Returns what it is.
+fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
+    if set_option(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, tx).is_ok() { tx } else { 32 }
+}
+
+fn hint(step: &str, errno: Errno, zero_copy: bool) -> &'static str {
     match (step, errno) {
+        ("bind", Errno::OPNOTSUPP) if zero_copy => "; the driver has no zero-copy, which was required: \"auto\" copies",
         ("socket", Errno::AFNOSUPPORT) => "; this kernel is built without CONFIG_XDP_SOCKETS",
         ("socket", Errno::PERM) => "; CAP_NET_RAW is needed",
         ("UMEM registration", Errno::NOBUFS | Errno::NOMEM | Errno::PERM) => {
             "; raise the limit on locked memory (`ulimit -l`), or run with CAP_IPC_LOCK"
         }
         ("bind", Errno::OPNOTSUPP) => "; the driver cannot do that",
+        ("preferred busy polling", Errno::NOPROTOOPT) => {
+            "; this kernel has none (Linux 5.11 and CONFIG_NET_RX_BUSY_POLL)"
+        }
+        ("preferred busy polling", Errno::PERM) => "; CAP_NET_ADMIN is needed",
         ("bind", Errno::NETDOWN) => "; bring the interface up first (`ip link set dev ... up`)",
         ("bind", Errno::NODEV) => "; the interface is gone",
         _ => "",

@@ -7,6 +7,30 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// How chunks, the pieces of memory that the kernel knows, and the arena's cells lie to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// A chunk is a cell.
+    #[default]
+    Aligned,
+    /// A chunk is a cell's worth of memory, and may begin anywhere.
+    Unaligned,
+    /// The same with chunks larger than cells: frames lie one behind the other in what would be one frame's chunk. Only frames
+    /// that fit a cell may be received ([`super::XdpConfig::max_frame`]): longer ones would reach into the next. The last
+    /// [`Layout::spare`] cells cannot be received into.
+    Typewriter,
+}
+
+/// The smallest chunk there is: XDP_UMEM_MIN_CHUNK_SIZE.
+const MIN_CHUNK: usize = 2048;
+
+impl Layout {
+    /// Cells at the arena's end in which no whole chunk begins.
+    pub fn spare(self, cell: usize) -> usize {
+        if self == Self::Typewriter { MIN_CHUNK / cell.min(MIN_CHUNK) } else { 0 }
+    }
+}
+
 /// One arena as the UMEM of any number of sockets, on any interfaces and queues.
 ///
 /// The kernel pins and maps the memory once for each registration; later sockets join one (`XDP_SHARED_UMEM`). It
@@ -17,6 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Shared by all who open sockets.
 pub struct Umem {
     arena: Arc<Arena>,
+    layout: Layout,
     members: Mutex<Vec<Member>>,
 }
 
@@ -30,7 +55,18 @@ struct Member {
 impl Umem {
     /// Makes an arena usable by AF_XDP sockets. Nothing is registered until the first of them.
     pub fn new(arena: &Arc<Arena>) -> Arc<Self> {
-        Arc::new(Self { arena: arena.clone(), members: Mutex::new(Vec::new()) })
+        Self::with_layout(arena, Layout::Aligned)
+    }
+
+    /// The same in another layout.
+    pub fn with_layout(arena: &Arc<Arena>, layout: Layout) -> Arc<Self> {
+        Arc::new(Self { arena: arena.clone(), layout, members: Mutex::new(Vec::new()) })
+    }
+
+    /// Its layout.
+    #[inline]
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// The arena.
@@ -43,10 +79,13 @@ impl Umem {
         let umem = XdpUmemReg {
             addr: self.arena.base() as u64,
             len: self.arena.size() as u64,
-            chunk_size: self.arena.cell_size() as u32,
+            chunk_size: self.arena.cell_size().max(MIN_CHUNK) as u32,
             // The kernel keeps its own 256 bytes in front of the data, which is where ours starts.
             headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
+            flags: match self.layout {
+                Layout::Aligned => XdpUmemRegFlags::empty(),
+                Layout::Unaligned | Layout::Typewriter => XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+            },
             tx_metadata_len: 0,
         };
         Ok(sockopt::set_xdp_umem_reg(socket, umem)?)

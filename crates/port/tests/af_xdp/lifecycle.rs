@@ -4,7 +4,7 @@ use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
 use bywash_frame::{Batch, Buffers};
 use bywash_lab::{patience, require, require_lab};
 use bywash_port::af_xdp::{
-    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach,
+    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Value, XdpAttach,
     ZeroCopy,
 };
 use bywash_port::{Port, PortState};
@@ -203,7 +203,7 @@ fn what_cannot_be_opened_says_why() {
             assert!(started.elapsed() >= Duration::from_millis(100));
             let error = AfXdpPort::open(&umem, &link, 7, &config).err().unwrap();
             assert!(matches!(error, Error::NoQueue { queue: 7, queues: 1, .. }), "{error}");
-            for size in [0, 100, 65536] {
+            for size in [0, 32, 100, 131_072] {
                 let rings = RingSizes { tx: size, ..Default::default() };
                 let error = AfXdpPort::open(&umem, &link, 0, &SocketConfig { rings, ..config.clone() }).err().unwrap();
                 assert!(matches!(error, Error::RingSize { ring: "tx", .. }), "{error}");
@@ -211,7 +211,11 @@ fn what_cannot_be_opened_says_why() {
             let zero_copy = SocketConfig { zero_copy: ZeroCopy::Require, ..config.clone() };
             let other = LinkInfo::query("r1").unwrap();
             let error = AfXdpPort::open(&umem, &other, 0, &zero_copy).err().unwrap();
-            assert!(error.to_string().contains("the driver cannot do that"), "{error}");
+            assert!(error.to_string().contains("the driver has no zero-copy, which was required"), "{error}");
+            for tx_sockets in [0, 17] {
+                let error = AfXdpPort::open(&umem, &other, 0, &SocketConfig { tx_sockets, ..config.clone() });
+                assert!(error.err().unwrap().to_string().contains("1 to 16 are possible"));
+            }
 
             // Closed and opened again at once: the kernel needs a moment, and gets it.
             held.housekeep(&mut bufs);
@@ -309,4 +313,31 @@ fn kill_9_leaves_nothing_attached() {
             a.port.close(&mut bufs);
         })
         .unwrap();
+}
+
+/// Busy polling's settings of the interface, in its own network namespace, come back.
+#[test]
+fn napi_settings_change_and_come_back() {
+    require!(require_lab());
+    let net = Net::new();
+    let path = std::env::temp_dir().join(format!("bywash-test-napi-{}/journal.json", std::process::id()));
+    net.router
+        .enter(|| {
+            let mut journal = Journal::open(&path).unwrap();
+            assert!(journal.busy_poll("r0").unwrap());
+            assert!(!journal.busy_poll("r0").unwrap(), "changed twice");
+            assert_eq!(journal.changes().len(), 2, "{:?}", journal.changes());
+            drop(journal);
+            // After a kill.
+            let mut journal = Journal::open(&path).unwrap();
+            assert_eq!(journal.changes()[0].was, Value::Number(0));
+            assert!(journal.restore().unwrap().is_empty());
+            assert!(journal.busy_poll("r0").unwrap(), "was not put back");
+            assert!(journal.restore().unwrap().is_empty());
+            let error = journal.busy_poll("nosuchif0").unwrap_err();
+            assert!(error.to_string().contains("cannot read setting `napi_defer_hard_irqs` of `nosuchif0`"), "{error}");
+        })
+        .unwrap();
+    assert!(!path.exists());
+    std::fs::remove_dir(path.parent().unwrap()).unwrap();
 }

@@ -1,10 +1,12 @@
 //! The applications: one thread in the router's namespace that receives, sends, or forwards.
 
-use crate::cli::bench::{AfxdpApp, AfxdpArgs};
+use crate::cli::bench::{AfxdpApp, AfxdpArgs, AfxdpLayout, AfxdpMode, OnOff};
 use anyhow::Context as _;
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, DATA_OFFSET, PoolConfig, PoolSet};
 use bywash_lab::Namespace;
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    AfXdpPort, Journal, Layout, LinkInfo, Polling, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig, wait,
+};
 use bywash_port::{Port, PortCounters};
 use bywash_sync::{Counter, clock};
 use std::collections::BTreeMap;
@@ -12,6 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of a buffer that lies in a chunk with others.
+const SHORT_CELL: usize = 512;
+/// How long poll(2) waits, so that the end is noticed.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A running application. It ends with [`App::stop`].
 pub struct App {
@@ -73,30 +81,63 @@ fn ended(thread: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
 struct Settings {
     app: AfxdpApp,
     touch: bool,
+    mode: AfxdpMode,
     batch: usize,
     frames: usize,
     pages: bywash_frame::Pages,
+    layout: Layout,
     socket: SocketConfig,
 }
 
 impl Settings {
     fn of(args: &AfxdpArgs) -> Self {
         let rings = RingSizes { fill: args.ring, rx: args.ring, tx: args.ring, completion: args.ring };
-        let (zero_copy, transmit) = (args.zero_copy.into(), args.transmit.into());
+        let polling = match args.mode {
+            AfxdpMode::Rtc => Polling::Rtc,
+            AfxdpMode::Poll => Polling::Poll,
+            AfxdpMode::BusyPoll => Polling::BusyPoll,
+        };
+        let layout = match args.layout {
+            AfxdpLayout::Aligned => Layout::Aligned,
+            AfxdpLayout::Unaligned => Layout::Unaligned,
+            AfxdpLayout::Typewriter => Layout::Typewriter,
+        };
         Self {
             app: args.app,
             touch: args.touch,
+            mode: args.mode,
             batch: args.batch,
             frames: args.frames,
             pages: args.pages.into(),
-            socket: SocketConfig { rings, zero_copy, transmit, ..SocketConfig::default() },
+            layout,
+            socket: SocketConfig {
+                rings,
+                polling,
+                zero_copy: args.zero_copy.into(),
+                transmit: args.transmit.into(),
+                budget: args.budget,
+                burst: args.batch,
+                need_wakeup: args.need_wakeup == OnOff::On,
+                in_order: args.in_order == OnOff::On,
+                tx_sockets: args.tx_sockets,
+                ..SocketConfig::default()
+            },
         }
     }
 
     fn run(&self, frame: &[u8], work: &Work, stop: &AtomicBool, ready: Sender<Vec<Opened>>) -> anyhow::Result<()> {
-        let arena = Arena::new(ArenaConfig { cells: self.frames, pages: self.pages, ..ArenaConfig::default() })?;
+        let cell = if self.layout == Layout::Typewriter { SHORT_CELL } else { ArenaConfig::default().cell };
+        anyhow::ensure!(
+            frame.len() <= cell - DATA_OFFSET,
+            "frames of {} bytes: with --layout typewriter a buffer holds {}",
+            frame.len() + 4,
+            cell - DATA_OFFSET + 4
+        );
+        let cells = self.frames + self.layout.spare(cell);
+        let arena = Arena::new(ArenaConfig { cells, cell, pages: self.pages, ..ArenaConfig::default() })?;
         let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", self.frames)])?;
-        let umem = Umem::new(pools.arena());
+        let umem = Umem::with_layout(pools.arena(), self.layout);
+        let mut settings = Kept::new()?;
         let mut bufs = Buffers::attach(&pools, 0);
         fill(&mut bufs, frame);
         let (receives, sends) = (self.app != AfxdpApp::Txpush, self.app != AfxdpApp::Rxdrop);
@@ -108,6 +149,9 @@ impl Settings {
             let link = LinkInfo::query(name)?;
             let mut port = AfXdpPort::open(&umem, &link, 0, &self.socket)?;
             port.housekeep(&mut bufs);
+            if self.mode == AfxdpMode::BusyPoll {
+                settings.journal.busy_poll(name)?;
+            }
             if receives {
                 let mut program = Program::attach(&link, XdpAttach::Native)?;
                 program.set_socket(0, port.fd().context("a socket without a descriptor")?)?;
@@ -120,6 +164,7 @@ impl Settings {
         }
         let opened = |port: &AfXdpPort| {
             let mut got: BTreeMap<&'static str, String> = port.details().into_iter().collect();
+            got.insert("layout", format!("{:?}", umem.layout()).to_lowercase());
             got.insert("pages", pools.arena().pages().to_string());
             Opened { counters: port.counters(), got }
         };
@@ -127,6 +172,9 @@ impl Settings {
         let mut frames = Batch::new();
         let mut turn_began = clock::tsc();
         while !stop.load(Ordering::Relaxed) {
+            if self.mode == AfxdpMode::Poll {
+                wait(&mut ports, self.app == AfxdpApp::Txpush, PATIENCE);
+            }
             let n = self.turn(&mut ports, &mut bufs, &mut frames, frame, work);
             let now = clock::tsc();
             if n > 0 {
@@ -138,6 +186,7 @@ impl Settings {
         // Closed while the programs still pass on what comes.
         bufs.free(&mut frames);
         ports.iter_mut().for_each(|port| port.close(&mut bufs));
+        settings.put_back()?;
         drop((ports, programs, bufs));
         crate::bench::all_back(&pools)
     }
@@ -193,6 +242,32 @@ impl Settings {
             _ => unreachable!("one port for one way, two to forward"),
         }
         moved
+    }
+}
+
+/// Interface settings that were changed, put back whatever happens.
+struct Kept {
+    journal: Journal,
+}
+
+impl Kept {
+    fn new() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("bywash-afxdp-{}.json", std::process::id()));
+        Ok(Self { journal: Journal::open(path)? })
+    }
+
+    fn put_back(&mut self) -> anyhow::Result<()> {
+        match self.journal.restore()?.pop() {
+            Some((_, e)) => Err(e.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // An error was told already, or something worse.
+        let _ = self.put_back();
     }
 }
 

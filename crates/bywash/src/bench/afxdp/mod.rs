@@ -38,6 +38,8 @@ struct Figures {
     system_calls_per_packet: BTreeMap<&'static str, f64>,
     /// Frames that did not get through, by reason.
     lost: BTreeMap<&'static str, u64>,
+    /// Frames that came back in another order, with in-order completion, since the start: it was given up then.
+    reordered: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_mpps: Option<f64>,
     /// Ours to the peer's: the median of the rounds' ratios.
@@ -61,6 +63,7 @@ struct Account {
     cycles_per_packet: f64,
     system_calls_per_packet: BTreeMap<&'static str, f64>,
     lost: BTreeMap<&'static str, u64>,
+    reordered: u64,
 }
 
 /// `bywash bench afxdp`.
@@ -92,6 +95,7 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
         cycles_per_packet: middle.account.cycles_per_packet,
         system_calls_per_packet: middle.account.system_calls_per_packet.clone(),
         lost: middle.account.lost.clone(),
+        reordered: middle.account.reordered,
         peer_mpps,
         peer_ratio,
         rounds,
@@ -192,6 +196,8 @@ impl Sample {
             system_calls: BTreeMap::from([
                 ("rx_wakeup", sum(|c| c.rx_wakeups.get())),
                 ("tx_kick", sum(|c| c.tx_wakeups.get())),
+                ("poll", sum(|c| c.polls.get())),
+                ("busy_poll", sum(|c| c.busy_polls.get())),
             ]),
             lost: BTreeMap::from([
                 ("rx_ring_full", sum(|c| c.rx_ring_full.get())),
@@ -211,6 +217,7 @@ impl Sample {
             cycles_per_packet: (self.busy - before.busy) as f64 / frames,
             system_calls_per_packet: calls.map(|((name, now), then)| (*name, (now - then) as f64 / frames)).collect(),
             lost: lost.map(|((name, now), then)| (*name, now - then)).collect(),
+            reordered: app.ports.iter().map(|port| port.counters.tx_reordered.get()).sum(),
         }
     }
 }
@@ -234,6 +241,9 @@ fn print(f: &Figures) {
     let lost: Vec<String> = f.lost.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if !lost.is_empty() {
         println!("  lost: {}", lost.join(", "));
+    }
+    if f.reordered > 0 {
+        println!("  completed in another order: {} frames, so not by order any more", f.reordered);
     }
     if let (Some(peer), Some(ratio)) = (f.peer_mpps, f.peer_ratio) {
         println!("  peer {peer:.3} Mpps: bywash has {ratio:.2} x its rate");
