@@ -29,7 +29,7 @@ as_root() {
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
-    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch
+    ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
     dpdk-testpmd:dpdk-dev /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
@@ -57,13 +57,18 @@ install_packages() {
 }
 
 readarray -t packages < <(missing)
+had_frr=$(command -v /usr/lib/frr/zebra || true)
 had_ovs=$(command -v ovs-vswitchd || true)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
     # A test without its tool says SKIP; nothing else here can do without.
     if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
 fi
-# The tests start an Open vSwitch of their own; the one a package starts is not wanted.
+# The tests start routing daemons and an Open vSwitch of their own; those that packages start are not wanted.
+if [ -z "$had_frr" ] && [ -e /usr/lib/frr/zebra ]; then
+    as_root service frr stop >/dev/null 2>&1 || true
+    if [ -d /run/systemd/system ]; then as_root systemctl disable frr >/dev/null 2>&1 || true; fi
+fi
 if [ -z "$had_ovs" ] && command -v ovs-vswitchd >/dev/null; then
     as_root service openvswitch-switch stop >/dev/null 2>&1 || true
     if [ -d /run/systemd/system ]; then as_root systemctl disable openvswitch-switch >/dev/null 2>&1 || true; fi

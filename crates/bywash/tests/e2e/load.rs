@@ -74,9 +74,14 @@ pub fn route(lab: &Topology) {
 
 /// Sends from host a to host b at a rate while `body` runs.
 pub fn during<T>(lab: &Topology, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
-    let (socket, stop) = (receiver(&lab.b().ns), AtomicBool::new(false));
+    between(&lab.a().ns, &lab.b().ns, rate, body)
+}
+
+/// As [`during`], from one namespace to another.
+pub fn between<T>(from: &Namespace, to: &Namespace, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
+    let (socket, stop) = (receiver(to), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send(&lab.a().ns, rate, &stop));
+        let sender = scope.spawn(|| send(from, rate, &stop));
         let reader = scope.spawn(|| {
             let (mut seen, mut gap, mut last) = (Vec::<u8>::new(), Duration::ZERO, None);
             loop {

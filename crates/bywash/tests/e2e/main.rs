@@ -12,6 +12,7 @@ mod fail_open;
 mod follow;
 mod footprint;
 mod forward;
+mod frr;
 mod garbage;
 mod harness;
 mod input;
