@@ -27,25 +27,10 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" peer=dpdk-test-crypto-perf
-rounds=5 seconds=2 cpu=1 kind=stack crc=on out="$root/out/bench/cmts.json" min_ratio=0 size=()
-while [ $# -gt 0 ]; do
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --peer) peer=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --cpu) cpu=$2 ;;
-    --kind) kind=$2 ;;
-    --size) size=(--size "$2") ;;
-    --crc) crc=$2 ;;
-    --out) out=$2 ;;
-    --min-ratio) min_ratio=$2 ;;
-    -h | --help) usage && exit 0 ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    shift 2
-done
-die() { echo "cmts.sh: $*" >&2 && exit 1; }
+rounds=5 seconds=2 cpu=1 kind=stack crc=on out="$root/out/bench/cmts.json" min_ratio=0 size=''
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 command -v "$peer" >/dev/null || die "no $peer: apt-get install dpdk-dev, or give --peer"
 [ "$(nproc)" -ge 2 ] || die "two CPUs are needed: one for each worker"
@@ -67,7 +52,7 @@ library() {
 }
 
 for round in $(seq "$rounds"); do
-    "$bywash" bench cmts --kinds "$kind" "${size[@]}" --crc "$crc" --search off --library --seconds "$seconds" --json \
+    "$bywash" bench cmts --kinds "$kind" ${size:+--size "$size"} --crc "$crc" --search off --library --seconds "$seconds" --json \
         >"$scratch/ours.$round"
     library >"$scratch/theirs.$round"
     [ -s "$scratch/theirs.$round" ] || die "$peer printed no rate: $(tail -3 "$scratch/peer")"

@@ -32,24 +32,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 l3fwd='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
 min_ratio=0
-while [ $# -gt 0 ]; do
-    case $1 in
-    --l3fwd) l3fwd=$2 ;;
-    --bywash) bywash=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --cpu) cpu=$2 ;;
-    --pages) pages=$2 ;;
-    --traffic) traffic=$2 ;;
-    --out) out=$2 ;;
-    --min-ratio) min_ratio=$2 ;;
-    -h | --help) usage && exit 0 ;;
-    --) shift && break ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    shift 2
-done
-die() { echo "forward.sh: $*" >&2 && exit 1; }
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
 [ "$(id -u)" = 0 ] || die "root needed: DPDK's telemetry socket and the hugetlb pages are root's"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
@@ -64,22 +49,19 @@ fi
 
 scratch=$(mktemp -d)
 peer_pid='' prefix=bywash-bench-$$
-found_pages=$(cat /proc/sys/vm/nr_hugepages)
 leave() {
     [ -z "$peer_pid" ] || kill -KILL "$peer_pid" 2>/dev/null || true
-    echo "$found_pages" >/proc/sys/vm/nr_hugepages
+    pages_back
     rm -rf "$scratch" "/run/dpdk/$prefix"
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
 
 if [ "$pages" = 2m ]; then
-    [ "$found_pages" -ge 512 ] || echo 512 >/proc/sys/vm/nr_hugepages
-    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
-    [ "$got" -ge 384 ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+    reserve_pages 512 384
     memory=(--in-memory -m 512)
 else
-    memory=(--no-huge -m 512)
+    memory=(--no-huge -m 1024)
 fi
 
 if [ -z "$traffic" ]; then
@@ -118,7 +100,7 @@ measure_peer() {
 }
 
 for round in $(seq "$rounds"); do
-    taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "$@" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/bywash.$round.json"
     measure_peer >"$scratch/peer.$round.json"
     echo "round $round of $rounds done" >&2
 done

@@ -26,24 +26,9 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" rounds=5 seconds=2 size=64 routes=500000 destinations=4000 out="$root/out/bench/placement.json"
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage && exit 0 ;;
-    --bywash | --rounds | --seconds | --size | --routes | --destinations | --out) [ $# -ge 2 ] || { usage >&2 && exit 2; } ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --size) size=$2 ;;
-    --routes) routes=$2 ;;
-    --destinations) destinations=$2 ;;
-    --out) out=$2 ;;
-    esac
-    shift 2
-done
-die() { echo "placement.sh: $*" >&2 && exit 1; }
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"

@@ -27,25 +27,10 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
-flows=1024 rounds=5 seconds=3 cpu=1 pages=2m insert=100 out="$root/out/bench/switch.json" min_ratio=0
-while [ $# -gt 0 ]; do
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --vswitchd) vswitchd=$2 ;;
-    --flows) flows=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --cpu) cpu=$2 ;;
-    --pages) pages=$2 ;;
-    --emc-insert) insert=$2 ;;
-    --out) out=$2 ;;
-    --min-ratio) min_ratio=$2 ;;
-    -h | --help) usage && exit 0 ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    shift 2
-done
-die() { echo "switch.sh: $*" >&2 && exit 1; }
+flows=1024 rounds=5 seconds=3 cpu=1 pages=2m emc_insert=100 out="$root/out/bench/switch.json" min_ratio=0
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
 [ "$(id -u)" = 0 ] || die "root needed: the hugetlb pages are root's"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
@@ -57,19 +42,16 @@ done
 
 scratch=$(mktemp -d)
 pids=()
-found_pages=$(cat /proc/sys/vm/nr_hugepages)
 leave() {
     for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
-    echo "$found_pages" >/proc/sys/vm/nr_hugepages
+    pages_back
     rm -rf "$scratch" "/run/dpdk/bywash-switch-$$"
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
 
 if [ "$pages" = 2m ]; then
-    [ "$found_pages" -ge 768 ] || echo 768 >/proc/sys/vm/nr_hugepages
-    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
-    [ "$got" -ge 640 ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+    reserve_pages 768 640
     memory="--in-memory"
 else
     memory="--no-huge -m 1024"
@@ -89,7 +71,7 @@ start_peer() {
     for _ in $(seq 100); do [ -S "$scratch/db.sock" ] && break || sleep 0.05; done
     vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true "other_config:dpdk-extra=\"$memory --no-pci --file-prefix bywash-switch-$$\"" \
         "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << cpu)))" "other_config:dpdk-lcore-mask=$(printf '0x%x' $((1 << other)))" \
-        "other_config:emc-insert-inv-prob=$insert"
+        "other_config:emc-insert-inv-prob=$emc_insert"
     "$vswitchd" "--unixctl=$scratch/vs.ctl" "unix:$scratch/db.sock" --pidfile="$scratch/vs.pid" >"$scratch/peer.log" 2>&1 &
     pids+=($!)
     vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure \
@@ -110,7 +92,7 @@ stop_peer() {
 
 prefix=bywash-switch-$$
 for round in $(seq "$rounds"); do
-    taskset -c "$cpu" "$bywash" bench switch --json --flows "$flows" --emc-insert "$insert" --seconds "$seconds" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench switch --json --flows "$flows" --emc-insert "$emc_insert" --seconds "$seconds" >"$scratch/bywash.$round.json"
     start_peer
     if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1 >"$scratch/peer.$round.json"; then
         tail -n 15 "$scratch/peer.log" >&2

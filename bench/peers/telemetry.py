@@ -5,13 +5,19 @@ l3fwd prints no statistics, so they are read over the telemetry socket every DPD
 (/run/dpdk/PREFIX/dpdk_telemetry.v2): /ethdev/stats of the given ports, twice, a window apart. The answers come
 from a control thread that does not run on the forwarding core.
 
-usage: telemetry.py PREFIX SECONDS PORT...      prints one JSON object
+usage: telemetry.py [--received] PREFIX SECONDS PORT...      prints one JSON object
+
+  --received    what it receives counts, not what it sends
 """
 
 import json
 import socket
 import sys
 import time
+
+
+# A busy machine takes long to start a process.
+PATIENCE = 30
 
 
 def connect(prefix, patience):
@@ -31,8 +37,13 @@ def connect(prefix, patience):
 
 
 def main():
-    prefix, seconds, ports = sys.argv[1], float(sys.argv[2]), [int(port) for port in sys.argv[3:]]
-    peer, limit = connect(prefix, 10)
+    arguments = sys.argv[1:]
+    counted = "opackets"
+    if arguments[0] == "--received":
+        counted = "ipackets"
+        arguments = arguments[1:]
+    prefix, seconds, ports = arguments[0], float(arguments[1]), [int(port) for port in arguments[2:]]
+    peer, limit = connect(prefix, PATIENCE)
 
     def ask(request):
         peer.send(request.encode())
@@ -48,10 +59,10 @@ def main():
         return time.monotonic(), total
 
     # Ports are listed before they forward: wait for the first packets, then let caches and clocks settle.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
-            if read()[1]["opackets"] > 0:
+            if read()[1][counted] > 0:
                 break
         except (KeyError, TypeError):
             pass
@@ -65,7 +76,7 @@ def main():
     ended, after = read()
     window = ended - started
     delta = {name: after[name] - before[name] for name in after}
-    print(json.dumps({"mpps": delta["opackets"] / window / 1e6, "rx_mpps": delta["ipackets"] / window / 1e6, "packets": delta["opackets"],
+    print(json.dumps({"mpps": delta[counted] / window / 1e6, "rx_mpps": delta["ipackets"] / window / 1e6, "packets": delta[counted],
                       "seconds": window, "drops": delta["oerrors"] + delta["rx_nombuf"] + delta["imissed"]}))
 
 

@@ -24,23 +24,9 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" rounds=5 seconds=3 size=64 out="$root/out/bench/veth.json" min_ratio=0
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage && exit 0 ;;
-    --bywash | --rounds | --seconds | --size | --out | --min-ratio) [ $# -ge 2 ] || { usage >&2 && exit 2; } ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --size) size=$2 ;;
-    --out) out=$2 ;;
-    --min-ratio) min_ratio=$2 ;;
-    esac
-    shift 2
-done
-die() { echo "veth.sh: $*" >&2 && exit 1; }
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"

@@ -1,0 +1,31 @@
+# shellcheck shell=bash
+# What the scripts here have in common; sourced, after `usage` is there and each option's variable has its default.
+
+# Options are those that usage names: `--some-name VALUE` sets some_name. What stands behind `--` is left in rest.
+options() {
+    local name
+    rest=()
+    while [ $# -gt 0 ]; do
+        case $1 in
+        -h | --help) usage && exit 0 ;;
+        --) shift && rest=("$@") && return ;;
+        --*) name=${1#--} ;;
+        *) usage >&2 && exit 2 ;;
+        esac
+        [[ $(usage) == *$'\n'"  --$name "* ]] && [ $# -ge 2 ] || { usage >&2 && exit 2; }
+        printf -v "${name//-/_}" %s "$2"
+        shift 2
+    done
+}
+
+die() { echo "${0##*/}: $*" >&2 && exit 1; }
+
+# Reserves 2 MiB pages up to so many, of which the second number must be free; `pages_back` puts the setting back.
+found_pages=$(cat /proc/sys/vm/nr_hugepages)
+reserve_pages() {
+    [ "$found_pages" -ge "$1" ] || echo "$1" >/proc/sys/vm/nr_hugepages
+    local got
+    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
+    [ "$got" -ge "$2" ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+}
+pages_back() { echo "$found_pages" >/proc/sys/vm/nr_hugepages; }
