@@ -254,7 +254,7 @@ mod tests {
             "95 bytes and a zero"
         );
         let mut bytes = Message::Connect { name: String::new() }.bytes();
-        bytes[2..34].copy_from_slice(b"\x1b[2J\xff 0123456789012345678901234567");
+        bytes[2..34].copy_from_slice(b"\x1b[2J\xff 01234567890123456789012345");
         let Some(Message::Connect { name }) = Message::read(&bytes) else { panic!() };
         assert!(name.starts_with("?[2J\u{fffd} 0") && !name.contains('\x1b'));
     }
