@@ -176,38 +176,45 @@ impl Work {
         back: PortId,
     ) -> Option<PortId> {
         let n = burst.frames().len().min(BATCH);
-        let done = if all4 && back == NOWHERE {
-            self.rewrite_plain(tables, &mut burst)
+        if all4 && back == NOWHERE {
+            if let Some(way) = self.rewrite_plain(tables, &mut burst) {
+                return way;
+            }
         } else {
             self.to.fill(NOWHERE);
-            false
-        };
-        if !done {
-            self.rewrite_rest(arena, tables, burst.into_frames(), back);
         }
+        self.rewrite_rest(arena, tables, burst.into_frames(), back);
         let to = &self.to[..n];
         let first = *to.first()?;
         let differ = to.iter().fold(0, |differ, to| differ | (to.0 ^ first.0));
         (differ == 0 && first != NOWHERE).then_some(first)
     }
 
-    /// Rewrites those of a burst of sound IPv4 packets whose next hop is a plain one; whether it is for all of them.
+    /// Rewrites those of a burst of sound IPv4 packets whose next hop is a plain one. None when others are left; else the
+    /// port, when all go to one.
     #[inline]
-    fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> bool {
+    fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
         let Self { sound, next, to, .. } = self;
-        let Some(heads) = burst.heads_mut() else { return false };
-        let mut all = true;
+        let Some(heads) = burst.heads_mut() else {
+            to.fill(NOWHERE);
+            return None;
+        };
+        let first = entry(tables, next[0]).port;
+        // The ports are compared as they are found: to load from `to` what has just been stored, in longer words,
+        // would wait for the stores to leave the store buffer.
+        let (mut all, mut differ) = (true, 0);
         let found = next.iter().zip(&sound.total).zip(&sound.hop);
         for ((head, to), ((&id, &total), &new)) in heads.zip(to).zip(found) {
             match tables.entries.get(id as usize) {
                 Some(hop) if hop.kind == Kind::Forward && total <= hop.mtu => {
                     rewrite4(hop, new, head);
                     *to = hop.port;
+                    differ |= hop.port.0 ^ first.0;
                 }
                 _ => (*to, all) = (NOWHERE, false),
             }
         }
-        all
+        all.then(|| (differ == 0).then_some(first))
     }
 
     /// Rewrites those that have no port yet, whatever their family, by a next hop or a member of a group of them.
