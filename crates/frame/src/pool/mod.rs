@@ -4,6 +4,7 @@ mod blocks;
 mod guard;
 mod looks;
 mod ring;
+mod slots;
 mod stack;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! The algorithm is that of DPDK's `rte_ring` in its MP/MC mode: claim a range by moving a head, copy, then
 //! publish it by moving the tail in claim order. A thread that is preempted between the two delays later ones.
 
+use super::slots::Slots;
 use bywash_sync::CachePadded;
 use bywash_sync::facade::{AtomicU32, Ordering, spin_loop, thread};
 
@@ -25,15 +26,15 @@ pub(super) struct Ring {
     producers: CachePadded<Ends>,
     consumers: CachePadded<Ends>,
     mask: u32,
-    slots: Box<[AtomicU32]>,
+    /// Whoever moved a head over some of them has them to itself until it moves the tail.
+    slots: Slots,
 }
 
 impl Ring {
     /// An empty ring with room for at least `capacity` cells; at most 2^31.
     pub fn new(capacity: usize) -> Self {
         let size = capacity.next_power_of_two();
-        let slots = (0..size).map(|_| AtomicU32::new(0)).collect();
-        Self { producers: Ends::new(), consumers: Ends::new(), mask: size as u32 - 1, slots }
+        Self { producers: Ends::new(), consumers: Ends::new(), mask: size as u32 - 1, slots: Slots::new(size) }
     }
 
     /// Cells in it; exact when nobody is at work.
@@ -50,8 +51,11 @@ impl Ring {
             (self.slots.len() as u32).wrapping_sub(used)
         });
         let Some((head, _)) = claim else { return false };
-        for (i, cell) in cells.iter().enumerate() {
-            self.slot(head, i).store(*cell, Ordering::Relaxed);
+        let (at, end) = self.part(head, cells.len());
+        // SAFETY: claimed, and not yet published.
+        unsafe {
+            self.slots.write(at, &cells[..end]);
+            self.slots.write(0, &cells[end..]);
         }
         Self::publish(&self.producers, head, n);
         true
@@ -63,15 +67,21 @@ impl Ring {
             self.producers.tail.load(Ordering::Acquire).wrapping_sub(head)
         });
         let Some((head, n)) = claim else { return (0, 0) };
-        for (i, cell) in out[..n as usize].iter_mut().enumerate() {
-            *cell = self.slot(head, i).load(Ordering::Relaxed);
+        let (at, end) = self.part(head, n as usize);
+        let (first, rest) = out[..n as usize].split_at_mut(end);
+        // SAFETY: claimed, and not yet published.
+        unsafe {
+            self.slots.read(at, first);
+            self.slots.read(0, rest);
         }
         Self::publish(&self.consumers, head, n);
         (n as usize, self.producers.tail.load(Ordering::Relaxed).wrapping_sub(head.wrapping_add(n)) as usize)
     }
 
-    fn slot(&self, head: u32, i: usize) -> &AtomicU32 {
-        &self.slots[(head.wrapping_add(i as u32) & self.mask) as usize]
+    /// Where the places from `head` on begin, and how many of `n` lie before the array's end.
+    fn part(&self, head: u32, n: usize) -> (usize, usize) {
+        let at = (head & self.mask) as usize;
+        (at, n.min(self.slots.len() - at))
     }
 
     /// Moves `ends.head` over up to `n` (or exactly `n`) of what `room` says is there.

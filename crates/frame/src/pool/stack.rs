@@ -4,6 +4,7 @@
 //! The lock is taken once a burst and held for a copy of its indices. A holder that is preempted delays the
 //! others: pin workers, or give each its own pool (the router's default).
 
+use super::slots::Slots;
 use bywash_sync::CachePadded;
 use bywash_sync::facade::{AtomicBool, AtomicU32, Ordering, spin_loop};
 
@@ -12,7 +13,8 @@ pub(super) struct Stack {
     locked: CachePadded<AtomicBool>,
     /// Written under the lock; read without it for `len`.
     len: AtomicU32,
-    slots: Box<[AtomicU32]>,
+    /// Touched under the lock only.
+    slots: Slots,
 }
 
 impl Stack {
@@ -21,7 +23,7 @@ impl Stack {
         Self {
             locked: CachePadded::new(AtomicBool::new(false)),
             len: AtomicU32::new(0),
-            slots: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
+            slots: Slots::new(capacity),
         }
     }
 
@@ -34,10 +36,11 @@ impl Stack {
     pub fn push(&self, cells: &[u32]) -> bool {
         self.with_lock(|| {
             let len = self.len.load(Ordering::Relaxed) as usize;
-            let Some(room) = self.slots.get(len..len + cells.len()) else { return false };
-            for (slot, cell) in room.iter().zip(cells) {
-                slot.store(*cell, Ordering::Relaxed);
+            if self.slots.len() - len < cells.len() {
+                return false;
             }
+            // SAFETY: under the lock.
+            unsafe { self.slots.write(len, cells) };
             self.len.store((len + cells.len()) as u32, Ordering::Release);
             true
         })
@@ -48,9 +51,8 @@ impl Stack {
         self.with_lock(|| {
             let len = self.len.load(Ordering::Relaxed) as usize;
             let n = out.len().min(len);
-            for (slot, cell) in self.slots[len - n..len].iter().zip(out.iter_mut()) {
-                *cell = slot.load(Ordering::Relaxed);
-            }
+            // SAFETY: under the lock.
+            unsafe { self.slots.read(len - n, &mut out[..n]) };
             self.len.store((len - n) as u32, Ordering::Release);
             (n, len - n)
         })
