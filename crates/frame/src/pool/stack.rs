@@ -20,11 +20,7 @@ pub(super) struct Stack {
 impl Stack {
     /// An empty stack with room for `capacity` cells.
     pub fn new(capacity: usize) -> Self {
-        Self {
-            locked: CachePadded::new(AtomicBool::new(false)),
-            len: AtomicU32::new(0),
-            slots: Slots::new(capacity),
-        }
+        Self { locked: CachePadded::new(AtomicBool::new(false)), len: AtomicU32::new(0), slots: Slots::new(capacity) }
     }
 
     /// Cells in it.
