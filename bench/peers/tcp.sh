@@ -21,22 +21,8 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" rounds=5 seconds=2 out="$root/out/bench/tcp.json"
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage && exit 0 ;;
-    --) shift && break ;;
-    --bywash | --rounds | --seconds | --out) [ $# -ge 2 ] || { usage >&2 && exit 2; } ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --out) out=$2 ;;
-    esac
-    shift 2
-done
-die() { echo "tcp.sh: $*" >&2 && exit 1; }
+. "$here/options.sh"
+options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 for tool in ip iperf3 jq; do command -v $tool >/dev/null || die "no $tool"; done
@@ -86,7 +72,7 @@ all_of() {
 }
 for round in $(seq "$rounds"); do
     if [ $((round % 2)) = 1 ]; then order="kernel bywash"; else order="bywash kernel"; fi
-    for who in $order; do all_of $who "$@"; done
+    for who in $order; do all_of $who "${rest[@]}"; done
 done
 
 mkdir -p "$(dirname "$out")"
