@@ -41,6 +41,10 @@ test: ## everything: unit, property, end-to-end (as root), model checking, the B
 
 test-workspace:
 	$(RUN_AS_ROOT) $(CARGO) test --workspace --locked -- $(TEST_FLAGS)
+	@if pkg-config --exists libdpdk 2>/dev/null; then \
+		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash-dpdk --features dpdk -- $(TEST_FLAGS) && \
+		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash --features dpdk --test e2e dpdk -- $(TEST_FLAGS); \
+	else echo "SKIP: no libdpdk: its ports are not tested"; fi
 
 # A directory of its own: the flag changes every crate. Doc tests cannot run inside a model.
 test-loom: ## the concurrent parts under every interleaving (loom)

@@ -30,7 +30,8 @@ build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
-    dpdk-testpmd:dpdk-dev /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
+    dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
+    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;

@@ -57,7 +57,7 @@ fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
             let interface = host?.interface(port.interface.as_ref()?)?;
             Some((0..interface.queues?).collect())
         }
-        None => Some(vec![0]),
+        None => Some((0..port.dpdk.as_ref().map_or(1, |dpdk| dpdk.device_queues.into())).collect()),
     }
 }
 
@@ -97,6 +97,9 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
                 Problem::at(format!("port.{at}.socket"), what, "expected another path")
                     .other(format!("port.{other}.socket"), "first here"),
             );
+        }
+        if port.dpdk.as_ref().is_some_and(|dpdk| dpdk.device.is_empty()) {
+            problems.push(missing("device = \"..\"", format!("port {} has no device", at + 1)));
         }
         if let Some(other) = earlier(ports, at, |port| port.interface.as_ref()) {
             let interface = port.interface.as_deref().unwrap_or_default();

@@ -54,6 +54,7 @@ impl Key {
 const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
 const PCAP: &[PortKind] = &[PortKind::Pcap];
 const MEMIF: &[PortKind] = &[PortKind::Memif];
+const DPDK: &[PortKind] = &[PortKind::Dpdk];
 
 /// What stands above all tables.
 pub static TOP: Section = Section {
@@ -335,17 +336,21 @@ pub static PORT: Section = Section {
         key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(the interface's)", "")
             .doc("Its name in `show` and in logs.")
             .example("\"wan\""),
-        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"memif\"`, `\"null\"`", "\"af_xdp\"", "")
+        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"memif\"`, `\"null\"`, `\"dpdk\"`", "\"af_xdp\"", "")
             .doc(
                 "What it is. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, made at the \
                  start. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by shared \
-                 memory. `null`: receives nothing, discards what is sent.",
+                 memory. `null`: receives nothing, discards what is sent. `dpdk`: a device of DPDK's, in a program \
+                 built with the feature `dpdk`.",
             )
             .example("\"tap\""),
         key("interface", "an interface's name", "(required)", "")
-            .doc("The interface. Ports of kind `pcap`, `memif` and `null` have none.")
+            .doc(
+                "The interface. Ports of kind `pcap`, `memif` and `null` have none. One of kind `dpdk` may have one: the \
+                 kernel's interface whose addresses and neighbours are the port's.",
+            )
             .example("\"eth1\"")
-            .of(&[PortKind::AfXdp, PortKind::Tap]),
+            .of(&[PortKind::AfXdp, PortKind::Tap, PortKind::Dpdk]),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
             .doc("Queues to take. What arrives on the others is the kernel's.")
             .example("[0]")
@@ -405,6 +410,19 @@ pub static PORT: Section = Section {
             )
             .example("\"user\"")
             .of(AF_XDP),
+        key("device", "a DPDK device's name, and its arguments behind commas", "(required)", "")
+            .doc("The device, as DPDK's option `-a` or `--vdev` names it.")
+            .example("\"net_tap0,iface=dtap0\"")
+            .of(DPDK),
+        key("device_queues", "1 to 64", "1", "")
+            .doc("Queues of the device, each way; with several, it spreads flows over them (RSS).")
+            .example("2")
+            .of(DPDK),
+        key("mtu", "`\"auto\"`, 68 to 9216", "\"auto\"", "bytes").doc("The device's MTU. `auto`: as it is.").example("1400").of(DPDK),
+        key("eal", "options of DPDK's EAL", "\"\"", "")
+            .doc("Further options for EAL, which starts once: those of all ports together.")
+            .example("\"--log-level=8\"")
+            .of(DPDK),
         key("worker", "`\"auto\"`, a worker's number, a list of them", "\"auto\"", "")
             .doc(
                 "Which worker polls which queue. `auto`: queue k is worker k's, modulo the number of workers. A number: all \

@@ -222,7 +222,7 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
         }
     }
     let mut port = PortConfig { kind, tx_burst: 32, ..PortConfig::default() };
-    if matches!(kind, PortKind::AfXdp | PortKind::Tap) {
+    if matches!(kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk) {
         port.interface = table.text("interface", |name| crate::cli::interface(name).map(drop));
     }
     port.name = table.text("name", name).or_else(|| port.interface.clone()).unwrap_or_default();
@@ -240,6 +240,7 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
         PortKind::AfXdp => port.af_xdp = Some(read_af_xdp(&mut table)),
         PortKind::Pcap => port.pcap = Some(read_pcap(&mut table)),
         PortKind::Memif => port.memif = Some(read_memif(&mut table)),
+        PortKind::Dpdk => port.dpdk = Some(read_dpdk(&mut table)),
         PortKind::Tap | PortKind::Null => {}
     }
     port
@@ -295,6 +296,16 @@ fn read_memif(table: &mut Table<'_, '_>) -> MemifConfig {
 fn secret(text: &str) -> Result<(), String> {
     let fits = text.len() <= memif::SECRET && !text.contains('\0');
     if fits { Ok(()) } else { Err(format!("expected at most {} bytes", memif::SECRET)) }
+}
+
+fn read_dpdk(table: &mut Table<'_, '_>) -> DpdkPortConfig {
+    let mut port = DpdkPortConfig::default();
+    put(&mut port.device, table.text("device", not_empty));
+    put(&mut port.device_queues, table.integer("device_queues", 1..=64).map(|n| n as u16));
+    let mtu = table.auto_integer("mtu", 68..=9216);
+    put(&mut port.mtu, mtu.map(|mtu| mtu.set().map_or(Auto::Auto, |&mtu| Auto::Set(mtu as u16))));
+    put(&mut port.eal, table.text("eal", |_| Ok(())));
+    port
 }
 
 fn not_empty(text: &str) -> Result<(), String> {

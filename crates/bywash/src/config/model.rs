@@ -247,6 +247,8 @@ pub enum PortKind {
     Memif,
     /// Receives nothing, discards what is sent
     Null,
+    /// A device of DPDK's, in a program built with it
+    Dpdk,
 }
 
 impl PortKind {
@@ -258,6 +260,7 @@ impl PortKind {
             Self::Pcap => "pcap",
             Self::Memif => "memif",
             Self::Null => "null",
+            Self::Dpdk => "dpdk",
         }
     }
 }
@@ -499,6 +502,32 @@ pub struct PortConfig {
     /// Settings of a `memif` port.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub memif: Option<MemifConfig>,
+    /// Settings of a `dpdk` port.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub dpdk: Option<DpdkPortConfig>,
+}
+
+/// Descriptors of each ring of a DPDK device's queue.
+pub const DEVICE_RING: usize = 1024;
+
+/// Settings of a `dpdk` port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DpdkPortConfig {
+    /// DPDK's name for the device, and its arguments.
+    pub device: String,
+    /// Queues, each way.
+    pub device_queues: u16,
+    /// Its MTU; auto: as it is.
+    pub mtu: Auto<u16>,
+    /// Options of EAL's; those of all ports together are used.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub eal: String,
+}
+
+impl Default for DpdkPortConfig {
+    fn default() -> Self {
+        Self { device: String::new(), device_queues: 1, mtu: Auto::Auto, eal: String::new() }
+    }
 }
 
 impl PortConfig {

@@ -1,7 +1,7 @@
 //! Which worker polls what, where, and with how many buffers.
 
 use super::cmts::GroupConfig;
-use super::model::{Config, MemifRole, Mode, PortConfig};
+use super::model::{Config, DEVICE_RING, MemifRole, Mode, PortConfig};
 use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
@@ -33,7 +33,9 @@ impl PortConfig {
         let client = self.memif.as_ref().filter(|memif| memif.role == MemifRole::Client);
         // A memif client has lent what is in both its rings.
         let lent = client.map(|memif| 2 * memif.ring);
-        self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).unwrap_or(NO_RINGS)
+        // A DPDK driver has both its rings full of them.
+        let driver = self.dpdk.as_ref().map(|_| 2 * DEVICE_RING);
+        self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).or(driver).unwrap_or(NO_RINGS)
     }
 }
 

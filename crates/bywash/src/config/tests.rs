@@ -72,6 +72,10 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
             need("socket", "socket = \"/run/x\"\n");
         }
         PortKind::Null => need("name", "name = \"x\"\n"),
+        PortKind::Dpdk => {
+            need("name", "name = \"x\"\n");
+            need("device", "device = \"net_null0\"\n");
+        }
     }
     text
 }

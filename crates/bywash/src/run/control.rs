@@ -129,7 +129,8 @@ impl Runtime {
             );
         }
         let driver = driver.map(|program| Driver { program, targets: Targets::default() });
-        let opener = Opener { umem: Umem::new(&arena), driver, raw: config.mode != Mode::Router };
+        let dpdk = super::dpdk::Dpdk::start(&config.ports, &pools)?;
+        let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
         for (id, port) in config.ports.iter().enumerate() {
             ports.push(opener.open((id, port), journal).with_context(|| format!("port `{}`", port.name))?);
         }

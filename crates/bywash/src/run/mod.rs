@@ -7,6 +7,7 @@ mod bridge;
 mod cmts;
 mod control;
 mod diff;
+mod dpdk;
 mod drift;
 pub mod driver;
 mod headend;

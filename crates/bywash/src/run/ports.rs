@@ -192,7 +192,9 @@ impl Xdp {
 
 /// Queues a port has to serve, before it is opened.
 pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
-    let Some(af_xdp) = &port.af_xdp else { return Ok(vec![0]) };
+    let Some(af_xdp) = &port.af_xdp else {
+        return Ok((0..port.dpdk.as_ref().map_or(1, |dpdk| dpdk.device_queues.into())).collect());
+    };
     let link = LinkInfo::query(interface(port)?)?;
     match &af_xdp.queues {
         Queues::All => Ok((0..link.queues).collect()),
@@ -209,6 +211,8 @@ pub struct Opener {
     pub umem: Arc<Umem>,
     /// The program for AF_XDP ports; none: there are no such ports.
     pub driver: Option<Driver>,
+    /// DPDK, for its ports.
+    pub dpdk: super::dpdk::Dpdk,
     /// Every frame is for user space, and the kernel gets none: what is not a router's.
     pub raw: bool,
 }
@@ -222,6 +226,13 @@ impl Opener {
             PortKind::AfXdp => {
                 let driver = self.driver.as_ref().context("no XDP program")?;
                 open_af_xdp((id, port), &self.umem, (driver, self.raw), journal, &mut opened)?;
+            }
+            PortKind::Dpdk => {
+                opened.ends = self.dpdk.open(port)?;
+                // Made by the device itself, perhaps (net_tap).
+                if let Some(interface) = &port.interface {
+                    opened.index = LinkInfo::query(interface)?.index;
+                }
             }
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
             PortKind::Memif => {

@@ -7,6 +7,8 @@ mod afxdp;
 mod around;
 mod churn;
 mod cmts;
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod drift;
 mod fail_open;
 mod follow;

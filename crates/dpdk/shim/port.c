@@ -1,0 +1,456 @@
+// DPDK's inline functions and macros as functions, and the mempool operations by which drivers take and free our cells.
+//
+// A cell begins with room for a struct rte_mbuf, which is written whenever the cell goes to a driver: nothing of it need
+// survive while a frame is elsewhere. Declared for Rust in src/ffi.rs.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_memory.h>
+#include <rte_mempool.h>
+#include <rte_version.h>
+
+// The layout of src/ffi.rs, which is that of RawFrame.
+struct raw {
+	uint64_t addr;
+	uint32_t len;
+	uint32_t options;
+};
+
+struct odd {
+	uint64_t copied;
+	uint64_t lost;
+};
+
+struct hooks {
+	// Takes n cells, or none: 0.
+	int (*take)(uint32_t *cells, uint32_t n);
+	void (*give)(const uint32_t *cells, uint32_t n);
+	uint32_t (*count)(void);
+	void (*log)(uint32_t level, const char *text, size_t len);
+};
+
+#define BURST 64
+// What is in front of an mbuf's data area, which is all of META (crates/frame).
+#define META sizeof(struct rte_mbuf)
+_Static_assert(META == 128, "a cell's metadata area is exactly an mbuf");
+_Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell");
+
+static struct hooks hooks;
+static uint8_t *base;
+static uint32_t shift;
+static uint32_t cells;
+// Of our cells; and one of DPDK's own memory, made when a driver needs it.
+static struct rte_mempool *pool;
+static struct rte_mempool *copies;
+static bool removed[RTE_MAX_ETHPORTS];
+
+static inline struct rte_mbuf *mbuf_of(uint32_t cell)
+{
+	return (struct rte_mbuf *)(base + ((uint64_t)cell << shift));
+}
+
+static inline uint32_t cell_of(const void *mbuf)
+{
+	return ((const uint8_t *)mbuf - base) >> shift;
+}
+
+// What DPDK expects of an mbuf that it takes out of a pool, and what it writes when it has.
+static inline void fresh(struct rte_mbuf *m)
+{
+	m->buf_addr = (uint8_t *)m + META;
+	rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
+	m->buf_len = (1u << shift) - META;
+	m->priv_size = 0;
+	m->pool = pool;
+	m->next = NULL;
+	m->shinfo = NULL;
+	rte_mbuf_refcnt_set(m, 1);
+	rte_pktmbuf_reset(m);
+}
+
+static int ops_alloc(struct rte_mempool *mp)
+{
+	mp->pool_data = &hooks;
+	return 0;
+}
+
+static void ops_free(struct rte_mempool *mp)
+{
+	mp->pool_data = NULL;
+}
+
+static int ops_put(struct rte_mempool *mp, void *const *objects, unsigned int n)
+{
+	RTE_SET_USED(mp);
+	uint32_t some[BURST];
+	while (n > 0) {
+		unsigned int k = RTE_MIN(n, (unsigned int)BURST);
+		for (unsigned int i = 0; i < k; i++)
+			some[i] = cell_of(objects[i]);
+		hooks.give(some, k);
+		objects += k;
+		n -= k;
+	}
+	return 0;
+}
+
+static int ops_get(struct rte_mempool *mp, void **objects, unsigned int n)
+{
+	uint32_t some[BURST];
+	for (unsigned int done = 0; done < n;) {
+		unsigned int k = RTE_MIN(n - done, (unsigned int)BURST);
+		if (!hooks.take(some, k)) {
+			ops_put(mp, objects, done);
+			return -ENOBUFS;
+		}
+		for (unsigned int i = 0; i < k; i++) {
+			struct rte_mbuf *m = mbuf_of(some[i]);
+			fresh(m);
+			objects[done + i] = m;
+		}
+		done += k;
+	}
+	return 0;
+}
+
+static unsigned int ops_count(const struct rte_mempool *mp)
+{
+	RTE_SET_USED(mp);
+	return hooks.count();
+}
+
+// The cells are there and free already. Their headers, which DPDK would write in front of each, have no room, and nobody
+// reads them.
+static int ops_populate(struct rte_mempool *mp, unsigned int most, void *at, rte_iova_t iova, size_t len,
+			rte_mempool_populate_obj_cb_t *call, void *arg)
+{
+	RTE_SET_USED(at);
+	RTE_SET_USED(iova);
+	RTE_SET_USED(call);
+	RTE_SET_USED(arg);
+	unsigned int n = RTE_MIN(most, (unsigned int)(len >> shift));
+	mp->populated_size += n;
+	return n;
+}
+
+static const struct rte_mempool_ops ops = {
+	.name = "bywash_cells",
+	.alloc = ops_alloc,
+	.free = ops_free,
+	.enqueue = ops_put,
+	.dequeue = ops_get,
+	.get_count = ops_count,
+	.populate = ops_populate,
+};
+
+// A whole line at a time, without its end; EAL writes what it says in one piece, or nearly so.
+static ssize_t write_log(void *cookie, const char *text, size_t len)
+{
+	RTE_SET_USED(cookie);
+	int level = rte_log_cur_msg_loglevel();
+	hooks.log(level < 0 ? RTE_LOG_INFO : (uint32_t)level, text, len);
+	return len;
+}
+
+const char *bywash_dpdk_version(void)
+{
+	return rte_version();
+}
+
+// The version of the headers: the library of another year and month has another ABI.
+const char *bywash_dpdk_built_with(void)
+{
+	return RTE_VER_PREFIX " " RTE_STR(RTE_VER_YEAR) "." RTE_STR(RTE_VER_MONTH);
+}
+
+// 0, or what failed as a negative errno.
+int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
+{
+	hooks = *with;
+	cookie_io_functions_t io = { .write = write_log };
+	FILE *log = fopencookie(NULL, "w", io);
+	if (log != NULL) {
+		setvbuf(log, NULL, _IOLBF, 512);
+		rte_openlog_stream(log);
+	}
+	int index = rte_mempool_register_ops(&ops);
+	if (index < 0)
+		return index;
+	if (rte_eal_init(argc, argv) < 0)
+		return rte_errno > 0 ? -rte_errno : -EFAULT;
+	return 0;
+}
+
+void bywash_dpdk_stop(void)
+{
+	rte_mempool_free(copies);
+	copies = NULL;
+	rte_mempool_free(pool);
+	pool = NULL;
+	if (base != NULL)
+		rte_extmem_unregister(base, (size_t)cells << shift);
+	base = NULL;
+	rte_eal_cleanup();
+}
+
+// The arena becomes memory that DPDK knows, and the pool that drivers fill their queues from.
+int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapped, size_t page)
+{
+	base = at;
+	cells = count;
+	shift = cell_shift;
+	// Devices look memory up by address; a virtual one does not mind if this fails.
+	int registered = rte_extmem_register(at, mapped, NULL, 0, page);
+	pool = rte_mempool_create_empty("bywash", count, 1u << shift, 0, sizeof(struct rte_pktmbuf_pool_private),
+					SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_CACHE_ALIGN);
+	if (pool == NULL)
+		return -rte_errno;
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = (1u << shift) - META };
+	int rc = rte_mempool_set_ops_byname(pool, ops.name, NULL);
+	if (rc < 0)
+		return rc;
+	rte_pktmbuf_pool_init(pool, &private);
+	rc = rte_mempool_populate_iova(pool, at, (uintptr_t)at, (size_t)count << shift, NULL, NULL);
+	if (rc < 0)
+		return rc;
+	return registered < 0 ? 1 : 0;
+}
+
+// What a port is opened with, and what it turned out to be.
+struct device {
+	uint16_t port;
+	uint16_t queues;
+	uint16_t descriptors;
+	uint16_t mtu;
+	bool copies;
+	uint16_t most_queues;
+	uint32_t max_frame;
+	uint8_t mac[6];
+	char driver[32];
+	uint64_t rx_offloads;
+	uint64_t tx_offloads;
+	uint64_t rss;
+};
+
+// Finds or makes the device; `failed` says which step did not succeed.
+int bywash_dpdk_probe(const char *devargs, const char *name, struct device *device, const char **failed)
+{
+	*failed = "find a driver for it";
+	if (rte_eth_dev_get_port_by_name(name, &device->port) != 0) {
+		int rc = rte_dev_probe(devargs);
+		if (rc < 0)
+			return rc;
+		rc = rte_eth_dev_get_port_by_name(name, &device->port);
+		if (rc < 0)
+			return rc;
+	}
+	struct rte_eth_dev_info info;
+	*failed = "ask it what it can";
+	int rc = rte_eth_dev_info_get(device->port, &info);
+	if (rc < 0)
+		return rc;
+	snprintf(device->driver, sizeof(device->driver), "%s", info.driver_name);
+	device->most_queues = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+	return 0;
+}
+
+static int on_removed(uint16_t port, enum rte_eth_event_type event, void *arg, void *ret)
+{
+	RTE_SET_USED(event);
+	RTE_SET_USED(arg);
+	RTE_SET_USED(ret);
+	__atomic_store_n(&removed[port], true, __ATOMIC_RELEASE);
+	return 0;
+}
+
+int bywash_dpdk_open(struct device *device, const char **failed)
+{
+	uint16_t port = device->port;
+	struct rte_eth_dev_info info;
+	struct rte_eth_conf conf = { 0 };
+	*failed = "ask it what it can";
+	int rc = rte_eth_dev_info_get(port, &info);
+	if (rc < 0)
+		return rc;
+	struct rte_mempool *from = pool;
+	if (device->copies) {
+		*failed = "get memory for its copies";
+		if (copies == NULL)
+			copies = rte_pktmbuf_pool_create("bywash_copies", 8191, 256, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
+							 SOCKET_ID_ANY);
+		if (copies == NULL)
+			return -rte_errno;
+		from = copies;
+	}
+	if (device->queues > 1) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads &
+			(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP);
+	}
+	device->rss = conf.rx_adv_conf.rss_conf.rss_hf;
+	device->rx_offloads = info.rx_offload_capa;
+	device->tx_offloads = info.tx_offload_capa;
+	*failed = "configure its queues";
+	rc = rte_eth_dev_configure(port, device->queues, device->queues, &conf);
+	if (rc < 0)
+		return rc;
+	if (device->mtu != 0) {
+		*failed = "set its MTU";
+		rc = rte_eth_dev_set_mtu(port, device->mtu);
+		if (rc < 0)
+			return rc;
+	}
+	uint16_t rx = device->descriptors, tx = device->descriptors;
+	*failed = "size its rings";
+	rc = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx);
+	if (rc < 0)
+		return rc;
+	int node = rte_eth_dev_socket_id(port);
+	for (uint16_t queue = 0; queue < device->queues; queue++) {
+		*failed = "set up a receive queue";
+		rc = rte_eth_rx_queue_setup(port, queue, rx, node, NULL, from);
+		if (rc < 0)
+			return rc;
+		*failed = "set up a transmit queue";
+		rc = rte_eth_tx_queue_setup(port, queue, tx, node, NULL);
+		if (rc < 0)
+			return rc;
+	}
+	__atomic_store_n(&removed[port], false, __ATOMIC_RELEASE);
+	rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RMV, on_removed, NULL);
+	*failed = "start it";
+	rc = rte_eth_dev_start(port);
+	if (rc < 0)
+		return rc;
+	// Frames to every address: whose they are is decided behind it. A device that cannot has no addresses either.
+	rte_eth_promiscuous_enable(port);
+	struct rte_ether_addr mac;
+	if (rte_eth_macaddr_get(port, &mac) == 0)
+		memcpy(device->mac, mac.addr_bytes, sizeof(device->mac));
+	uint16_t mtu = 1500;
+	rte_eth_dev_get_mtu(port, &mtu);
+	device->mtu = mtu;
+	device->max_frame = mtu + RTE_ETHER_HDR_LEN;
+	device->descriptors = rx;
+	return 0;
+}
+
+void bywash_dpdk_close(uint16_t port)
+{
+	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_RMV, on_removed, NULL);
+	struct rte_eth_dev_info info;
+	int rc = rte_eth_dev_info_get(port, &info);
+	rte_eth_dev_stop(port);
+	rte_eth_dev_close(port);
+	if (rc == 0 && info.device != NULL)
+		rte_dev_remove(info.device);
+}
+
+// 0 down, 1 up, 2 unplugged.
+int bywash_dpdk_link(uint16_t port)
+{
+	if (__atomic_load_n(&removed[port], __ATOMIC_ACQUIRE))
+		return 2;
+	struct rte_eth_link link;
+	if (rte_eth_link_get_nowait(port, &link) < 0)
+		return 1;
+	return link.link_status == RTE_ETH_LINK_UP;
+}
+
+// The extended statistics that are not zero, as "name=value name=value".
+int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
+{
+	struct rte_eth_xstat values[256];
+	struct rte_eth_xstat_name names[256];
+	size_t used = 0;
+	text[0] = '\0';
+	int n = rte_eth_xstats_get(port, values, RTE_DIM(values));
+	if (n < 0 || n > (int)RTE_DIM(values) || rte_eth_xstats_get_names(port, names, RTE_DIM(names)) != n)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		if (values[i].value == 0)
+			continue;
+		int more = snprintf(text + used, room - used, "%s%s=%" PRIu64, used ? " " : "",
+				    names[values[i].id].name, values[i].value);
+		if (more < 0 || used + more >= room)
+			break;
+		used += more;
+	}
+	text[used] = '\0';
+	return used;
+}
+
+// A frame that is not one of our cells, or lies in several pieces: into a fresh cell.
+static bool copy(struct rte_mbuf *m, struct raw *to)
+{
+	uint32_t cell;
+	uint32_t room = (1u << shift) - META - RTE_PKTMBUF_HEADROOM;
+	bool fits = m->pkt_len <= room && hooks.take(&cell, 1);
+	if (fits) {
+		uint8_t *at = (uint8_t *)mbuf_of(cell) + META + RTE_PKTMBUF_HEADROOM;
+		to->addr = at - base;
+		to->len = m->pkt_len;
+		to->options = 0;
+		for (struct rte_mbuf *s = m; s != NULL; s = s->next) {
+			memcpy(at, rte_pktmbuf_mtod(s, void *), s->data_len);
+			at += s->data_len;
+		}
+	}
+	rte_pktmbuf_free(m);
+	return fits;
+}
+
+uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, struct odd *odd)
+{
+	struct rte_mbuf *mbufs[BURST];
+	uint16_t n = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, (uint16_t)BURST));
+	uint16_t good = 0;
+	for (uint16_t i = 0; i < n; i++) {
+		struct rte_mbuf *m = mbufs[i];
+		if (likely(m->pool == pool && m->nb_segs == 1 && RTE_MBUF_DIRECT(m) && rte_mbuf_refcnt_read(m) == 1)) {
+			out[good].addr = (uint8_t *)m->buf_addr + m->data_off - base;
+			out[good].len = m->data_len;
+			out[good].options = 0;
+			good++;
+		} else if (copy(m, &out[good])) {
+			odd->copied++;
+			good++;
+		} else {
+			odd->lost++;
+		}
+	}
+	return good;
+}
+
+// The frames are ours until they are sent: those that are not, still are.
+uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames, uint16_t n)
+{
+	struct rte_mbuf *mbufs[BURST];
+	n = RTE_MIN(n, (uint16_t)BURST);
+	for (uint16_t i = 0; i < n; i++) {
+		struct rte_mbuf *m = mbuf_of(frames[i].addr >> shift);
+		fresh(m);
+		m->data_off = base + frames[i].addr - (uint8_t *)m->buf_addr;
+		m->data_len = frames[i].len;
+		m->pkt_len = frames[i].len;
+		mbufs[i] = m;
+	}
+	return rte_eth_tx_burst(port, queue, mbufs, n);
+}
+
+// Takes back what was sent, as far as the driver lets itself be asked. Negative: it does not.
+int bywash_dpdk_reclaim(uint16_t port, uint16_t queue)
+{
+	return rte_eth_tx_done_cleanup(port, queue, 0);
+}

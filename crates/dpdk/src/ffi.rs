@@ -1,0 +1,62 @@
+//! What `shim/port.c` offers, and asks for.
+
+use bywash_frame::RawFrame;
+use std::ffi::{c_char, c_int, c_void};
+
+/// Functions the mempool operations and EAL's log call.
+#[repr(C)]
+pub struct Hooks {
+    pub take: extern "C" fn(cells: *mut u32, n: u32) -> c_int,
+    pub give: extern "C" fn(cells: *const u32, n: u32),
+    pub count: extern "C" fn() -> u32,
+    pub log: extern "C" fn(level: u32, text: *const c_char, len: usize),
+}
+
+/// Frames that were not in one of our cells.
+#[repr(C)]
+#[derive(Default)]
+pub struct Odd {
+    pub copied: u64,
+    pub lost: u64,
+}
+
+/// The shim's `struct device`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Device {
+    pub port: u16,
+    pub queues: u16,
+    pub descriptors: u16,
+    /// Asked for, 0: the device's; then what it is.
+    pub mtu: u16,
+    /// Frames are received into DPDK's own memory, and copied.
+    pub copies: bool,
+    pub most_queues: u16,
+    pub max_frame: u32,
+    pub mac: [u8; 6],
+    pub driver: [u8; 32],
+    pub rx_offloads: u64,
+    pub tx_offloads: u64,
+    pub rss: u64,
+}
+
+unsafe extern "C" {
+    pub safe fn bywash_dpdk_version() -> *const c_char;
+    pub safe fn bywash_dpdk_built_with() -> *const c_char;
+    pub fn bywash_dpdk_start(hooks: *const Hooks, argc: c_int, argv: *mut *mut c_char) -> c_int;
+    pub fn bywash_dpdk_stop();
+    pub fn bywash_dpdk_arena(at: *mut c_void, count: u32, shift: u32, mapped: usize, page: usize) -> c_int;
+    pub fn bywash_dpdk_probe(
+        devargs: *const c_char,
+        name: *const c_char,
+        device: *mut Device,
+        failed: *mut *const c_char,
+    ) -> c_int;
+    pub fn bywash_dpdk_open(device: *mut Device, failed: *mut *const c_char) -> c_int;
+    pub fn bywash_dpdk_close(port: u16);
+    pub fn bywash_dpdk_link(port: u16) -> c_int;
+    pub fn bywash_dpdk_xstats(port: u16, text: *mut c_char, room: usize) -> c_int;
+    pub fn bywash_dpdk_rx(port: u16, queue: u16, out: *mut RawFrame, most: u16, odd: *mut Odd) -> u16;
+    pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16) -> u16;
+    pub fn bywash_dpdk_reclaim(port: u16, queue: u16) -> c_int;
+}

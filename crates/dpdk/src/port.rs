@@ -1,0 +1,337 @@
+//! One queue of a DPDK device, as a port.
+
+use crate::cells;
+use crate::eal::Eal;
+use crate::ffi::{self, Device, Odd};
+use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
+use bywash_port::{Port, PortCounters, PortState};
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// What device, and how.
+#[derive(Clone, Debug)]
+pub struct DpdkConfig {
+    /// DPDK's name for it, with arguments: `net_tap0,iface=dtap0`, `0000:03:00.0`.
+    pub devargs: String,
+    /// Queues, each way.
+    pub queues: u16,
+    /// Descriptors a ring; the driver may make it another number.
+    pub descriptors: u16,
+    /// Its MTU; none: as it is.
+    pub mtu: Option<u16>,
+}
+
+impl DpdkConfig {
+    /// The device of `devargs`, with one queue.
+    pub fn new(devargs: &str) -> Self {
+        Self { devargs: devargs.into(), queues: 1, descriptors: 1024, mtu: None }
+    }
+
+    /// The device's name: what comes before its arguments.
+    pub fn name(&self) -> &str {
+        self.devargs.split(',').next().unwrap_or_default()
+    }
+}
+
+/// Why there is no such port.
+#[derive(Debug, thiserror::Error)]
+pub enum DpdkError {
+    /// Text that DPDK cannot be given.
+    #[error("`{0}` is not a device's name and arguments")]
+    Devargs(String),
+    /// More queues than it has.
+    #[error("device {device} ({driver}) has {most} queues each way, not {queues}")]
+    Queues {
+        /// Its name.
+        device: String,
+        /// Its driver.
+        driver: String,
+        /// What it has.
+        most: u16,
+        /// What was asked for.
+        queues: u16,
+    },
+    /// DPDK's reason; more is in the log.
+    #[error("DPDK cannot {step} for device {device}: {source} (its own words are in the log)")]
+    Device {
+        /// Its name.
+        device: String,
+        /// What failed.
+        step: String,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Another port is on it.
+    #[error("device {0} is another port's already")]
+    InUse(String),
+}
+
+/// What all queues of a device share.
+struct Shared {
+    eal: Arc<Eal>,
+    name: String,
+    device: Device,
+    /// Queues that are not closed.
+    open: AtomicUsize,
+    /// Cells that the driver holds on account of no queue.
+    held: AtomicI64,
+    copied: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// A queue of a DPDK device.
+///
+/// Frames that come and go by it are not copied: their cells are the driver's buffers. A driver that has to have memory of
+/// its own copies, and [`Port::details`] says so.
+///
+/// # Thread-safety
+/// One worker's.
+pub struct DpdkPort {
+    shared: Arc<Shared>,
+    queue: u16,
+    /// Cells the driver took here, less those it gave back here. A device can take at one queue and give at another.
+    held: i64,
+    closed: bool,
+    idle: u32,
+    counters: Arc<PortCounters>,
+}
+
+/// Names of devices that are open.
+static OPEN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// Drivers that lay out their mempool's memory themselves.
+const OWN_MEMORY: [&str; 1] = ["net_af_xdp"];
+
+/// Turns of the worker between two times it asks the driver for what was sent.
+const RECLAIM: u32 = 64;
+
+impl DpdkPort {
+    /// Opens a device: all of its queues, in order.
+    pub fn open(eal: &Arc<Eal>, config: &DpdkConfig) -> Result<Vec<Self>, DpdkError> {
+        let name = config.name().to_owned();
+        let c_string = |s: &str| CString::new(s).map_err(|_| DpdkError::Devargs(config.devargs.clone()));
+        let (devargs, c_name) = (c_string(&config.devargs)?, c_string(&name)?);
+        if name.is_empty() {
+            return Err(DpdkError::Devargs(config.devargs.clone()));
+        }
+        let mut open = OPEN.lock().expect("devices");
+        if open.contains(&name) {
+            return Err(DpdkError::InUse(name));
+        }
+        let mut device = Device {
+            queues: config.queues,
+            descriptors: config.descriptors,
+            mtu: config.mtu.unwrap_or(0),
+            ..Device::default()
+        };
+        let mut failed: *const c_char = std::ptr::null();
+        let error = |rc: i32, failed: *const c_char| DpdkError::Device {
+            device: name.clone(),
+            // SAFETY: the shim sets it to a constant before anything that can fail.
+            step: unsafe { CStr::from_ptr(failed) }.to_string_lossy().into_owned(),
+            source: std::io::Error::from_raw_os_error(-rc),
+        };
+        // SAFETY: strings that end, and places to write to, all of which outlive the call.
+        let rc = unsafe { ffi::bywash_dpdk_probe(devargs.as_ptr(), c_name.as_ptr(), &mut device, &mut failed) };
+        if rc < 0 {
+            return Err(error(rc, failed));
+        }
+        let driver = driver(&device);
+        if config.queues == 0 || config.queues > device.most_queues {
+            let most = device.most_queues;
+            // SAFETY: the device was found, and nobody uses it.
+            unsafe { ffi::bywash_dpdk_close(device.port) };
+            return Err(DpdkError::Queues { device: name, driver, most, queues: config.queues });
+        }
+        device.copies = OWN_MEMORY.contains(&driver.as_str());
+        // SAFETY: the device is nobody else's (`OPEN`).
+        let (rc, held) = cells::alone(|| unsafe { ffi::bywash_dpdk_open(&mut device, &mut failed) });
+        if rc < 0 {
+            // SAFETY: as above; what was set up of it goes.
+            unsafe { ffi::bywash_dpdk_close(device.port) };
+            return Err(error(rc, failed));
+        }
+        open.push(name.clone());
+        let shared = Arc::new(Shared {
+            eal: eal.clone(),
+            name,
+            open: AtomicUsize::new(device.queues.into()),
+            held: AtomicI64::new(held),
+            copied: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            device,
+        });
+        let end =
+            |queue| Self { shared: shared.clone(), queue, held: 0, closed: false, idle: 0, counters: Arc::default() };
+        Ok((0..shared.device.queues).map(end).collect())
+    }
+
+    /// The device's address; all zero: it has none.
+    pub fn mac(&self) -> [u8; 6] {
+        self.shared.device.mac
+    }
+
+    /// The name of its driver.
+    pub fn driver(&self) -> String {
+        driver(&self.shared.device)
+    }
+
+    /// Why its frames are copied, if they are.
+    pub fn copies(&self) -> Option<&'static str> {
+        self.shared.device.copies.then_some("its driver receives only into memory it lays out itself")
+    }
+}
+
+fn driver(device: &Device) -> String {
+    let end = device.driver.iter().position(|b| *b == 0).unwrap_or(device.driver.len());
+    String::from_utf8_lossy(&device.driver[..end]).into_owned()
+}
+
+impl Port for DpdkPort {
+    #[inline]
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if self.closed {
+            return 0;
+        }
+        let mut raw = [RawFrame::default(); BATCH];
+        let mut odd = Odd::default();
+        let (port, queue, most) = (self.shared.device.port, self.queue, out.room() as u16);
+        // SAFETY: an open queue of this worker's; `raw` has room for a batch, and a batch has room for at most one.
+        let (n, more) =
+            cells::with(bufs, || unsafe { ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, &mut odd) });
+        let n = usize::from(n);
+        self.held += more - n as i64;
+        if n == 0 && odd.lost == 0 {
+            return 0;
+        }
+        let mut bytes = 0;
+        for raw in &raw[..n] {
+            bytes += u64::from(raw.len);
+            // SAFETY: the driver took the cell from our pool and has handed it over; the data lies behind its mbuf.
+            let pushed = out.push(unsafe { Frame::from_raw(*raw) });
+            debug_assert!(pushed.is_ok());
+        }
+        self.counters.rx_packets.add(n as u64);
+        self.counters.rx_bytes.add(bytes);
+        if odd.copied + odd.lost > 0 {
+            self.shared.copied.fetch_add(odd.copied, Ordering::Relaxed);
+            self.shared.lost.fetch_add(odd.lost, Ordering::Relaxed);
+            self.counters.rx_no_buffer.add(odd.lost);
+        }
+        n
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        if self.closed || frames.is_empty() {
+            return 0;
+        }
+        let mut raw = [RawFrame::default(); BATCH];
+        let n = frames.len();
+        raw.iter_mut().zip(frames.as_slice()).for_each(|(raw, frame)| *raw = frame.raw());
+        let (port, queue) = (self.shared.device.port, self.queue);
+        // SAFETY: an open queue of this worker's; the frames are ours, and those that are sent leave the batch below.
+        let (sent, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_tx(port, queue, raw.as_ptr(), n as u16) });
+        let sent = usize::from(sent);
+        self.held += more + sent as i64;
+        if sent < n {
+            self.counters.tx_full.add(1);
+        }
+        let mut bytes = 0;
+        frames.take_front(sent, |_, raw| bytes += u64::from(raw.len));
+        self.counters.tx_packets.add(sent as u64);
+        self.counters.tx_bytes.add(bytes);
+        sent
+    }
+
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        self.idle += 1;
+        if self.closed || self.held <= 0 || self.idle < RECLAIM {
+            return;
+        }
+        self.idle = 0;
+        let (port, queue) = (self.shared.device.port, self.queue);
+        // SAFETY: an open queue of this worker's.
+        let (_, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_reclaim(port, queue) });
+        self.held += more;
+    }
+
+    fn held(&self) -> usize {
+        let common = if self.queue == 0 && !self.closed { self.shared.held.load(Ordering::Relaxed) } else { 0 };
+        (self.held + common).max(0) as usize
+    }
+
+    fn state(&self) -> PortState {
+        if self.closed {
+            return PortState::Down("closed".into());
+        }
+        // SAFETY: an open device.
+        match unsafe { ffi::bywash_dpdk_link(self.shared.device.port) } {
+            0 => PortState::Down("the link is down".into()),
+            1 => PortState::Up,
+            _ => PortState::Down("the device was unplugged".into()),
+        }
+    }
+
+    fn max_frame(&self) -> usize {
+        self.shared.device.max_frame as usize
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let shared = &self.shared;
+        let device = &shared.device;
+        let mac: Vec<String> = device.mac.iter().map(|b| format!("{b:02x}")).collect();
+        let mut details = vec![
+            ("device", shared.name.clone()),
+            ("driver", driver(device)),
+            ("queue", self.queue.to_string()),
+            ("mac", mac.join(":")),
+            ("mtu", device.mtu.to_string()),
+            ("descriptors", device.descriptors.to_string()),
+            ("mode", if device.copies { "copy" } else { "zero-copy" }.into()),
+            ("rss", format!("{:#x}", device.rss)),
+            ("rx_offloads", format!("{:#x}", device.rx_offloads)),
+            ("tx_offloads", format!("{:#x}", device.tx_offloads)),
+        ];
+        let copied = shared.copied.load(Ordering::Relaxed);
+        if copied > 0 {
+            details.push(("copied", copied.to_string()));
+        }
+        if let Some(why) = self.copies() {
+            details.push(("why", why.into()));
+        }
+        if let Some(note) = shared.eal.note() {
+            details.push(("note", note.into()));
+        }
+        if self.queue == 0 && !self.closed {
+            let mut text = vec![0u8; 8192];
+            // SAFETY: an open device, and as much room as is said.
+            let len = unsafe { ffi::bywash_dpdk_xstats(device.port, text.as_mut_ptr().cast(), text.len()) };
+            text.truncate(len.max(0) as usize);
+            details.push(("xstats", String::from_utf8_lossy(&text).into_owned()));
+        }
+        details
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let shared = &self.shared;
+        if shared.open.fetch_sub(1, Ordering::AcqRel) > 1 {
+            // The device is one: the last to close gives everything back.
+            shared.held.fetch_add(self.held, Ordering::Relaxed);
+            self.held = 0;
+            return;
+        }
+        // SAFETY: no other queue of it is open any more.
+        let ((), more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_close(shared.device.port) });
+        self.held += more + shared.held.swap(0, Ordering::Relaxed);
+        OPEN.lock().expect("devices").retain(|name| *name != shared.name);
+    }
+}

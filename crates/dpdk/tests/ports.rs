@@ -1,0 +1,135 @@
+//! Ports on DPDK's virtual devices: frames that are not copied, cells that all come back, errors that end nothing.
+//!
+//! EAL starts once in a process, so this is one test. It needs no root and no hugepages.
+
+use bywash_dpdk::{DpdkConfig, DpdkError, DpdkPort, Eal, EalConfig, EalError};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolSet};
+use bywash_port::{Port, PortState, pair};
+use std::sync::Arc;
+
+const CELLS: usize = 8192;
+
+struct Bench {
+    pools: Arc<PoolSet>,
+    bufs: Buffers,
+}
+
+impl Bench {
+    fn frames(&mut self, n: usize) -> (Batch, Vec<u32>) {
+        let mut batch = Batch::new();
+        assert_eq!(self.bufs.alloc(&mut batch, n), n);
+        let arena = self.pools.arena();
+        for (i, frame) in batch.as_mut_slice().iter_mut().enumerate() {
+            assert!(arena.write(frame, &[i as u8; 100]));
+        }
+        let cells = batch.as_slice().iter().map(|f| arena.cell_of(f.addr())).collect();
+        (batch, cells)
+    }
+
+    fn cells(&self, batch: &Batch) -> Vec<u32> {
+        batch.as_slice().iter().map(|f| self.pools.arena().cell_of(f.addr())).collect()
+    }
+}
+
+#[test]
+fn dpdk_ports() {
+    let arena = Arena::new(ArenaConfig { cells: CELLS, pages: Pages::Small, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", CELLS)]).unwrap();
+    // What would end the program is refused before EAL sees it.
+    let config = |option: &str| EalConfig { options: vec![option.into()] };
+    assert!(matches!(Eal::start(&pools, &config("--help")), Err(EalError::Option(_))));
+    assert!(matches!(Eal::start(&pools, &config("--proc-type=secondary")), Err(EalError::Option(_))));
+    let eal = Eal::start(&pools, &EalConfig { options: vec!["--file-prefix=bywash-test".into()] }).unwrap();
+    assert!(matches!(Eal::start(&pools, &EalConfig::default()), Err(EalError::Twice)));
+
+    let mut bench = Bench { bufs: Buffers::attach(&pools, 0), pools };
+    frames_cross_without_a_copy(&eal, &mut bench);
+    drivers_take_and_free_our_cells(&eal, &mut bench);
+    what_cannot_be_is_said(&eal, &mut bench);
+    drop(eal);
+    drop(bench.bufs);
+    assert_eq!(bench.pools.verify(), (vec![], vec![]));
+    assert_eq!(bench.pools.audit(0).missing, 0);
+    assert!(matches!(Eal::start(&bench.pools, &EalConfig::default()), Err(EalError::Twice)));
+}
+
+/// From another kind of port to a DPDK device (a ring: what it sends, it receives) and back: the same cells.
+fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
+    let mut ring = DpdkPort::open(eal, &DpdkConfig::new("net_ring0")).unwrap().pop().unwrap();
+    let (mut a, mut b) = pair(64);
+    let (mut batch, cells) = bench.frames(32);
+    assert_eq!(a.tx_burst(&mut bench.bufs, &mut batch), 32);
+    assert_eq!(b.rx_burst(&mut bench.bufs, &mut batch), 32);
+    let arena = bench.pools.arena().clone();
+    // Data anywhere in its cell.
+    batch.as_mut_slice().iter_mut().for_each(|f| {
+        f.pull(10);
+        assert!(arena.push(f, 90));
+    });
+    let before: Vec<(u64, usize)> = batch.as_slice().iter().map(|f| (f.addr(), f.len())).collect();
+    assert_eq!(ring.tx_burst(&mut bench.bufs, &mut batch), 32);
+    assert_eq!(ring.held(), 32);
+    assert_eq!(bench.pools.audit(32).missing, 0);
+    assert_eq!(ring.rx_burst(&mut bench.bufs, &mut batch), 32);
+    assert_eq!(bench.cells(&batch), cells, "the frames that came are those that were sent");
+    assert_eq!(batch.as_slice().iter().map(|f| (f.addr(), f.len())).collect::<Vec<_>>(), before);
+    for (i, frame) in batch.as_slice().iter().enumerate() {
+        assert!(arena.data(frame)[80..].iter().all(|b| *b == i as u8), "untouched");
+    }
+    assert_eq!(b.tx_burst(&mut bench.bufs, &mut batch), 32);
+    assert_eq!(a.rx_burst(&mut bench.bufs, &mut batch), 32);
+    assert_eq!(bench.cells(&batch), cells);
+    bench.bufs.free(&mut batch);
+    let details = ring.details();
+    let detail = |name| details.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
+    assert_eq!((detail("mode"), detail("driver")), (Some("zero-copy"), Some("net_ring")));
+    assert_eq!(detail("xstats").map(|x| x.contains("rx_good_packets=32")), Some(true), "{details:?}");
+    assert_eq!((ring.held(), ring.state()), (0, PortState::Up));
+    // Frames left in the device when it closes come back.
+    let (mut batch, _) = bench.frames(16);
+    assert_eq!(ring.tx_burst(&mut bench.bufs, &mut batch), 16);
+    let mut rest = Batch::new();
+    assert_eq!(ring.rx_burst(&mut bench.bufs, &mut rest), 16);
+    bench.bufs.free(&mut rest);
+    ring.close(&mut bench.bufs);
+    [&mut a, &mut b].into_iter().for_each(|port| port.close(&mut bench.bufs));
+    assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
+/// A device that generates frames, and one that discards them: both by the drivers' own use of our pool.
+fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
+    let mut null = DpdkPort::open(eal, &DpdkConfig::new("net_null7,size=200")).unwrap().pop().unwrap();
+    let mut batch = Batch::new();
+    for _ in 0..1000 {
+        assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 64);
+        assert!(batch.as_slice().iter().all(|f| f.len() == 200));
+        assert_eq!(null.tx_burst(&mut bench.bufs, &mut batch), 64);
+        assert!(batch.is_empty());
+    }
+    assert_eq!(null.counters().tx_packets.get(), 64_000);
+    assert_eq!((null.held(), bench.pools.audit(0).missing), (0, 0));
+    null.close(&mut bench.bufs);
+    assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 0);
+    assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
+fn what_cannot_be_is_said(eal: &Arc<Eal>, bench: &mut Bench) {
+    let refused = |config: DpdkConfig| DpdkPort::open(eal, &config).map(drop).expect_err("it cannot be");
+    let error = refused(DpdkConfig::new("net_nonesuch0"));
+    assert!(error.to_string().contains("find a driver for it for device net_nonesuch0"), "{error}");
+    assert!(matches!(refused(DpdkConfig::new("")), DpdkError::Devargs(_)));
+    let error = refused(DpdkConfig { queues: 60_000, ..DpdkConfig::new("net_null8") });
+    assert!(matches!(error, DpdkError::Queues { queues: 60_000, .. }), "{error}");
+    let mut null = DpdkPort::open(eal, &DpdkConfig::new("net_null9")).unwrap().pop().unwrap();
+    assert!(matches!(refused(DpdkConfig::new("net_null9,size=64")), DpdkError::InUse(_)));
+    // The one that is there still works; closed, it can be opened again.
+    let mut batch = Batch::new();
+    assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 64);
+    bench.bufs.free(&mut batch);
+    null.close(&mut bench.bufs);
+    let mut again = DpdkPort::open(eal, &DpdkConfig::new("net_null9")).unwrap().pop().unwrap();
+    again.close(&mut bench.bufs);
+    // A PCI address at which there is nothing.
+    let error = refused(DpdkConfig::new("0000:ff:1f.7"));
+    assert!(error.to_string().contains("0000:ff:1f.7"), "{error}");
+}
