@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check lint bench soak install uninstall clean help
+.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -39,7 +39,9 @@ test: ## everything: unit, property, end-to-end (as root), model checking, the B
 	@$(MAKE) --no-print-directory test-loom
 	@$(MAKE) --no-print-directory bpf-check
 
+# The plugin's tests find it beside themselves, and say SKIP where DPDK is missing.
 test-workspace:
+	@! pkg-config --exists libdpdk 2>/dev/null || $(MAKE) --no-print-directory dpdk-plugin DPDK_PROFILE=dev
 	$(RUN_AS_ROOT) $(CARGO) test --workspace --locked -- $(TEST_FLAGS)
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
 		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash-dpdk --features dpdk -- $(TEST_FLAGS) && \
@@ -66,6 +68,20 @@ lint: ## formatting and clippy, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# Objects for another program's process: the C part knows DPDK, the Rust part is the pools. A profile of the tests' is
+# built quicker (DPDK_PROFILE=dev).
+DPDK_PROFILE ?= release
+DPDK_LIB = $(TARGET)/$(if $(filter dev,$(DPDK_PROFILE)),debug,$(DPDK_PROFILE))
+dpdk-plugin: ## librte_mempool_bywash.so: the buffer policies for DPDK's programs (needs libdpdk-dev)
+	@pkg-config --exists libdpdk || { echo "no libdpdk for pkg-config: install libdpdk-dev, or build DPDK" >&2; exit 1; }
+	$(CARGO) rustc --profile $(DPDK_PROFILE) --locked -p bywash-dpdk-mempool --crate-type staticlib
+	$(CC) -shared -fPIC -O3 -Wall -Wextra -Werror $(shell pkg-config --cflags libdpdk 2>/dev/null) \
+		-o $(DPDK_LIB)/librte_mempool_bywash.so crates/dpdk-mempool/shim/mempool.c \
+		-Wl,--version-script=crates/dpdk-mempool/shim/exports.map -Wl,--gc-sections \
+		$(DPDK_LIB)/libbywash_dpdk_mempool.a \
+		-Wl,--as-needed $(shell pkg-config --libs-only-L libdpdk 2>/dev/null) -lrte_mempool -lrte_eal
+	@echo "$(DPDK_LIB)/librte_mempool_bywash.so: load it with the EAL option -d"
 
 soak: ## ten minutes of traffic, route churn, interface flaps and garbage at once: nothing may leak or grow
 	@tools/setup.sh test

@@ -9,7 +9,7 @@
 
 use super::ring::Ring;
 use super::stack::Stack;
-use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
+use bywash_sync::facade::{AtomicU8, AtomicU32, AtomicU64, Ordering, thread};
 use bywash_sync::{CachePadded, Counter};
 use serde::Serialize;
 
@@ -40,6 +40,42 @@ impl Open {
     }
 }
 
+/// Where an [`Open`] stands: with its one taker, or where several can move it on.
+trait Cursor {
+    fn open(&self) -> Open;
+    /// Moves the open block on, unless another taker has. The value says all there is to know, so it may well have
+    /// come back to what it was in between.
+    fn step(&self, from: Open, to: Open) -> bool;
+}
+
+impl Cursor for Counter {
+    #[inline]
+    fn open(&self) -> Open {
+        Open(self.get())
+    }
+
+    #[inline]
+    fn step(&self, _: Open, to: Open) -> bool {
+        self.set(to.0);
+        true
+    }
+}
+
+impl Cursor for AtomicU64 {
+    #[inline]
+    fn open(&self) -> Open {
+        Open(self.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn step(&self, from: Open, to: Open) -> bool {
+        self.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Raised in a block's release counter, it cannot become free.
+const HELD: u32 = 1 << 24;
+
 /// A range of cells, cut into blocks.
 pub(super) struct Blocks {
     first: u32,
@@ -48,8 +84,17 @@ pub(super) struct Blocks {
     free: Queue,
     /// Cells of each block that came back since it was opened.
     released: Box<[CachePadded<AtomicU32>]>,
-    /// The block all takers share (`sdb`).
-    shared: Option<CachePadded<AtomicU64>>,
+    /// Open blocks that any taker may move on: one that all share (`sdb`), or one for each ([`Blocks::take_at`]).
+    slots: Box<[CachePadded<AtomicU64>]>,
+    /// Which cells those are that came back, where they can be had before their block is free.
+    back: Option<Back>,
+}
+
+/// The cells that came back to blocks which are not free yet, one byte each.
+struct Back {
+    cells: Box<[AtomicU8]>,
+    /// One at a time looks for them.
+    taken: AtomicU8,
 }
 
 /// Where a block pool's cells are, by block.
@@ -68,18 +113,31 @@ pub struct BlockStats {
 impl Blocks {
     /// `blocks` free blocks of `size` cells from `first` on.
     pub fn new(first: u32, size: usize, blocks: usize, shared: bool, lifo: bool) -> Self {
-        let free = if lifo { Queue::Lifo(Stack::new(blocks)) } else { Queue::Fifo(Ring::new(blocks)) };
-        let new = Self {
-            first,
-            shift: size.trailing_zeros(),
-            free,
-            released: (0..blocks).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
-            shared: shared.then(|| CachePadded::new(AtomicU64::new(size as u64))),
-        };
+        let new = Self::drained(first, size, blocks, usize::from(shared), lifo);
         // The lowest is handed out first.
         let order = |i: u32| if lifo { blocks as u32 - 1 - i } else { i };
         (0..blocks as u32).for_each(|i| new.put(order(i)));
         new
+    }
+
+    /// Blocks of which every cell is out, for `slots` takers whose open blocks stand here.
+    fn drained(first: u32, size: usize, blocks: usize, slots: usize, lifo: bool) -> Self {
+        let free = if lifo { Queue::Lifo(Stack::new(blocks)) } else { Queue::Fifo(Ring::new(blocks)) };
+        Self {
+            first,
+            shift: size.trailing_zeros(),
+            free,
+            released: (0..blocks).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
+            slots: (0..slots).map(|_| CachePadded::new(AtomicU64::new(size as u64))).collect(),
+            back: None,
+        }
+    }
+
+    /// Like [`Blocks::drained`]; and a cell that came back can be had before its block is free ([`Blocks::pick`]).
+    pub fn picking(size: usize, blocks: usize, slots: usize, lifo: bool) -> Self {
+        let cells = (0..size * blocks).map(|_| AtomicU8::new(0)).collect();
+        let back = Some(Back { cells, taken: AtomicU8::new(0) });
+        Self { back, ..Self::drained(0, size, blocks, slots, lifo) }
     }
 
     fn size(&self) -> u32 {
@@ -126,43 +184,106 @@ impl Blocks {
     /// many, and where a block was opened, the free cells left in others.
     #[inline]
     pub fn take(&self, own: &Counter, out: &mut [u32]) -> (usize, Option<usize>) {
+        match self.slots.first() {
+            Some(shared) => self.take_from(&**shared, out),
+            None => self.take_from(own, out),
+        }
+    }
+
+    /// [`Blocks::take`] for the taker whose open block stands in `slot`; beyond the last: the last.
+    #[inline]
+    pub fn take_at(&self, slot: usize, out: &mut [u32]) -> usize {
+        self.take_from(&*self.slots[slot.min(self.slots.len() - 1)], out).0
+    }
+
+    #[inline]
+    fn take_from(&self, cursor: &impl Cursor, out: &mut [u32]) -> (usize, Option<usize>) {
         let (mut got, mut left) = (0, None);
         while got < out.len() {
-            let open = Open(self.shared.as_ref().map_or_else(|| own.get(), |shared| shared.load(Ordering::Acquire)));
-            let n = (self.size() - open.next()).min((out.len() - got) as u32);
-            if n == 0 {
+            let open = cursor.open();
+            let n = self.hand_out(cursor, open, &mut out[got..]);
+            if open.next() == self.size() {
                 let Some(block) = self.get() else { break };
                 left = Some(self.free());
-                if !self.step(own, open, Open::new(block, 0)) {
+                if !cursor.step(open, Open::new(block, 0)) {
                     self.put(block);
                 }
-                continue;
             }
-            if self.step(own, open, Open::new(open.block(), open.next() + n)) {
-                let from = self.first + (open.block() << self.shift) + open.next();
-                out[got..got + n as usize].iter_mut().zip(from..).for_each(|(cell, c)| *cell = c);
-                got += n as usize;
-            }
+            got += n;
         }
         (got, left)
     }
 
-    /// Moves the open block on, unless another taker has. The value says all there is to know, so it may well have
-    /// come back to what it was in between.
+    /// Takes from the block at `open`, unless another taker has moved it on. Returns how many.
     #[inline]
-    fn step(&self, own: &Counter, from: Open, to: Open) -> bool {
-        match &self.shared {
-            None => own.set(to.0),
-            Some(shared) => {
-                return shared.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    fn hand_out(&self, cursor: &impl Cursor, open: Open, out: &mut [u32]) -> usize {
+        let n = (self.size() - open.next()).min(out.len() as u32);
+        if n == 0 || !cursor.step(open, Open::new(open.block(), open.next() + n)) {
+            return 0;
+        }
+        let from = self.first + (open.block() << self.shift) + open.next();
+        out[..n as usize].iter_mut().zip(from..).for_each(|(cell, c)| *cell = c);
+        n as usize
+    }
+
+    /// Takes up to `out.len()` cells from wherever they are: the open blocks of others, and blocks that are not free
+    /// yet. For when there is no free block. Returns how many.
+    #[cold]
+    pub fn pick(&self, out: &mut [u32]) -> usize {
+        let Some(back) = &self.back else { return 0 };
+        // Whoever comes second must not be told that there is nothing.
+        while back.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            thread::yield_now();
+        }
+        let mut got = 0;
+        for slot in &self.slots {
+            while got < out.len() && slot.open().next() < self.size() {
+                got += self.hand_out(&**slot, slot.open(), &mut out[got..]);
             }
         }
-        true
+        for block in 0..self.released.len() as u32 {
+            if got == out.len() {
+                break;
+            }
+            got += self.pick_from(back, block, &mut out[got..]);
+        }
+        back.taken.store(0, Ordering::Release);
+        got
+    }
+
+    fn pick_from(&self, back: &Back, block: u32, out: &mut [u32]) -> usize {
+        let released = &self.released[block as usize];
+        if released.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        // A block that has counted its last cell belongs to whoever counted it.
+        if released.fetch_add(HELD, Ordering::AcqRel) == self.size() {
+            released.fetch_sub(HELD, Ordering::AcqRel);
+            return 0;
+        }
+        let mut got = 0;
+        for cell in self.cells(block) {
+            let came = &back.cells[(cell - self.first) as usize];
+            if got < out.len() && came.load(Ordering::Relaxed) == 1 && came.swap(0, Ordering::AcqRel) == 1 {
+                out[got] = cell;
+                got += 1;
+            }
+        }
+        let less = HELD + got as u32;
+        if released.fetch_sub(less, Ordering::AcqRel).wrapping_sub(less) == self.size() {
+            self.whole(block);
+        }
+        got
     }
 
     /// Counts `cells` as released. They were handed out, and each comes back once.
     #[inline]
     pub fn release(&self, cells: &[u32]) {
+        if let Some(back) = &self.back {
+            for cell in cells {
+                back.cells[(cell - self.first) as usize].store(1, Ordering::Release);
+            }
+        }
         // A burst is mostly of one block, or of one for each port it came from.
         let mut counts = [(0u32, 0u32); 4];
         let mut used = 0;
@@ -196,24 +317,38 @@ impl Blocks {
 
     #[inline]
     fn count(&self, (block, n): (u32, u32)) {
-        let released = &self.released[block as usize];
         // Acquire: whoever counts the last has seen all that was done to the others, and hands it on with the block.
-        if released.fetch_add(n, Ordering::AcqRel) + n == self.size() {
-            released.store(0, Ordering::Relaxed);
-            self.put(block);
+        let before = self.released[block as usize].fetch_add(n, Ordering::AcqRel);
+        if before.wrapping_add(n) == self.size() {
+            self.whole(block);
         }
+    }
+
+    /// The block has counted all of its cells.
+    fn whole(&self, block: u32) {
+        let released = &self.released[block as usize];
+        if let Some(back) = &self.back {
+            for cell in self.cells(block) {
+                back.cells[(cell - self.first) as usize].store(0, Ordering::Relaxed);
+            }
+            // Not set to 0: who picks may have raised it.
+            released.fetch_sub(self.size(), Ordering::AcqRel);
+        } else {
+            released.store(0, Ordering::Relaxed);
+        }
+        self.put(block);
     }
 
     /// Of each open block, the cells that are not handed out yet. `owns`: the open blocks of all takers.
     pub fn opened(&self, owns: impl Iterator<Item = u64>) -> Vec<std::ops::Range<u32>> {
-        let shared = self.shared.as_ref().map(|s| s.load(Ordering::Acquire));
-        let open = owns.chain(shared).map(Open).filter(|o| o.next() < self.size());
+        let slots = self.slots.iter().map(|s| s.load(Ordering::Acquire));
+        let open = owns.chain(slots).map(Open).filter(|o| o.next() < self.size());
         open.map(|o| self.cells(o.block()).start + o.next()..self.cells(o.block()).end).collect()
     }
 
     /// Cells that came back to blocks which are not free yet.
     pub fn parked(&self) -> usize {
-        self.released.iter().map(|n| n.load(Ordering::Relaxed) as usize).sum()
+        self.released.iter().map(|n| (n.load(Ordering::Relaxed) & (HELD - 1)) as usize).sum()
     }
 
     /// The blocks by state, of which `open` are open.

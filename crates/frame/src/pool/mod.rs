@@ -1,6 +1,7 @@
 //! Pools: where free cells wait, by policy.
 
 mod blocks;
+mod cells;
 mod guard;
 mod looks;
 mod ring;
@@ -14,6 +15,7 @@ pub use blocks::BlockStats;
 use blocks::Blocks;
 use bywash_sync::Counter;
 use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
+pub use cells::CellPool;
 pub(crate) use guard::Guard;
 use looks::Looks;
 use ring::Ring;

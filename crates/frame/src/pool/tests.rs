@@ -317,6 +317,91 @@ mod threads {
     }
 }
 
+/// Buffers of others: any number of them, each request in full or not at all, every cell to be had.
+#[cfg(not(loom))]
+mod cells {
+    use super::*;
+
+    fn full(kind: PoolKind, cells: u32) -> CellPool {
+        let pool = CellPool::new(kind, cells as usize, 2);
+        assert!((0..cells).all(|c| pool.give(&[c])));
+        pool
+    }
+
+    #[test]
+    fn every_cell_can_be_had_whoever_held_it() {
+        for kind in PoolKind::ALL {
+            for cells in [1, 63, 64, 1055, 20_001] {
+                let pool = full(kind, cells);
+                assert_eq!(pool.free(), cells as usize, "{kind}");
+                let mut all = vec![0; cells as usize];
+                // By one taker after another, so that each leaves an open block behind; then by one alone.
+                for takers in [3, 1] {
+                    for (i, cell) in all.iter_mut().enumerate() {
+                        assert!(pool.take(i % takers, std::slice::from_mut(cell)), "{kind}: {i} of {cells}");
+                    }
+                    assert!(!pool.take(0, &mut [0]), "{kind}");
+                    assert_eq!(pool.free(), 0, "{kind}");
+                    all.sort_unstable();
+                    assert!(all.iter().copied().eq(0..cells), "{kind}");
+                    // Every other cell back: of no block all.
+                    let (odd, even): (Vec<u32>, Vec<u32>) = all.iter().partition(|c| *c % 2 == 1);
+                    odd.chunks(7).for_each(|c| assert!(pool.give(c)));
+                    assert_eq!(pool.free(), odd.len(), "{kind}");
+                    let mut some = vec![0; odd.len() + 1];
+                    assert!(!pool.take(1, &mut some), "{kind}: more than there are");
+                    assert_eq!(pool.free(), odd.len(), "{kind}: none of a request that cannot be met");
+                    some.pop();
+                    assert!(pool.take(1, &mut some), "{kind}");
+                    some.extend(&even);
+                    some.chunks(32).for_each(|c| assert!(pool.give(c)));
+                    assert_eq!(pool.free(), cells as usize, "{kind}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_that_exhaust_it_never_hold_a_cell_twice() {
+        use std::sync::atomic::AtomicBool;
+        const CELLS: u32 = 600;
+        for kind in PoolKind::ALL {
+            let pool = full(kind, CELLS);
+            let held: Vec<AtomicBool> = (0..CELLS).map(|_| AtomicBool::new(false)).collect();
+            std::thread::scope(|s| {
+                for me in 0..3usize {
+                    let (pool, held) = (&pool, &held);
+                    s.spawn(move || {
+                        let mut mine = std::collections::VecDeque::new();
+                        for turn in 0..5_000usize {
+                            let mut out = [0; 32];
+                            let out = &mut out[..1 + (turn * 7 + me) % 32];
+                            if pool.take(me, out) {
+                                for c in out.iter() {
+                                    assert!(!held[*c as usize].swap(true, Ordering::Relaxed), "{kind}: {c} twice");
+                                    mine.push_back(*c);
+                                }
+                            }
+                            // Oldest first, and of different ages, so that blocks end in all orders.
+                            let keep = (turn * 13 + me * 50) % 300;
+                            while mine.len() > keep {
+                                let n = (mine.len() - keep).min(16);
+                                let back: Vec<u32> = mine.drain(..n).collect();
+                                back.iter().for_each(|c| held[*c as usize].store(false, Ordering::Relaxed));
+                                assert!(pool.give(&back));
+                            }
+                        }
+                        mine.iter().for_each(|c: &u32| held[*c as usize].store(false, Ordering::Relaxed));
+                        assert!(pool.give(mine.make_contiguous()));
+                    });
+                }
+            });
+            assert_eq!(pool.free(), CELLS as usize, "{kind}");
+            assert!(pool.take(0, &mut [0; CELLS as usize]), "{kind}");
+        }
+    }
+}
+
 #[cfg(loom)]
 mod interleavings {
     use super::*;
@@ -396,6 +481,32 @@ mod interleavings {
             pool.release(&all);
             let mut again = [0; 5];
             assert!(pool.take(&mine, &mut again).0 >= 2);
+        });
+    }
+
+    /// One picks single cells while the other gives the last one of their block: it is whole, or picked from, not both.
+    #[test]
+    fn picking_while_the_last_cell_comes_back() {
+        loom::model(|| {
+            let pool = loom::sync::Arc::new(CellPool::with_blocks(PoolKind::Tabm, 2, 2, 2));
+            pool.give(&[0]);
+            let other = pool.clone();
+            let t = thread::spawn(move || {
+                other.give(&[1]);
+                let mut out = [0];
+                if other.take(1, &mut out) { Some(out[0]) } else { None }
+            });
+            let mut out = [0];
+            let mine = if pool.take(0, &mut out) { Some(out[0]) } else { None };
+            let theirs = t.join().unwrap();
+            assert!(mine.is_none() || mine != theirs, "handed out twice");
+            let held: Vec<u32> = mine.into_iter().chain(theirs).collect();
+            assert_eq!(pool.free(), 2 - held.len());
+            pool.give(&held);
+            let mut all = [0; 2];
+            assert!(pool.take(0, &mut all), "{held:?}");
+            all.sort_unstable();
+            assert_eq!(all, [0, 1]);
         });
     }
 

@@ -1,0 +1,141 @@
+#!/bin/bash
+# DPDK's own buffer policies against ours, in its testpmd: a pipeline that frees on another lcore than it allocates.
+#
+# net_null0 makes frames of 1,520 bytes, each copied into a fresh mbuf; lcore 1 swaps their addresses and sends them into
+# net_ring0; lcore 2 takes them out, swaps again, and net_null1 frees them. What the ring does not take at once is
+# offered again, so that nothing is freed where it was allocated. 131,072 mbufs. What is counted left by net_null1.
+#
+# DPDK's policies: ring_mp_mc (its default), stack, lf_stack, bucket. Ours, on the code of Bywash's own pools:
+# bywash_stack, bywash_sdb, bywash_tabm, from the plugin that `make dpdk-plugin` builds. One round measures all, one
+# after the other; the next begins with another, so that none always has the same neighbours. Medians.
+set -euo pipefail
+
+usage() {
+    cat <<USAGE
+usage: bench/peers/mempool.sh [options]
+  --plugin PATH     librte_mempool_bywash.so                (target/release/librte_mempool_bywash.so)
+  --rounds N        rounds, each measuring every policy     (5)
+  --seconds N       length of one measurement               (1)
+  --cache N         mbufs in each lcore's cache             (0: every burst goes to the pool)
+  --cpus A,B        cores of the two forwarding lcores      (0,1)
+  --pages 2m|4k     2m: 256 hugetlb pages are reserved while this runs; 4k: DPDK gets --no-huge (2m)
+  --only LIST       policies, with commas between           (all)
+  --out FILE        the JSON result                         (out/bench/mempool.json)
+  --min-ratio X     fail when our best by DPDK's best is less
+USAGE
+}
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+plugin=${CARGO_TARGET_DIR:-$root/target}/release/librte_mempool_bywash.so
+rounds=5 seconds=1 cache=0 cpus=0,1 pages=2m out=$root/out/bench/mempool.json min_ratio=0
+only=ring_mp_mc,stack,lf_stack,bucket,bywash_stack,bywash_sdb,bywash_tabm
+while [ $# -gt 0 ]; do
+    case $1 in
+    --plugin) plugin=$2 ;;
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    --cache) cache=$2 ;;
+    --cpus) cpus=$2 ;;
+    --pages) pages=$2 ;;
+    --only) only=$2 ;;
+    --out) out=$2 ;;
+    --min-ratio) min_ratio=$2 ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    shift 2
+done
+die() { echo "mempool.sh: $*" >&2 && exit 1; }
+case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
+[ "$(id -u)" = 0 ] || die "root needed: DPDK's directories and the hugetlb pages are root's"
+command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
+[ -e "$plugin" ] || die "no $plugin: make dpdk-plugin, or give --plugin"
+first=${cpus%,*} second=${cpus#*,}
+[ "$(nproc)" -ge 2 ] || die "two cores are needed"
+
+scratch=$(mktemp -d) held=$(mktemp -d /run/bywash-mempool-XXXXXX)
+found_pages=$(cat /proc/sys/vm/nr_hugepages)
+leave() {
+    echo "$found_pages" >/proc/sys/vm/nr_hugepages
+    rm -rf "$scratch" "$held"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+# EAL loads nothing out of a directory that everyone may write to, or that lies in one.
+cp "$plugin" "$held/librte_mempool_bywash.so"
+if [ "$pages" = 2m ]; then
+    [ "$found_pages" -ge 256 ] || echo 256 >/proc/sys/vm/nr_hugepages
+    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
+    [ "$got" -ge 224 ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+    memory=(--in-memory -m 448)
+else
+    memory=(--no-huge -m 1024)
+fi
+
+# What testpmd is told, at its own pace: it reads commands while its lcores forward.
+commands() {
+    # It is ready when it has looked at its links.
+    for _ in $(seq 300); do
+        grep -q '^Done' "$scratch/log" && break
+        sleep 0.1
+    done
+    echo 'set fwd macswap retry'
+    echo 'set burst tx delay 1'
+    echo 'set burst tx retry 100000'
+    echo start
+    sleep 0.5
+    echo 'clear port stats all'
+    sleep "$seconds"
+    echo 'show port stats 2'
+    echo stop
+    echo quit
+}
+
+measure() {
+    local load=()
+    case $1 in bywash_*) load=(-d "$held/librte_mempool_bywash.so") ;; esac
+    : >"$scratch/log"
+    commands | timeout -k 5 60 stdbuf -oL dpdk-testpmd --lcores "0@$first,1@$first,2@$second" "${memory[@]}" --no-pci --no-shconf \
+        --file-prefix "bywash-mempool-$$" "${load[@]}" --mbuf-pool-ops-name "$1" \
+        --vdev net_null0,size=1520,copy=1 --vdev net_ring0 --vdev net_null1,no-rx=1 -- -i --nb-cores=2 \
+        --port-topology=chained --total-num-mbufs=131072 --mbuf-size=1904 --mbcache="$cache" >"$scratch/log" 2>&1 || true
+    grep -q "preferred mempool ops selected: $1" "$scratch/log" || die "testpmd did not use $1: $(tail -n 3 "$scratch/log")"
+    local sent
+    sent=$(sed -n 's/^ *TX-packets: \([0-9]*\).*/\1/p' "$scratch/log" | head -n 1)
+    [ "${sent:-0}" -gt 0 ] || die "testpmd forwarded nothing with $1: $(tail -n 3 "$scratch/log")"
+    echo "$1 $sent" >>"$scratch/samples"
+}
+
+IFS=, read -ra policies <<<"$only"
+for round in $(seq "$rounds"); do
+    for i in "${!policies[@]}"; do
+        measure "${policies[$(((i + round) % ${#policies[@]}))]}"
+    done
+    echo "round $round of $rounds done" >&2
+done
+
+mkdir -p "$(dirname "$out")"
+SECONDS_EACH=$seconds CACHE=$cache PAGES=$pages OUT=$out MIN=$min_ratio python3 - "$scratch/samples" <<'PYTHON'
+import collections, json, os, statistics, sys
+
+samples = collections.defaultdict(list)
+for line in open(sys.argv[1]):
+    who, packets = line.split()
+    samples[who].append(int(packets) / float(os.environ["SECONDS_EACH"]) / 1e6)
+median = {who: statistics.median(rates) for who, rates in samples.items()}
+theirs = {who: rate for who, rate in median.items() if not who.startswith("bywash_")}
+ours = {who: rate for who, rate in median.items() if who.startswith("bywash_")}
+print(f"cache {os.environ['CACHE']}, {os.environ['PAGES']} pages; median of {len(next(iter(samples.values())))}, Mpps")
+base = max(theirs.values(), default=None)
+for who, rate in sorted(median.items(), key=lambda one: -one[1]):
+    low, high = min(samples[who]), max(samples[who])
+    ratio = f"{rate / base:6.2f} x DPDK's best" if base else ""
+    print(f"  {who:14} {rate:7.3f}  ({low:.3f} to {high:.3f}) {ratio}")
+result = {"cache": int(os.environ["CACHE"]), "pages": os.environ["PAGES"], "mpps": samples}
+if theirs and ours:
+    result["ratio"] = round(max(ours.values()) / base, 3)
+    print(f"our best by DPDK's best: {result['ratio']}")
+json.dump(result, open(os.environ["OUT"], "w"), indent=1)
+if result.get("ratio", 1e9) < float(os.environ["MIN"]):
+    sys.exit(f"mempool.sh: {result['ratio']} is less than {os.environ['MIN']}")
+PYTHON
