@@ -141,4 +141,5 @@ def main():
     print(table)
 
 
-main()
+if __name__ == "__main__":
+    main()
