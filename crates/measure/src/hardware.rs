@@ -22,6 +22,10 @@ pub fn core_pmu_missing() -> Option<String> {
     sources().into_iter().next().and_then(|core| core.missing)
 }
 
+fn virtual_machine(cpuinfo: &str) -> bool {
+    cpuinfo.lines().any(|l| l.starts_with("flags") && l.split_whitespace().any(|f| f == "hypervisor"))
+}
+
 fn look(sys: &Path, proc: &Path) -> Vec<Source> {
     let devices = sys.join("bus/event_source/devices");
     let names: Vec<String> = std::fs::read_dir(&devices)
@@ -29,9 +33,7 @@ fn look(sys: &Path, proc: &Path) -> Vec<Source> {
         .unwrap_or_default();
     let any = |prefixes: &[&str]| names.iter().any(|n| prefixes.iter().any(|p| n.starts_with(p)));
     let cpuinfo = std::fs::read_to_string(proc.join("cpuinfo")).unwrap_or_default();
-    let virtual_machine =
-        cpuinfo.lines().any(|l| l.starts_with("flags") && l.split_whitespace().any(|f| f == "hypervisor"));
-    let here = if virtual_machine { "; the hypervisor does not pass it on" } else { "" };
+    let here = if virtual_machine(&cpuinfo) { "; the hypervisor does not pass it on" } else { "" };
     let absent = |what: &str| Some(format!("no {what} among the kernel's event sources{here}"));
     let core = if any(&["cpu"]) { None } else { absent("processor PMU (cpu)") };
     let uncore = if any(&["uncore_imc", "amd_umc", "amd_df"]) {

@@ -15,6 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bandwidth;
 pub mod hardware;
 mod lru;
 mod memory;

@@ -2,7 +2,7 @@
 
 use crate::hardware;
 use crate::topdown::{Counts, Event};
-use perf_event::events::{Dynamic, Hardware, Raw};
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Dynamic, Hardware, Raw};
 use perf_event::{Builder, Counter, ReadFormat};
 
 /// What the kernel calls the processor's PMU; on processors with two kinds of core, the fast ones'.
@@ -74,9 +74,7 @@ impl ThreadCounters {
     pub fn read(mut self) -> std::io::Result<Counts> {
         let mut counts = Counts::default();
         for (event, worth, counter) in &mut self.counters {
-            let got = counter.read_count_and_time()?;
-            let share = if got.time_running == 0 { 0.0 } else { got.time_enabled as f64 / got.time_running as f64 };
-            counts.add(*event, got.count as f64 * share * *worth);
+            counts.add(*event, estimate(counter)? * *worth);
         }
         Ok(counts)
     }
@@ -128,6 +126,62 @@ fn refused(why: std::io::Error) -> String {
     }
 }
 
+/// Misses of one thread in user space.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Misses {
+    /// Of the last-level data TLB: loads, and stores where the processor counts them.
+    pub dtlb: f64,
+    /// Of the last-level cache: loads.
+    pub llc: f64,
+}
+
+/// Counters of the calling thread's misses, which count from when they are opened.
+pub struct CacheMisses {
+    dtlb: Counter,
+    dtlb_stores: Option<Counter>,
+    llc: Counter,
+}
+
+impl CacheMisses {
+    /// On the calling thread, on whatever CPU.
+    ///
+    /// # Errors
+    /// Why this machine has no hardware counters, or does not let us have them.
+    pub fn open() -> Result<Self, String> {
+        if let Some(why) = hardware::core_pmu_missing() {
+            return Err(format!("hardware counters: {why}"));
+        }
+        let misses = |which, operation| {
+            let event = Cache { which, operation, result: CacheResult::MISS };
+            let mut builder = Builder::new(event);
+            builder.observe_self().any_cpu().enabled(true);
+            builder.read_format(ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING);
+            builder.build().map_err(refused)
+        };
+        Ok(Self {
+            dtlb: misses(CacheId::DTLB, CacheOp::READ)?,
+            dtlb_stores: misses(CacheId::DTLB, CacheOp::WRITE).ok(),
+            llc: misses(CacheId::LL, CacheOp::READ)?,
+        })
+    }
+
+    /// What was counted until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn read(&mut self) -> std::io::Result<Misses> {
+        let stores = self.dtlb_stores.as_mut().map_or(Ok(0.0), estimate)?;
+        Ok(Misses { dtlb: estimate(&mut self.dtlb)? + stores, llc: estimate(&mut self.llc)? })
+    }
+}
+
+/// What a counter would have counted, had it not taken turns with others.
+pub(crate) fn estimate(counter: &mut Counter) -> std::io::Result<f64> {
+    let got = counter.read_count_and_time()?;
+    let share = if got.time_running == 0 { 0.0 } else { got.time_enabled as f64 / got.time_running as f64 };
+    Ok(got.count as f64 * share)
+}
+
 /// An event as the kernel describes it.
 fn named(name: &str) -> Option<Dynamic> {
     PMUS.iter().find_map(|pmu| Dynamic::builder(pmu).ok()?.event(name).ok()?.build().ok())
@@ -162,6 +216,19 @@ mod tests {
                 assert!(why.starts_with("hardware counters: "), "{why}");
                 println!("SKIP: {why}");
             }
+        }
+    }
+
+    #[test]
+    fn misses_or_says_why_not() {
+        match CacheMisses::open() {
+            Ok(mut misses) => {
+                let memory = vec![1u8; 64 << 20];
+                let sum: u64 = memory.iter().step_by(4096).map(|b| u64::from(*b)).sum();
+                assert_eq!(sum, 16384);
+                assert!(misses.read().unwrap().dtlb > 100.0);
+            }
+            Err(why) => assert!(why.starts_with("hardware counters: "), "{why}"),
         }
     }
 

@@ -1,0 +1,254 @@
+//! Memory traffic as the machine counts it: by the memory controllers' own counters, else by the processor's monitoring
+//! of memory bandwidth (resctrl).
+//!
+//! Both count what the whole machine moves, not one program: what else runs is in the figures.
+
+use crate::pmu;
+use perf_event::events::Dynamic;
+use perf_event::{Builder, Counter, ReadFormat};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a transfer, where the kernel gives an event no scale.
+const LINE: f64 = 64.0;
+/// What kernels call transfers of a memory controller: reads and writes (arch/x86/events/intel/uncore_*.c).
+const EVENTS: [[&str; 2]; 4] = [
+    ["cas_count_read", "cas_count_write"],
+    ["read", "write"],
+    ["data_read", "data_write"],
+    ["data_reads", "data_writes"],
+];
+
+/// What was moved between memory and processors since the counters were opened.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Moved {
+    /// Bytes read; none: the source does not tell reads from writes.
+    pub read_bytes: Option<f64>,
+    /// Bytes written.
+    pub written_bytes: Option<f64>,
+    /// Bytes in both directions.
+    pub bytes: f64,
+    /// Who counted.
+    pub source: &'static str,
+}
+
+/// Counters of memory traffic.
+pub struct Bandwidth(Source);
+
+enum Source {
+    /// Reads and writes of each controller, and the bytes a count stands for.
+    Controllers(Vec<[(Counter, f64); 2]>),
+    /// A file for each cache domain, and the sum of all when opened.
+    Resctrl(Vec<PathBuf>, u64),
+}
+
+impl Bandwidth {
+    /// Counters of the whole machine.
+    ///
+    /// # Errors
+    /// Why there are none, by the kind of counter that was looked for.
+    pub fn open() -> Result<Self, String> {
+        Self::open_in(Path::new("/sys"))
+    }
+
+    fn open_in(sys: &Path) -> Result<Self, String> {
+        let controllers = match controllers(sys) {
+            Ok(counters) => return Ok(Self(Source::Controllers(counters))),
+            Err(why) => why,
+        };
+        let files = resctrl(sys);
+        if files.is_empty() {
+            return Err(format!("{controllers}; resctrl: no mon_data/*/mbm_total_bytes below /sys/fs/resctrl"));
+        }
+        match sum(&files) {
+            Ok(before) => Ok(Self(Source::Resctrl(files, before))),
+            Err(why) => Err(format!("{controllers}; resctrl: {why}")),
+        }
+    }
+
+    /// What was moved since it was opened.
+    ///
+    /// # Errors
+    /// The kernel's, or a monitoring domain that has no figure at the moment.
+    pub fn read(&mut self) -> io::Result<Moved> {
+        match &mut self.0 {
+            Source::Controllers(counters) => {
+                let mut sums = [0.0; 2];
+                for both in counters {
+                    for (sum, (counter, bytes)) in sums.iter_mut().zip(both) {
+                        *sum += pmu::estimate(counter)? * *bytes;
+                    }
+                }
+                let [read, written] = sums;
+                let source = "measured: memory controllers";
+                Ok(Moved { read_bytes: Some(read), written_bytes: Some(written), bytes: read + written, source })
+            }
+            Source::Resctrl(files, before) => {
+                let bytes = sum(files)?.saturating_sub(*before) as f64;
+                Ok(Moved { read_bytes: None, written_bytes: None, bytes, source: "measured: resctrl" })
+            }
+        }
+    }
+}
+
+/// The counters of every memory controller; of the kinds that a machine may have two of, the first that opens.
+fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
+    let devices = sys.join("bus/event_source/devices");
+    let mut names: Vec<String> = std::fs::read_dir(&devices)
+        .map(|dir| dir.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    names.retain(|name| name.starts_with("uncore_imc"));
+    names.sort_unstable();
+    if names.is_empty() {
+        return Err("memory controllers: no uncore_imc among the kernel's event sources".into());
+    }
+    // The same transfers are counted by both.
+    let (free, programmed): (Vec<String>, Vec<String>) = names.into_iter().partition(|n| n.contains("free_running"));
+    let mut why = String::new();
+    for kind in [programmed, free].into_iter().filter(|kind| !kind.is_empty()) {
+        match kind.iter().map(|name| controller(&devices.join(name))).collect::<Result<Vec<_>, _>>() {
+            Ok(all) => return Ok(all.into_iter().flatten().collect()),
+            Err(of_kind) => why = of_kind,
+        }
+    }
+    Err(format!("memory controllers: {why}"))
+}
+
+/// The counters of one, on each CPU that its figures are read on: one in each package.
+fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
+    let name = pmu.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let events = EVENTS
+        .iter()
+        .find(|events| events.iter().all(|event| pmu.join("events").join(event).exists()))
+        .ok_or_else(|| format!("{name}: the kernel names no event for reads and writes"))?;
+    let cpus = std::fs::read_to_string(pmu.join("cpumask")).unwrap_or_default();
+    let cpus = cpu_list(&cpus).ok_or_else(|| format!("{name}: its cpumask is none: `{}`", cpus.trim()))?;
+    let open = |event: &str, cpu: usize| -> io::Result<(Counter, f64)> {
+        let mut description = Dynamic::builder(pmu)?;
+        description.event(event)?;
+        let unit = match description.unit()?.as_deref() {
+            Some("MiB") => 1048576.0,
+            Some("KiB") => 1024.0,
+            _ => 1.0,
+        };
+        let bytes = description.scale()?.map_or(LINE, |scale| scale * unit);
+        let event = description.build().map_err(io::Error::other)?;
+        let mut builder = Builder::new(event);
+        builder.any_pid().one_cpu(cpu).include_kernel().include_hv().enabled(true);
+        builder.read_format(ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING);
+        Ok((builder.build()?, bytes))
+    };
+    let both = |cpu: usize| Ok([open(events[0], cpu)?, open(events[1], cpu)?]);
+    cpus.into_iter().map(both).collect::<io::Result<Vec<_>>>().map_err(|why| match why.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("{name}: not permitted: try sudo, or lower /proc/sys/kernel/perf_event_paranoid to 0")
+        }
+        _ => format!("{name}: {why}"),
+    })
+}
+
+/// CPUs of a list such as `0,24` or `0-3`.
+fn cpu_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = vec![];
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    (!cpus.is_empty()).then_some(cpus)
+}
+
+/// The files that count the traffic of the cache domains.
+fn resctrl(sys: &Path) -> Vec<PathBuf> {
+    let Ok(domains) = std::fs::read_dir(sys.join("fs/resctrl/mon_data")) else { return vec![] };
+    let mut files: Vec<PathBuf> = domains.flatten().map(|d| d.path().join("mbm_total_bytes")).collect();
+    files.retain(|file| file.exists());
+    files.sort_unstable();
+    files
+}
+
+fn sum(files: &[PathBuf]) -> io::Result<u64> {
+    let of = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file)?;
+        // "Unavailable" for a moment after a change of groups, "Unassigned" where counters are short.
+        text.trim().parse::<u64>().map_err(|_| io::Error::other(format!("{}: {}", file.display(), text.trim())))
+    };
+    files.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn put(at: PathBuf, text: &str) {
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, text).unwrap();
+    }
+
+    #[test]
+    fn nothing_there() {
+        let sys = tempfile::tempdir().unwrap();
+        let why = Bandwidth::open_in(sys.path()).err().unwrap();
+        assert!(why.contains("no uncore_imc") && why.contains("resctrl"), "{why}");
+    }
+
+    #[test]
+    fn resctrl_sums_domains() {
+        let sys = tempfile::tempdir().unwrap();
+        let file = |n: usize| sys.path().join(format!("fs/resctrl/mon_data/mon_L3_{n:02}/mbm_total_bytes"));
+        put(file(0), "1000\n");
+        put(file(1), "500\n");
+        let mut bandwidth = Bandwidth::open_in(sys.path()).unwrap();
+        put(file(0), "4000\n");
+        put(file(1), "700\n");
+        let moved = bandwidth.read().unwrap();
+        assert_eq!((moved.bytes, moved.read_bytes, moved.source), (3200.0, None, "measured: resctrl"));
+        put(file(1), "Unavailable\n");
+        assert!(bandwidth.read().unwrap_err().to_string().contains("Unavailable"));
+        assert!(Bandwidth::open_in(sys.path()).err().unwrap().contains("mon_L3_01"));
+    }
+
+    /// A memory controller whose events are the kernel's CPU clock, which every machine has.
+    #[test]
+    fn controllers_are_read_by_their_scale() {
+        let sys = tempfile::tempdir().unwrap();
+        let pmu = sys.path().join("bus/event_source/devices/uncore_imc_0");
+        put(pmu.join("type"), "1\n");
+        put(pmu.join("format/event"), "config:0-7\n");
+        put(pmu.join("cpumask"), "0\n");
+        for (event, scale) in [("cas_count_read", "2"), ("cas_count_write", "1")] {
+            put(pmu.join("events").join(event), "event=0x00\n");
+            put(pmu.join("events").join(format!("{event}.scale")), scale);
+            put(pmu.join("events").join(format!("{event}.unit")), "KiB\n");
+        }
+        match Bandwidth::open_in(sys.path()) {
+            Ok(mut bandwidth) => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                let moved = bandwidth.read().unwrap();
+                let (read, written) = (moved.read_bytes.unwrap(), moved.written_bytes.unwrap());
+                assert!(written > 1024.0 && (1.5..2.5).contains(&(read / written)), "{moved:?}");
+            }
+            // Whole CPUs are root's to watch.
+            Err(why) => assert!(why.contains("uncore_imc_0: "), "{why}"),
+        }
+        fs::remove_file(pmu.join("events/cas_count_write")).unwrap();
+        let why = Bandwidth::open_in(sys.path()).err().unwrap();
+        assert!(why.contains("uncore_imc_0: the kernel names no event"), "{why}");
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpu_list("0,24\n"), Some(vec![0, 24]));
+        assert_eq!(cpu_list("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!((cpu_list(""), cpu_list("none")), (None, None));
+    }
+
+    #[test]
+    fn this_machine_counts_or_says_why_not() {
+        match Bandwidth::open() {
+            Ok(mut bandwidth) => assert!(bandwidth.read().unwrap().bytes >= 0.0),
+            Err(why) => assert!(why.contains("memory controllers: "), "{why}"),
+        }
+    }
+}
