@@ -123,7 +123,8 @@ pub struct RunArgs {
     pub cpus: Option<Auto<CpuList>>,
 
     /// Order in which buffers are used again: `stack` (last in, first out), `ring` (first in, first out), or blocks
-    /// at consecutive addresses, shared (`sdb`) or one for each worker (`tabm`)
+    /// at consecutive addresses, shared (`sdb`), one for each worker (`tabm`), or with several packets to a buffer
+    /// (`typewriter`)
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 

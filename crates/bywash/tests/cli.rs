@@ -198,6 +198,34 @@ fn privileges_are_asked_for_by_name() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
+/// What is modelled says so, and why it is not measured.
+#[test]
+fn benchmarks_of_buffers_say_where_figures_come_from() {
+    let bench = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&output(args)).unwrap() };
+    let tabm =
+        ["bench", "tabm", "--kinds", "sdb,tabm,typewriter", "--threads", "1", "--sizes", "64", "--frames", "8192"];
+    let tabm = bench(&[&tabm[..], &["--block", "256", "--rounds", "1", "--milliseconds", "10", "--json"]].concat());
+    let memory = bench(&["bench", "memory", "--instances", "1", "--frames", "4096", "--json"]);
+    for figures in [&tabm, &memory] {
+        let sources = figures["hardware"].as_array().unwrap();
+        assert_eq!(sources.len(), 3, "{figures:#}");
+        assert!(sources.iter().all(|s| s["missing"].is_null() || s["missing"].as_str().unwrap().len() > 10));
+    }
+    let kinds: Vec<&str> = tabm["rows"].as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["sdb", "tabm", "typewriter"]);
+    let measured = tabm["hardware"][0]["missing"].is_null();
+    for row in tabm["rows"].as_array().unwrap() {
+        assert!(row["mpps"].as_f64().unwrap() > 0.0, "{row:#}");
+        let source = row["dtlb_source"].as_str().unwrap();
+        assert!(source == "modelled" || measured && source == "measured", "{row:#}");
+        assert!(source == "measured" || row["llc_misses_per_packet"].is_null(), "{row:#}");
+    }
+    assert!(memory["rows"].as_array().unwrap().iter().all(|row| row["source"] == "modelled"));
+    let refused = bywash(&["bench", "tabm", "--kinds", "tabm,stack"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && stderr.contains("kind stack have no blocks"), "{stderr}");
+}
+
 /// A call to the port for each flow of a burst, or one for all.
 #[test]
 fn transmit_queues_save_calls() {

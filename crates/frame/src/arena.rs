@@ -1,5 +1,6 @@
 //! The arena: one mapping, cut into cells.
 
+use crate::marks::{LINE_SHIFT, Marks};
 use crate::pages::Mapping;
 use crate::{DATA_OFFSET, Frame, META, PageKind, Pages, RawFrame};
 use bywash_sync::wide::{Wide, widest};
@@ -23,11 +24,13 @@ pub struct ArenaConfig {
     pub pages: Pages,
     /// NUMA node to bind the memory to; none: where it is first touched.
     pub node: Option<u32>,
+    /// Cells hold several packets, each in as many lines as it needs: for pools of kind `typewriter`, and only those.
+    pub packed: bool,
 }
 
 impl Default for ArenaConfig {
     fn default() -> Self {
-        Self { cells: 16384, cell: 2048, pages: Pages::Auto, node: None }
+        Self { cells: 16384, cell: 2048, pages: Pages::Auto, node: None, packed: false }
     }
 }
 
@@ -64,7 +67,8 @@ pub enum ArenaError {
 /// the UMEM of every AF_XDP socket and the region of every memif, so that any port sends any other port's frame
 /// without a copy.
 ///
-/// A cell is `META` bytes of metadata, headroom up to `DATA_OFFSET`, and data.
+/// A cell is `META` bytes of metadata, headroom up to `DATA_OFFSET`, and data. In a packed arena a cell may hold
+/// several such, its slots.
 ///
 /// # Thread-safety
 /// Shared by all workers. Memory is reached only through a [`Frame`], which is exclusive.
@@ -72,6 +76,8 @@ pub struct Arena {
     map: Mapping,
     cells: usize,
     shift: u32,
+    /// Where slots begin, in a packed arena; none: every cell is one.
+    marks: Option<Arc<Marks>>,
 }
 
 // SAFETY: the mapping lives as long as the arena; its bytes are reached only through exclusive frames.
@@ -82,17 +88,22 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// Maps and populates the memory.
     pub fn new(config: ArenaConfig) -> Result<Arc<Self>, ArenaError> {
-        let ArenaConfig { cells, cell, pages, node } = config;
+        let ArenaConfig { cells, cell, pages, node, packed } = config;
         if ![512, 1024, 2048, 4096].contains(&cell) {
             return Err(ArenaError::CellSize(cell));
         }
         if cells == 0 || cells > u32::MAX as usize {
             return Err(ArenaError::Cells(cells));
         }
+        // Lines of a packed arena's cells have numbers as well.
+        if packed && cells > u32::MAX as usize >> (cell.trailing_zeros() - LINE_SHIFT) {
+            return Err(ArenaError::Cells(cells));
+        }
         let len = cells.checked_mul(cell).ok_or(ArenaError::Cells(cells))?;
         let map =
             Mapping::new(len, pages).map_err(|(kind, source)| ArenaError::Map { mib: len >> 20, kind, source })?;
-        let arena = Self { map, cells, shift: cell.trailing_zeros() };
+        let shift = cell.trailing_zeros();
+        let arena = Self { map, cells, shift, marks: packed.then(|| Arc::new(Marks::new(cells, shift))) };
         if let Some(node) = node {
             arena.bind(node).map_err(|source| ArenaError::Bind { node, source })?;
         }
@@ -179,6 +190,59 @@ impl Arena {
         u64::from(cell) << self.shift
     }
 
+    /// Where slots begin in cells, in a packed arena.
+    pub(crate) fn marks(&self) -> Option<&Arc<Marks>> {
+        self.marks.as_ref()
+    }
+
+    /// What pools know the frame at `addr` by: the number of its cell; in a packed arena, of its slot's first line.
+    #[inline]
+    pub(crate) fn unit_of(&self, addr: u64) -> u32 {
+        match &self.marks {
+            None => self.cell_of(addr),
+            Some(marks) => u32::try_from(Self::slot(marks, addr).0).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// A fresh, empty frame over what pools know as `unit`.
+    ///
+    /// # Safety
+    /// `unit` has no other frame.
+    #[inline]
+    pub(crate) unsafe fn frame_of(&self, unit: u32) -> Frame {
+        match &self.marks {
+            // SAFETY: the caller's.
+            None => unsafe { self.frame(unit) },
+            Some(_) => {
+                let addr = (u64::from(unit) << LINE_SHIFT) + DATA_OFFSET as u64;
+                // SAFETY: the caller vouches for exclusiveness; the place is right behind the headroom.
+                unsafe { Frame::from_raw(RawFrame { addr, len: 0, options: 0 }) }
+            }
+        }
+    }
+
+    /// The slot of the frame at `addr`, in lines. Data lies behind metadata, so that the byte before it is the slot's own,
+    /// even where nothing is left of a packet that ended where its slot does.
+    #[inline]
+    fn slot(marks: &Marks, addr: u64) -> (u64, u64) {
+        marks.around(addr.wrapping_sub(1) >> LINE_SHIFT)
+    }
+
+    /// What belongs to the frame at `addr`: from its metadata to where its data must end.
+    #[inline]
+    fn bounds(&self, addr: u64) -> (usize, usize) {
+        match &self.marks {
+            None => {
+                let start = addr as usize >> self.shift << self.shift;
+                (start, start + self.cell_size())
+            }
+            Some(marks) => {
+                let (start, end) = Self::slot(marks, addr);
+                ((start as usize) << LINE_SHIFT, (end as usize) << LINE_SHIFT)
+            }
+        }
+    }
+
     /// A fresh, empty frame over `cell`.
     ///
     /// # Safety
@@ -212,10 +276,11 @@ impl Arena {
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub fn meta_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; META] {
-        let (at, _) = self.checked(frame);
-        let cell = at >> self.shift << self.shift;
-        // SAFETY: the cell's first META bytes lie in the mapping and belong to the frame, exclusively borrowed.
-        unsafe { &mut *self.map.base.add(cell).cast() }
+        self.checked(frame);
+        let (start, _) = self.bounds(frame.addr());
+        // SAFETY: the first META bytes of a cell, or slot, lie in the mapping and belong to the frame, exclusively
+        // borrowed.
+        unsafe { &mut *self.map.base.add(start).cast() }
     }
 
     /// The packet's first `N` bytes; none when it is shorter.
@@ -251,8 +316,8 @@ impl Arena {
     #[inline]
     pub fn resize(&self, frame: &mut Frame, len: usize) -> bool {
         let addr = frame.addr();
-        let room = self.cell_size() - (addr as usize & (self.cell_size() - 1));
-        let fits = len <= room;
+        let (_, end) = self.bounds(addr);
+        let fits = len <= end.saturating_sub(addr as usize);
         if fits {
             frame.place(addr, len as u32);
         }
@@ -263,8 +328,8 @@ impl Arena {
     #[inline]
     pub fn push(&self, frame: &mut Frame, n: usize) -> bool {
         let (addr, len) = (frame.addr(), frame.len());
-        let offset = addr as usize & (self.cell_size() - 1);
-        let fits = offset >= META + n;
+        let (start, _) = self.bounds(addr);
+        let fits = addr as usize - start >= META + n;
         if fits {
             frame.place(addr - n as u64, (len + n) as u32);
         }
@@ -274,19 +339,18 @@ impl Arena {
     /// Empties the frame: no data, full headroom.
     #[inline]
     pub fn reset(&self, frame: &mut Frame) {
-        let cell = self.cell_of(frame.addr());
-        frame.place(self.cell_addr(cell) + DATA_OFFSET as u64, 0);
+        let (start, _) = self.bounds(frame.addr());
+        frame.place((start + DATA_OFFSET) as u64, 0);
     }
 
     /// Replaces the packet by a copy of `bytes`. False, and nothing done, when they do not fit the cell.
     #[inline]
     pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> bool {
-        if bytes.len() > self.max_data() {
+        let (start, end) = self.bounds(frame.addr());
+        if start + DATA_OFFSET + bytes.len() > end {
             return false;
         }
-        self.reset(frame);
-        let fits = self.resize(frame, bytes.len());
-        debug_assert!(fits);
+        frame.place((start + DATA_OFFSET) as u64, bytes.len() as u32);
         self.data_mut(frame).copy_from_slice(bytes);
         true
     }
@@ -297,13 +361,13 @@ impl Arena {
     #[inline]
     pub fn write_lines(&self, frame: &mut Frame, lines: &[Line], len: usize) -> bool {
         let bytes = size_of_val(lines);
-        let cell = self.cell_of(frame.addr());
-        if bytes > self.max_data() || len > bytes {
+        assert!((self.cell_of(frame.addr()) as usize) < self.cells, "frame of another arena");
+        let (start, end) = self.bounds(frame.addr());
+        if start + DATA_OFFSET + bytes > end || len > bytes {
             return false;
         }
-        assert!((cell as usize) < self.cells, "frame of another arena");
-        let addr = self.cell_addr(cell) + DATA_OFFSET as u64;
-        // SAFETY: `bytes` from the data offset of an existing cell lie inside that cell, which the frame owns
+        let addr = (start + DATA_OFFSET) as u64;
+        // SAFETY: `bytes` from the data offset of an existing cell or slot lie inside it, which the frame owns
         // exclusively; DATA_OFFSET, cells and the mapping are multiples of a line's alignment; `lines` is outside
         // of the cell, or it could not be borrowed while the frame is.
         unsafe {
@@ -325,6 +389,14 @@ impl Arena {
     #[inline]
     pub fn write_line_each(&self, frames: &mut [Frame], lines: &[Line], lens: &[u32]) {
         assert!(frames.len() == lines.len() && frames.len() == lens.len(), "one line and one length per frame");
+        if self.marks.is_some() {
+            // Packets one behind the other begin at different lines anyway.
+            for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
+                let fits = self.write_lines(frame, std::slice::from_ref(line), (*len as usize).min(LINE));
+                debug_assert!(fits);
+            }
+            return;
+        }
         widest(WriteLines { arena: self, frames, lines, lens });
     }
 

@@ -1,8 +1,12 @@
 //! What one worker uses of the pools.
 
+use crate::marks::LINE_SHIFT;
 use crate::pool::{HandleStats, Pool};
-use crate::{Arena, BATCH, Batch, Frame, PoolSet, RawFrame};
+use crate::{Arena, BATCH, Batch, DATA_OFFSET, Frame, PoolSet, RawFrame};
 use std::sync::Arc;
+
+/// Bytes behind a packet of a `typewriter` pool: for a check sequence.
+const TAIL: usize = 4;
 
 /// One worker's side of one pool: its cache and its counters.
 struct Handle {
@@ -111,8 +115,42 @@ impl Buffers {
         self.pools.taken(&cells[..n]);
         let arena = self.pools.arena();
         // SAFETY: a pool hands out each of its cells to one taker until it is given back.
-        out.extend_from(&cells[..n], |cell| unsafe { arena.frame(cell) });
+        out.extend_from(&cells[..n], |cell| unsafe { arena.frame_of(cell) });
         n
+    }
+
+    /// Appends an empty frame for a packet of each of `lens` bytes, as many as fit and are free; returns how many. Of a
+    /// `typewriter` pool each takes no more room than its packet needs, of any other a cell. A packet longer than a cell
+    /// gets a whole one, and will not fit it.
+    #[inline]
+    pub fn alloc_for(&mut self, out: &mut Batch, lens: &[u32]) -> usize {
+        let (arena, pool) = (self.pools.arena(), &self.pools.pools()[self.own]);
+        if arena.marks().is_none() {
+            return self.alloc(out, lens.len());
+        }
+        let mut slots = [0u32; BATCH];
+        let n = lens.len().min(out.room());
+        let slots = &mut slots[..n];
+        for (slot, len) in slots.iter_mut().zip(lens) {
+            // (Whole cells are the most.)
+            *slot = ((DATA_OFFSET + TAIL) as u32).saturating_add(*len).div_ceil(1 << LINE_SHIFT);
+        }
+        let handle = &self.handles[self.own];
+        let Some(got) = pool.pop_slots(&handle.stats.open, slots) else { return 0 };
+        handle.stats.allocated.add(got as u64);
+        if got < n {
+            handle.stats.exhausted.add(1);
+        }
+        self.pools.taken(&slots[..got]);
+        // SAFETY: as above; a slot has room for metadata, headroom and the packet.
+        out.extend_from(&slots[..got], |slot| unsafe { arena.frame_of(slot) });
+        got
+    }
+
+    /// Whether [`Buffers::alloc_for`] gives room by length.
+    #[inline]
+    pub fn packed(&self) -> bool {
+        self.arena().marks().is_some()
     }
 
     /// One empty frame. Slow paths only: the hot path takes bursts.
@@ -129,27 +167,28 @@ impl Buffers {
         let n = batch.len();
         let arena = self.pools.arena();
         for (cell, frame) in cells.iter_mut().zip(batch.drain()) {
-            *cell = arena.cell_of(frame.addr());
+            *cell = arena.unit_of(frame.addr());
         }
         self.give(&mut cells[..n]);
     }
 
     /// Gives one frame back. Slow paths only.
     pub fn free_one(&mut self, frame: Frame) {
-        let cell = self.pools.arena().cell_of(frame.addr());
+        let cell = self.pools.arena().unit_of(frame.addr());
         self.give(&mut [cell]);
     }
 
     /// Gives back frames that a kernel or a device returned, as descriptors.
     ///
     /// # Safety
-    /// Each address lies in a cell whose frame was given away by [`Frame::into_raw`] and has come back once.
+    /// Each address lies in a cell whose frame was given away by [`Frame::into_raw`] and has come back once; in a packed
+    /// arena, behind its metadata.
     #[inline]
     pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
         let mut cells = [0u32; BATCH];
         let mut n = 0;
         for raw in frames {
-            cells[n] = self.pools.arena().cell_of(raw.addr);
+            cells[n] = self.pools.arena().unit_of(raw.addr);
             n += 1;
             if n == BATCH {
                 self.give(&mut cells);

@@ -19,6 +19,7 @@ mod batch;
 mod buffers;
 mod frame;
 mod heads;
+mod marks;
 mod pages;
 mod pool;
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 fn pools(config: &Config, kind: PoolKind, frames: usize) -> Arc<PoolSet> {
     let layout = config.layout(kind, frames, 64);
     let cells = layout.iter().map(|p| p.frames).sum();
-    let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
+    let packed = kind.packed();
+    let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, packed, ..Default::default() }).unwrap();
     PoolSet::new(arena, &layout).unwrap()
 }
 
@@ -62,6 +63,37 @@ fn a_threads_packets_are_contiguous_in_tabm_and_alternate_in_sdb() {
         assert_eq!(device.counters().dropped.get(), 40);
         end(device, channels, &pools);
     }
+}
+
+/// Received by a port that asks for room by length, and moved to the thread's own blocks the same way.
+#[test]
+fn a_typewriter_puts_packets_one_behind_the_other() {
+    let config = Config { channels: 1, ..Config::default() };
+    let pools = pools(&config, PoolKind::Typewriter, 256);
+    let (mut device, mut channels) = npe::create(config, vec![replay(200)], &pools).unwrap();
+    let (mut seen, mut at) = (0, 0);
+    while seen < 200 {
+        device.turn();
+        let mut chain = Batch::new();
+        channels[0].poll(&mut chain);
+        for packet in chain.as_mut_slice() {
+            let number = seen as u8;
+            assert_eq!(pools.arena().data(packet), vec![number; 60 + seen]);
+            // Metadata and headroom, the packet, room for a check sequence, in lines; the next cell where it is full.
+            let lines = (256 + 60 + seen as u64 + 4).div_ceil(64);
+            let before = packet.addr() - 256;
+            if at % 2048 != 0 && at % 2048 + 64 * lines <= 2048 {
+                assert_eq!(before, at, "packet {seen} follows");
+            } else {
+                assert_eq!(before % 2048, 0, "packet {seen} begins a cell");
+            }
+            at = before + 64 * lines;
+            assert_eq!(channels[0].descriptor(packet).next, None, "not known before its length is");
+            seen += 1;
+        }
+        release(&mut channels[0], &mut chain);
+    }
+    end(device, channels, &pools);
 }
 
 #[test]

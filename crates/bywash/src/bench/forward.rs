@@ -134,8 +134,13 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     // The cache in front of a pool hides its policy from a worker that frees what it took itself. Measured here is
     // the policy, so there is no cache unless one is asked for.
     let cache = args.cache.unwrap_or(0);
-    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
-    let kind = args.pool.into();
+    let kind = bywash_frame::PoolKind::from(args.pool);
+    let arena = Arena::new(ArenaConfig {
+        cells: args.frames,
+        pages: args.pages.into(),
+        packed: kind.packed(),
+        ..Default::default()
+    })?;
     let pools = PoolSet::new(arena, &[PoolConfig { cache, ..PoolConfig::new("bench", kind, args.frames) }])?;
 
     let domain = Qsbr::new();

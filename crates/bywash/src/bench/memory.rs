@@ -144,7 +144,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     for source in &figures.hardware {
         match &source.missing {
             Some(why) => println!("not measured by {}: {why}", source.name),
-            None => println!("{} are there, and not read yet: these figures are modelled", source.name),
+            None => println!("{} are there: `bywash bench cmts` measures by them", source.name),
         }
     }
     Ok(())
@@ -207,7 +207,8 @@ struct Instance {
 
 impl Instance {
     fn new(args: &MemoryArgs, kind: PoolKind, core: usize) -> anyhow::Result<Self> {
-        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: Pages::Small, ..Default::default() })?;
+        let packed = kind.packed();
+        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: Pages::Small, packed, ..Default::default() })?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("cmts", kind, args.frames)])?;
         let (upper, lower) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
         Ok(Self {
@@ -342,7 +343,7 @@ impl Instance {
             PoolKind::Ring => (if taking { self.taken } else { self.given }) % all,
             PoolKind::Stack => (free as u64).saturating_sub(if taking { n as u64 } else { 0 }),
             // A counter for each block.
-            PoolKind::Sdb | PoolKind::Tabm => 0,
+            PoolKind::Sdb | PoolKind::Tabm | PoolKind::Typewriter => 0,
         };
         let at = self.at(SLOTS) + slot * 4;
         if taking {

@@ -70,7 +70,12 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::Result<Row> {
-    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let arena = Arena::new(ArenaConfig {
+        cells: args.frames,
+        pages: args.pages.into(),
+        packed: kind.packed(),
+        ..Default::default()
+    })?;
     let config = PoolConfig { block: args.block, ..PoolConfig::new("bench", kind, args.frames) };
     let pools = PoolSet::new(arena, std::slice::from_ref(&config))?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -85,7 +90,7 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
             let mut bufs = Buffers::attach(&pools, 0);
             let mut batch = Batch::new();
             while !stop.load(Ordering::Relaxed) {
-                bufs.alloc(&mut batch, BURST);
+                bufs.alloc_for(&mut batch, &[touch as u32; BURST]);
                 write(&mut bufs, &mut batch, touch);
                 read(&bufs, &batch);
                 freed.rx_packets.add(batch.len() as u64);
@@ -104,7 +109,7 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
             let mut batch = Batch::new();
             while !stopped.load(Ordering::Relaxed) {
                 if batch.is_empty() {
-                    bufs.alloc(&mut batch, BURST);
+                    bufs.alloc_for(&mut batch, &[touch as u32; BURST]);
                     write(&mut bufs, &mut batch, touch);
                 }
                 here.tx_burst(&mut bufs, &mut batch);

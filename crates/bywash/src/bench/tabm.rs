@@ -1,4 +1,4 @@
-//! Thread-affine blocks against a shared block: N threads forward what a dispatching device deals out to them, packet by
+//! Thread-affine blocks, with a cell for each packet or as much as it needs, against a shared block: N threads forward what a dispatching device deals out to them, packet by
 //! packet in turn.
 //!
 //! The device costs no CPU of its own: the thread that finds its channel empty deals a round to all. The packet is
@@ -7,6 +7,7 @@
 use super::cpus;
 use crate::cli::bench::TabmArgs;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
+use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
 use bywash_sync::{CachePadded, Counter, clock};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -40,6 +41,9 @@ struct Row {
     mpps: f64,
     dtlb_misses_per_packet: f64,
     dtlb_source: &'static str,
+    /// Of the last-level cache; none: not measured here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    llc_misses_per_packet: Option<f64>,
     /// More threads than CPUs: the rate then says little.
     crowded: bool,
     rounds_mpps: Vec<f64>,
@@ -49,26 +53,38 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     let most = args.threads.iter().copied().max().unwrap_or(1);
     let cpus = cpus::Placement::of(most)?;
     let tlb = processor::this().unwrap_or(&bywash_measure::XEON_GOLD_6148);
+    let kinds: Vec<PoolKind> = args.kinds.iter().map(|kind| PoolKind::from(*kind)).collect();
+    if let Some(kind) = kinds.iter().find(|kind| !kind.blocks()) {
+        anyhow::bail!("pools of kind {kind} have no blocks: expected sdb, tabm, typewriter");
+    }
     let mut rows = vec![];
     for &threads in &args.threads {
-        let misses = [PoolKind::Sdb, PoolKind::Tabm].map(|kind| modelled(args, kind, threads, tlb));
         for &size in &args.sizes {
-            let mut rounds = [vec![], vec![]];
+            let mut rounds: Vec<Vec<Measured>> = kinds.iter().map(|_| vec![]).collect();
             for _ in 0..args.rounds {
-                for (kind, rounds) in [PoolKind::Sdb, PoolKind::Tabm].into_iter().zip(&mut rounds) {
-                    rounds.push(measure(args, kind, threads, size, &cpus)?);
+                for (kind, rounds) in kinds.iter().zip(&mut rounds) {
+                    rounds.push(measure(args, *kind, threads, size, &cpus)?);
                 }
             }
-            for ((kind, rounds_mpps), misses) in [PoolKind::Sdb, PoolKind::Tabm].into_iter().zip(rounds).zip(&misses) {
-                let mut sorted = rounds_mpps.clone();
-                sorted.sort_by(f64::total_cmp);
+            for (&kind, rounds) in kinds.iter().zip(rounds) {
+                let rounds_mpps: Vec<f64> = rounds.iter().map(|round| round.mpps).collect();
+                let median = |of: &dyn Fn(&Measured) -> Option<f64>| {
+                    let mut sorted: Vec<f64> = rounds.iter().filter_map(of).collect();
+                    sorted.sort_by(f64::total_cmp);
+                    sorted.get(sorted.len() / 2).copied()
+                };
+                let (measured, source) = match median(&|round| round.dtlb_misses) {
+                    Some(misses) => (misses, "measured"),
+                    None => (modelled(args, kind, threads, size, tlb)?, "modelled"),
+                };
                 rows.push(Row {
                     kind: kind.to_string(),
                     threads,
                     size,
-                    mpps: sorted[sorted.len() / 2],
-                    dtlb_misses_per_packet: misses.as_ref().map_err(|e| anyhow::anyhow!("{e:#}")).copied()?,
-                    dtlb_source: "modelled",
+                    mpps: median(&|round| Some(round.mpps)).unwrap_or(0.0),
+                    dtlb_misses_per_packet: measured,
+                    dtlb_source: source,
+                    llc_misses_per_packet: median(&|round| round.llc_misses),
                     crowded: !cpus.enough_for(threads),
                     rounds_mpps,
                 });
@@ -80,33 +96,42 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&figures)?);
         return Ok(());
     }
-    println!("{}; dTLB misses modelled for {}", figures.cpus, tlb.name);
-    println!("threads  size   sdb Mpps  tabm Mpps  ratio   sdb misses  tabm misses");
-    for pair in figures.rows.chunks(2) {
-        let [sdb, tabm] = pair else { continue };
-        let crowded = if sdb.crowded { "  (more threads than CPUs)" } else { "" };
-        println!(
-            "{:7} {:5} {:10.2} {:10.2} {:6.2} {:12.3} {:12.3}{crowded}",
-            sdb.threads,
-            sdb.size,
-            sdb.mpps,
-            tabm.mpps,
-            tabm.mpps / sdb.mpps,
-            sdb.dtlb_misses_per_packet,
-            tabm.dtlb_misses_per_packet
-        );
+    let source = figures.rows.first().map_or("modelled", |row| row.dtlb_source);
+    println!("{}; dTLB misses {source} ({})", figures.cpus, tlb.name);
+    println!("threads  size  kind             Mpps  to the first  dTLB misses/packet");
+    for of_kinds in figures.rows.chunks(kinds.len()) {
+        for row in of_kinds {
+            let crowded = if row.crowded { "  (more threads than CPUs)" } else { "" };
+            println!(
+                "{:7} {:5}  {:10} {:10.2} {:13.2} {:19.3}{crowded}",
+                row.threads,
+                row.size,
+                row.kind,
+                row.mpps,
+                row.mpps / of_kinds[0].mpps,
+                row.dtlb_misses_per_packet
+            );
+        }
+    }
+    for source in &figures.hardware {
+        source.missing.as_ref().inspect(|why| println!("not measured by {}: {why}", source.name));
     }
     Ok(())
 }
 
-/// The region, split by thread for `tabm`, whole for `sdb`.
+/// The region, whole for `sdb`, else split by thread.
 fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
-    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
-    let lifo = kind == PoolKind::Tabm && !args.fifo;
+    let arena = Arena::new(ArenaConfig {
+        cells: args.frames,
+        pages: args.pages.into(),
+        packed: kind.packed(),
+        ..Default::default()
+    })?;
+    let lifo = kind != PoolKind::Sdb && !args.fifo;
     let pool = |name: &str, frames| PoolConfig { block: args.block, lifo, ..PoolConfig::new(name, kind, frames) };
     let share = args.frames / threads / args.block * args.block;
     let pools: Vec<PoolConfig> = match kind {
-        PoolKind::Tabm => (0..threads).map(|t| pool(&format!("thread{t}"), share)).collect(),
+        PoolKind::Tabm | PoolKind::Typewriter => (0..threads).map(|t| pool(&format!("thread{t}"), share)).collect(),
         _ => vec![pool("shared", args.frames)],
     };
     Ok(PoolSet::new(arena, &pools)?)
@@ -117,15 +142,18 @@ struct Device {
     /// One for each thread that has blocks of its own, else one.
     takers: Vec<Buffers>,
     channels: Vec<Producer<Frame>>,
+    /// The packets' bytes.
+    size: u32,
     /// A thread has ended: what is dealt now would not be received.
     closed: bool,
 }
 
 impl Device {
-    fn new(pools: &Arc<PoolSet>, channels: Vec<Producer<Frame>>) -> Self {
+    fn new(pools: &Arc<PoolSet>, channels: Vec<Producer<Frame>>, size: usize) -> Self {
         Self {
             takers: (0..pools.pools().len()).map(|own| Buffers::attach(pools, own)).collect(),
             channels,
+            size: size as u32,
             closed: false,
         }
     }
@@ -151,7 +179,7 @@ impl Device {
             }
         } else {
             for (taker, hand) in self.takers.iter_mut().zip(&mut hands) {
-                taker.alloc(hand, BATCH);
+                taker.alloc_for(hand, &[self.size; BATCH]);
             }
         }
         for (channel, mut hand) in self.channels.iter_mut().zip(hands) {
@@ -163,24 +191,33 @@ impl Device {
     }
 }
 
+/// One round's figures.
+struct Measured {
+    mpps: f64,
+    /// A packet, by the processor's counters, where there are any.
+    dtlb_misses: Option<f64>,
+    llc_misses: Option<f64>,
+}
+
 fn measure(
     args: &TabmArgs,
     kind: PoolKind,
     threads: usize,
     size: usize,
     cpus: &cpus::Placement,
-) -> anyhow::Result<f64> {
+) -> anyhow::Result<Measured> {
     let pools = region(args, kind, threads)?;
     let (channels, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
-    let device = Arc::new(Mutex::new(Device::new(&pools, channels)));
+    let device = Arc::new(Mutex::new(Device::new(&pools, channels, size)));
     let stop = Arc::new(AtomicBool::new(false));
     let done: Vec<Arc<CachePadded<Counter>>> = (0..threads).map(|_| Arc::default()).collect();
     let mut running = vec![];
     for (at, mut inbox) in inboxes.into_iter().enumerate() {
         let (pools, device, stop, done) = (pools.clone(), device.clone(), stop.clone(), done[at].clone());
         let cpu = cpus.cpu(at);
-        running.push(std::thread::spawn(move || -> anyhow::Result<()> {
+        running.push(std::thread::spawn(move || -> anyhow::Result<Option<Misses>> {
             super::pin(Some(cpu))?;
+            let mut misses = CacheMisses::open().ok();
             let mut bufs = Buffers::attach(&pools, 0);
             let mut batch = Batch::new();
             let packet: Vec<u8> = (0..size).map(|i| i as u8).collect();
@@ -199,7 +236,7 @@ fn measure(
             while receive(&mut inbox, &mut batch) {
                 bufs.free(&mut batch);
             }
-            Ok(())
+            Ok(misses.as_mut().map(CacheMisses::read).transpose()?)
         }));
     }
     let total = || done.iter().map(|d| d.get()).sum::<u64>();
@@ -208,12 +245,21 @@ fn measure(
     std::thread::sleep(Duration::from_millis(args.milliseconds));
     let (ticks, packets) = (clock::tsc() - t0, total() - n0);
     stop.store(true, Ordering::Relaxed);
+    let mut misses = vec![];
     for thread in running {
-        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        misses.extend(thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??);
     }
     drop(device);
     super::all_back(&pools)?;
-    Ok(packets as f64 * clock::tsc_hz() as f64 / ticks as f64 / 1e6)
+    // From the threads' first packet to their last.
+    let of = |which: fn(&Misses) -> f64| {
+        (misses.len() == threads).then(|| misses.iter().map(which).sum::<f64>() / total().max(1) as f64)
+    };
+    Ok(Measured {
+        mpps: packets as f64 * clock::tsc_hz() as f64 / ticks as f64 / 1e6,
+        dtlb_misses: of(|misses| misses.dtlb),
+        llc_misses: of(|misses| misses.llc),
+    })
 }
 
 fn receive(inbox: &mut Consumer<Frame>, batch: &mut Batch) -> bool {
@@ -246,12 +292,12 @@ fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
 
 /// dTLB misses per packet: the same device and pools, one thread after the other, each with a TLB of its own that sees
 /// the pages of the cells it forwards. (The pools' own memory is a few pages.)
-fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, of: &Processor) -> anyhow::Result<f64> {
+fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &Processor) -> anyhow::Result<f64> {
     let pools = region(args, kind, threads)?;
     // Even where this machine cannot give such pages: it is the policy's addresses that count.
     let page = if args.pages == crate::config::Pages::Small { PageSize::Small } else { PageSize::Huge };
     let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
-    let mut device = Device::new(&pools, channels);
+    let mut device = Device::new(&pools, channels, size);
     let mut bufs = Buffers::attach(&pools, 0);
     let mut tlbs: Vec<Tlb> = (0..threads).map(|_| Tlb::new(of)).collect();
     let mut round = |packets: usize| {
@@ -263,7 +309,7 @@ fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, of: &Processor) -> 
                 while receive(inbox, &mut batch) {
                     for frame in batch.as_slice() {
                         // Control data and packet lie in one cell: one page.
-                        tlb.access(pools.arena().cell_addr(pools.arena().cell_of(frame.addr())), page);
+                        tlb.access(frame.addr(), page);
                     }
                     seen += batch.len();
                     bufs.free(&mut batch);

@@ -533,6 +533,9 @@ pub struct PoolArgs {
 /// `bywash bench tabm`
 #[derive(Debug, Args)]
 pub struct TabmArgs {
+    /// Kinds of blocks to measure, by turns: sdb, tabm, typewriter
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "sdb,tabm")]
+    pub kinds: Vec<PoolKind>,
     /// Numbers of threads to measure with
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
     pub threads: Vec<usize>,
@@ -551,7 +554,7 @@ pub struct TabmArgs {
     /// Hand out a thread's blocks in the order they came back, as `sdb` does, and not the latest first
     #[arg(long)]
     pub fifo: bool,
-    /// Rounds, each measuring both kinds; the result is the median
+    /// Rounds, each measuring all kinds; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Length of each measurement, in milliseconds

@@ -282,6 +282,13 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         let expected = format!("expected at most {}", frames / 2);
         problems.push(Problem::at("pool.cache", what, expected).other("pool.frames", "the pool"));
     }
+    if let Some(at) = config.ports.iter().position(|port| port.kind == PortKind::AfXdp).filter(|_| pool.packed()) {
+        let what = "a pool of kind typewriter puts several packets in a buffer; AF_XDP knows a packet by its buffer";
+        problems.push(
+            Problem::at("pool.kind", what, "expected another kind, such as `tabm`")
+                .other(format!("port.{at}"), "the port"),
+        );
+    }
     for (at, port) in config.ports.iter().enumerate() {
         if let Some(MemifConfig { ring, .. }) = port.memif
             && !ring.is_power_of_two()

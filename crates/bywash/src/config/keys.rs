@@ -269,26 +269,27 @@ pub static POOL: Section = Section {
     header: "[pool]",
     doc: "Where packets lie: one pool per worker, all in one arena.",
     keys: &[
-        key("kind", "`\"stack\"`, `\"ring\"`, `\"sdb\"`, `\"tabm\"`", "\"stack\"", "")
+        key("kind", "`\"stack\"`, `\"ring\"`, `\"sdb\"`, `\"tabm\"`, `\"typewriter\"`", "\"stack\"", "")
             .doc(
                 "Which free buffer is used next. `stack`: the one last freed, which is still in the cache. `ring`: the \
                  one freed longest ago, as DPDK does, behind a cache per worker. `tabm`: the next one of a block at \
                  consecutive addresses; freeing only counts, and a block is used again when all of it is free. `sdb`: \
-                 the same, with one pool and one block that all workers share.",
+                 the same, with one pool and one block that all workers share. `typewriter`: as `tabm`, but a packet of a \
+                 `pcap` port takes no more room than it needs, so that a buffer holds several; not with `af_xdp` ports.",
             )
             .example("\"ring\""),
         key("cache", "`\"auto\"`, 0 to 8192", "\"auto\"", "buffers per worker")
-            .doc("Size of each worker's cache in front of the pool, at most half the pool; `sdb` and `tabm` have none. `auto`: 256 for `ring`, else 0.")
+            .doc("Size of each worker's cache in front of the pool, at most half the pool; kinds of blocks have none. `auto`: 256 for `ring`, else 0.")
             .example("128"),
         key("frames", "`\"auto\"`, 64 to 16777216", "\"auto\"", "buffers per worker")
             .doc(
                 "Size of the pool. It must hold what the rings of the worker's queues can hold at once (rx, tx, fill and \
-                 completion together) and the cache. `auto`: that, and 1024. Of `sdb` and `tabm`: two or more whole blocks; \
+                 completion together) and the cache. `auto`: that, and 1024. Where there are blocks: two or more whole ones; \
                  `auto` adds two.",
             )
             .example("65536"),
         key("block", "a power of two from 64 to 65536", "1024", "buffers")
-            .doc("Size of a block of `sdb` and `tabm`. One buffer that is held long keeps its block from being used.")
+            .doc("Size of a block of `sdb`, `tabm` and `typewriter`. One buffer that is held long keeps its block from being used.")
             .example("256"),
         key("cell", "2048, 4096", "2048", "bytes")
             .doc("Size of a buffer. 256 bytes of it are metadata and headroom: an interface's MTU and 18 bytes must fit the rest.")

@@ -57,6 +57,8 @@ pub enum PoolKind {
     Sdb,
     /// Blocks at consecutive addresses, one for each worker
     Tabm,
+    /// As tabm, each packet in no more room than it needs
+    Typewriter,
 }
 
 impl From<PoolKind> for bywash_frame::PoolKind {
@@ -66,6 +68,7 @@ impl From<PoolKind> for bywash_frame::PoolKind {
             PoolKind::Ring => Self::Ring,
             PoolKind::Sdb => Self::Sdb,
             PoolKind::Tabm => Self::Tabm,
+            PoolKind::Typewriter => Self::Typewriter,
         }
     }
 }
@@ -412,7 +415,7 @@ pub struct PoolConfig {
     pub cache: Auto<usize>,
     /// Frames per worker; auto: see [`crate::config::Plan`].
     pub frames: Auto<usize>,
-    /// Frames a block of `sdb` and `tabm`.
+    /// Frames a block, where the policy has blocks.
     pub block: usize,
     /// Bytes a cell: 2048 or 4096.
     pub cell: usize,
@@ -437,6 +440,11 @@ impl PoolConfig {
     /// Whether cells are handed out and taken back by blocks.
     pub fn blocks(&self) -> bool {
         bywash_frame::PoolKind::from(self.kind).blocks()
+    }
+
+    /// Whether a cell holds several packets.
+    pub fn packed(&self) -> bool {
+        bywash_frame::PoolKind::from(self.kind).packed()
     }
 
     /// A pool of this kind.

@@ -300,6 +300,15 @@ fn pools_of_blocks_are_whole_blocks() {
 }
 
 #[test]
+fn a_typewriter_is_not_for_af_xdp() {
+    let (wrong, place) = problem(&format!("{PORT}[workers]\ncount = 1\n[pool]\nkind = \"typewriter\"\n"));
+    assert_eq!((wrong.path.as_str(), place.as_str()), ("pool.kind", "\"typewriter\""));
+    assert!(wrong.what.contains("several packets in a buffer") && wrong.expected.contains("tabm"), "{}", wrong.what);
+    let pcap = "[[port]]\nkind = \"pcap\"\nname = \"in\"\nfile = \"/dev/null\"\n";
+    assert!(load(&format!("{pcap}[pool]\nkind = \"typewriter\"\n")).is_ok());
+}
+
+#[test]
 fn options_do_not_point_into_the_file() {
     let mut draft = Draft::text("t.toml", format!("{PORT}[pool]\nframes = 65536\n"));
     draft.set("pool.frames", |config| config.pool.frames = Auto::Set(100));

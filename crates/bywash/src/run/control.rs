@@ -104,8 +104,13 @@ impl Runtime {
         let plan = config.plan(&per_port, &cpus)?;
 
         let total = plan.workers.iter().map(|w| w.frames).sum();
-        let arena_config =
-            ArenaConfig { cells: total, cell: config.pool.cell, pages: config.pool.pages.into(), node: None };
+        let arena_config = ArenaConfig {
+            cells: total,
+            cell: config.pool.cell,
+            pages: config.pool.pages.into(),
+            node: None,
+            packed: config.pool.packed(),
+        };
         let arena = Arena::new(arena_config)?;
         if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
             tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());

@@ -5,10 +5,13 @@
 //! keeps its block from being used again, and no other.
 //!
 //! Who hands out makes the policy. `sdb`: all takers share one open block, so that the cells of different threads lie
-//! in it in the order the packets came. `tabm`: each taker has an open block to itself.
+//! in it in the order the packets came. `tabm`: each taker has an open block to itself. `typewriter`: as `tabm`, but what
+//! is handed out and counted are lines of cells: a packet gets as many as it needs, behind the one before it, and the
+//! next cell where the line is full.
 
 use super::ring::Ring;
 use super::stack::Stack;
+use crate::marks::Marks;
 use bywash_sync::facade::{AtomicU8, AtomicU32, AtomicU64, Ordering, thread};
 use bywash_sync::{CachePadded, Counter};
 use serde::Serialize;
@@ -214,6 +217,35 @@ impl Blocks {
         (got, left)
     }
 
+    /// Takes a slot for each of `lines`, which says how many lines of a cell it needs, for a taker whose open block is
+    /// `own`; the numbers of the slots' first lines are put in their places. Returns as [`Blocks::take`] does.
+    #[inline]
+    pub fn take_slots(&self, own: &Counter, marks: &Marks, lines: &mut [u32]) -> (usize, Option<usize>) {
+        let cell = 1 << marks.lines_shift();
+        let (mut got, mut left) = (0, None);
+        while got < lines.len() {
+            let (open, need) = (Open(own.get()), lines[got].clamp(1, cell));
+            if open.next() == self.size() {
+                let Some(block) = self.get() else { break };
+                left = Some(self.free());
+                own.set(Open::new(block, 0).0);
+                continue;
+            }
+            let rest = cell - (open.next() & (cell - 1));
+            own.set(Open::new(open.block(), open.next() + need.min(rest)).0);
+            if need > rest {
+                // Nobody gets the end of this cell.
+                self.count((open.block(), rest));
+                continue;
+            }
+            let first = self.cells(open.block()).start + open.next();
+            marks.set(first, need);
+            lines[got] = first;
+            got += 1;
+        }
+        (got, left)
+    }
+
     /// Takes from the block at `open`, unless another taker has moved it on. Returns how many.
     #[inline]
     fn hand_out(&self, cursor: &impl Cursor, open: Open, out: &mut [u32]) -> usize {
@@ -284,20 +316,31 @@ impl Blocks {
                 back.cells[(cell - self.first) as usize].store(1, Ordering::Release);
             }
         }
+        self.release_all(cells, |_| 1);
+    }
+
+    /// Counts the lines of slots as released: `release` for those of [`Blocks::take_slots`].
+    #[inline]
+    pub fn release_slots(&self, marks: &Marks, slots: &[u32]) {
+        self.release_all(slots, |first| marks.lines_at(first));
+    }
+
+    #[inline(always)]
+    fn release_all(&self, cells: &[u32], weight: impl Fn(u32) -> u32) {
         // A burst is mostly of one block, or of one for each port it came from.
         let mut counts = [(0u32, 0u32); 4];
         let mut used = 0;
         for cell in cells {
             let block = (cell - self.first) >> self.shift;
             match counts[..used].iter_mut().find(|(b, _)| *b == block) {
-                Some((_, n)) => *n += 1,
+                Some((_, n)) => *n += weight(*cell),
                 None => {
                     if used == counts.len() {
                         self.count(counts[0]);
                         used -= 1;
                         counts.copy_within(1.., 0);
                     }
-                    counts[used] = (block, 1);
+                    counts[used] = (block, weight(*cell));
                     used += 1;
                 }
             }

@@ -26,7 +26,7 @@ enum Backend {
 impl CellPool {
     /// A pool for cells 0 to `cells` - 1. All of them are out at first: [`CellPool::give`] fills it.
     ///
-    /// `takers`: of `tabm`, how many threads get a block of their own.
+    /// `takers`: of `tabm`, and `typewriter`, which is the same here, how many threads get a block of their own.
     pub fn new(kind: PoolKind, cells: usize, takers: usize) -> Self {
         Self::with_blocks(kind, cells, takers, Self::block(cells))
     }
@@ -38,7 +38,8 @@ impl CellPool {
             PoolKind::Ring => Backend::Ring(Ring::new(cells)),
             PoolKind::Stack => Backend::Stack(Stack::new(cells)),
             PoolKind::Sdb => blocks(1, false),
-            PoolKind::Tabm => blocks(takers.max(1), true),
+            // (Of numbers, each counts as one: nothing of theirs is shorter.)
+            PoolKind::Tabm | PoolKind::Typewriter => blocks(takers.max(1), true),
         })
     }
 

@@ -11,6 +11,7 @@ mod stack;
 mod tests;
 
 use crate::Arena;
+use crate::marks::Marks;
 pub use blocks::BlockStats;
 use blocks::Blocks;
 use bywash_sync::Counter;
@@ -36,11 +37,13 @@ pub enum PoolKind {
     Sdb,
     /// Blocks of cells at consecutive addresses, one for each taker: thread-affine buffer management.
     Tabm,
+    /// As `tabm`, with a stride that follows the packets' lengths: a cell holds as many as fit.
+    Typewriter,
 }
 
 impl PoolKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Ring, Self::Stack, Self::Sdb, Self::Tabm];
+    pub const ALL: [Self; 5] = [Self::Ring, Self::Stack, Self::Sdb, Self::Tabm, Self::Typewriter];
 
     /// The cache size, in frames, that a pool of this kind gets when none is named: 256 for `ring`, else 0.
     pub fn default_cache(self) -> usize {
@@ -52,7 +55,12 @@ impl PoolKind {
 
     /// Whether it hands out and takes back whole blocks.
     pub fn blocks(self) -> bool {
-        matches!(self, Self::Sdb | Self::Tabm)
+        matches!(self, Self::Sdb | Self::Tabm | Self::Typewriter)
+    }
+
+    /// Whether a cell holds several packets, so that the arena must be [`crate::ArenaConfig::packed`].
+    pub fn packed(self) -> bool {
+        self == Self::Typewriter
     }
 }
 
@@ -63,6 +71,7 @@ impl std::fmt::Display for PoolKind {
             Self::Stack => "stack",
             Self::Sdb => "sdb",
             Self::Tabm => "tabm",
+            Self::Typewriter => "typewriter",
         })
     }
 }
@@ -76,11 +85,11 @@ pub struct PoolConfig {
     pub kind: PoolKind,
     /// Frames each worker's cache holds; 0: no cache.
     pub cache: usize,
-    /// Frames in the pool; of `sdb` and `tabm`, whole blocks.
+    /// Frames in the pool, of `typewriter` cells; where there are blocks, whole ones.
     pub frames: usize,
-    /// Frames a block of `sdb` and `tabm`: a power of two from 64 to 65,536.
+    /// Frames, or cells, a block of `sdb`, `tabm` and `typewriter`: a power of two from 64 to 65,536.
     pub block: usize,
-    /// Which free block of `sdb` and `tabm` is next: the one that came back last, or first.
+    /// Which free block is next: the one that came back last, or first.
     pub lifo: bool,
 }
 
@@ -90,7 +99,7 @@ pub const BLOCK: usize = 1024;
 impl PoolConfig {
     /// A pool of `kind` with that kind's default cache and blocks.
     pub fn new(name: &str, kind: PoolKind, frames: usize) -> Self {
-        let (cache, lifo) = (kind.default_cache(), kind == PoolKind::Tabm);
+        let (cache, lifo) = (kind.default_cache(), matches!(kind, PoolKind::Tabm | PoolKind::Typewriter));
         Self { name: name.into(), kind, cache, frames, block: BLOCK, lifo }
     }
 
@@ -157,6 +166,14 @@ pub enum PoolError {
         /// Its policy.
         kind: PoolKind,
     },
+    /// A pool of packets of any length beside others, or in an arena for cells, or the reverse.
+    #[error("pool `{name}` of kind {kind}: pools of kind typewriter need a packed arena to themselves")]
+    Packed {
+        /// The pool.
+        name: String,
+        /// Its policy.
+        kind: PoolKind,
+    },
     /// Two pools of one name.
     #[error("two pools are named `{0}`")]
     Duplicate(String),
@@ -187,7 +204,10 @@ pub(crate) struct HandleStats {
 /// Shared by all workers; they use it through [`crate::Buffers`].
 pub struct Pool {
     config: PoolConfig,
+    /// The first of what it hands out: cells, or lines of cells.
     first: u32,
+    /// Where slots begin, of `typewriter`.
+    marks: Option<Arc<Marks>>,
     backend: Backend,
     /// Fewest free cells seen by any taker (worker caches not counted).
     low_water: AtomicU32,
@@ -212,15 +232,16 @@ pub struct PoolStats {
     pub free: usize,
     /// Free, in workers' caches.
     pub cached: usize,
-    /// Given back to a block that is not free yet (`sdb`, `tabm`).
+    /// Given back to a block that is not free yet (`sdb`, `tabm`, `typewriter`).
     pub parked: usize,
-    /// Held by ports, queues and workers.
+    /// Held by ports, queues and workers; of `typewriter` packets, of which a cell holds several.
     pub in_use: usize,
     /// Held at the median look ([`PoolSet::look`]); before the first, now.
     pub normal: usize,
     /// Most held at any look.
     pub peak: usize,
-    /// Most that were ever out of the shared part at once, held, cached or parked; of `sdb` and `tabm`, in whole blocks.
+    /// Most that were ever out of the shared part at once, held, cached or parked; where there are blocks, in
+    /// whole ones.
     pub high_water: usize,
     /// Handed out since the start.
     pub allocated: u64,
@@ -230,24 +251,27 @@ pub struct PoolStats {
     pub exhausted: u64,
     /// Frames that were refused, because they were free already or no pool's here; a bug when not zero.
     pub surplus: u64,
-    /// Of `sdb` and `tabm`: the blocks by state.
+    /// Where there are blocks: these by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockStats>,
 }
 
 impl Pool {
-    fn new(config: PoolConfig, first: u32) -> Self {
+    fn new(config: PoolConfig, first: u32, marks: Option<Arc<Marks>>) -> Self {
         let frames = config.frames;
+        let lines = marks.as_ref().map_or(0, |marks| marks.lines_shift());
+        let first = first << lines;
         let backend = match config.kind {
             PoolKind::Ring => Backend::Ring(Ring::new(frames)),
             PoolKind::Stack => Backend::Stack(Stack::new(frames)),
-            PoolKind::Sdb | PoolKind::Tabm => {
+            PoolKind::Sdb | PoolKind::Tabm | PoolKind::Typewriter => {
                 let (size, shared) = (config.block, config.kind == PoolKind::Sdb);
-                Backend::Blocks(Blocks::new(first, size, frames / size, shared, config.lifo))
+                Backend::Blocks(Blocks::new(first, size << lines, frames / size, shared, config.lifo))
             }
         };
         let pool = Self {
             first,
+            marks,
             backend,
             low_water: AtomicU32::new(frames as u32),
             surplus: AtomicU64::new(0),
@@ -273,12 +297,17 @@ impl Pool {
         match &self.backend {
             Backend::Ring(r) => r.len(),
             Backend::Stack(s) => s.len(),
-            Backend::Blocks(b) => b.free(),
+            Backend::Blocks(b) => b.free() >> self.lines(),
         }
     }
 
-    pub(crate) fn owns(&self, cell: u32) -> bool {
-        cell.wrapping_sub(self.first) < self.config.frames as u32
+    /// What it hands out of a cell, as a shift.
+    fn lines(&self) -> u32 {
+        self.marks.as_ref().map_or(0, |marks| marks.lines_shift())
+    }
+
+    pub(crate) fn owns(&self, unit: u32) -> bool {
+        unit.wrapping_sub(self.first) < (self.config.frames as u32) << self.lines()
     }
 
     pub(crate) fn register(&self) -> Arc<HandleStats> {
@@ -296,7 +325,10 @@ impl Pool {
             Backend::Ring(r) => r.push(cells),
             Backend::Stack(s) => s.push(cells),
             Backend::Blocks(b) => {
-                b.release(cells);
+                match &self.marks {
+                    None => b.release(cells),
+                    Some(marks) => b.release_slots(marks, cells),
+                }
                 true
             }
         };
@@ -305,21 +337,47 @@ impl Pool {
         }
     }
 
-    /// Takes up to `out.len()` cells; `open` is the taker's own block, if the policy gives it one.
+    /// Takes up to `out.len()` cells; `open` is the taker's own block, if the policy gives it one. Of `typewriter`, whole
+    /// cells.
     #[inline]
     pub(crate) fn pop(&self, open: &Counter, out: &mut [u32]) -> usize {
         let (n, left) = match &self.backend {
             Backend::Ring(r) => r.pop(out),
             Backend::Stack(s) => s.pop(out),
-            Backend::Blocks(b) => match b.take(open, out) {
-                (n, Some(left)) => (n, left),
-                (n, None) => return n,
-            },
+            Backend::Blocks(b) => {
+                let taken = match &self.marks {
+                    None => b.take(open, out),
+                    Some(marks) => {
+                        out.fill(1 << marks.lines_shift());
+                        b.take_slots(open, marks, out)
+                    }
+                };
+                match taken {
+                    (n, Some(left)) => (n, left >> self.lines()),
+                    (n, None) => return n,
+                }
+            }
         };
+        self.lower(left);
+        n
+    }
+
+    /// Takes up to `slots.len()` slots of as many lines as each says, and puts their numbers in their places. None: the
+    /// pool has cells only.
+    #[inline]
+    pub(crate) fn pop_slots(&self, open: &Counter, slots: &mut [u32]) -> Option<usize> {
+        let (Backend::Blocks(blocks), Some(marks)) = (&self.backend, &self.marks) else { return None };
+        let (n, left) = blocks.take_slots(open, marks, slots);
+        left.inspect(|left| self.lower(left >> self.lines()));
+        Some(n)
+    }
+
+    /// Notes how few were left.
+    #[inline]
+    fn lower(&self, left: usize) {
         if (left as u32) < self.low_water.load(Ordering::Relaxed) {
             self.low_water.fetch_min(left as u32, Ordering::Relaxed);
         }
-        n
     }
 
     /// Gives back what a handle that goes still has open.
@@ -347,11 +405,16 @@ impl Pool {
         let (mut free, mut parked, mut blocks) = (self.free(), 0, None);
         if let Backend::Blocks(b) = &self.backend {
             let open = b.opened(handles.iter().map(|h| h.open.get()));
-            free += open.iter().map(ExactSizeIterator::len).sum::<usize>();
-            parked = b.parked();
-            blocks = Some(b.stats(open.len()));
+            free += open.iter().map(ExactSizeIterator::len).sum::<usize>() >> self.lines();
+            parked = b.parked() >> self.lines();
+            blocks = Some(BlockStats { size: self.config.block, ..b.stats(open.len()) });
         }
-        let in_use = self.config.frames.saturating_sub(free + cached + parked);
+        let (allocated, freed) = (sum(|h| &h.allocated), sum(|h| &h.freed));
+        let in_use = match &self.marks {
+            None => self.config.frames.saturating_sub(free + cached + parked),
+            // Packets, of which a cell holds several.
+            Some(_) => allocated.saturating_sub(freed) as usize,
+        };
         let looks = self.looks.lock().expect("looks");
         PoolStats {
             name: self.config.name.clone(),
@@ -365,8 +428,8 @@ impl Pool {
             normal: looks.median().unwrap_or(in_use),
             peak: looks.peak().max(in_use),
             high_water: self.config.frames - self.low_water.load(Ordering::Relaxed) as usize,
-            allocated: sum(|h| &h.allocated),
-            freed: sum(|h| &h.freed),
+            allocated,
+            freed,
             exhausted: sum(|h| &h.exhausted),
             surplus: self.surplus.load(Ordering::Relaxed),
             blocks,
@@ -394,7 +457,8 @@ pub struct PoolSet {
     arena: Arc<Arena>,
     pools: Vec<Pool>,
     guard: Option<Guard>,
-    cells: u32,
+    /// Cells, or lines of them, that belong to pools.
+    units: u32,
 }
 
 /// Where every cell of an arena is.
@@ -424,6 +488,9 @@ impl PoolSet {
             if pools.iter().any(|p| p.config.name == c.name) {
                 return Err(PoolError::Duplicate(name()));
             }
+            if c.kind.packed() != arena.marks().is_some() {
+                return Err(PoolError::Packed { name: name(), kind: c.kind });
+            }
             if c.frames == 0 {
                 return Err(PoolError::Empty(name()));
             }
@@ -445,12 +512,13 @@ impl PoolSet {
             if c.frames > left {
                 return Err(PoolError::NoCells { name: name(), frames: c.frames, left });
             }
-            pools.push(Pool::new(c.clone(), first as u32));
+            pools.push(Pool::new(c.clone(), first as u32, arena.marks().cloned()));
             first += c.frames;
         }
         let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
-        let guard = guarded.then(|| Guard::new(first));
-        Ok(Arc::new(Self { arena, pools, guard, cells: first as u32 }))
+        let units = first << arena.marks().map_or(0, |marks| marks.lines_shift());
+        let guard = guarded.then(|| Guard::new(units));
+        Ok(Arc::new(Self { arena, pools, guard, units: units as u32 }))
     }
 
     /// These cells are handed out.
@@ -467,7 +535,7 @@ impl PoolSet {
         match &self.guard {
             Some(guard) => guard.give(cells),
             // (The largest of all is found in vectors; the first that is too large would be looked for one by one.)
-            None if cells.iter().fold(0, |most, c| most.max(*c)) < self.cells => cells.len(),
+            None if cells.iter().fold(0, |most, c| most.max(*c)) < self.units => cells.len(),
             None => self.own(cells),
         }
     }
@@ -476,7 +544,7 @@ impl PoolSet {
     fn own(&self, cells: &mut [u32]) -> usize {
         let mut kept = 0;
         for i in 0..cells.len() {
-            if cells[i] < self.cells {
+            if cells[i] < self.units {
                 cells[kept] = cells[i];
                 kept += 1;
             }
@@ -507,7 +575,11 @@ impl PoolSet {
         let stats: Vec<_> = self.pools.iter().map(Pool::stats).collect();
         let sum = |f: fn(&PoolStats) -> usize| stats.iter().map(f).sum::<usize>();
         let (cells, free, cached, parked) = (sum(|s| s.frames), sum(|s| s.free), sum(|s| s.cached), sum(|s| s.parked));
-        let missing = cells as i64 - (free + cached + parked + held) as i64;
+        let missing = match self.arena.marks() {
+            None => cells as i64 - (free + cached + parked + held) as i64,
+            // A cell is in several places: packets are counted.
+            Some(_) => sum(|s| s.in_use) as i64 - held as i64,
+        };
         Audit { cells, free, cached, parked, held, missing }
     }
 
@@ -515,13 +587,18 @@ impl PoolSet {
     /// the pools and fills them again. Returns the cells that are missing and those found twice or in a wrong pool.
     pub fn verify(&self) -> (Vec<u32>, Vec<u32>) {
         let (mut missing, mut wrong) = (vec![], vec![]);
-        let is_out = |cell: &u32| self.guard.as_ref().is_some_and(|guard| guard.is_out(*cell));
+        let marks = self.arena.marks();
+        let is_out = |unit: &u32| {
+            // A slot is known by its first line.
+            let known = marks.map_or(*unit, |marks| marks.around(u64::from(*unit)).0 as u32);
+            self.guard.as_ref().is_some_and(|guard| guard.is_out(known))
+        };
         for pool in &self.pools {
-            let mut seen = vec![false; pool.config.frames];
-            for cell in pool.sweep() {
-                match seen.get_mut(cell.wrapping_sub(pool.first) as usize) {
-                    Some(seen) if !*seen && !is_out(&cell) => *seen = true,
-                    _ => wrong.push(cell),
+            let mut seen = vec![false; pool.config.frames << pool.lines()];
+            for unit in pool.sweep() {
+                match seen.get_mut(unit.wrapping_sub(pool.first) as usize) {
+                    Some(seen) if !*seen && !is_out(&unit) => *seen = true,
+                    _ => wrong.push(unit >> pool.lines()),
                 }
             }
             let unseen = (pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c);
@@ -531,10 +608,11 @@ impl PoolSet {
                 _ => 0,
             };
             let (out, back): (Vec<u32>, Vec<u32>) = unseen.partition(is_out);
-            missing.extend(out);
-            if back.len() != parked {
-                missing.extend(back);
-            }
+            let lost = if back.len() == parked { vec![] } else { back };
+            missing.extend(out.into_iter().chain(lost).map(|unit| unit >> pool.lines()));
+        }
+        if marks.is_some() {
+            [&mut missing, &mut wrong].into_iter().for_each(Vec::dedup);
         }
         (missing, wrong)
     }

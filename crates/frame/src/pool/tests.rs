@@ -9,7 +9,8 @@ mod threads {
 
     fn set(configs: &[PoolConfig]) -> Arc<PoolSet> {
         let cells = configs.iter().map(|c| c.frames).sum();
-        let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
+        let packed = configs.iter().any(|c| c.kind.packed());
+        let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, packed, ..Default::default() }).unwrap();
         PoolSet::new(arena, configs).unwrap()
     }
 
@@ -26,7 +27,7 @@ mod threads {
 
     #[test]
     fn cells_of_threads_interleave_in_sdb_and_do_not_in_tabm() {
-        for (kind, second) in [(PoolKind::Sdb, 3), (PoolKind::Tabm, 64)] {
+        for (kind, second) in [(PoolKind::Sdb, 3), (PoolKind::Tabm, 64), (PoolKind::Typewriter, 64)] {
             let pools = set(&[blocks("p", kind, 256, 64)]);
             let (mut a, mut b) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
             let (mut first, cells) = take(&mut a, 3);
@@ -50,7 +51,7 @@ mod threads {
 
     #[test]
     fn a_frame_held_long_stalls_its_own_block_only() {
-        for kind in [PoolKind::Sdb, PoolKind::Tabm] {
+        for kind in [PoolKind::Sdb, PoolKind::Tabm, PoolKind::Typewriter] {
             let pools = set(&[blocks("p", kind, 256, 64)]);
             let mut bufs = Buffers::attach(&pools, 0);
             let (mut slow, cells) = take(&mut bufs, 1);
@@ -122,7 +123,8 @@ mod threads {
                 if cfg!(debug_assertions) {
                     let panic = *free.unwrap_err().downcast::<String>().unwrap();
                     assert!(panic.contains("freed twice"), "{panic}");
-                    let told = panic.contains(&format!("cell {} ", cells[0])) && panic.contains("freed by ThreadId");
+                    let known = if kind.packed() { cells[0] * 32 } else { cells[0] };
+                    let told = panic.contains(&format!("cell {known} ")) && panic.contains("freed by ThreadId");
                     assert!(told || twice == foreign, "{panic}");
                 }
             }
@@ -153,7 +155,7 @@ mod threads {
         /// that are out: none twice, none lost, and exhaustion only when blocks explain it.
         #[test]
         fn any_order_conserves(
-            kind in 0usize..4,
+            kind in 0usize..5,
             lifo: bool,
             steps in proptest::collection::vec((0usize..3, 0usize..=64, 0usize..8), 1..200),
         ) {
@@ -227,6 +229,7 @@ mod threads {
             PoolConfig { cache: 32, ..PoolConfig::ring("p", 128) },
             blocks("p", PoolKind::Sdb, 128, 64),
             blocks("p", PoolKind::Tabm, 128, 64),
+            blocks("p", PoolKind::Typewriter, 128, 64),
         ] {
             let pools = set(&[config]);
             let mut bufs = Buffers::attach(&pools, 0);
@@ -268,6 +271,7 @@ mod threads {
             PoolConfig { cache: 64, ..PoolConfig::ring("p", 512) },
             blocks("p", PoolKind::Sdb, 512, 64),
             blocks("p", PoolKind::Tabm, 512, 64),
+            blocks("p", PoolKind::Typewriter, 512, 64),
         ] {
             let pools = set(&[config]);
             let threads: Vec<_> = (0..4u8)
@@ -314,6 +318,119 @@ mod threads {
             assert!(make(&[PoolConfig { cache: 1, ..blocks("x", kind, 128, 64) }]).contains("has no cache"));
         }
         assert!(make(&[PoolConfig::stack("x", 8), PoolConfig::stack("x", 8)]).contains("two pools"));
+        let alone = "need a packed arena to themselves";
+        assert!(make(&[blocks("x", PoolKind::Typewriter, 64, 64)]).contains(alone));
+        let packed = ArenaConfig { cells: 256, pages: Pages::Small, packed: true, ..Default::default() };
+        let packed = Arena::new(packed).unwrap();
+        let make = |configs: &[PoolConfig]| PoolSet::new(packed.clone(), configs).err().unwrap().to_string();
+        assert!(make(&[blocks("x", PoolKind::Typewriter, 128, 64), PoolConfig::stack("y", 8)]).contains(alone));
+        assert!(make(&[blocks("x", PoolKind::Typewriter, 130, 64)]).contains("two or more whole blocks"));
+    }
+
+    #[test]
+    fn a_typewriter_fills_cells() {
+        let pools = set(&[blocks("p", PoolKind::Typewriter, 128, 64)]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut batch = Batch::new();
+        // 256 before the data, 60 and room for a check sequence: five lines, six to a cell of 32, and two left.
+        assert_eq!(bufs.alloc_for(&mut batch, &[60; 13]), 13);
+        let at: Vec<u64> = batch.as_slice().iter().map(|f| f.addr() - 256).collect();
+        let expected: Vec<u64> = (0..13).map(|n| n / 6 * 2048 + n % 6 * 320).collect();
+        assert_eq!(at, expected);
+        let arena = bufs.arena().clone();
+        let frame = &mut batch.as_mut_slice()[1];
+        assert!(!arena.write(frame, &[1; 65]) && arena.write(frame, &[1; 60]));
+        assert!(arena.resize(frame, 64) && !arena.resize(frame, 65), "a check sequence, and no more");
+        assert!(arena.push(frame, 128) && !arena.push(frame, 1), "down to its metadata");
+        arena.meta_mut(frame).fill(7);
+        // Cut to nothing at its very end, it is still known.
+        frame.pull(192);
+        assert_eq!((frame.len(), frame.addr()), (0, 640));
+        assert_eq!(arena.meta_mut(frame), &[7; 128]);
+        arena.reset(frame);
+        assert_eq!(frame.addr(), 320 + 256);
+        let stats = pools.pools()[0].stats();
+        assert_eq!((stats.in_use, pools.audit(13).missing, pools.audit(12).missing), (13, 0, 1));
+        bufs.free(&mut batch);
+        // A whole cell does not fit what is left of one.
+        assert_eq!(bufs.alloc_for(&mut batch, &[1788, 9000, 0]), 3);
+        let at: Vec<u64> = batch.as_slice().iter().map(|f| f.addr() - 256).collect();
+        assert_eq!(at, [3 * 2048, 4 * 2048, 5 * 2048]);
+        let fits: Vec<bool> = batch.as_mut_slice().iter_mut().map(|f| arena.write(f, &[0; 1788])).collect();
+        assert_eq!(fits, [true, true, false]);
+        bufs.free(&mut batch);
+        drop(bufs);
+        assert_eq!(pools.verify(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn other_kinds_give_a_cell_for_any_length() {
+        let pools = set(&[PoolConfig::stack("p", 128)]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut batch = Batch::new();
+        assert_eq!(bufs.alloc_for(&mut batch, &[1, 1500, 9000]), 3);
+        let arena = bufs.arena().clone();
+        assert!(batch.as_mut_slice().iter_mut().all(|f| arena.write(f, &[0; 1792])));
+        bufs.free(&mut batch);
+    }
+
+    proptest::proptest! {
+        /// Packets of any length by any worker: each keeps what was written to it, all over, while it is out; all lines
+        /// come back.
+        #[test]
+        fn a_typewriter_never_types_over(
+            cell in 0usize..2,
+            steps in proptest::collection::vec(
+                (0usize..3, proptest::collection::vec(0u32..2000, 0..64), 0usize..3), 1..100),
+        ) {
+            let (frames, cell) = (512, [2048, 4096][cell]);
+            let config = ArenaConfig { cells: frames, cell, pages: Pages::Small, packed: true, ..Default::default() };
+            let arena = Arena::new(config).unwrap();
+            let pools = PoolSet::new(arena.clone(), &[blocks("p", PoolKind::Typewriter, frames, 64)]).unwrap();
+            let mut workers: Vec<Buffers> = (0..3).map(|_| Buffers::attach(&pools, 0)).collect();
+            let mut held: Vec<(u8, Batch)> = vec![];
+            for (n, (who, lens, what)) in steps.into_iter().enumerate() {
+                if what < 2 {
+                    let mut batch = Batch::new();
+                    let got = workers[who].alloc_for(&mut batch, &lens);
+                    for (frame, len) in batch.as_mut_slice().iter_mut().zip(&lens[..got]) {
+                        let len = *len as usize;
+                        proptest::prop_assert_eq!(arena.resize(frame, len), len <= arena.max_data());
+                        proptest::prop_assert!(arena.push(frame, 128));
+                        arena.data_mut(frame).fill(n as u8);
+                        arena.meta_mut(frame).fill(n as u8);
+                    }
+                    held.push((n as u8, batch));
+                } else if !held.is_empty() {
+                    let (mark, mut batch) = held.swap_remove(lens.len() % held.len());
+                    for frame in batch.as_mut_slice() {
+                        proptest::prop_assert!(arena.data(frame).iter().all(|b| *b == mark));
+                        proptest::prop_assert!(arena.meta_mut(frame).iter().all(|b| *b == mark));
+                    }
+                    workers[who].free(&mut batch);
+                }
+                let out = held.iter().map(|(_, batch)| batch.len()).sum();
+                proptest::prop_assert_eq!(pools.audit(out).missing, 0);
+            }
+            for (_, mut batch) in held {
+                workers[0].free(&mut batch);
+            }
+            drop(workers);
+            proptest::prop_assert_eq!(pools.verify(), (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn a_lost_packet_is_missing_by_its_cell() {
+        let pools = set(&[blocks("p", PoolKind::Typewriter, 128, 64)]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut batch = Batch::new();
+        bufs.alloc_for(&mut batch, &[60; 20]);
+        let lost = batch.pop().unwrap();
+        bufs.free(&mut batch);
+        drop(bufs);
+        assert_eq!(pools.verify(), (vec![3], vec![]), "the twentieth lies in the fourth cell");
+        assert_eq!(pools.arena().cell_of(lost.addr()), 3);
     }
 }
 
@@ -519,6 +636,36 @@ mod interleavings {
     #[test]
     fn sdb_blocks() {
         blocks(true, false);
+    }
+
+    /// Packets of different lengths in blocks of two cells of 32 lines, freed by the thread that did not take them.
+    #[test]
+    fn typewriter_blocks() {
+        loom::model(|| {
+            let marks = loom::sync::Arc::new(Marks::new(4, 11));
+            let pool = loom::sync::Arc::new(Blocks::new(0, 64, 2, false, true));
+            let (mine, theirs) = (Counter::new(), Counter::new());
+            [&mine, &theirs].iter().for_each(|own| own.set(pool.closed()));
+            // The second does not fit behind the first: the end of the cell is nobody's.
+            let (mut a, mut b) = ([20, 20], [5]);
+            assert_eq!((pool.take_slots(&mine, &marks, &mut a).0, pool.take_slots(&theirs, &marks, &mut b).0), (2, 1));
+            assert_eq!(a[1] - a[0], 32);
+            let (other, stops) = (pool.clone(), marks.clone());
+            let t = thread::spawn(move || {
+                other.release_slots(&stops, &a[..1]);
+                let mut out = [7];
+                let n = other.take_slots(&theirs, &stops, &mut out).0;
+                other.release_slots(&stops, &a[1..]);
+                other.close(&theirs);
+                out[..n].to_vec()
+            });
+            pool.release_slots(&marks, &b);
+            pool.close(&mine);
+            let theirs = t.join().unwrap();
+            assert_eq!(theirs.len(), 1, "its own block is open");
+            pool.release_slots(&marks, &theirs);
+            assert_eq!((pool.free(), pool.parked()), (128, 0));
+        });
     }
 
     /// While one thread holds cells, the other must never be given the same ones.

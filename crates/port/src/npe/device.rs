@@ -57,9 +57,15 @@ impl Hand {
         Self { bufs: Buffers::attach(pools, own), cells: VecDeque::with_capacity(2 * BATCH) }
     }
 
-    /// The next cell, and where the one after it lies.
+    /// The next cell, and where the one after it lies. Where cells are given by length, one for `len` bytes: where the
+    /// next will lie is not known then.
     #[inline]
-    fn take(&mut self) -> Option<(Frame, Option<u64>)> {
+    fn take(&mut self, len: usize) -> Option<(Frame, Option<u64>)> {
+        if self.bufs.packed() {
+            let mut one = Batch::new();
+            self.bufs.alloc_for(&mut one, &[len as u32]);
+            return one.pop().map(|cell| (cell, None));
+        }
         if self.cells.len() < 2 {
             let mut batch = Batch::new();
             self.bufs.alloc(&mut batch, BATCH);
@@ -146,7 +152,7 @@ impl Device {
                 self.counters.channel_full.add(1);
                 continue;
             }
-            let Some((mut cell, next)) = self.hands[lane % hands].take() else {
+            let Some((mut cell, next)) = self.hands[lane % hands].take(from.len()) else {
                 self.counters.no_buffer.add(1);
                 continue;
             };

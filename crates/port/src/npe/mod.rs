@@ -72,13 +72,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The pools of a device: its own, then for `tabm` one for each channel, for other kinds one for all. `frames` for
+    /// The pools of a device: its own, then for `tabm` and `typewriter` one for each channel, for other kinds one for all. `frames` for
     /// each channel.
     pub fn layout(&self, kind: PoolKind, frames: usize, block: usize) -> Vec<PoolConfig> {
         let pool = |name: &str, frames| PoolConfig { cache: 0, block, ..PoolConfig::new(name, kind, frames) };
-        let mut pools = vec![PoolConfig::stack("npe", STAGING)];
+        // In a packed arena all pools are: what ports receive into is one of blocks then.
+        let staging = match kind.packed() {
+            true => pool("npe", STAGING.next_multiple_of(block.max(1)).max(2 * block)),
+            false => PoolConfig::stack("npe", STAGING),
+        };
+        let mut pools = vec![staging];
         match kind {
-            PoolKind::Tabm => pools.extend((0..self.channels).map(|c| pool(&format!("channel{c}"), frames))),
+            PoolKind::Tabm | PoolKind::Typewriter => {
+                pools.extend((0..self.channels).map(|c| pool(&format!("channel{c}"), frames)))
+            }
             _ => pools.push(pool("shared", frames * self.channels)),
         }
         pools

@@ -201,18 +201,29 @@ impl PcapSource {
         if want == 0 || self.is_empty() {
             return (0, 0);
         }
-        let n = bufs.alloc(out, want);
-        let (mut fresh, mut bytes) = (out.len() - n, 0);
-        while fresh < out.len() {
+        let before = out.len();
+        let mut bytes = 0;
+        // Where room is given by length, it is asked for run by run.
+        let packed = bufs.packed();
+        let n = if packed { want } else { bufs.alloc(out, want) };
+        let mut fresh = before;
+        while fresh < before + n {
             if self.next == self.len() {
                 self.next = 0;
             }
-            let run = self.next..self.len().min(self.next + out.len() - fresh);
+            let mut run = self.next..self.len().min(self.next + before + n - fresh);
+            if packed {
+                run.end = run.start + bufs.alloc_for(out, &self.lens[run.clone()]);
+                if run.is_empty() {
+                    break;
+                }
+            }
             let frames = &mut out.as_mut_slice()[fresh..][..run.len()];
             bytes += self.copy(bufs.arena(), run.clone(), frames);
             fresh += run.len();
             self.next = run.end;
         }
+        let n = fresh - before;
         if let Some(pace) = &mut self.pace {
             pace.spend(n);
         }

@@ -17,6 +17,7 @@ use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::{Overflow, QueueLimits};
 use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
+use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
 use serde::Serialize;
 use std::sync::Arc;
@@ -48,6 +49,18 @@ struct Figures {
     pages: String,
     seconds: u64,
     cpus: cpus::Placement,
+    hardware: Vec<hardware::Source>,
+}
+
+/// Gigabytes a second between memory and processors, of the whole machine.
+#[derive(Serialize)]
+struct Traffic {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_gbs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_gbs: Option<f64>,
+    gbs: f64,
+    source: &'static str,
 }
 
 #[derive(Serialize)]
@@ -71,6 +84,9 @@ struct Row {
     of_library: Option<f64>,
     /// Cycles of the two workers by stage, and what that is of all their worker's.
     stages: Vec<Stage>,
+    /// None: not measured here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Traffic>,
     #[serde(skip)]
     crypto: String,
     #[serde(skip)]
@@ -107,6 +123,7 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         pages: first.map(|row| row.pages.clone()).unwrap_or_default(),
         seconds: args.seconds,
         cpus: bench.cpus,
+        hardware: hardware::sources(),
         rows,
     };
     if args.json {
@@ -133,6 +150,7 @@ fn print(f: &Figures) {
         row.rate_gbps.inspect(|rate| print!(", {:.3} % lost of {rate} Gbit/s an instance", row.loss_percent));
         row.of_library.inspect(|ratio| print!(", {ratio:.2} of the library"));
         row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s an instance"));
+        row.memory.as_ref().inspect(|m| print!("; memory {:.2} GB/s ({})", m.gbs, m.source));
         println!();
         for stage in &row.stages {
             println!(
@@ -214,6 +232,13 @@ impl<'a> Bench<'a> {
         };
         let Outcome { gbps_each, mpps_each, cycles_per_packet, loss_percent, drops, stages, crypto, pages, .. } =
             outcome;
+        let gbs = |bytes: f64| bytes / 1e9 / outcome.seconds;
+        let memory = outcome.memory.ok().map(|moved| Traffic {
+            read_gbs: moved.read_bytes.map(gbs),
+            write_gbs: moved.written_bytes.map(gbs),
+            gbs: gbs(moved.bytes),
+            source: moved.source,
+        });
         let instances = self.args.instances as f64;
         Ok(Row {
             pool: kind.to_string(),
@@ -226,6 +251,7 @@ impl<'a> Bench<'a> {
             zero_loss_gbps: zero_loss,
             of_library: None,
             stages,
+            memory,
             crypto,
             pages,
         })

@@ -5,6 +5,7 @@ use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
 use bywash_docsis::window::Window;
 use bywash_engine::{DROP_REASONS, Idle};
 use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolKind, PoolSet};
+use bywash_measure::bandwidth::{Bandwidth, Moved};
 use bywash_port::pcap::{Pace, PcapPort};
 use bywash_port::{NullPort, Port, PortCounters, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
@@ -44,6 +45,9 @@ pub struct Outcome {
     /// Nothing was dropped, and no source was kept waiting.
     pub lossless: bool,
     pub stages: Vec<Stage>,
+    /// What went over the memory controllers meanwhile; why it is not known.
+    pub memory: Result<Moved, String>,
+    pub seconds: f64,
     pub crypto: String,
     pub pages: String,
 }
@@ -72,9 +76,11 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
     let n = bench.args.instances;
     let rigs = (0..n).map(|id| Rig::start(bench, kind, load, id, &domain)).collect::<anyhow::Result<Vec<_>>>()?;
     std::thread::sleep(WARM_UP);
+    let memory = Bandwidth::open();
     let before = Sample::take(&rigs);
     std::thread::sleep(length);
     let after = Sample::take(&rigs);
+    let memory = memory.and_then(|mut memory| memory.read().map_err(|why| why.to_string()));
     for rig in &rigs {
         rig.instance.stop().map_err(|why| anyhow::anyhow!("a worker died: {why}"))?;
         super::super::all_back(&rig.pools)?;
@@ -116,6 +122,8 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         drops: DROP_REASONS.iter().zip(dropped).filter(|(_, n)| *n > 0).map(|(r, n)| (r.name(), n)).collect(),
         lossless: lost == 0.0,
         stages,
+        memory,
+        seconds,
         crypto: rigs[0].instance.stats.crypto.clone(),
         pages: rigs[0].pools.arena().pages().to_string(),
     })
@@ -124,7 +132,12 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
 impl Rig {
     fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
         let args = bench.args;
-        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+        let arena = Arena::new(ArenaConfig {
+            cells: args.frames,
+            pages: args.pages.into(),
+            packed: kind.packed(),
+            ..Default::default()
+        })?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
         let output = NullPort::new();
         let sent = output.counters();
