@@ -239,6 +239,41 @@ mod tests {
         HOWS.iter().for_each(|how| both(Crypto::IpsecMb, *how, &lens).unwrap());
     }
 
+    /// Up to a jumbo frame, which no cell of 2 KiB holds: sealed by either alike, and opened again.
+    #[test]
+    fn pdus_of_0_to_9000_bytes() {
+        let arena = Arena::new(ArenaConfig { cells: 1, ..Default::default() }).unwrap();
+        let key: KeyPair = ([0x11; 16], [0x22; 16]);
+        let tek = Tek::new(&key.0, &key.1);
+        let lens = (0..40).chain((40..8990).step_by(331)).chain(8990..=9000);
+        for how in HOWS {
+            let mut sealers = vec![Sealer::new(Crypto::Portable, how, &arena, &[key]).unwrap()];
+            if with_library() {
+                sealers.push(Sealer::new(Crypto::IpsecMb, how, &arena, &[key]).unwrap_or_else(|why| panic!("{why}")));
+            }
+            for len in lens.clone() {
+                let pdu: Vec<u8> = (0..len).map(|i| (i * 73 + len) as u8).collect();
+                let sealed: Vec<Vec<u8>> = sealers
+                    .iter_mut()
+                    .map(|sealer| {
+                        let mut bytes = [&pdu[..], &[0; CRC_LEN][..how.added()]].concat();
+                        sealer.seal_bytes(&mut bytes, 0);
+                        bytes
+                    })
+                    .collect();
+                assert!(sealed.iter().all(|bytes| *bytes == sealed[0]), "{len} bytes, {how:?}");
+                let mut opened = sealed[0].clone();
+                assert_eq!(protect::open(&tek, how, &mut opened), Ok(len), "{how:?}");
+                assert!(opened[..len] == pdu);
+                if how.crc && len > 0 {
+                    let mut damaged = sealed[0].clone();
+                    damaged[len / 2] ^= 1;
+                    assert!(protect::open(&tek, how, &mut damaged).is_err(), "{len} bytes, {how:?}");
+                }
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..Default::default() })]
         #[test]

@@ -92,7 +92,8 @@ impl Default for Setup {
 
 /// Sends `frames` through an instance and waits until each is somewhere.
 fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
-    let arena = Arena::new(ArenaConfig { cells: 8192, ..Default::default() }).unwrap();
+    let packed = setup.pool.packed();
+    let arena = Arena::new(ArenaConfig { cells: 8192, packed, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::new("test", setup.pool, 8192)]).unwrap();
     let config = InstanceConfig {
         id: 0,
@@ -195,7 +196,9 @@ fn everything_arrives_sealed_and_in_order() {
             continue;
         }
         for (crc, cipher) in [(true, true), (false, true), (true, false), (false, false)] {
-            for pool in [PoolKind::Stack, PoolKind::Ring] {
+            let all = crc && cipher;
+            for pool in if all { &PoolKind::ALL[..] } else { &[PoolKind::Stack, PoolKind::Ring][..] } {
+                let pool = *pool;
                 let protection = Protection { crc, cipher, ..Protection::default() };
                 setups.push(Setup { pool, crypto, protection, closed: true, ..Setup::default() });
             }
@@ -204,7 +207,7 @@ fn everything_arrives_sealed_and_in_order() {
     for setup in setups {
         let group = group(37, two_flows());
         let frames = traffic(&group, 2000);
-        let what = format!("{:?} {:?}", setup.crypto, setup.protection);
+        let what = format!("{} {:?} {:?}", setup.pool, setup.crypto, setup.protection);
         let how = setup.protection;
         let outcome = run(group, &frames, setup);
         assert_eq!(outcome.drops, HashMap::new(), "{what}");
