@@ -425,10 +425,11 @@ impl Wide for WriteLines<'_> {
     fn run(self) {
         let Self { arena, frames, lines, lens } = self;
         let (base, size, inside) = (arena.map.base, arena.size() as u64, arena.cell_size() as u64 - 1);
+        let picks = if arena.cell_size() < DATA_OFFSET + 8 * LINE { 3 * LINE as u64 } else { 7 * LINE as u64 };
         for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
             assert!(frame.addr() < size, "frame of another arena");
-            // The lowest bits of the cell's number pick one of eight lines, all of which lie in every cell.
-            let pick = frame.addr() >> 5 & (7 * LINE as u64);
+            // The lowest bits of the cell's number pick one of eight lines, of four where a cell has no more.
+            let pick = frame.addr() >> 5 & picks;
             let at = (frame.addr() & !inside) + DATA_OFFSET as u64 + pick;
             // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of
             // a line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
@@ -467,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_line_each_lies_in_its_own_cell() {
-        for cell in [2048, 4096] {
+        for cell in [512, 1024, 2048, 4096] {
             let a = Arena::new(ArenaConfig { cells: 64, cell, ..Default::default() }).unwrap();
             for n in [0, 1, 7, 8, 9, 64] {
                 // SAFETY: the only frames of their cells.
