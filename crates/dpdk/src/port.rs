@@ -53,7 +53,7 @@ pub enum DpdkError {
         queues: u16,
     },
     /// DPDK's reason; more is in the log.
-    #[error("DPDK cannot {step} for device {device}: {source} (its own words are in the log)")]
+    #[error("device {device}: DPDK cannot {step}: {source} (its own words are in the log)")]
     Device {
         /// Its name.
         device: String,

@@ -116,7 +116,7 @@ fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
 fn what_cannot_be_is_said(eal: &Arc<Eal>, bench: &mut Bench) {
     let refused = |config: DpdkConfig| DpdkPort::open(eal, &config).map(drop).expect_err("it cannot be");
     let error = refused(DpdkConfig::new("net_nonesuch0"));
-    assert!(error.to_string().contains("find a driver for it for device net_nonesuch0"), "{error}");
+    assert!(error.to_string().contains("net_nonesuch0: DPDK cannot find a driver for it"), "{error}");
     assert!(matches!(refused(DpdkConfig::new("")), DpdkError::Devargs(_)));
     let error = refused(DpdkConfig { queues: 60_000, ..DpdkConfig::new("net_null8") });
     assert!(matches!(error, DpdkError::Queues { queues: 60_000, .. }), "{error}");

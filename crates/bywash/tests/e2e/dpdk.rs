@@ -3,6 +3,7 @@
 
 use crate::harness::{Bywash, PATIENCE, bywash};
 use bywash_lab::{End, Namespace, Ping, Veth, require, require_lab, wait_until};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -15,7 +16,8 @@ fn config(text: &str) -> (TempDir, PathBuf) {
 }
 
 fn reaches(host: &Namespace, to: &str) -> bool {
-    Ping::to(to.parse().unwrap()).count(1).run(host).unwrap().received == 1
+    let to: IpAddr = to.parse().unwrap();
+    Ping::to(to).count(1).run(host).unwrap().received == 1
 }
 
 /// One host behind a DPDK device, one behind an AF_XDP port: the switch joins them.
@@ -55,7 +57,7 @@ fn what_dpdk_refuses_is_said() {
     for (device, more, says) in [
         ("net_nonesuch0", "", "net_nonesuch0"),
         ("net_af_packet0,iface=nonesuch", "", "net_af_packet0"),
-        ("net_null0", "device_queues = 64\n", "queues each way"),
+        ("net_ring0", "device_queues = 64\n", "queues each way"),
         ("net_null0", "eal = \"--help\"\n", "--help"),
         ("net_null0", "eal = \"--no-such-option\"\n", "--no-such-option"),
     ] {

@@ -1,9 +1,9 @@
 //! The pools' policies for buffers in memory that is no arena: another program's, known here by their numbers.
 
+use super::PoolKind;
 use super::blocks::Blocks;
 use super::ring::Ring;
 use super::stack::Stack;
-use super::{BLOCK, PoolKind};
 
 /// Free cells by number, by one of the pools' policies. What the cells are, the user knows.
 ///
@@ -43,9 +43,10 @@ impl CellPool {
         })
     }
 
-    /// Cells a block, of a pool of `cells`: [`BLOCK`], and fewer in a pool of which that would make less than 128 blocks.
+    /// Cells a block, of a pool of `cells`: 256, and fewer in a pool of which that would make less than 128 blocks. The
+    /// block that is being handed out and those that drain are what has to stay in the cache.
     pub fn block(cells: usize) -> usize {
-        let most = (cells / 128).clamp(1, BLOCK);
+        let most = (cells / 128).clamp(1, 256);
         1 << most.ilog2()
     }
 
