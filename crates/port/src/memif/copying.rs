@@ -3,6 +3,7 @@
 //! A burst's descriptors are read and judged first, and what they point to is fetched meanwhile; then it is copied. What
 //! is not plain, a chain or a bad descriptor, is dealt with by itself.
 
+use super::lending;
 use super::link::Link;
 use super::memory::{Desc, Region};
 use super::refusal::Refusal;
@@ -221,10 +222,23 @@ impl Copying {
 #[inline(always)]
 fn fill(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) {
     let arena = bufs.arena();
-    let fits = arena.resize(frame, desc.length as usize);
-    debug_assert!(fits);
+    spread(bufs, frame, desc.length as usize);
     if let Some(region) = link.regions.get(usize::from(desc.region)) {
         region.read(desc.offset, arena.data_mut(frame));
+    }
+}
+
+/// Makes room for `len` bytes, from where `Lending` would have them in this cell, or from the data offset where they are too
+/// many for that.
+#[inline(always)]
+fn spread(bufs: &Buffers, frame: &mut Frame, len: usize) {
+    let arena = bufs.arena();
+    let skip = lending::skip(frame.addr());
+    if arena.resize(frame, skip + len) {
+        frame.pull(skip);
+    } else {
+        let fits = arena.resize(frame, len);
+        debug_assert!(fits);
     }
 }
 

@@ -7,7 +7,7 @@ use super::link::Link;
 use super::memory::Desc;
 use super::refusal::Refusal;
 use crate::PortCounters;
-use bywash_frame::{Arena, BATCH, Batch, Buffers, DATA_OFFSET, Frame, RawFrame};
+use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame, RawFrame};
 use std::sync::Arc;
 
 /// Number of the arena among a client's regions.
@@ -17,6 +17,21 @@ const REFILL: usize = 32;
 
 /// Frames that the server keeps before anyone looks whether they are back.
 const RECLAIM: usize = 32;
+
+/// Lines at which packets of different cells begin: at one and the same, those of a burst would meet in two sets of the L1
+/// cache, of either side.
+const LINES: u64 = 4;
+const LINE: u64 = 64;
+/// Bytes of the smallest cell, as a power of two.
+const CELL: u32 = 11;
+/// Bytes of a cell that are not received into for that.
+pub const SPREAD: usize = ((LINES - 1) * LINE) as usize;
+
+/// Bytes between the data offset and where the packet begins, in the cell of `addr`: by the lowest bits of its number.
+#[inline(always)]
+pub fn skip(addr: u64) -> usize {
+    ((addr >> CELL & (LINES - 1)) * LINE) as usize
+}
 
 /// Slots of one ring that are the server's, with the cells in them.
 struct Lent {
@@ -119,7 +134,7 @@ impl Lending {
     ) -> Result<usize, Refusal> {
         let waiting = self.rx.returned(limit)?;
         let n = waiting.min(out.room());
-        let max = bufs.arena().max_data() as u32;
+        let max = (bufs.arena().max_data() - SPREAD) as u32;
         let (mut done, mut bytes) = (0, 0);
         while done < n {
             let desc = link.rx.desc(self.rx.back);
@@ -152,7 +167,7 @@ impl Lending {
         counters: &PortCounters,
     ) -> Result<usize, Refusal> {
         let arena: Arc<Arena> = bufs.arena().clone();
-        let max = arena.max_data();
+        let max = arena.max_data() - SPREAD;
         let mut whole: Option<Frame> = None;
         let mut fits = true;
         let mut end = Err(Refusal::Chain);
@@ -198,14 +213,14 @@ impl Lending {
         if self.rx.room() < REFILL {
             return;
         }
-        let length = bufs.arena().max_data() as u32;
+        let length = (bufs.arena().max_data() - SPREAD) as u32;
         let before = self.rx.given;
         while self.rx.room() > 0 {
             let (mut fresh, want) = (Batch::new(), self.rx.room().min(BATCH));
             let got = bufs.alloc(&mut fresh, want);
             for frame in fresh.drain() {
                 let addr = frame.into_raw().addr;
-                debug_assert_eq!(addr as usize % DATA_OFFSET, 0);
+                let addr = addr + skip(addr) as u64;
                 link.rx.set_desc(self.rx.given, Desc { next: false, region: ARENA, length, offset: addr as u32 });
                 self.rx.give(addr);
             }

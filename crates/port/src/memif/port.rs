@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use super::copying::Copying;
-use super::lending::Lending;
+use super::lending::{Lending, SPREAD};
 use super::link::Link;
 use super::refusal::Refusal;
 use super::{Config, Error, RING, Role, SECRET};
@@ -80,7 +80,8 @@ impl MemifPort {
             seen: 0,
             asleep: Cell::new(false),
             ready,
-            max_frame: arena.max_data(),
+            // A peer like us receives no longer ones.
+            max_frame: arena.max_data() - SPREAD,
             socket: config.socket.display().to_string(),
             counters: Arc::default(),
         })

@@ -89,7 +89,7 @@ fn ends(socket: &std::path::Path) -> (End, End) {
 
 /// Packet `n`: its number first, its length from it.
 fn packet(n: u32) -> Vec<u8> {
-    let mut bytes = vec![n as u8; [60, 64, 14, 33, 512, 1514, 1792][n as usize % 7]];
+    let mut bytes = vec![n as u8; [60, 64, 14, 33, 512, 1514, 1600][n as usize % 7]];
     bytes[..4].copy_from_slice(&n.to_be_bytes());
     bytes
 }
