@@ -108,7 +108,7 @@ measure() {
     done
     if [ "$sender$receiver" = testpmdtestpmd ]; then
         "$here/telemetry.py" --received "$prefix-receiver" "$seconds" 0 >"$scratch/counted" ||
-            die "no packet came: $(tail -n 3 "$scratch/receiver.log")"
+            die "no packet came: $(tail -n 12 "$scratch/receiver.log")"
     else
         wait "$counting" || die "$sender to $receiver, client $who: $(tail -n 5 "$scratch/sender.log" "$scratch/receiver.log")"
     fi

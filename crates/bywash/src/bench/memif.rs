@@ -73,9 +73,14 @@ fn start(
                         });
                     }
                 }
-                port.tx_burst(&mut bufs, &mut batch);
+                // As a worker's turn in which nothing was done ends: who looks all the time keeps the peer from writing.
+                if port.tx_burst(&mut bufs, &mut batch) == 0 {
+                    std::hint::spin_loop();
+                }
             } else {
-                port.rx_burst(&mut bufs, &mut batch);
+                if port.rx_burst(&mut bufs, &mut batch) == 0 {
+                    std::hint::spin_loop();
+                }
                 bufs.free(&mut batch);
             }
             port.housekeep(&mut bufs);
