@@ -1,12 +1,15 @@
 //! `bywash bench afxdp`: every application moves frames and accounts for them, by whatever knob.
 
 use crate::harness::alone;
-use bywash_lab::{has_tool, require, require_lab};
+use bywash_lab::{has_tool, patience, require, require_lab};
 use serde_json::Value;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 fn bench(arguments: &[&str]) -> Output {
-    let arguments = [&["bench", "afxdp", "--seconds", "1", "--json"], arguments].concat();
+    // An emulated machine may move nothing for a second.
+    let seconds = patience(Duration::from_secs(1)).as_secs().to_string();
+    let arguments = [&["bench", "afxdp", "--seconds", &seconds, "--json"], arguments].concat();
     Command::new(env!("CARGO_BIN_EXE_bywash")).args(arguments).output().unwrap()
 }
 
@@ -17,7 +20,7 @@ fn figures(arguments: &[&str]) -> Value {
     let figures: Value = serde_json::from_slice(&ran.stdout).unwrap();
     println!("{figures}");
     // How fast is the machine's affair.
-    assert!(figures["mpps"].as_f64().unwrap() > 0.001, "{figures}");
+    assert!(figures["mpps"].as_f64().unwrap() > 0.0, "{figures}");
     assert_eq!(figures["lost"]["invalid"], 0, "{figures}");
     figures
 }
