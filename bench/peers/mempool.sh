@@ -57,7 +57,7 @@ scratch=$(mktemp -d) held=$(mktemp -d /run/bywash-mempool-XXXXXX)
 found_pages=$(cat /proc/sys/vm/nr_hugepages)
 leave() {
     echo "$found_pages" >/proc/sys/vm/nr_hugepages
-    rm -rf "$scratch" "$held"
+    rm -rf "$scratch" "$held" "/run/dpdk/bywash-mempool-$$"
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
