@@ -81,6 +81,7 @@ impl Context<'_> {
     #[inline]
     pub fn drop(&mut self, from: PortId, reason: DropReason, frame: Frame) {
         self.counters.count_drops(from, reason, 1);
+        self.out.note_dropped(self.bufs, from, reason, &frame);
         self.discard(frame);
     }
 

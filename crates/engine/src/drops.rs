@@ -95,6 +95,16 @@ named! {
     }
 }
 
+// A capture's choice of reasons is a bit each.
+const _: () = assert!(DROP_REASONS.len() <= u64::BITS as usize);
+
+impl DropReason {
+    /// Its bit in a choice of reasons.
+    pub const fn bit(self) -> u64 {
+        1 << self as u8
+    }
+}
+
 named! {
     /// Something counted that is not a drop.
     Event, EVENTS {

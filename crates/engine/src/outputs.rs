@@ -3,7 +3,7 @@
 use crate::DropReason;
 use crate::{PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
-use bywash_port::{NullPort, Port, PortState, TxQueue, TxQueueConfig};
+use bywash_port::{NullPort, Port, PortState, Recorder, TxQueue, TxQueueConfig, Watched};
 use bywash_sync::clock;
 
 struct Slot {
@@ -15,6 +15,8 @@ struct Slot {
 #[derive(Default)]
 pub struct Outputs {
     slots: Vec<Slot>,
+    /// Captures of packets; mostly none.
+    recorders: Vec<Recorder>,
 }
 
 impl Outputs {
@@ -53,6 +55,41 @@ impl Outputs {
         self.slots[usize::from(id.0)].port.rx_burst(bufs, out)
     }
 
+    /// Shows packets received to those who record them.
+    #[inline]
+    pub(crate) fn note_received(&mut self, bufs: &Buffers, from: PortId, frames: &[Frame]) {
+        if !self.recorders.is_empty() {
+            self.record_received(bufs, from, frames);
+        }
+    }
+
+    #[cold]
+    fn record_received(&mut self, bufs: &Buffers, from: PortId, frames: &[Frame]) {
+        self.recorders.iter_mut().for_each(|recorder| recorder.received(bufs.arena(), from.0, frames));
+    }
+
+    /// Shows a packet that is dropped to those who record it.
+    #[inline]
+    pub(crate) fn note_dropped(&mut self, bufs: &Buffers, from: PortId, reason: DropReason, frame: &Frame) {
+        if !self.recorders.is_empty() {
+            self.record_dropped(bufs, from, reason, frame);
+        }
+    }
+
+    #[cold]
+    fn record_dropped(&mut self, bufs: &Buffers, from: PortId, reason: DropReason, frame: &Frame) {
+        self.recorders.iter_mut().for_each(|recorder| recorder.dropped(bufs.arena(), from.0, reason as u8, frame));
+    }
+
+    pub(crate) fn add_recorder(&mut self, recorder: Recorder) {
+        self.recorders.push(recorder);
+    }
+
+    pub(crate) fn take_recorder(&mut self, id: u64) -> Option<Recorder> {
+        let at = self.recorders.iter().position(|recorder| recorder.id() == id)?;
+        Some(self.recorders.swap_remove(at))
+    }
+
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -62,14 +99,19 @@ impl Outputs {
         now: u64,
     ) -> Result<(), (Frame, DropReason)> {
         let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return Err((frame, DropReason::PortDown)) };
-        slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, frame, now))
+        slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, to, frame, now, &mut self.recorders))
     }
 
     /// As `push` for a whole batch; frames that stay in it could not be taken, for the reason given.
     #[inline]
     pub(crate) fn push_batch(&mut self, bufs: &mut Buffers, to: PortId, batch: &mut Batch, now: u64) -> DropReason {
         let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return DropReason::PortDown };
-        slot.queue.push_batch(slot.port.as_mut(), bufs, batch, now);
+        if self.recorders.is_empty() {
+            slot.queue.push_batch(slot.port.as_mut(), bufs, batch, now);
+        } else {
+            let (mut port, queue) = slot.watched(to, &mut self.recorders);
+            queue.push_batch(&mut port, bufs, batch, now);
+        }
         if batch.is_empty() { DropReason::TxFull } else { slot.refusal() }
     }
 
@@ -80,7 +122,7 @@ impl Outputs {
         let mut sent = 0;
         for (i, slot) in self.slots.iter_mut().enumerate() {
             if !slot.queue.is_empty() && slot.queue.due(next) {
-                sent += slot.queue.flush(slot.port.as_mut(), bufs, now);
+                sent += slot.flush(bufs, PortId(i as u16), now, &mut self.recorders);
                 if !slot.queue.is_empty() && slot.port.state() != PortState::Up {
                     counters.count_drops(PortId(i as u16), DropReason::PortDown, slot.queue.len() as u64);
                     slot.queue.clear(bufs);
@@ -140,10 +182,31 @@ impl Slot {
         self.port.close(bufs);
     }
 
+    #[inline]
+    fn flush(&mut self, bufs: &mut Buffers, id: PortId, now: u64, recorders: &mut [Recorder]) -> usize {
+        if recorders.is_empty() {
+            return self.queue.flush(self.port.as_mut(), bufs, now);
+        }
+        let (mut port, queue) = self.watched(id, recorders);
+        queue.flush(&mut port, bufs, now)
+    }
+
+    #[cold]
+    fn watched<'a>(&'a mut self, id: PortId, recorders: &'a mut [Recorder]) -> (Watched<'a>, &'a mut TxQueue) {
+        (Watched { port: self.port.as_mut(), number: id.0, recorders }, &mut self.queue)
+    }
+
     /// The queue is full: send at once, or say why the frame cannot be taken.
     #[cold]
-    fn spill(&mut self, bufs: &mut Buffers, frame: Frame, now: u64) -> Result<(), (Frame, DropReason)> {
-        self.queue.flush(self.port.as_mut(), bufs, now);
+    fn spill(
+        &mut self,
+        bufs: &mut Buffers,
+        id: PortId,
+        frame: Frame,
+        now: u64,
+        recorders: &mut [Recorder],
+    ) -> Result<(), (Frame, DropReason)> {
+        self.flush(bufs, id, now, recorders);
         self.queue.push(frame, now).map_err(|frame| (frame, self.refusal()))
     }
 

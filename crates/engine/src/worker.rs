@@ -3,7 +3,7 @@
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::{App, Context, Outputs, PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers};
-use bywash_port::{Port, PortState, TxQueue};
+use bywash_port::{Port, PortState, Recorder, TxQueue};
 use bywash_sync::{Reader, clock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,6 +93,9 @@ enum Command {
     Report(mpsc::Sender<Report>),
     Change(Vec<Change>, mpsc::Sender<()>),
     Replace(PortId, Box<dyn Port>, mpsc::Sender<()>),
+    Record(Recorder),
+    /// It goes back to whoever asks, so that the worker need not take it apart.
+    StopRecording(u64, mpsc::Sender<Recorder>),
 }
 
 struct Mailbox {
@@ -262,7 +265,10 @@ impl Worker {
         cx.counters.rx_bursts[n].add(1);
         cx.account(STAGE_RX, n);
         match role {
-            Role::Receive(from) => app.process(cx, from, batch),
+            Role::Receive(from) => {
+                cx.out.note_received(cx.bufs, from, batch.as_slice());
+                app.process(cx, from, batch);
+            }
             Role::Transit(to) => batch.drain().for_each(|f| cx.send(to, to, f)),
         }
         debug_assert!(batch.is_empty(), "the application left frames behind");
@@ -283,6 +289,12 @@ impl Worker {
             Command::Replace(id, port, done) => {
                 self.out.replace(&mut self.bufs, id, port);
                 let _ = done.send(());
+            }
+            Command::Record(recorder) => self.out.add_recorder(recorder),
+            Command::StopRecording(id, back) => {
+                if let Some(recorder) = self.out.take_recorder(id) {
+                    let _ = back.send(recorder);
+                }
             }
         }
     }
@@ -395,6 +407,19 @@ impl WorkerHandle {
     pub fn change(&self, changes: Vec<Change>, wait: Duration) -> bool {
         let (done, reply) = mpsc::channel();
         self.send(Command::Change(changes, done));
+        reply.recv_timeout(wait).is_ok()
+    }
+
+    /// Has packets recorded from its next turn on, until [`WorkerHandle::stop_recording`].
+    pub fn record(&self, recorder: Recorder) {
+        self.send(Command::Record(recorder));
+    }
+
+    /// Ends the recording `id`: when this is true, no more is put on its ring. False when the worker has none such, or
+    /// does not answer within `wait`.
+    pub fn stop_recording(&self, id: u64, wait: Duration) -> bool {
+        let (back, reply) = mpsc::channel();
+        self.send(Command::StopRecording(id, back));
         reply.recv_timeout(wait).is_ok()
     }
 

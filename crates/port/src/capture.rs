@@ -1,267 +1,275 @@
-//! A decorator that copies passing frames to a writer on another thread.
+//! Copies of passing packets, from a worker to whoever writes them down.
+//!
+//! The worker's half is a [`Recorder`], the other a [`Records`]; between them is a ring of bytes. What does not fit is
+//! lost to the capture, and counted; nobody waits for it.
 
-use crate::pcap::{CaptureFile, Direction, PacketMeta, wall_ns};
+use crate::pcap::{Filter, wall_ns};
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame};
 use rtrb::{Consumer, Producer, RingBuffer};
-use std::io::Write;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often the writer looks into the ring.
-const LOOK: Duration = Duration::from_millis(2);
-/// Head of a record in the ring: time, length on the wire, bytes kept, direction.
-const HEAD: usize = 8 + 4 + 4 + 1;
+/// Head of a record in the ring: time, length on the wire, bytes kept, port, what it was.
+const HEAD: usize = 8 + 4 + 4 + 2 + 1;
+/// Numbers in that last byte; from here on a drop's reason.
+const RX: u8 = 0;
+const TX: u8 = 1;
+const DROP: u8 = 2;
 
-struct Shared {
-    on: AtomicBool,
-    snaplen: AtomicU32,
-    captured: AtomicU64,
-    lost: AtomicU64,
+/// What happened to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// It was received.
+    Received,
+    /// It was sent.
+    Sent,
+    /// It was dropped; the number of the reason is the engine's.
+    Dropped(u8),
 }
 
-/// Switches the capture of one port on and off. Clones of it are not needed: keep it with the port's control side.
-///
-/// # Thread-safety
-/// Belongs to the control side; the port is its worker's. They share a ring of bytes and four atomics.
-pub struct CaptureControl {
-    shared: Arc<Shared>,
-    ring: Arc<Mutex<Consumer<u8>>>,
-    stop: Arc<AtomicBool>,
-    writer: Option<JoinHandle<std::io::Result<()>>>,
+/// Which packets are wanted. Ports are named by their numbers; those beyond a list are not wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Ports of which received packets are.
+    pub received: Vec<bool>,
+    /// Ports of which sent packets are.
+    pub sent: Vec<bool>,
+    /// Ports of which dropped packets are: those that came in by them.
+    pub dropped: Vec<bool>,
+    /// Reasons of such drops: a bit each.
+    pub reasons: u64,
+    /// Only packets that pass.
+    pub filter: Option<Arc<Filter>>,
+    /// Most bytes kept of a packet.
+    pub snaplen: usize,
+}
+
+/// What was captured, and what should have been.
+#[derive(Debug, Default)]
+struct Counts {
+    captured: AtomicU64,
+    lost: AtomicU64,
 }
 
 /// What a capture brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Packets handed to the writer since the decorator was made.
+    /// Packets put into the ring.
     pub captured: u64,
-    /// Packets not captured because the ring was full.
+    /// Packets that passed the filter and found the ring full.
     pub lost: u64,
 }
 
-/// A port whose frames can be captured. While the capture is off it costs one branch a burst.
-pub struct Capture<P> {
-    inner: P,
-    shared: Arc<Shared>,
+/// A packet taken off the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Length on the wire, in bytes.
+    pub length: u32,
+    /// The port's number.
+    pub port: u16,
+    /// What happened to it.
+    pub happened: Happened,
+    /// Its beginning.
+    pub bytes: &'a [u8],
+}
+
+/// The worker's half of a capture.
+pub struct Recorder {
+    id: u64,
+    wanted: Wanted,
     ring: Producer<u8>,
-    records: Vec<u8>,
+    counts: Arc<Counts>,
+    /// Records of a burst, kept back until it is known how many of its packets count, and where each of them ends.
+    staged: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl<P: Port> Capture<P> {
-    /// Decorates `inner`; up to `bytes` of packets wait for the writer.
-    pub fn new(inner: P, bytes: usize) -> (Self, CaptureControl) {
-        let (tx, rx) = RingBuffer::new(bytes);
-        let shared = Arc::new(Shared {
-            on: AtomicBool::new(false),
-            snaplen: AtomicU32::new(0),
-            captured: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        });
-        let control = CaptureControl {
-            shared: shared.clone(),
-            ring: Arc::new(Mutex::new(rx)),
-            stop: Arc::default(),
-            writer: None,
-        };
-        (Self { inner, shared, ring: tx, records: Vec::new(), ends: Vec::with_capacity(BATCH) }, control)
+/// The reader's half of a capture.
+pub struct Records {
+    ring: Consumer<u8>,
+    counts: Arc<Counts>,
+    bytes: Vec<u8>,
+}
+
+/// A capture of what is wanted: up to `bytes` of it wait for the reader. `id` is the caller's, to find it again.
+pub fn capture(id: u64, wanted: Wanted, bytes: usize) -> (Recorder, Records) {
+    let (tx, rx) = RingBuffer::new(bytes);
+    let counts = Arc::new(Counts::default());
+    let (staged, ends) = (Vec::with_capacity(1 << 16), Vec::with_capacity(BATCH));
+    let recorder = Recorder { id, wanted, ring: tx, counts: counts.clone(), staged, ends };
+    (recorder, Records { ring: rx, counts, bytes: vec![] })
+}
+
+fn listed(ports: &[bool], port: u16) -> bool {
+    ports.get(usize::from(port)) == Some(&true)
+}
+
+impl Recorder {
+    /// The number it was given.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
-    #[inline]
-    fn on(&self) -> bool {
-        self.shared.on.load(Ordering::Relaxed)
-    }
-
-    /// Copies `frames` into records, to be put into the ring when it is known how many of them count.
-    #[cold]
-    fn stage(&mut self, arena: &Arena, frames: &[Frame], direction: Direction) {
-        let time_ns = wall_ns().to_ne_bytes();
-        let snaplen = self.shared.snaplen.load(Ordering::Relaxed) as usize;
-        let way = u8::from(direction == Direction::Tx);
-        self.records.clear();
-        self.ends.clear();
-        for frame in frames {
-            let data = arena.data(frame);
-            let kept = &data[..data.len().min(snaplen)];
-            self.records.extend(time_ns);
-            self.records.extend((data.len() as u32).to_ne_bytes());
-            self.records.extend((kept.len() as u32).to_ne_bytes());
-            self.records.push(way);
-            self.records.extend(kept);
-            self.ends.push(self.records.len());
+    /// Notes `frames`, received by `port`.
+    pub fn received(&mut self, arena: &Arena, port: u16, frames: &[Frame]) {
+        if listed(&self.wanted.received, port) {
+            self.stage(arena, port, RX, frames);
+            self.commit(frames.len());
         }
     }
 
-    /// Puts the first `n` records into the ring, as far as it has room.
-    #[cold]
+    /// Notes `frame`, which came in by `port` and is dropped for `reason`.
+    pub fn dropped(&mut self, arena: &Arena, port: u16, reason: u8, frame: &Frame) {
+        let wanted = self.wanted.reasons.checked_shr(reason.into()).is_some_and(|bits| bits & 1 == 1);
+        if wanted && listed(&self.wanted.dropped, port) {
+            self.stage(arena, port, DROP + reason, std::slice::from_ref(frame));
+            self.commit(1);
+        }
+    }
+
+    /// Copies those of `frames` that pass.
+    fn stage(&mut self, arena: &Arena, port: u16, happened: u8, frames: &[Frame]) {
+        let Self { wanted, staged, ends, .. } = self;
+        staged.clear();
+        ends.clear();
+        let mut time = None;
+        for frame in frames {
+            let data = arena.data(frame);
+            if wanted.filter.as_ref().is_none_or(|filter| filter.accepts(data, data.len())) {
+                let kept = &data[..data.len().min(wanted.snaplen)];
+                staged.extend(time.get_or_insert_with(wall_ns).to_ne_bytes());
+                staged.extend((data.len() as u32).to_ne_bytes());
+                staged.extend((kept.len() as u32).to_ne_bytes());
+                staged.extend(port.to_ne_bytes());
+                staged.push(happened);
+                staged.extend(kept);
+            }
+            // One that does not pass ends where it begins.
+            ends.push(staged.len());
+        }
+    }
+
+    /// Puts the records of the first `n` frames into the ring, as far as it has room.
     fn commit(&mut self, n: usize) {
-        let (mut from, mut captured) = (0, 0);
-        for &end in &self.ends[..n] {
-            captured += u64::from(self.ring.push_entire_slice(&self.records[from..end]).is_ok());
+        let (mut from, mut captured, mut lost) = (0, 0, 0);
+        for &end in self.ends.iter().take(n) {
+            if end == from {
+                continue;
+            }
+            match self.ring.push_entire_slice(&self.staged[from..end]) {
+                Ok(()) => captured += 1,
+                Err(_) => lost += 1,
+            }
             from = end;
         }
         // The worker is the only writer of either.
         let add = |counter: &AtomicU64, n| counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Release);
-        add(&self.shared.captured, captured);
-        add(&self.shared.lost, n as u64 - captured);
+        add(&self.counts.captured, captured);
+        add(&self.counts.lost, lost);
     }
 }
 
-impl CaptureControl {
-    /// Starts capturing into `file`, `snaplen` bytes a packet (0: all). Packets go to interface 0 of the file. A
-    /// capture that runs is stopped first; its error, if it had one, is returned and the new one not started.
-    pub fn start<W: Write + Send + 'static>(&mut self, file: CaptureFile<W>, snaplen: u32) -> std::io::Result<()> {
-        self.stop()?;
-        let (ring, stop, shared) = (self.ring.clone(), self.stop.clone(), self.shared.clone());
-        // What an earlier capture left.
-        drain(&mut ring.lock().unwrap_or_else(PoisonError::into_inner), |_, _| Ok(()))?;
-        let snaplen = if snaplen == 0 { u32::MAX } else { snaplen };
-        self.shared.snaplen.store(snaplen, Ordering::Relaxed);
-        self.stop.store(false, Ordering::Relaxed);
-        self.writer = Some(std::thread::Builder::new().name("bywash-capture".into()).spawn(move || {
-            let result = write(&ring, &stop, file);
-            if result.is_err() {
-                shared.on.store(false, Ordering::Relaxed);
+impl Records {
+    /// Takes all there are off the ring; how many there were.
+    pub fn drain(&mut self, mut each: impl FnMut(Record<'_>) -> std::io::Result<()>) -> std::io::Result<usize> {
+        let mut n = 0;
+        let mut head = [0u8; HEAD];
+        // A record is put in whole, so a head that is there has its bytes behind it.
+        while self.ring.pop_entire_slice(&mut head).is_ok() {
+            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let mut time = [0; 8];
+            time.copy_from_slice(&head[..8]);
+            self.bytes.resize(word(12) as usize, 0);
+            if self.ring.pop_entire_slice(&mut self.bytes).is_err() {
+                return Err(std::io::Error::other("the capture's ring is out of step"));
             }
-            result
-        })?);
-        self.shared.on.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Stops capturing and waits until everything is in the file; an error is the writer's. Nothing to stop is no
-    /// error.
-    pub fn stop(&mut self) -> std::io::Result<()> {
-        self.shared.on.store(false, Ordering::Relaxed);
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        self.stop.store(true, Ordering::Release);
-        writer.join().unwrap_or_else(|_| Err(std::io::Error::other("the capture's writer panicked")))
-    }
-
-    /// Whether packets are being captured; false also after the writer failed.
-    pub fn running(&self) -> bool {
-        self.shared.on.load(Ordering::Relaxed)
+            let happened = match head[18] {
+                RX => Happened::Received,
+                TX => Happened::Sent,
+                reason => Happened::Dropped(reason - DROP),
+            };
+            let port = u16::from_ne_bytes([head[16], head[17]]);
+            let time_ns = u64::from_ne_bytes(time);
+            each(Record { time_ns, length: word(8), port, happened, bytes: &self.bytes })?;
+            n += 1;
+        }
+        Ok(n)
     }
 
     /// The figures now.
     pub fn stats(&self) -> CaptureStats {
         CaptureStats {
-            captured: self.shared.captured.load(Ordering::Acquire),
-            lost: self.shared.lost.load(Ordering::Acquire),
+            captured: self.counts.captured.load(Ordering::Acquire),
+            lost: self.counts.lost.load(Ordering::Acquire),
         }
     }
 }
 
-impl Drop for CaptureControl {
-    fn drop(&mut self) {
-        let _ = self.stop();
-    }
+/// A port whose sent packets are recorded: put around it for the time of a call.
+pub struct Watched<'a> {
+    /// The port itself.
+    pub port: &'a mut dyn Port,
+    /// Its number.
+    pub number: u16,
+    /// Who wants to know.
+    pub recorders: &'a mut [Recorder],
 }
 
-fn write<W: Write>(ring: &Mutex<Consumer<u8>>, stop: &AtomicBool, mut file: CaptureFile<W>) -> std::io::Result<()> {
-    let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        // Looked at first, so that what came before the order to stop is still written.
-        let last = stop.load(Ordering::Acquire);
-        let n = drain(&mut ring, |meta, bytes| file.write(meta, bytes))?;
-        if last {
-            return file.flush();
-        }
-        if n == 0 {
-            file.flush()?;
-            std::thread::sleep(LOOK);
-        }
-    }
-}
-
-/// Takes all records off the ring.
-fn drain(
-    ring: &mut Consumer<u8>,
-    mut each: impl FnMut(PacketMeta, &[u8]) -> std::io::Result<()>,
-) -> std::io::Result<usize> {
-    let mut bytes = Vec::new();
-    let mut n = 0;
-    let mut head = [0u8; HEAD];
-    // A record is put in whole, so a head that is there has its bytes behind it.
-    while ring.pop_entire_slice(&mut head).is_ok() {
-        let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let mut time = [0; 8];
-        time.copy_from_slice(&head[..8]);
-        let direction = Some(if head[16] == 1 { Direction::Tx } else { Direction::Rx });
-        let meta = PacketMeta { time_ns: u64::from_ne_bytes(time), length: word(8), direction, interface: 0 };
-        bytes.resize(word(12) as usize, 0);
-        if ring.pop_entire_slice(&mut bytes).is_err() {
-            return Err(std::io::Error::other("the capture ring is out of step"));
-        }
-        each(meta, &bytes)?;
-        n += 1;
-    }
-    Ok(n)
-}
-
-impl<P: Port> Port for Capture<P> {
-    #[inline]
+impl Port for Watched<'_> {
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        let n = self.inner.rx_burst(bufs, out);
-        if self.on() && n > 0 {
-            self.stage(bufs.arena(), &out.as_slice()[out.len() - n..], Direction::Rx);
-            self.commit(n);
-        }
-        n
+        self.port.rx_burst(bufs, out)
     }
 
-    #[inline]
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        if !self.on() {
-            return self.inner.tx_burst(bufs, frames);
-        }
+        let number = self.number;
         // Before they are sent: what is sent may be overwritten at once.
-        self.stage(bufs.arena(), frames.as_slice(), Direction::Tx);
-        let n = self.inner.tx_burst(bufs, frames);
-        self.commit(n);
+        for recorder in self.recorders.iter_mut().filter(|r| listed(&r.wanted.sent, number)) {
+            recorder.stage(bufs.arena(), number, TX, frames.as_slice());
+        }
+        let n = self.port.tx_burst(bufs, frames);
+        for recorder in self.recorders.iter_mut().filter(|r| listed(&r.wanted.sent, number)) {
+            recorder.commit(n);
+        }
         n
     }
 
-    #[inline]
     fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.inner.housekeep(bufs);
+        self.port.housekeep(bufs);
     }
 
     fn held(&self) -> usize {
-        self.inner.held()
+        self.port.held()
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.wait_fd()
+        self.port.wait_fd()
     }
 
     fn receives(&self) -> bool {
-        self.inner.receives()
+        self.port.receives()
     }
 
     fn state(&self) -> PortState {
-        self.inner.state()
+        self.port.state()
     }
 
     fn max_frame(&self) -> usize {
-        self.inner.max_frame()
+        self.port.max_frame()
     }
 
     fn counters(&self) -> Arc<PortCounters> {
-        self.inner.counters()
+        self.port.counters()
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        let mut details = self.inner.details();
-        details.push(("capture", if self.on() { "on" } else { "off" }.into()));
-        details
+        self.port.details()
     }
 
     fn close(&mut self, bufs: &mut Buffers) {
-        self.inner.close(bufs);
+        self.port.close(bufs);
     }
 }

@@ -1,7 +1,7 @@
 //! Ports: where frames come from and go to.
 //!
 //! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, memif ([`memif`]), pcap, pair, null. A
-//! decorator wraps a port and is one (`fault`, `capture`). The dispatching device ([`npe`]) deals what ports receive out to threads.
+//! decorator wraps a port and is one (`fault`, `capture`'s [`Watched`]). The dispatching device ([`npe`]) deals what ports receive out to threads.
 
 pub mod af_xdp;
 mod capture;
@@ -16,7 +16,7 @@ mod tap;
 mod txq;
 mod waits;
 
-pub use capture::{Capture, CaptureControl, CaptureStats};
+pub use capture::{CaptureStats, Happened, Record, Recorder, Records, Wanted, Watched, capture};
 pub use fault::{Fault, FaultCounters, Faults};
 pub use null::NullPort;
 pub use pair::{PairPort, pair};

@@ -3,11 +3,13 @@
 mod common;
 
 use bywash_frame::{Batch, Buffers};
-use bywash_port::pcap::{CaptureFile, Format, PcapSource};
-use bywash_port::{Capture, Fault, Faults, Port, PortState, pair};
+use bywash_port::pcap::Filter;
+use bywash_port::{
+    CaptureStats, Fault, Faults, Happened, Port, PortState, Record, Records, Wanted, Watched, capture, pair,
+};
 use common::{Scripted, assert_conserved, batch_of, contents, pools};
 use proptest::prelude::*;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn number(i: u32) -> Vec<u8> {
@@ -197,107 +199,97 @@ proptest! {
     }
 }
 
-/// A file in memory that outlives its writer.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
+/// Everything on the ring: port, what happened, length on the wire, bytes kept.
+fn drained(records: &mut Records) -> Vec<(u16, Happened, u32, Vec<u8>)> {
+    let mut all = vec![];
+    let take = |r: Record<'_>| {
+        all.push((r.port, r.happened, r.length, r.bytes.to_vec()));
         Ok(())
-    }
-}
-
-fn captured(memory: &Memory) -> Vec<Vec<u8>> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("c");
-    std::fs::write(&path, &*memory.0.lock().unwrap()).unwrap();
-    PcapSource::load(&path).map_or(vec![], |s| s.frames().collect())
+    };
+    records.drain(take).unwrap();
+    all
 }
 
 #[test]
-fn a_capture_holds_what_passed_while_it_was_on_and_only_what_was_sent() {
+fn a_capture_holds_what_is_wanted_and_only_what_was_sent() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);
-    let inner = Scripted { take: [64, 3, 64].into(), receive: (50..55).map(number).collect(), ..Default::default() };
-    let (mut port, mut control) = Capture::new(inner, 1 << 20);
-    let mut batch = batch_of(&mut bufs, (0..2).map(number));
-    port.tx_burst(&mut bufs, &mut batch);
-    assert!(!control.running());
-
-    let memory = Memory::default();
-    control.start(CaptureFile::new(memory.clone(), Format::PcapNg, &["x"], 30).unwrap(), 30).unwrap();
-    assert!(control.running());
+    let mut inner = Scripted { take: [3, 64].into(), ..Default::default() };
+    let wanted = Wanted {
+        received: vec![true],
+        sent: vec![false, true],
+        dropped: vec![true],
+        reasons: 1 << 5,
+        snaplen: 30,
+        filter: None,
+    };
+    let (recorder, mut records) = capture(7, wanted, 1 << 20);
+    assert_eq!(recorder.id(), 7);
+    let mut recorders = [recorder];
+    // Five are offered, three taken, then the other two.
     let mut batch = batch_of(&mut bufs, (10..15).map(number));
-    assert_eq!(port.tx_burst(&mut bufs, &mut batch), 3);
-    let mut got = Batch::new();
-    assert_eq!(port.rx_burst(&mut bufs, &mut got), 5);
-    bufs.free(&mut got);
-    control.stop().unwrap();
-    port.tx_burst(&mut bufs, &mut batch);
-    assert!(batch.is_empty());
+    for (number, sent) in [(1, 3), (1, 2)] {
+        let mut port = Watched { port: &mut inner, number, recorders: &mut recorders };
+        assert_eq!(port.tx_burst(&mut bufs, &mut batch), sent);
+    }
+    // Sent by a port of which only received packets are wanted; received by one of which they are not.
+    let mut one = batch_of(&mut bufs, [number(20)]);
+    recorders[0].received(bufs.arena(), 0, one.as_slice());
+    recorders[0].received(bufs.arena(), 1, one.as_slice());
+    recorders[0].dropped(bufs.arena(), 0, 5, &one.as_slice()[0]);
+    recorders[0].dropped(bufs.arena(), 0, 4, &one.as_slice()[0]);
+    recorders[0].dropped(bufs.arena(), 0, 200, &one.as_slice()[0]);
+    recorders[0].dropped(bufs.arena(), 1, 5, &one.as_slice()[0]);
+    Watched { port: &mut inner, number: 0, recorders: &mut recorders }.tx_burst(&mut bufs, &mut one);
 
-    let want: Vec<Vec<u8>> = (10..13).chain(50..55).map(|i| number(i)[..30].to_vec()).collect();
-    assert_eq!(captured(&memory), want);
-    assert_eq!(control.stats().captured, 8);
-    assert_eq!(control.stats().lost, 0);
-
-    // Again, into another file, uncut.
-    let memory = Memory::default();
-    control.start(CaptureFile::new(memory.clone(), Format::Pcap, &[], 0).unwrap(), 0).unwrap();
-    let mut last = batch_of(&mut bufs, [number(99)]);
-    port.tx_burst(&mut bufs, &mut last);
-    control.stop().unwrap();
-    assert_eq!(captured(&memory), [number(99)]);
-    port.close(&mut bufs);
+    let cut = |i| number(i)[..30].to_vec();
+    let mut want: Vec<_> = (10..15).map(|i| (1, Happened::Sent, 60, cut(i))).collect();
+    want.extend([(0, Happened::Received, 60, cut(20)), (0, Happened::Dropped(5), 60, cut(20))]);
+    assert_eq!(drained(&mut records), want);
+    assert_eq!(records.stats(), CaptureStats { captured: 7, lost: 0 });
+    inner.close(&mut bufs);
     drop(bufs);
     assert_conserved(&pools);
 }
 
-/// A disk that takes the head of a file and hangs on the rest.
-struct Stuck(Arc<Mutex<()>>, bool);
-
-impl std::io::Write for Stuck {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.1 {
-            let _gate = self.0.lock().unwrap();
-            return Err(std::io::Error::from_raw_os_error(28));
-        }
-        self.1 = true;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+#[test]
+fn a_capture_holds_what_passes_its_filter() {
+    let pools = pools(256);
+    let mut bufs = Buffers::attach(&pools, 0);
+    // The fourth byte is odd.
+    let filter = Filter::parse("4\n48 0 0 3\n69 0 1 1\n6 0 0 262144\n6 0 0 0\n").unwrap();
+    let wanted = Wanted { received: vec![true], filter: Some(Arc::new(filter)), snaplen: 60, ..Default::default() };
+    let (mut recorder, mut records) = capture(0, wanted, 1 << 20);
+    let mut batch = batch_of(&mut bufs, (0..64).map(number));
+    recorder.received(bufs.arena(), 0, batch.as_slice());
+    let want: Vec<_> = (0..64).filter(|i| i % 2 == 1).map(|i| (0, Happened::Received, 60, number(i))).collect();
+    assert_eq!(drained(&mut records), want);
+    bufs.free(&mut batch);
+    drop(bufs);
+    assert_conserved(&pools);
 }
 
 #[test]
-fn a_slow_disk_loses_packets_of_the_capture_and_nothing_else() {
+fn a_slow_reader_loses_packets_of_the_capture_and_nothing_else() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);
-    let (mut port, mut control) = Capture::new(Scripted::default(), 4096);
-    let gate = Arc::new(Mutex::new(()));
-    let closed = gate.lock().unwrap();
-    let mut file = CaptureFile::new(Stuck(gate.clone(), false), Format::PcapNg, &["x"], 0).unwrap();
-    file.flush().unwrap();
-    control.start(file, 0).unwrap();
+    let mut inner = Scripted::default();
+    let wanted = Wanted { sent: vec![true], snaplen: usize::MAX, ..Default::default() };
+    let (recorder, mut records) = capture(0, wanted, 4096);
+    let mut recorders = [recorder];
     for round in 0..200 {
         let mut batch = batch_of(&mut bufs, (0..64).map(|i| number(round * 64 + i)));
+        let mut port = Watched { port: &mut inner, number: 0, recorders: &mut recorders };
         assert_eq!(port.tx_burst(&mut bufs, &mut batch), 64);
     }
-    drop(closed);
-    let stats = control.stats();
+    let stats = records.stats();
     assert_eq!(stats.captured + stats.lost, 200 * 64);
-    assert!(stats.lost > 0);
-    let error = control.stop().unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(28));
-    assert!(!control.running());
-    port.close(&mut bufs);
+    assert!(stats.lost > 0 && stats.captured == 4096 / (19 + 60), "{stats:?}");
+    // What was captured is whole, and in order.
+    let first = drained(&mut records);
+    assert!(first.iter().enumerate().all(|(i, (.., bytes))| *bytes == number(i as u32)));
+    assert_eq!(first.len() as u64, stats.captured);
+    inner.close(&mut bufs);
     drop(bufs);
     assert_conserved(&pools);
 }

@@ -105,8 +105,32 @@ impl<W: Write> CaptureFile<W> {
     pub fn write(&mut self, meta: PacketMeta, bytes: &[u8]) -> Result<()> {
         match self.format {
             Format::Pcap => self.record(meta, bytes),
-            Format::PcapNg => self.enhanced(meta, bytes),
+            Format::PcapNg => self.enhanced(meta, bytes, None),
         }
+    }
+
+    /// As [`CaptureFile::write`], with a comment on the packet. Classic pcap has none.
+    pub fn write_commented(&mut self, meta: PacketMeta, bytes: &[u8], comment: &str) -> Result<()> {
+        match self.format {
+            Format::Pcap => self.record(meta, bytes),
+            Format::PcapNg => self.enhanced(meta, bytes, Some(comment)),
+        }
+    }
+
+    /// Says how many packets of an interface were captured and how many lost up to now. Classic pcap cannot.
+    pub fn statistics(&mut self, interface: u32, time_ns: u64, captured: u64, lost: u64) -> Result<()> {
+        if self.format == Format::Pcap {
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        body.extend(interface.to_ne_bytes());
+        body.extend(((time_ns >> 32) as u32).to_ne_bytes());
+        body.extend((time_ns as u32).to_ne_bytes());
+        // isb_ifrecv, isb_ifdrop
+        option(&mut body, 4, &(captured + lost).to_ne_bytes());
+        option(&mut body, 5, &lost.to_ne_bytes());
+        option(&mut body, 0, b"");
+        self.block(5, &body)
     }
 
     /// Hands everything to the system.
@@ -155,24 +179,33 @@ impl<W: Write> CaptureFile<W> {
         self.block(1, &body)
     }
 
-    fn enhanced(&mut self, meta: PacketMeta, bytes: &[u8]) -> Result<()> {
+    fn enhanced(&mut self, meta: PacketMeta, bytes: &[u8], comment: Option<&str>) -> Result<()> {
         let pad = bytes.len().next_multiple_of(4) - bytes.len();
         let flags = meta.direction.map(|d| match d {
             Direction::Rx => 1u32,
             Direction::Tx => 2,
         });
-        let options = if flags.is_some() { 12 } else { 0 };
+        let mut said = Vec::new();
+        if let Some(comment) = comment {
+            option(&mut said, 1, comment.as_bytes());
+        }
+        let end = if flags.is_some() || comment.is_some() { 4 } else { 0 };
+        let options = said.len() + if flags.is_some() { 8 } else { 0 } + end;
         let total = (32 + bytes.len() + pad + options) as u32;
         let (high, low) = ((meta.time_ns >> 32) as u32, meta.time_ns as u32);
         self.words(&[6, total, meta.interface, high, low, bytes.len() as u32, meta.length])?;
         self.out.write_all(bytes)?;
         self.out.write_all(&[0; 3][..pad])?;
         if let Some(flags) = flags {
-            // epb_flags, four bytes; then the end of options
+            // epb_flags, four bytes
             let mut head = [0; 4];
             head[..2].copy_from_slice(&2u16.to_ne_bytes());
             head[2..].copy_from_slice(&4u16.to_ne_bytes());
-            self.words(&[u32::from_ne_bytes(head), flags, 0])?;
+            self.words(&[u32::from_ne_bytes(head), flags])?;
+        }
+        self.out.write_all(&said)?;
+        if end > 0 {
+            self.words(&[0])?;
         }
         self.words(&[total])
     }

@@ -1,11 +1,13 @@
 //! Capture files as ports: replay from memory, and record.
 
 mod file;
+mod filter;
 mod port;
 mod record;
 mod replay;
 
 pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
+pub use filter::{Filter, FilterError};
 pub use port::PcapPort;
 pub use record::PcapRecorder;
 pub(crate) use record::wall_ns;
