@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install uninstall clean help
+.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -101,6 +101,9 @@ install: ## install program, manual page and completions (DESTDIR, PREFIX); run 
 	$(BYWASH) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash
 	$(BYWASH) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	$(BYWASH) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
+
+deb: build ## a Debian package of the program, in this directory
+	contrib/debian/build $(BYWASH) .
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1

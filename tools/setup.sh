@@ -29,6 +29,7 @@ as_root() {
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
+    prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
@@ -60,19 +61,22 @@ install_packages() {
 readarray -t packages < <(missing)
 had_frr=$(command -v /usr/lib/frr/zebra || true)
 had_ovs=$(command -v ovs-vswitchd || true)
+had_prometheus=$(command -v prometheus || true)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
     # A test without its tool says SKIP; nothing else here can do without.
     if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
 fi
-# The tests start routing daemons and an Open vSwitch of their own; those that packages start are not wanted.
-if [ -z "$had_frr" ] && [ -e /usr/lib/frr/zebra ]; then
-    as_root service frr stop >/dev/null 2>&1 || true
-    if [ -d /run/systemd/system ]; then as_root systemctl disable frr >/dev/null 2>&1 || true; fi
-fi
-if [ -z "$had_ovs" ] && command -v ovs-vswitchd >/dev/null; then
-    as_root service openvswitch-switch stop >/dev/null 2>&1 || true
-    if [ -d /run/systemd/system ]; then as_root systemctl disable openvswitch-switch >/dev/null 2>&1 || true; fi
+# The tests start routing daemons, an Open vSwitch and a Prometheus of their own; those that packages start are not wanted.
+unwanted() {
+    as_root service "$1" stop >/dev/null 2>&1 || true
+    if [ -d /run/systemd/system ]; then as_root systemctl disable "$1" >/dev/null 2>&1 || true; fi
+}
+if [ -z "$had_frr" ] && [ -e /usr/lib/frr/zebra ]; then unwanted frr; fi
+if [ -z "$had_ovs" ] && command -v ovs-vswitchd >/dev/null; then unwanted openvswitch-switch; fi
+if [ -z "$had_prometheus" ] && command -v prometheus >/dev/null; then
+    unwanted prometheus
+    unwanted prometheus-node-exporter
 fi
 [ "$task" != bpf ] || exit 0
 
