@@ -1,20 +1,26 @@
 //! The command line: what can be asked for, and in which words.
 
 pub mod bench;
+pub mod capture;
 pub mod docsis;
+pub mod doctor;
 pub mod flow;
 pub mod profile;
 pub mod tester;
+pub mod web;
 
 use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
 use bench::BenchArgs;
+use capture::CaptureArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use docsis::DocsisArgs;
+use doctor::DoctorArgs;
 use flow::FlowArgs;
 use profile::ProfileArgs;
 use std::path::PathBuf;
 use tester::{GenArgs, Rfc2544Args};
+use web::WebArgs;
 
 const AFTER_HELP: &str = "\
 Exit status:
@@ -23,7 +29,8 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `level`, `reload`, `flow` and `profile`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `web`, `capture`, `doctor`,
+                 `level`, `reload`, `flow` and `profile`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -53,6 +60,10 @@ pub enum Command {
     Run(RunArgs),
     /// Ask the running instance
     Show(ShowArgs),
+    /// Serve a page with the running instance's ports, rates and drops, for a browser on this machine
+    Web(WebArgs),
+    /// Capture packets of the running instance: received, sent, or dropped and why
+    Capture(CaptureArgs),
     /// Move ports of the running instance to another level
     Level(LevelArgs),
     /// Have the running instance take over its changed configuration file, without loss on ports that stay
@@ -65,7 +76,9 @@ pub enum Command {
     /// Check a configuration, or list what can be set
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Put back the interface settings that a killed run left changed
+    /// Say what stands in the way of forwarding on this machine, what it costs, and what mends it
+    Doctor(DoctorArgs),
+    /// Put back the settings that a killed run left changed, and those that `doctor --fix` made
     Restore(RestoreArgs),
     /// Build host - router - host on this machine, try it out, and remove it
     Demo(DemoArgs),

@@ -5,19 +5,23 @@
 
 mod api;
 mod bench;
+mod capture;
 mod cli;
 mod config;
 mod demo;
 mod docsis;
+mod doctor;
 mod error;
 mod flows;
 mod log;
 mod man;
+mod notify;
 mod privileges;
 mod profile;
 mod run;
 mod show;
 mod tester;
+mod web;
 
 use clap::Parser;
 use cli::{Cli, Command, ConfigCommand, RunArgs};
@@ -40,6 +44,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => run::run(Box::new(move || configure(&args))),
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),
+        Command::Web(args) => web::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Level(args) => show::level(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Flow(args) => show::flow(&args),
@@ -49,6 +55,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
             Ok(writeln!(std::io::stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
         }
         Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Restore(args) => run::restore(args.json),
         Command::Demo(args) => demo::run(args),
         Command::Gen(args) => tester::generate(&args),

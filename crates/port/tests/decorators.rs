@@ -214,7 +214,7 @@ fn drained(records: &mut Records) -> Vec<(u16, Happened, u32, Vec<u8>)> {
 fn a_capture_holds_what_is_wanted_and_only_what_was_sent() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);
-    let mut inner = Scripted { take: [3, 64].into(), ..Default::default() };
+    let mut inner = Scripted { take: [3, 64, 64].into(), ..Default::default() };
     let wanted = Wanted {
         received: vec![true],
         sent: vec![false, true],

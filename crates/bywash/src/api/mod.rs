@@ -12,21 +12,28 @@
 //! | `POST /v1/audit` | every cell counted: where it is |
 //! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
 //! | `POST /v1/reload` `?dry_run=true` | the configuration is read again and taken over: `{"changes": [text], "applied"}` |
+//! | `POST /v1/capture?port=P&drops=R&way=W&snaplen=N` | packets as pcapng, until `DELETE /v1/capture?number=N` |
+//! | `GET /metrics` | all counters, as Prometheus reads them |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
 //!
 //! An error is `{"error", "hint"}` with a status from 400 on.
 
+mod capture;
+mod metrics;
 mod serve;
 mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use capture::NUMBER as CAPTURE_NUMBER;
 pub use serve::serve;
 pub use socket::{Listener, group_id};
 
 use crate::config::{Level, Mode};
 use crate::flows::Verb;
 use serde_json::Value;
+use std::io::Write;
+use std::sync::atomic::AtomicBool;
 
 /// Where an instance listens unless told otherwise.
 pub const SOCKET: &str = "/run/bywash/bywash.sock";
@@ -147,6 +154,36 @@ pub enum FlowCommand {
     Trace,
 }
 
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is received.
+    Rx,
+    /// It is sent.
+    Tx,
+}
+
+/// What a capture is to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureRequest {
+    /// Packets of these ports; all if there is none.
+    pub ports: Vec<String>,
+    /// Only packets that go this way.
+    pub way: Option<Way>,
+    /// Only packets dropped for these reasons; `all`: for any.
+    pub drops: Vec<String>,
+    /// Most bytes kept of a packet; 0: all.
+    pub snaplen: u32,
+    /// Only packets that pass this: what `tcpdump -ddd` prints.
+    pub filter: Option<String>,
+}
+
+/// A capture that can begin.
+pub trait Capturing: Send {
+    /// Writes pcapng to `out` until `stop`, on the caller's thread. An error is `out`'s.
+    fn run(self: Box<Self>, out: Box<dyn Write>, stop: &AtomicBool) -> std::io::Result<()>;
+}
+
 /// The running program, as the API sees it.
 ///
 /// # Thread-safety
@@ -163,6 +200,11 @@ pub trait Instance: Send + Sync {
     /// Reads the configuration again and takes it over, or only says what that would change: a line each. An error is
     /// told to the client as a bad request; nothing is changed then.
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
+
+    /// Gets a capture ready. An error is told to the client as a bad request.
+    fn capture(&self, _request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {
+        Err("it captures no packets".into())
+    }
 
     /// Asks a switch. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;

@@ -1,10 +1,11 @@
 //! Serving the API, within bounds: no client can hold more of the program than one of a few connections, for a few
 //! seconds.
 
-use super::{FlowCommand, Instance, Listener, Topic};
+use super::{FlowCommand, Instance, Listener, Topic, capture, metrics};
 use crate::config::Level;
 use crate::flows::Verb;
 use anyhow::Context;
+use axum::Extension;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
@@ -17,13 +18,17 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::UnixListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Connections served at once; more wait in the socket's backlog.
 const CONNECTIONS: usize = 64;
+/// Connections served at once of those that only want metrics: whoever floods them leaves the rest of the API alone.
+const SCRAPES: usize = 8;
 /// Threads that ask the instance: a large answer does not keep others waiting.
 const ASKING: usize = 4;
 /// Longest that a request's header may take to arrive.
@@ -40,7 +45,11 @@ const LEVEL_HINT: &str = "one `level` of auto, driver, user, kernel, and any num
 
 const FLOWS_HINT: &str = "one `op` of add, mod, del; of mod and del, `strict=true` as well";
 
-type Shared = Arc<dyn Instance>;
+pub(super) type Shared = Arc<dyn Instance>;
+
+/// Set by an answer that has no end of its own: its connection lasts as long as both sides want.
+#[derive(Clone, Default)]
+pub(super) struct Endless(pub(super) Arc<AtomicBool>);
 
 /// The API's thread. Dropped, it stops: the socket is gone when that returns.
 pub struct Server {
@@ -51,6 +60,9 @@ pub struct Server {
 /// Serves `instance` at `listener`, on a thread of its own.
 pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<Server> {
     listener.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
+    if let Some(metrics) = &listener.metrics {
+        metrics.set_nonblocking(true).context("cannot prepare the socket for metrics")?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ASKING)
@@ -63,7 +75,7 @@ pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<
         .spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(&listener, routes(instance)) => {}
+                    () = listen(&listener, instance) => {}
                     // Also when the sender is gone.
                     _ = stopped => {}
                 }
@@ -86,26 +98,64 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: &Listener, routes: Router) {
-    let socket = match listener.socket.try_clone().and_then(UnixListener::from_std) {
-        Ok(socket) => socket,
-        Err(why) => {
-            tracing::error!("the API does not listen: {why}");
-            return;
+async fn listen(listener: &Listener, instance: Shared) {
+    let scraped = scrapes(instance.clone());
+    let api = async {
+        match listener.socket.try_clone().and_then(UnixListener::from_std) {
+            Ok(socket) => serve_at(Door::Unix(socket), routes(instance), CONNECTIONS).await,
+            Err(why) => tracing::error!("the API does not listen: {why}"),
         }
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let metrics = async {
+        match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
+            Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped, SCRAPES).await,
+            Some(Err(why)) => tracing::error!("nobody listens for those who want metrics: {why}"),
+            None => {}
+        }
+    };
+    tokio::join!(api, metrics);
+}
+
+/// Where connections come in.
+enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A connection, whichever way it came.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Door {
+    async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Unix(socket) => Box::new(socket.accept().await?.0),
+            Self::Tcp(socket) => Box::new(socket.accept().await?.0),
+        })
+    }
+}
+
+/// Serves what comes in at `door`, `most` connections at once.
+async fn serve_at(door: Door, routes: Router, most: usize) {
+    let places = Arc::new(Semaphore::new(most));
     let mut http = hyper::server::conn::http1::Builder::new();
     // One request a connection: what bounds the connection bounds the request and its answer.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        match socket.accept().await {
-            Ok((stream, _)) => {
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes.clone()));
+        match door.accept().await {
+            Ok(stream) => {
+                let endless = Endless::default();
+                let routes = routes.clone().layer(Extension(endless.clone()));
+                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
                 tokio::spawn(async move {
+                    let mut connection = std::pin::pin!(connection);
                     // A client that goes away or takes too long is not worth a word.
-                    let _ = tokio::time::timeout(CONNECTION, connection).await;
+                    let timely = tokio::time::timeout(CONNECTION, connection.as_mut()).await;
+                    if timely.is_err() && endless.0.load(Ordering::Acquire) {
+                        let _ = connection.await;
+                    }
                     drop(place);
                 });
             }
@@ -116,6 +166,12 @@ async fn accept(listener: &Listener, routes: Router) {
             }
         }
     }
+}
+
+/// What is served to those who only want metrics.
+fn scrapes(instance: Shared) -> Router {
+    let nothing = || async { error(StatusCode::NOT_FOUND, "no such thing", "GET /metrics") };
+    Router::new().route("/metrics", get(metrics)).fallback(nothing).layer(from_fn(as_json)).with_state(instance)
 }
 
 fn routes(instance: Shared) -> Router {
@@ -138,6 +194,8 @@ fn routes(instance: Shared) -> Router {
         .route("/v1/level", post(set_level))
         .route("/v1/reload", post(reload))
         .route("/v1/trace", post(trace))
+        .route("/v1/capture", capture::routes())
+        .route("/metrics", get(metrics))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
         .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
@@ -203,17 +261,26 @@ async fn trace(State(instance): State<Shared>, packet: String) -> Response {
     answer(move || instance.flows(FlowCommand::Trace, &packet)).await
 }
 
-/// What the instance says, on a thread that may wait.
+async fn metrics(State(instance): State<Shared>) -> Response {
+    spoken(metrics::CONTENT_TYPE, move || Ok(metrics::render(instance.as_ref()))).await
+}
+
+/// What the instance says.
 async fn answer(ask: impl FnOnce() -> Result<Value, String> + Send + 'static) -> Response {
     // Written as text there as well: a million routes take a while.
-    match tokio::task::spawn_blocking(move || ask().map(|value| value.to_string())).await {
-        Ok(Ok(text)) => ([("content-type", "application/json")], text).into_response(),
+    spoken("application/json", move || ask().map(|value| value.to_string())).await
+}
+
+/// A text made on a thread that may wait.
+async fn spoken(kind: &'static str, ask: impl FnOnce() -> Result<String, String> + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(ask).await {
+        Ok(Ok(text)) => ([("content-type", kind)], text).into_response(),
         Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "the log says more; please report it"),
     }
 }
 
-fn error(status: StatusCode, what: &str, hint: &str) -> Response {
+pub(super) fn error(status: StatusCode, what: &str, hint: &str) -> Response {
     (status, Json(json!({ "error": what, "hint": hint }))).into_response()
 }
 
@@ -230,6 +297,6 @@ async fn as_json(request: Request, next: Next) -> Response {
     error(
         status,
         &format!("{reason}: {what}"),
-        "GET reads; /v1/audit, /v1/level, /v1/flows and /v1/trace are POSTed to",
+        "GET reads; /v1/audit, /v1/capture, /v1/level, /v1/flows and /v1/trace are POSTed to",
     )
 }

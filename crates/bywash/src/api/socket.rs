@@ -4,6 +4,7 @@ use crate::config::ApiConfig;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags};
 use std::fs::Permissions;
+use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: UnixListener,
+    /// Where only metrics are served.
+    pub(super) metrics: Option<TcpListener>,
     path: PathBuf,
     /// Device and inode: the name may since be another instance's.
     identity: (u64, u64),
@@ -27,6 +30,12 @@ impl Listener {
         let name = path.display();
         let group = match &config.group {
             Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] group: make it"))?),
+            None => None,
+        };
+        let metrics = match config.metrics {
+            Some(at) => Some(TcpListener::bind(at).with_context(|| {
+                format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
+            })?),
             None => None,
         };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -58,7 +67,7 @@ impl Listener {
             Ok((metadata.dev(), metadata.ino()))
         };
         match rename() {
-            Ok(identity) => Ok(Self { socket, path: path.into(), identity }),
+            Ok(identity) => Ok(Self { socket, metrics, path: path.into(), identity }),
             Err(why) => {
                 let _ = std::fs::remove_file(&early);
                 Err(why).with_context(|| format!("cannot listen at {name}"))

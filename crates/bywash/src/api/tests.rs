@@ -44,7 +44,7 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/bywash.sock");
-        Self { _directory: directory, config: ApiConfig { socket, group: None } }
+        Self { _directory: directory, config: ApiConfig { socket, group: None, metrics: None } }
     }
 
     fn socket(&self) -> &Path {

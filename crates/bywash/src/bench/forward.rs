@@ -1,5 +1,6 @@
 //! One worker, pcap replayed from memory, the whole IPv4 router path, discard: what the program itself costs.
 
+use super::captured::{self, Cost};
 use crate::cli::bench::ForwardArgs;
 use anyhow::{Context as _, bail};
 use bywash_engine::{App, Context, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
@@ -40,6 +41,8 @@ struct Figures {
     seconds: f64,
     /// Cycles per packet by stage.
     stages: Vec<(String, f64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<Cost>,
 }
 
 pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
@@ -67,6 +70,9 @@ fn print(f: &Figures) {
     );
     for (name, cycles) in &f.stages {
         println!("  {name:8} {cycles:6.1} cycles/packet");
+    }
+    if let Some(cost) = &f.capture {
+        println!("{cost}");
     }
 }
 
@@ -165,6 +171,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let before = Sample::take(worker.counters(), &ports);
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = Sample::take(worker.counters(), &ports);
+    let capture = args.capture.map(|what| captured::cost(what, &worker, &ports, args.seconds)).transpose()?;
     let counters = worker.counters().clone();
     worker.stop();
     let (missing, wrong) = pools.verify();
@@ -191,6 +198,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
         pages: pools.arena().pages().to_string(),
         seconds,
         stages: stages.map(|(s, (b, a))| (s.name.to_owned(), (a - b) as f64 / packets.max(1) as f64)).collect(),
+        capture,
     })
 }
 

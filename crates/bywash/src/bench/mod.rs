@@ -1,6 +1,7 @@
 //! `bywash bench`: the figures, each by one command and as one JSON object.
 
 mod afxdp;
+mod captured;
 mod churn;
 mod cmts;
 pub mod cpus;

@@ -169,6 +169,9 @@ pub struct ForwardArgs {
     /// Pages the buffers lie in
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
+    /// Measure as well, by turns, what a capture costs that captures nothing
+    #[arg(long, value_name = "WHAT")]
+    pub capture: Option<Captured>,
     /// CPU to run on  [default: where the kernel puts it]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
@@ -184,6 +187,16 @@ pub struct ForwardArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What is captured while forwarding is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Captured {
+    /// Packets dropped for one reason, of which there are none
+    Drops,
+    /// Received packets that pass a filter, which none does
+    Filtered,
 }
 
 /// `bywash bench generator`

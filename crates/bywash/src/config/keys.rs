@@ -327,6 +327,12 @@ pub static API: Section = Section {
             .doc("Unix socket with the HTTP API that `bywash show` uses. Each instance needs its own.")
             .example("\"/tmp/bywash.sock\""),
         key("group", "a group's name", "(none)", "").doc("Group that may connect, beside root.").example("\"bywash\""),
+        key("metrics", "an address and a port", "(none)", "")
+            .doc(
+                "TCP address at which Prometheus finds `/metrics`, and nothing else. Whoever reaches it can read it. \
+                 The Unix socket has `/metrics`, too.",
+            )
+            .example("\"127.0.0.1:9469\""),
     ],
 };
 

@@ -9,6 +9,7 @@ use super::problem::{ConfigErrors, Problem, Source, nearest};
 use super::reader::{Notes, Table};
 use bywash_port::memif;
 use clap::ValueEnum as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
@@ -209,6 +210,7 @@ fn read_workers(mut table: Table<'_, '_>, workers: &mut WorkersConfig) {
 fn read_api(mut table: Table<'_, '_>, api: &mut ApiConfig) {
     put(&mut api.socket, table.text("socket", not_empty).map(Into::into));
     put(&mut api.group, table.text("group", not_empty).map(Some));
+    put(&mut api.metrics, table.text("metrics", address).map(|text| text.parse().ok()));
 }
 
 fn read_port(mut table: Table<'_, '_>) -> PortConfig {
@@ -306,6 +308,12 @@ fn read_dpdk(table: &mut Table<'_, '_>) -> DpdkPortConfig {
     put(&mut port.mtu, mtu.map(|mtu| mtu.set().map_or(Auto::Auto, |&mtu| Auto::Set(mtu as u16))));
     put(&mut port.eal, table.text("eal", |_| Ok(())));
     port
+}
+
+/// An address and a port to listen at.
+fn address(text: &str) -> Result<(), String> {
+    let parsed = text.parse::<SocketAddr>();
+    parsed.map(drop).map_err(|_| "expected an address and a port, such as \"127.0.0.1:9469\"".into())
 }
 
 fn not_empty(text: &str) -> Result<(), String> {

@@ -5,6 +5,7 @@
 use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -473,11 +474,14 @@ pub struct ApiConfig {
     /// Group that may connect, beside root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// TCP address at which Prometheus finds the metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { socket: crate::api::SOCKET.into(), group: None }
+        Self { socket: crate::api::SOCKET.into(), group: None, metrics: None }
     }
 }
 

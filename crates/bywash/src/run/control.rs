@@ -8,6 +8,7 @@ use super::workers;
 use super::{ANSWER, instance};
 use crate::bench::cpus::Placement;
 use crate::config::{Config, ConfigErrors, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
+use crate::notify::Notifier;
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
 use bywash_frame::{Arena, ArenaConfig, PageKind, PoolSet};
@@ -211,8 +212,9 @@ impl Runtime {
     }
 
     /// Runs until `stop`, or until a worker dies.
-    pub fn follow(&mut self, stop: &AtomicBool, reload: &AtomicBool) -> anyhow::Result<()> {
+    pub fn follow(&mut self, stop: &AtomicBool, reload: &AtomicBool, notifier: &mut Notifier) -> anyhow::Result<()> {
         while !stop.load(Ordering::Acquire) {
+            notifier.alive();
             match self.mirror.changes().recv_timeout(TICK) {
                 Ok(mut changes) => {
                     while changes.len() < AT_ONCE

@@ -2,7 +2,7 @@
 
 use super::ANSWER;
 use super::control::Shared;
-use crate::api::{FlowCommand, Instance, Topic};
+use crate::api::{CaptureRequest, Capturing, FlowCommand, Instance, Topic};
 use crate::config::{Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_frame::BATCH;
@@ -30,6 +30,10 @@ impl Instance for Running {
 
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String> {
         self.0.reload(dry_run)
+    }
+
+    fn capture(&self, request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {
+        super::capture::prepare(&self.0, request)
     }
 
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {

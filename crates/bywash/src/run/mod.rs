@@ -4,6 +4,7 @@
 //! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
 
 mod bridge;
+mod capture;
 mod cmts;
 mod control;
 mod diff;
@@ -23,7 +24,8 @@ mod switch;
 mod workers;
 
 use crate::config::Config;
-use bywash_port::af_xdp::{Change, Journal};
+use crate::notify::Notifier;
+use bywash_port::af_xdp::Journal;
 use control::Source;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,10 +35,14 @@ use std::time::Duration;
 /// Where changed interface settings are written down until they are put back.
 const STATE: &str = "/run/bywash";
 
-/// The journal of the network namespace that this process is in: instances in different namespaces keep apart.
 fn journal_path() -> PathBuf {
+    journal("settings")
+}
+
+/// A journal of the network namespace that this process is in: instances in different namespaces keep apart.
+pub fn journal(what: &str) -> PathBuf {
     let ns = std::fs::metadata("/proc/self/ns/net").map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap_or(0);
-    Path::new(STATE).join(format!("settings-{ns}.json"))
+    Path::new(STATE).join(format!("{what}-{ns}.json"))
 }
 
 /// Forwards until told to stop, by what `source` gives now and whenever a reload is asked for.
@@ -72,7 +78,10 @@ fn forward(
     let mut runtime = control::Runtime::start(config, source, journal)?;
     let api = crate::api::serve(listener, runtime.instance())?;
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
-    let result = runtime.follow(stop, reload);
+    let mut notifier = Notifier::from_environment();
+    notifier.ready("forwarding");
+    let result = runtime.follow(stop, reload, &mut notifier);
+    notifier.stopping();
     drop(api);
     if stop.load(Ordering::Acquire) {
         tracing::info!("stopping: every frame is the kernel's from now on");
@@ -88,13 +97,16 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `bywash restore`: puts back what a killed run in this network namespace changed.
+/// `bywash restore`: puts back what a killed run, and the doctor, changed in this network namespace.
 pub fn restore(json: bool) -> anyhow::Result<()> {
     let mut journal = Journal::open(journal_path())?;
-    let all: Vec<Change> = journal.changes().to_vec();
+    let mut all: Vec<_> = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
     let failed = journal.restore()?;
-    let failed: Vec<String> =
+    let mut failed: Vec<String> =
         failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature)).collect();
+    let (changed, not) = crate::doctor::Remembered::open()?.restore()?;
+    all.extend(changed);
+    failed.extend(not);
     if json {
         println!("{}", serde_json::json!({ "settings": all, "failed": failed }));
     } else if all.is_empty() {

@@ -42,11 +42,68 @@ pub fn reload(socket: &Path, dry_run: bool) -> anyhow::Result<Value> {
     request(socket, &format!("POST /v1/reload?dry_run={dry_run}"), "", "reload")
 }
 
+/// A capture that runs.
+pub struct Capture {
+    /// Its number, by which it is ended.
+    pub number: u64,
+    /// pcapng, from the beginning. It ends where the capture does.
+    pub stream: Box<dyn Read>,
+}
+
+/// Begins a capture. A read of its stream that finds nothing for as long as `look` ends with `WouldBlock`.
+pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Duration) -> anyhow::Result<Capture> {
+    let query: Vec<_> = query.iter().map(|(key, value)| format!("{key}={}", encode(value))).collect();
+    let name = socket.display();
+    let mut stream = connect(socket)?;
+    let line = format!("POST /v1/capture?{}", query.join("&"));
+    // Of a client of HTTP 1.0 the answer has no pieces: it ends with the connection.
+    send(&mut stream, &line, "1.0", filter).with_context(|| format!("no answer from the bywash at {name}"))?;
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    let end = loop {
+        if let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end;
+        }
+        let n = stream.read(&mut piece).with_context(|| format!("no answer from the bywash at {name}"))?;
+        anyhow::ensure!(n > 0, "no answer from the bywash at {name}");
+        answer.extend(&piece[..n]);
+    };
+    let header = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let mut fields = header.lines().filter_map(|line| line.split_once(':'));
+    let number = fields.find(|(name, _)| *name == crate::api::CAPTURE_NUMBER);
+    let Some(number) = number.and_then(|(_, number)| number.trim().parse().ok()) else {
+        stream.read_to_end(&mut answer).with_context(|| format!("no answer from the bywash at {name}"))?;
+        understand(&answer, &name.to_string(), "capture")?;
+        bail!("the bywash at {name} does not say which capture this is");
+    };
+    stream.set_read_timeout(Some(look))?;
+    Ok(Capture { number, stream: Box::new(std::io::Cursor::new(answer.split_off(end + 4)).chain(stream)) })
+}
+
+/// Ends a capture: what was recorded still comes, then its stream ends.
+pub fn end_capture(socket: &Path, number: u64) -> anyhow::Result<()> {
+    request(socket, &format!("DELETE /v1/capture?number={number}"), "", "capture").map(drop)
+}
+
 /// One exchange; `what` was asked, for errors.
 fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<Value> {
+    let name = socket.display().to_string();
+    let mut stream = connect(socket)?;
+    let mut answer = Vec::new();
+    let exchange = || {
+        send(&mut stream, line, "1.1", body)?;
+        // The server closes after one answer.
+        stream.read_to_end(&mut answer).map(drop)
+    };
+    let got: std::io::Result<()> = { exchange }();
+    got.with_context(|| format!("no answer from the bywash at {name}"))?;
+    understand(&answer, &name, what)
+}
+
+/// A connection to the instance at `socket`, or why there is none and what to do.
+fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     let name = socket.display();
-    let mut stream = match UnixStream::connect(socket) {
-        Ok(stream) => stream,
+    match UnixStream::connect(socket) {
+        Ok(stream) => Ok(stream),
         Err(why) if why.kind() == ErrorKind::NotFound => {
             bail!("no bywash runs here (socket {name} not found): start one with `bywash run ...`")
         }
@@ -56,23 +113,23 @@ fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<
         Err(why) if why.kind() == ErrorKind::PermissionDenied => {
             bail!("not permitted to ask the bywash at {name}: try sudo, or set `group` in its [api] to one of yours")
         }
-        Err(why) => return Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
-    };
+        Err(why) => Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
+    }
+}
+
+fn send(stream: &mut UnixStream, line: &str, version: &str, body: &str) -> std::io::Result<()> {
     let length = body.len();
     let request = format!(
-        "{line} HTTP/1.1\r\nHost: bywash\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{line} HTTP/{version}\r\nHost: bywash\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"
     );
-    let mut answer = Vec::new();
-    let exchange = || {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(request.as_bytes())?;
-        // The server closes after one answer.
-        stream.read_to_end(&mut answer).map(drop)
-    };
-    let got: std::io::Result<()> = { exchange }();
-    got.with_context(|| format!("no answer from the bywash at {name}"))?;
-    let (status, body) = parse(&answer).with_context(|| format!("no answer to be understood from {name}"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(request.as_bytes())
+}
+
+/// The value of an answer, or the error that it tells.
+fn understand(answer: &[u8], name: &str, what: &str) -> anyhow::Result<Value> {
+    let (status, body) = parse(answer).with_context(|| format!("no answer to be understood from {name}"))?;
     let value: Value = serde_json::from_slice(body).with_context(|| format!("no JSON from {name}"))?;
     if status == 200 {
         return Ok(value);
@@ -89,7 +146,7 @@ fn parse(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let (header, body) = (std::str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
     let mut lines = header.split("\r\n");
-    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = lines.next()?.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
     let mut fields = lines.filter_map(|line| line.split_once(':'));
     let (_, length) = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
     // Shorter: the server went away in between.

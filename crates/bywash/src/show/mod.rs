@@ -1,6 +1,6 @@
 //! `bywash show`: asks the running instance, and lays out its answer.
 
-mod client;
+pub mod client;
 mod flow;
 mod layout;
 mod tables;

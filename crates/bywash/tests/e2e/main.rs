@@ -5,8 +5,10 @@
 
 mod afxdp;
 mod around;
+mod capture;
 mod churn;
 mod cmts;
+mod doctor;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod drift;
@@ -21,12 +23,15 @@ mod input;
 mod interfaces;
 mod load;
 mod memif;
+mod metrics;
 mod moves;
 mod nics;
 mod pools;
 mod profile;
 mod raw;
 mod reload;
+mod sandbox;
 mod soak;
 mod switch;
 mod tcp;
+mod web;

@@ -1,0 +1,142 @@
+//! `bywash capture`: packets of the running instance, as pcapng or as lines.
+
+mod blocks;
+mod line;
+
+use crate::cli::capture::CaptureArgs;
+use crate::error::Usage;
+use crate::show::client;
+use anyhow::{Context as _, bail};
+use blocks::{Block, Blocks};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often it looks whether it is to end while no packets come.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Captures until it is told to end, by a signal or by `--count`, and then says how much there was.
+pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
+    let mut sink = Sink::open(args)?;
+    let filter = args.filter.as_deref().map(compile).transpose()?.unwrap_or_default();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    warn_of_what_is_not_seen(args);
+    let mut capture = client::capture(&args.socket, &query(args), &filter, LOOK)?;
+    eprintln!("capturing; Ctrl-C ends it");
+    let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
+    let (mut packets, mut lost, mut ending) = (0u64, 0u64, false);
+    loop {
+        if !ending && (stop.load(Ordering::Acquire) || args.count.is_some_and(|most| packets >= most)) {
+            client::end_capture(&args.socket, capture.number)?;
+            ending = true;
+        }
+        match capture.stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => blocks.take_in(&piece[..n]),
+            Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(why) => return Err(why).context("the bywash stopped answering"),
+        }
+        while let Some(block) = blocks.next()? {
+            match block {
+                Block::Packet { .. } if args.count.is_some_and(|most| packets >= most) => continue,
+                Block::Packet { .. } => packets += 1,
+                Block::Statistics { lost: now } => lost = now,
+                _ => {}
+            }
+            sink.put(&block, blocks.bytes())?;
+        }
+        sink.flush()?;
+    }
+    eprintln!("{packets} packets captured, {lost} lost because they came faster than they could be written");
+    if !ending {
+        bail!("the bywash ended before the capture did");
+    }
+    Ok(())
+}
+
+/// What is asked for, as the API takes it.
+fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
+    let mut query = vec![("snaplen", args.snaplen.to_string())];
+    query.extend(args.ports.iter().map(|port| ("port", port.clone())));
+    query.extend(args.drops.iter().map(|reason| ("drops", reason.clone())));
+    query.extend(args.way.iter().map(|way| ("way", way.clone())));
+    query
+}
+
+/// The expression as a program, by tcpdump itself.
+fn compile(expression: &str) -> anyhow::Result<String> {
+    let out = Command::new("tcpdump").args(["-y", "EN10MB", "-s", "262144", "-ddd", "--", expression]).output();
+    let out = match out {
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            bail!(
+                "--filter needs tcpdump, which compiles it, and there is none: install tcpdump, or leave --filter out"
+            )
+        }
+        other => other.context("cannot run tcpdump to compile the filter")?,
+    };
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        let why = said.lines().last().unwrap_or("tcpdump did not say why").trim_start_matches("tcpdump: ");
+        return Err(Usage(format!("--filter `{expression}`: {why}; see pcap-filter(7)")).into());
+    }
+    String::from_utf8(out.stdout).context("tcpdump compiled the filter to no text")
+}
+
+/// What is forwarded below user space does not pass here.
+fn warn_of_what_is_not_seen(args: &CaptureArgs) {
+    let Ok(placement) = crate::show::ask(&args.socket, crate::api::Topic::Placement) else { return };
+    for port in placement.as_array().into_iter().flatten() {
+        let name = port["port"].as_str().unwrap_or_default();
+        let asked = args.ports.is_empty() || args.ports.iter().any(|port| port == name);
+        if let Some(level @ ("driver" | "kernel")) = port["level"].as_str().filter(|_| asked) {
+            eprintln!(
+                "bywash: what is forwarded at level {level} does not come to user space and is not captured: \
+                 `bywash level user {name}` brings it there"
+            );
+        }
+    }
+}
+
+/// Where packets go.
+enum Sink {
+    File { out: Box<dyn Write>, name: String },
+    Lines(line::Lines),
+}
+
+impl Sink {
+    fn open(args: &CaptureArgs) -> anyhow::Result<Self> {
+        let Some(path) = &args.write else { return Ok(Self::Lines(line::Lines::default())) };
+        let name = path.display().to_string();
+        if path.as_os_str() == "-" {
+            let out = std::io::stdout();
+            if out.is_terminal() {
+                return Err(
+                    Usage("-w - writes pcapng, which a terminal cannot show: pipe it to something".into()).into()
+                );
+            }
+            return Ok(Self::File { out: Box::new(out), name: "standard output".into() });
+        }
+        let file = std::fs::File::create(path).with_context(|| format!("cannot write {name}"))?;
+        Ok(Self::File { out: Box::new(std::io::BufWriter::new(file)), name })
+    }
+
+    fn put(&mut self, block: &Block, bytes: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::File { out, name } => out.write_all(bytes).with_context(|| format!("cannot write {name}")),
+            Self::Lines(lines) => Ok(lines.put(block, &mut std::io::stdout().lock())?),
+        }
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::File { out, name } => out.flush().with_context(|| format!("cannot write {name}")),
+            Self::Lines(_) => Ok(std::io::stdout().flush()?),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What is wrong with a running instance: counters that rise while it is looked at.
+
+use super::finding::Finding;
+use super::finding::Severity::{Error, Note, Warning};
+use crate::api::Topic;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long it is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Of a pool, what may be in use; of a worker's time, what may be busy.
+const NEARLY: f64 = 0.9;
+
+/// The topics that are looked at, at one moment.
+#[derive(Debug)]
+pub struct Look {
+    pub ports: Value,
+    workers: Value,
+    pools: Value,
+    drops: Value,
+    placement: Value,
+}
+
+impl Look {
+    /// None when nothing answers there.
+    pub fn now(socket: &Path) -> Option<Self> {
+        let ask = |topic| crate::show::ask(socket, topic).ok();
+        Some(Self {
+            ports: ask(Topic::Ports)?,
+            workers: ask(Topic::Workers)?,
+            pools: ask(Topic::Pools)?,
+            drops: ask(Topic::Drops)?,
+            placement: ask(Topic::Placement)?,
+        })
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+/// Looks the instance over, from `before` on.
+pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
+    std::thread::sleep(LOOK);
+    Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default()
+}
+
+fn compare(before: &Look, now: &Look) -> Vec<Finding> {
+    let mut found = vec![];
+    // By what it is that is counted, how much it grew.
+    let grown = |was: &[Value], row: &Value, keys: &[&str], field: &str| {
+        let same = was.iter().find(|was| keys.iter().all(|key| was[*key] == row[*key]));
+        let count = |row: &Value| row.pointer(field).and_then(Value::as_u64).unwrap_or(0);
+        count(row).saturating_sub(same.map_or(0, count))
+    };
+    for port in list(&now.ports) {
+        let name = text(port, "name");
+        if port["state"] != "up" {
+            let why = port["reason"].as_str().unwrap_or("it does not say why");
+            let finding = Finding::new(
+                Error,
+                "port-down",
+                format!("the port is {}: {why}", text(port, "state")),
+                "it forwards nothing",
+            );
+            found.push(finding.mend("bywash show ports").of(name));
+        }
+        let full = grown(list(&before.ports), port, &["name"], "/counters/tx_full");
+        if full > 0 {
+            let what = format!("its tx ring was full {full} times in a second");
+            let costs = "packets wait, and are dropped when the tx queue is full";
+            let mend = "a faster link, or a queue and a worker more";
+            found.push(Finding::new(Warning, "tx-ring-full", what, costs).mend(mend).of(name));
+        }
+        for queue in list(&port["queues"]).iter().filter(|queue| queue["mode"] == "copy") {
+            let why = queue["mode_note"].as_str().unwrap_or("the driver has no zero-copy");
+            let what = format!("queue {} copies frames: {why}", queue["queue"]);
+            found.push(Finding::new(Note, "copy-mode", what, "a copy for each packet").of(name));
+        }
+    }
+    for port in
+        list(&now.placement).iter().filter(|port| port["configured"] != port["level"] && port["configured"] != "auto")
+    {
+        if let (Some(wanted), Some(is)) = (port["configured"].as_str(), port["level"].as_str()) {
+            let what = format!("level {wanted} is wanted, and it is at {is}: {}", text(port, "why"));
+            found.push(Finding::new(Warning, "level", what, "packets are forwarded elsewhere").of(text(port, "port")));
+        }
+    }
+    for row in list(&now.drops["drops"]) {
+        let more = grown(list(&before.drops["drops"]), row, &["port", "reason"], "/packets");
+        if more > 0 {
+            let reason = text(row, "reason");
+            let what = format!("{more} packets were dropped in a second: {reason}");
+            let mend = format!("bywash capture {} --drops {reason}", text(row, "port"));
+            let finding = Finding::new(Warning, "drops", what, "packets are lost").mend(mend);
+            found.push(finding.of(text(row, "port")));
+        }
+    }
+    for pool in list(&now.pools["pools"]) {
+        let name = text(pool, "name");
+        let number = |key: &str| pool[key].as_f64().unwrap_or(0.0);
+        let exhausted = grown(list(&before.pools["pools"]), pool, &["name"], "/exhausted");
+        if exhausted > 0 || number("in_use") > NEARLY * number("frames") {
+            let what = format!(
+                "pool {name} has {} of {} buffers in use, and was empty {exhausted} times in a second",
+                pool["in_use"], pool["frames"]
+            );
+            found.push(
+                Finding::new(Warning, "pool", what, "packets are lost for want of buffers")
+                    .mend("more `frames` in [pool]"),
+            );
+        }
+    }
+    for worker in list(&now.workers) {
+        let of = |field| grown(list(&before.workers), worker, &["id"], field) as f64;
+        let (busy, all) = (of("/busy_cycles"), of("/cycles"));
+        if all > 0.0 && busy > NEARLY * all {
+            let what = format!("worker {} is busy {:.0} % of its time", worker["id"], 100.0 * busy / all);
+            let costs = "more packets than these are lost";
+            let mend = "more workers and queues; `bywash profile` says where its time goes";
+            found.push(Finding::new(Warning, "saturated", what, costs).mend(mend));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn look(busy: u64, drops: u64, full: u64, in_use: u64) -> Look {
+        Look {
+            ports: json!([{ "name": "r0", "state": "up", "counters": { "tx_full": full },
+                "queues": [{ "queue": 0, "mode": "copy", "mode_note": "no zero-copy" }] }]),
+            workers: json!([{ "id": 0, "busy_cycles": busy, "cycles": 100 + busy }]),
+            pools: json!({ "pools": [{ "name": "worker0", "frames": 100, "in_use": in_use, "exhausted": 3 }] }),
+            drops: json!({ "drops": [{ "port": "r0", "reason": "no-route", "packets": drops }] }),
+            placement: json!([{ "port": "r0", "configured": "driver", "level": "user", "why": "no native XDP" },
+                { "port": "r1", "configured": "auto", "level": "user", "why": "" }]),
+        }
+    }
+
+    #[test]
+    fn what_rises_is_found() {
+        let ids = |before, now| compare(&before, &now).iter().map(|f| f.id).collect::<Vec<_>>();
+        assert_eq!(ids(look(0, 5, 2, 10), look(0, 5, 2, 10)), ["copy-mode", "level"]);
+        let all = ["tx-ring-full", "copy-mode", "level", "drops", "pool", "saturated"];
+        assert_eq!(ids(look(0, 5, 2, 10), look(1000, 6, 3, 95)), all);
+    }
+}

@@ -1,0 +1,277 @@
+//! What stands in an interface's way.
+
+use super::finding::Severity::{Error, Note, Warning};
+use super::finding::{Finding, Fix};
+use bywash_port::af_xdp::{Features, LinkInfo, driver, takes_frames};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Largest MTU that a cell of 2 KiB has room for.
+const MTU_OF_A_CELL: u32 = 1774;
+/// IFF_UP (linux/if.h).
+const UP: u32 = 1;
+
+/// An interface as it was found.
+#[derive(Debug, Serialize)]
+pub struct Seen {
+    pub interface: String,
+    pub driver: String,
+    pub mtu: u32,
+    pub queues: u32,
+    /// Whether XDP frames can be redirected to it; none: the kernel does not tell.
+    pub takes_redirected: Option<bool>,
+    /// The XDP program on it: its id and mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The other end of a veth, if it is in this namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+}
+
+/// Looks an interface over. `ours`: a running instance of this namespace has it. One that is gone, or goes meanwhile, is a
+/// finding.
+pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Finding>) {
+    let link = match LinkInfo::query(name) {
+        Ok(link) => link,
+        Err(why) => {
+            let gone = Finding::new(Error, "no-interface", why.to_string(), "there is nothing to forward by");
+            return (None, vec![gone.mend("ip link show").of(name)]);
+        }
+    };
+    let driver = driver(name).unwrap_or_else(|| link.kind.clone());
+    let sys = Path::new("/sys/class/net").join(name);
+    // /sys may show another namespace, with an interface of the same name.
+    let sys = (number(&sys.join("ifindex")) == Some(link.index)).then_some(sys);
+    let peer = if driver == "veth" { sys.as_deref().and_then(|sys| peer(sys, link.index)) } else { None };
+    let takes = takes_frames(link.index);
+    let nic = Nic { name, link: &link, veth: driver == "veth", peer: peer.as_deref(), sys };
+    let mut found = vec![];
+    found.extend(nic.state());
+    found.extend(nic.company(ours));
+    found.extend(nic.offloads());
+    found.extend(nic.redirects(takes));
+    found.extend(nic.size(cpus));
+    found.extend(nic.steering());
+    found.extend(nic.forwarding());
+    let program = link.program.map(|(id, mode)| format!("{id}, {mode}"));
+    let seen = Seen {
+        interface: name.into(),
+        driver,
+        mtu: link.mtu,
+        queues: link.queues,
+        takes_redirected: takes,
+        program,
+        peer,
+    };
+    (Some(seen), found.into_iter().map(|finding| finding.of(name)).collect())
+}
+
+fn text(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn number(path: &Path) -> Option<u32> {
+    text(path)?.parse().ok()
+}
+
+/// The other end of a veth, where it is in this namespace: an interface elsewhere may have its index.
+fn peer(sys: &Path, index: u32) -> Option<String> {
+    let other = number(&sys.join("iflink"))?;
+    let all = fs::read_dir(sys.parent()?).ok()?.flatten();
+    let found = all.map(|entry| entry.path()).find(|entry| number(&entry.join("ifindex")) == Some(other))?;
+    // Of a peer elsewhere, the index may be this one's own.
+    let mutual = found != sys && number(&found.join("iflink")) == Some(index);
+    mutual.then(|| found.file_name().map(|name| name.to_string_lossy().into_owned())).flatten()
+}
+
+struct Nic<'a> {
+    name: &'a str,
+    link: &'a LinkInfo,
+    veth: bool,
+    peer: Option<&'a str>,
+    /// Its directory in /sys; none where that shows another namespace.
+    sys: Option<PathBuf>,
+}
+
+impl Nic<'_> {
+    fn file(&self, name: &str) -> Option<PathBuf> {
+        Some(self.sys.as_ref()?.join(name))
+    }
+
+    /// Whether it is up, and connected.
+    fn state(&self) -> Option<Finding> {
+        let path = self.file("flags")?;
+        let flags = u32::from_str_radix(text(&path)?.trim_start_matches("0x"), 16).ok()?;
+        if flags & UP == 0 {
+            let fix = Fix::File { path: path.display().to_string(), value: format!("{:#x}", flags | UP) };
+            return Some(Finding::new(Error, "down", "it is down", "nothing is received or sent").fix(fix));
+        }
+        if number(&self.file("carrier")?)? == 0 {
+            let what = "it has no carrier";
+            let mend = match self.peer {
+                Some(peer) => format!("ip link set {peer} up"),
+                None => "plug it in, or bring its other end up".into(),
+            };
+            return Some(Finding::new(Error, "no-carrier", what, "nothing is received or sent").mend(mend));
+        }
+        None
+    }
+
+    /// Who else has to do with it.
+    fn company(&self, ours: bool) -> Vec<Finding> {
+        let name = self.name;
+        let mut found = vec![];
+        if let Some((id, mode)) = self.link.program.filter(|_| !ours) {
+            let what = format!("another XDP program is attached (id {id}, {mode}): `bpftool prog show id {id}`");
+            let costs = "bywash cannot attach its own";
+            found.push(
+                Finding::new(Error, "foreign-program", what, costs).mend(format!("ip link set dev {name} xdp off")),
+            );
+        }
+        let Some(sys) = &self.sys else { return found };
+        if let Ok(master) = fs::read_link(sys.join("master")) {
+            let master = master.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let costs = "a router leaves it to the kernel";
+            let what = format!("it is a member of {master}");
+            found.push(Finding::new(Error, "enslaved", what, costs).mend(format!("ip link set {name} nomaster")));
+        }
+        let entries = fs::read_dir(sys).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let uppers: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned())).collect();
+        let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
+        let on_top: Vec<&String> = uppers.iter().filter(|upper| Some(*upper) != master.as_ref()).collect();
+        if let Some(first) = on_top.first() {
+            let what = format!("interfaces are on top of it, of which {first} is one");
+            let costs = "a router leaves all its packets to the kernel";
+            found.push(Finding::new(Warning, "interfaces-on-top", what, costs).mend(format!("ip link del {first}")));
+        }
+        found
+    }
+
+    /// What the device does to frames before programs see them.
+    fn offloads(&self) -> Vec<Finding> {
+        let mut found = vec![];
+        let Ok(features) = Features::of(self.name) else { return found };
+        let on = |features: &Features, name: &str| features.get(name).ok().flatten() == Some(true);
+        let off = |interface: &str, feature: &str| Fix::Feature {
+            interface: interface.into(),
+            feature: feature.into(),
+            on: false,
+        };
+        for (id, feature, what) in [
+            ("lro", "rx-lro", "the device puts TCP segments together (LRO)"),
+            ("gro-hw", "rx-gro-hw", "the device puts TCP segments together (GRO in hardware)"),
+            ("gro-list", "rx-gro-list", "UDP datagrams are gathered in lists (rx-gro-list)"),
+            ("udp-gro", "rx-udp-gro-forwarding", "UDP datagrams are put together (rx-udp-gro-forwarding)"),
+        ] {
+            if on(&features, feature) {
+                let costs = "what is put together cannot be forwarded as it came: it is left to the kernel";
+                found.push(Finding::new(Warning, id, what, costs).fix(off(self.name, feature)));
+            }
+        }
+        let hidden = "a program does not see the tag: tagged frames are left to the kernel, or look untagged";
+        if !self.veth && on(&features, "rx-vlan-hw-parse") {
+            let what = "the device takes VLAN tags off";
+            found.push(Finding::new(Note, "vlan-offload", what, hidden).fix(off(self.name, "rx-vlan-hw-parse")));
+        }
+        let Some((peer, Ok(theirs))) = self.peer.map(|peer| (peer, Features::of(peer))) else { return found };
+        if on(&theirs, "tx-vlan-hw-insert") {
+            let what = format!("its peer {peer} hands VLAN tags over beside the frame");
+            found.push(Finding::new(Note, "vlan-offload", what, hidden).fix(off(peer, "tx-vlan-hw-insert")));
+        }
+        if on(&theirs, "tx-checksum-ip-generic") {
+            let what = format!("its peer {peer} leaves transport checksums unfinished");
+            let costs = "workers finish them, which takes them a look at every byte";
+            let mend = format!("ethtool -K {peer} tx off");
+            found.push(Finding::new(Note, "checksum-offload", what, costs).mend(mend));
+        }
+        found
+    }
+
+    /// Whether the driver can be given frames.
+    fn redirects(&self, takes: Option<bool>) -> Option<Finding> {
+        if takes != Some(false) {
+            return None;
+        }
+        let costs = "what leaves by it cannot be forwarded in the driver";
+        if !self.veth {
+            let what = "its driver takes no frames from XDP programs of other interfaces";
+            return Some(Finding::new(Note, "no-redirect", what, costs));
+        }
+        let what = "the other end of this veth has neither GRO on nor an XDP program";
+        let finding = Finding::new(Warning, "no-redirect", what, costs);
+        Some(match self.peer {
+            Some(peer) => finding.fix(Fix::Feature { interface: peer.into(), feature: "rx-gro".into(), on: true }),
+            None => finding.mend("ethtool -K PEER gro on, in its peer's namespace"),
+        })
+    }
+
+    /// Frames too long, queues too few.
+    fn size(&self, cpus: usize) -> Vec<Finding> {
+        let (name, mut found) = (self.name, vec![]);
+        if self.link.mtu > MTU_OF_A_CELL {
+            let what = format!("its MTU is {}: longer frames than {MTU_OF_A_CELL} need larger buffers", self.link.mtu);
+            let costs = "longer packets are left to the kernel";
+            found.push(Finding::new(Warning, "jumbo", what, costs).mend("`cell = 4096` in [pool], or a smaller MTU"));
+        }
+        if self.link.queues == 1 && cpus > 1 {
+            let what = format!("it receives by 1 queue; {cpus} CPUs are there");
+            let costs = "only one worker can receive from it";
+            let mend = format!("ethtool -L {name} combined {cpus}; of a veth, rx and tx");
+            found.push(Finding::new(Note, "one-queue", what, costs).mend(mend));
+        }
+        found
+    }
+
+    /// Where its packets go in the machine.
+    fn steering(&self) -> Vec<Finding> {
+        let mut found = vec![];
+        let Some(sys) = &self.sys else { return found };
+        let queues = fs::read_dir(sys.join("queues")).into_iter().flatten().flatten();
+        let mut steered: Vec<PathBuf> = queues.map(|entry| entry.path().join("rps_cpus")).collect();
+        steered.sort();
+        for path in steered {
+            let Some(mask) = text(&path).filter(|mask| mask.contains(|c: char| !"0,".contains(c))) else { continue };
+            let what = format!("packets are steered to other CPUs in software (RPS, mask {mask})");
+            let costs = "frames go to another CPU before a program sees them";
+            let fix = Fix::File { path: path.display().to_string(), value: "0".into() };
+            found.push(Finding::new(Warning, "rps", what, costs).fix(fix));
+        }
+        let irqs = fs::read_dir(sys.join("device/msi_irqs")).into_iter().flatten().flatten();
+        let affinity =
+            |irq: fs::DirEntry| text(&Path::new("/proc/irq").join(irq.file_name()).join("effective_affinity_list"));
+        let cpus: Vec<String> = irqs.filter_map(affinity).collect();
+        if cpus.len() > 2 && cpus.iter().all(|cpu| *cpu == cpus[0]) {
+            let what = format!("all its {} interrupts go to CPU {}", cpus.len(), cpus[0]);
+            let costs = "one CPU does the kernel's work for all queues";
+            let mend = "spread them: /proc/irq/N/smp_affinity_list, or irqbalance";
+            found.push(Finding::new(Warning, "interrupts", what, costs).mend(mend));
+        }
+        let nodes = text(Path::new("/sys/devices/system/node/online")).unwrap_or_default();
+        if let Some(node) = text(&sys.join("device/numa_node")).filter(|node| !node.starts_with('-'))
+            && nodes != "0"
+        {
+            let what = format!("it is of NUMA node {node}, of {nodes}");
+            let costs = "workers on another node's CPUs wait for its memory";
+            let list = format!("/sys/devices/system/node/node{node}/cpulist");
+            let mend = format!("cpus in [workers]: of {}", text(Path::new(&list)).unwrap_or(list));
+            found.push(Finding::new(Note, "numa", what, costs).mend(mend));
+        }
+        found
+    }
+
+    /// Whether the kernel forwards what is left to it.
+    fn forwarding(&self) -> Vec<Finding> {
+        let four = format!("/proc/sys/net/ipv4/conf/{}/forwarding", self.name);
+        // What the kernel asks of IPv6 is one setting for all.
+        let six = "/proc/sys/net/ipv6/conf/all/forwarding".to_owned();
+        let check = |(id, family, path): (&'static str, &str, String)| {
+            let off = text(Path::new(&path))? == "0";
+            let what = format!("the kernel does not forward {family}");
+            let costs = "what is left to the kernel is lost, and so is everything when bywash ends";
+            off.then(|| Finding::new(Error, id, what, costs).fix(Fix::File { path, value: "1".into() }))
+        };
+        [("ipv4-forwarding", "IPv4", four), ("ipv6-forwarding", "IPv6", six)].into_iter().filter_map(check).collect()
+    }
+}

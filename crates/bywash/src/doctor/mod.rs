@@ -1,0 +1,111 @@
+//! `bywash doctor`: what stands in the way of forwarding, what it costs, and what mends it.
+
+mod finding;
+mod instance;
+mod interface;
+mod machine;
+mod remember;
+
+use crate::cli::doctor::DoctorArgs;
+use crate::config::Host;
+use finding::Finding;
+use instance::Look;
+pub use remember::Remembered;
+use serde_json::json;
+use std::io::Write;
+
+/// Looks interfaces, the machine and a running instance over, and tells; mends what can be mended, if asked to.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let host = Host::this();
+    let look = Look::now(&args.socket);
+    let running: Vec<String> = look
+        .iter()
+        .flat_map(|look| look.ports.as_array())
+        .flatten()
+        .filter_map(|port| Some(port["interface"].as_str()?.to_owned()))
+        .collect();
+    let names = match (args.interfaces.is_empty(), running.is_empty()) {
+        (false, _) => args.interfaces.clone(),
+        (true, false) => running.clone(),
+        (true, true) => host.interfaces.iter().map(|i| i.name.clone()).filter(|name| name != "lo").collect(),
+    };
+    let (mut seen, mut found) = (vec![], vec![]);
+    for name in &names {
+        let (interface, findings) = interface::examine(name, running.contains(name), host.allowed.len());
+        seen.extend(interface);
+        // A setting that several interfaces share is told once.
+        for finding in findings {
+            let twice = finding.fix.is_some() && found.iter().any(|f: &Finding| f.fix == finding.fix);
+            if !twice {
+                found.push(finding);
+            }
+        }
+    }
+    found.extend(machine::examine());
+    if let Some(before) = &look {
+        let of_these =
+            |f: &Finding| f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
+        found.extend(instance::examine(&args.socket, before).into_iter().filter(of_these));
+    }
+    // Stable: what is of one interface stays in order.
+    found.sort_by_key(|finding| finding.severity);
+    if args.fix {
+        mend(&mut found)?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", json!({ "interfaces": seen, "running": look.is_some(), "findings": found }))?;
+        return Ok(());
+    }
+    for one in &seen {
+        let takes = match one.takes_redirected {
+            Some(true) => "takes redirected frames",
+            Some(false) => "takes no redirected frames",
+            None => "the kernel does not tell what its driver can do",
+        };
+        let program = one.program.as_ref().map_or("no XDP program".into(), |program| format!("XDP program {program}"));
+        let peer = one.peer.as_ref().map_or(String::new(), |peer| format!(", peer {peer}"));
+        let queues = if one.queues == 1 { "1 queue".into() } else { format!("{} queues", one.queues) };
+        writeln!(out, "{}: {}{peer}, MTU {}, {queues}, {takes}, {program}", one.interface, one.driver, one.mtu)?;
+    }
+    writeln!(out, "{}", if look.is_some() { "bywash runs here" } else { "no bywash runs here" })?;
+    for finding in &found {
+        tell(finding, &mut out)?;
+    }
+    if found.is_empty() {
+        writeln!(out, "nothing to mend")?;
+    }
+    if found.iter().any(|finding| finding.fixed) {
+        writeln!(out, "`bywash restore` puts back what was mended")?;
+    } else if found.iter().any(|finding| finding.fixable && !args.fix) {
+        writeln!(out, "`bywash doctor --fix` mends those marked with *")?;
+    }
+    Ok(())
+}
+
+fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
+    let mark = if finding.fixable { "*" } else { "" };
+    let whose = finding.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
+    writeln!(out, "\n{}{mark} [{}] {whose}{}", finding.severity.name(), finding.id, finding.what)?;
+    writeln!(out, "  costs: {}", finding.costs)?;
+    match &finding.failed {
+        _ if finding.fixed => writeln!(out, "  mended: {}", finding.mend),
+        Some(why) => writeln!(out, "  not mended: {why}"),
+        None if finding.mend.is_empty() => Ok(()),
+        None => writeln!(out, "  mend: {}", finding.mend),
+    }
+}
+
+/// Makes the settings that mend what was found. One that fails does not keep the others from being made.
+fn mend(found: &mut [Finding]) -> anyhow::Result<()> {
+    let mut remembered = Remembered::open()?;
+    for finding in found {
+        if let Some(fix) = &finding.fix {
+            match remembered.apply(fix) {
+                Ok(()) => finding.fixed = true,
+                Err(why) => finding.failed = Some(format!("{why:#}")),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Telling the service manager how it goes, by systemd's protocol (sd_notify(3)): that it forwards, that it still does, that
+//! it stops. Without a manager that wants to know, nothing happens.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+/// The way to the service manager.
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    /// How often it wants to hear that all is well.
+    every: Option<Duration>,
+    told: Instant,
+}
+
+impl Notifier {
+    /// To the manager that the environment names.
+    pub fn from_environment() -> Self {
+        let name = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+        let pid = std::env::var("WATCHDOG_PID").ok().and_then(|pid| pid.parse().ok());
+        let ours = pid.is_none_or(|pid: u32| pid == std::process::id());
+        let watchdog = std::env::var("WATCHDOG_USEC").ok().filter(|_| ours).and_then(|us| us.parse().ok());
+        Self::new(name.as_bytes(), watchdog.map(Duration::from_micros))
+    }
+
+    fn new(name: &[u8], watchdog: Option<Duration>) -> Self {
+        let address = match name {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
+            [b'/', ..] => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name)).ok(),
+            _ => None,
+        };
+        let to = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
+        // Twice as often as it asks for: it may be late once.
+        Self { to, every: watchdog.map(|time| time / 2), told: Instant::now() }
+    }
+
+    /// Says `KEY=value` lines. A manager that does not listen is not waited for.
+    fn say(&self, lines: &str) {
+        if let Some((socket, to)) = &self.to {
+            let _ = socket.set_nonblocking(true);
+            let _ = socket.send_to_addr(lines.as_bytes(), to);
+        }
+    }
+
+    /// It does its work from now on.
+    pub fn ready(&self, status: &str) {
+        self.say(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// It is still alive: said as often as the manager wants to hear it, however often this is called.
+    pub fn alive(&mut self) {
+        if self.every.is_some_and(|every| self.told.elapsed() >= every) {
+            self.told = Instant::now();
+            self.say("WATCHDOG=1");
+        }
+    }
+
+    /// It ends.
+    pub fn stopping(&self) {
+        self.say("STOPPING=1\nSTATUS=the kernel forwards");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_hears() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let hear = || {
+            let mut bytes = [0; 100];
+            let n = manager.recv(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes[..n]).into_owned()
+        };
+        let mut notifier = Notifier::new(path.as_os_str().as_bytes(), Some(Duration::ZERO));
+        notifier.ready("forwarding");
+        assert_eq!(hear(), "READY=1\nSTATUS=forwarding");
+        notifier.alive();
+        assert_eq!(hear(), "WATCHDOG=1");
+        notifier.stopping();
+        assert!(hear().starts_with("STOPPING=1\n"));
+        drop(manager);
+        notifier.ready("nobody hears");
+        // None, or none that is understood.
+        Notifier::new(b"", None).ready("nobody hears");
+        Notifier::new(b"relative", None).alive();
+    }
+}

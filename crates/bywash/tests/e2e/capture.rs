@@ -1,0 +1,107 @@
+//! `bywash capture`: the packets that were dropped, with the reason; those that passed; and what its user does wrong.
+
+use crate::harness::{Bywash, PATIENCE, bywash, program};
+use bywash_lab::{Ping, Process, Topology, has_tool, require, require_lab};
+use rustix::process::Signal;
+
+/// `bywash capture`, begun.
+fn capture(bywash: &Bywash<'_>, arguments: &[&str]) -> Process {
+    let (program, socket) = (program(), bywash.socket());
+    let argv = [&[program.as_str(), "capture", "--socket", socket.to_str().unwrap()], arguments].concat();
+    let mut process = bywash.namespace().spawn(&argv).unwrap();
+    process.wait_for_output("capturing; Ctrl-C ends it", PATIENCE).unwrap();
+    process
+}
+
+/// Its end: it says how many there were.
+fn ended(mut process: Process, packets: usize) {
+    let status = process.wait(PATIENCE).unwrap();
+    let said = process.output();
+    assert!(status.success() && said.contains(&format!("{packets} packets captured, 0 lost")), "{status}: {said}");
+}
+
+/// What tshark says of a capture: a line for each packet, its fields separated by spaces.
+fn tshark(bywash: &Bywash<'_>, file: &str, fields: &[&str]) -> Vec<String> {
+    let mut argv = vec!["tshark", "-n", "-r", file, "-T", "fields", "-E", "separator=;"];
+    fields.iter().for_each(|field| argv.extend(["-e", field]));
+    let out = bywash.namespace().run_with_timeout(&argv, 3 * PATIENCE).unwrap();
+    out.stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
+    require!(require_lab());
+    require!(has_tool("tcpdump"));
+    require!(has_tool("tshark"));
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (a, b) = (lab.a(), lab.b());
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let (drops, ttl, received) = (path("drops.pcapng"), path("ttl.pcapng"), path("received.pcapng"));
+    let by_reason = capture(&bywash, &["--drops", "ttl-exceeded", "-w", &drops, "-c", "3"]);
+    let filtered = format!("icmp and host {} and greater 200", b.v4);
+    let mut by_filter = capture(&bywash, &["r0", "--way", "rx", "--filter", &filtered, "-w", &received]);
+    let mut by_ttl = capture(&bywash, &["--filter", "ip[8] = 63", "--snaplen", "60", "-w", &ttl]);
+
+    for ttl in [1, 1, 1, 64] {
+        let report = Ping::to(b.v4).count(1).ttl(ttl).run(&a.ns).unwrap();
+        assert_eq!(report.received, u32::from(ttl == 64), "{}", report.text);
+    }
+    assert_eq!(Ping::to(b.v4).count(4).size(400).run(&a.ns).unwrap().received, 4);
+    assert_eq!(Ping::to(b.v6).count(2).size(400).run(&a.ns).unwrap().received, 2);
+    ended(by_reason, 3);
+    for (process, packets) in [(&mut by_filter, 4), (&mut by_ttl, 10)] {
+        process.signal(Signal::INT).unwrap();
+        let status = process.wait(PATIENCE).unwrap();
+        let said = process.output();
+        assert!(status.success() && said.contains(&format!("\n{packets} packets captured, 0 lost")), "{said}");
+    }
+
+    let shown = tshark(&bywash, &drops, &["frame.interface_name", "ip.ttl", "frame.comment"]);
+    assert_eq!(shown, ["r0;1;dropped: ttl-exceeded (worker 0)"; 3]);
+    let (from, to) = (a.v4, b.v4);
+    assert_eq!(tshark(&bywash, &received, &["ip.src", "ip.dst", "frame.len"]), vec![format!("{from};{to};442"); 4]);
+    // Requests as they leave, and answers as they leave; cut off.
+    let shown = tshark(&bywash, &ttl, &["frame.interface_name", "frame.cap_len", "frame.packet_flags_direction"]);
+    let of = |port: &str| shown.iter().filter(|line| **line == format!("{port};60;0x00000002")).count();
+    assert_eq!((of("r1"), of("r0")), (5, 5), "{shown:?}");
+    bywash.stop();
+}
+
+#[test]
+fn what_goes_wrong_with_a_capture_is_told() {
+    require!(require_lab());
+    require!(has_tool("tcpdump"));
+    let lab = Topology::router().unwrap();
+    let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
+    let socket = bywash_.socket();
+    let run =
+        |arguments: &[&str]| bywash(lab.r(), &[&["capture", "--socket", socket.to_str().unwrap()], arguments].concat());
+    // One more than there can be; whoever is killed makes room.
+    let mut four: Vec<_> = (0..4).map(|_| capture(&bywash_, &["-w", "/dev/null"])).collect();
+    assert!(run(&[]).stderr.contains("4 captures run already"));
+    for process in &mut four {
+        process.kill().unwrap();
+    }
+    bywash_.wait("room for another", |_| !run(&["--drops", "runt", "-w", "/dev/full"]).stderr.contains("already"));
+    for (arguments, told) in [
+        (&["r7"][..], "no port `r7`: there are r0, r1"),
+        (&["--drops", "boredom"], "no reason `boredom`"),
+        (&["--filter", "udp prt 53", "-w", "/dev/null"], "--filter `udp prt 53`"),
+        (&["-w", "/nowhere/x"], "cannot write /nowhere/x"),
+        (&["-w", "/dev/full"], "cannot write /dev/full: No space left"),
+    ] {
+        let out = run(arguments);
+        assert!(!out.status.success() && out.stderr.contains(told), "{arguments:?}: {}", out.stderr);
+    }
+    // As lines, and the router ends first.
+    let mut lines = capture(&bywash_, &["--way", "tx"]);
+    assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1);
+    let line = format!("B icmp {} > {}", lab.b().v4, lab.a().v4);
+    lines.wait_for_output(&line, PATIENCE).unwrap();
+    assert!(lines.output().contains("r0 sent: 98 B"), "{}", lines.output());
+    bywash_.stop();
+    assert!(!lines.wait(PATIENCE).unwrap().success());
+    assert!(lines.output().contains("ended before the capture did"), "{}", lines.output());
+}

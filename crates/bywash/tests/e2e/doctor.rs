@@ -1,0 +1,110 @@
+//! `bywash doctor`: faults planted on interfaces are found and named; those that a setting mends are mended, and put back.
+
+use crate::harness::{Bywash, bywash};
+use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab};
+use bywash_port::af_xdp::Bare;
+use serde_json::Value;
+
+/// The findings of `bywash doctor --json`.
+fn findings(namespace: &Namespace, arguments: &[&str]) -> Vec<Value> {
+    let out = bywash(namespace, &[&["doctor", "--json"], arguments].concat());
+    assert!(out.status.success(), "{}", out.stderr);
+    let told: Value = serde_json::from_str(&out.stdout).unwrap();
+    told["findings"].as_array().unwrap().clone()
+}
+
+fn has(found: &[Value], interface: &str, id: &str) -> bool {
+    found.iter().any(|f| f["interface"] == interface && f["id"] == id)
+}
+
+#[test]
+fn planted_faults_are_named_mended_and_put_back() {
+    require!(require_lab());
+    let r = Namespace::new("doctor").unwrap();
+    // No addresses of their own, that come and go with the link.
+    r.sysctl("net.ipv6.conf.default.addr_gen_mode", "1").unwrap();
+    let pairs = [("d0", "d1"), ("down0", "up0"), ("alone0", "other0"), ("member0", "far0"), ("taken0", "giver0")];
+    let mut lines: String = pairs.iter().map(|(a, b)| format!("link add {a} type veth peer name {b}\n")).collect();
+    for up in ["d0", "d1", "up0", "alone0", "member0", "far0", "taken0", "giver0"] {
+        lines += &format!("link set {up} up\n");
+    }
+    lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvlan\n\
+              link add br0 type bridge\nlink set member0 master br0\n";
+    r.ip_batch(&lines).unwrap();
+    for (feature, on) in [("rx-gro-list", true), ("rx-udp-gro-forwarding", true)] {
+        r.offload("d0", feature, on).unwrap();
+    }
+    r.offload("d1", "gro", false).unwrap();
+    r.offload("d0", "gro", true).unwrap();
+    r.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    r.sysctl("net.ipv4.conf.d0.forwarding", "0").unwrap();
+    r.sysctl("net.ipv6.conf.all.forwarding", "0").unwrap();
+    r.run(&["sh", "-c", "echo 1 > /sys/class/net/d0/queues/rx-0/rps_cpus"]).unwrap();
+    let _theirs = r.enter(|| Bare::drop("taken0")).unwrap().unwrap();
+
+    // What is wrong, and whether a setting mends it.
+    let planted = [
+        ("down0", "down", true),
+        ("alone0", "no-carrier", false),
+        ("member0", "enslaved", false),
+        ("taken0", "foreign-program", false),
+        ("d0", "interfaces-on-top", false),
+        ("d0", "jumbo", false),
+        ("d0", "gro-list", true),
+        ("d0", "udp-gro", true),
+        ("d0", "vlan-offload", true),
+        ("d0", "checksum-offload", false),
+        ("d0", "no-redirect", true),
+        ("d0", "rps", true),
+        ("d0", "ipv4-forwarding", true),
+        ("d0", "ipv6-forwarding", true),
+        ("gone0", "no-interface", false),
+    ];
+    let names = ["--socket", "/nowhere", "d0", "down0", "alone0", "member0", "taken0", "gone0"];
+    let found = findings(&r, &names);
+    for (interface, id, fixable) in planted {
+        let one = found.iter().find(|f| f["interface"] == interface && f["id"] == id);
+        let one = one.unwrap_or_else(|| panic!("no {id} of {interface} in {found:#?}"));
+        assert_eq!((&one["fixable"], &one["fixed"]), (&fixable.into(), &false.into()), "{one}");
+        assert!(one["what"].as_str().unwrap().len() > 5 && one["costs"].as_str().unwrap().len() > 5, "{one}");
+        assert!(one["mend"].is_string(), "{one}");
+    }
+    // Nothing is said of one that has no such fault.
+    assert!(!has(&found, "d0", "down") && !has(&found, "alone0", "jumbo") && !has(&found, "d0", "foreign-program"));
+
+    let before = Snapshot::of(&r).unwrap();
+    let text = bywash(&r, &[&["doctor", "--fix"], names.as_slice()].concat()).stdout;
+    assert!(text.contains("error* [down] down0: it is down"), "{text}");
+    assert!(text.contains("  mended: ethtool -K d0 rx-gro-list off"), "{text}");
+    assert!(text.contains("`bywash restore` puts back what was mended") && !text.contains("not mended"), "{text}");
+    assert!(!before.differences(&Snapshot::of(&r).unwrap()).is_empty());
+    let left = findings(&r, &names);
+    for (interface, id, fixable) in planted {
+        assert_eq!(has(&left, interface, id), !fixable, "{id} of {interface} in {left:#?}");
+    }
+    let out = bywash(&r, &["restore"]);
+    let all = out.stdout.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
+    let told = format!("{all} of {all} settings put back");
+    assert!(out.status.success() && all >= 8 && out.stdout.contains(&told), "{} {}", out.stdout, out.stderr);
+    assert_eq!(before.differences(&Snapshot::of(&r).unwrap()), Vec::<String>::new());
+    assert!(bywash(&r, &["restore"]).stdout.contains("nothing to put back"));
+}
+
+#[test]
+fn a_running_instance_is_looked_over() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
+    let socket = bywash_.socket();
+    let unknown = "10.99.0.1";
+    // No route there: each is dropped.
+    let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "3000", unknown]).unwrap();
+    bywash_.wait("the first drop", |b| b.drops("r0", "no-route") > 0);
+    let found = findings(lab.r(), &["--socket", socket.to_str().unwrap()]);
+    ping.kill().unwrap();
+    let drops = found.iter().find(|f| f["id"] == "drops").unwrap_or_else(|| panic!("{found:#?}"));
+    assert_eq!((&drops["interface"], &drops["mend"]), (&"r0".into(), &"bywash capture r0 --drops no-route".into()));
+    // Its own program is no stranger's.
+    assert!(!has(&found, "r0", "foreign-program"), "{found:#?}");
+    bywash_.stop();
+}

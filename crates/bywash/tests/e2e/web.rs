@@ -1,0 +1,64 @@
+//! `bywash web`, in a browser.
+
+use crate::harness::{Bywash, PATIENCE, bywash, program};
+use bywash_lab::{Topology, has_tool, require, require_lab};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+#[test]
+fn a_browser_shows_ports_rates_and_drops() {
+    require!(require_lab());
+    require!(has_tool("chromium"));
+    let lab = Topology::router().unwrap();
+    let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
+    let (socket, program) = (bywash_.socket(), program());
+    let socket = socket.to_str().unwrap();
+    let refused = bywash(lab.r(), &["web", "--socket", socket, "--listen", "0.0.0.0:8469"]);
+    assert!(!refused.status.success() && refused.stderr.contains("--public"), "{}", refused.stderr);
+    let mut web = lab.r().spawn(&[&program, "web", "--socket", socket]).unwrap();
+    web.wait_for_output("http://127.0.0.1:8469/", PATIENCE).unwrap();
+
+    let get = |path: &str, host: &str| {
+        let exchange = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect("127.0.0.1:8469")?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        lab.r().enter(exchange).unwrap().unwrap()
+    };
+    assert!(get("/v1/ports", "localhost:8469").contains("\"rx_packets\""));
+    assert!(get("/v1/audit", "localhost:8469").starts_with("HTTP/1.1 404 "));
+    assert!(get("/v1/ports", "elsewhere.example").starts_with("HTTP/1.1 421 "));
+
+    // Something to be seen: packets, and packets that are dropped.
+    let (to, nowhere) = (lab.b().v4.to_string(), "10.99.0.1");
+    let mut pings =
+        [to.as_str(), nowhere].map(|to| lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "9000", to]).unwrap());
+    bywash_.wait("packets", |b| b.drops("r0", "no-route") > 0 && b.counter("r1", "tx_packets") > 0);
+    let place = tempfile::tempdir().unwrap();
+    let profile = format!("--user-data-dir={}", place.path().join("profile").display());
+    let argv = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        &profile,
+        "--virtual-time-budget=6000",
+        "--dump-dom",
+        "http://127.0.0.1:8469/",
+    ];
+    let drawn = lab.r().run_with_timeout(&argv, 6 * PATIENCE).unwrap();
+    for ping in &mut pings {
+        ping.kill().unwrap();
+    }
+    assert!(!drawn.stderr.contains("CONSOLE"), "{}", drawn.stderr);
+    let dom = &drawn.stdout;
+    for text in ["<td>r0</td><td>up</td>", ">worker 0", "<td>no-route</td>", "<td>worker0</td>", "<polyline", " pps"] {
+        assert!(dom.contains(text), "no {text} in {dom}");
+    }
+    web.terminate(PATIENCE).unwrap();
+    bywash_.stop();
+}
