@@ -18,7 +18,8 @@ usage: bench/peers/switch.sh [options]
   --seconds N       length of one measurement               (3)
   --cpu N           the core that switches                  (1)
   --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
-  --emc-insert N    one in N flows goes into the exact-match cache, of both (100)
+  --emc-insert N    one in N flows goes into the exact-match cache, of both (100); 0: neither has one
+  --smc on|off      the peer's signature-match cache, made for flows too many for the exact-match cache (off, as by default)
   --out FILE        the JSON result                         (out/bench/switch.json)
   --min-ratio X     fail when the ratio of medians is lower
 USAGE
@@ -27,11 +28,13 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
-flows=1024 rounds=5 seconds=3 cpu=1 pages=2m emc_insert=100 out="$root/out/bench/switch.json" min_ratio=0
+flows=1024 rounds=5 seconds=3 cpu=1 pages=2m emc_insert=100 smc=off out="$root/out/bench/switch.json" min_ratio=0
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
 case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
+case $smc in on) smc_enable=true ;; off) smc_enable=false ;; *) die "--smc is on or off" ;; esac
+if [ "$emc_insert" -gt 0 ]; then emc=(--emc-insert "$emc_insert"); else emc=(--emc off); fi
 [ "$(id -u)" = 0 ] || die "root needed: the hugetlb pages are root's"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 [ -x "$vswitchd" ] || die "no $vswitchd: apt-get install openvswitch-switch-dpdk, or give --vswitchd"
@@ -71,7 +74,7 @@ start_peer() {
     for _ in $(seq 100); do [ -S "$scratch/db.sock" ] && break || sleep 0.05; done
     vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true "other_config:dpdk-extra=\"$memory --no-pci --file-prefix bywash-switch-$$\"" \
         "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << cpu)))" "other_config:dpdk-lcore-mask=$(printf '0x%x' $((1 << other)))" \
-        "other_config:emc-insert-inv-prob=$emc_insert"
+        "other_config:emc-insert-inv-prob=$emc_insert" "other_config:smc-enable=$smc_enable"
     "$vswitchd" "--unixctl=$scratch/vs.ctl" "unix:$scratch/db.sock" --pidfile="$scratch/vs.pid" >"$scratch/peer.log" 2>&1 &
     pids+=($!)
     vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure \
@@ -92,7 +95,7 @@ stop_peer() {
 
 prefix=bywash-switch-$$
 for round in $(seq "$rounds"); do
-    taskset -c "$cpu" "$bywash" bench switch --json --flows "$flows" --emc-insert "$emc_insert" --seconds "$seconds" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench switch --json --flows "$flows" "${emc[@]}" --seconds "$seconds" >"$scratch/bywash.$round.json"
     start_peer
     if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1 >"$scratch/peer.$round.json"; then
         tail -n 15 "$scratch/peer.log" >&2
@@ -104,7 +107,7 @@ for round in $(seq "$rounds"); do
 done
 
 mkdir -p "$(dirname "$out")"
-PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio FLOWS=$flows python3 - "$scratch" "$rounds" <<'PYTHON'
+PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio FLOWS=$flows INSERT=$emc_insert SMC=$smc python3 - "$scratch" "$rounds" <<'PYTHON'
 import json, os, re, statistics, sys
 
 scratch, rounds = sys.argv[1], int(sys.argv[2])
@@ -121,7 +124,7 @@ summary = lambda samples: {
     "samples": samples,
 }
 result = {"cpu_model": model, "cpu": int(os.environ["CPU"]), "tsc_mhz": round(hz / 1e6), "peer_pages": os.environ["PAGES"],
-          "flows": int(os.environ["FLOWS"]), "ratio": round(ratio, 3), "bywash": summary(ours), "ovs-dpdk": summary(theirs),
+          "flows": int(os.environ["FLOWS"]), "emc_insert": int(os.environ["INSERT"]), "peer_smc": os.environ["SMC"], "ratio": round(ratio, 3), "bywash": summary(ours), "ovs-dpdk": summary(theirs),
           "peer_stats": open(f"{scratch}/peer.{rounds}.stats").read()}
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 print(f"{model}, CPU {result['cpu']}, {rounds} rounds, {result['flows']} source flows, pages {result['peer_pages']}")
