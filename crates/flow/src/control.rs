@@ -9,7 +9,7 @@ use crate::stats::{CacheCounters, FlowStats, MAX_FLOWS};
 use crate::table::Rule;
 use crate::translate::{Learn, Translator};
 use bywash_sync::{Published, Qsbr};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -357,7 +357,7 @@ impl FlowControl {
         let runs = |bucket: &crate::model::Bucket| {
             bucket.actions.contains(&Action::Group(spec.id)) || bucket.watch_group == Some(spec.id)
         };
-        if spec.buckets.iter().any(runs) || self.leads_to(&spec, spec.id, 0) {
+        if spec.buckets.iter().any(runs) || self.leads_to(&spec, spec.id) {
             return Err(Refused(format!("group {} would run itself", spec.id)));
         }
         self.changes.push(Change::Group(spec.id, Some(Arc::new(Group::new(spec)))));
@@ -366,15 +366,25 @@ impl FlowControl {
     }
 
     /// Whether a group's buckets run the group `id`, by way of others.
-    fn leads_to(&self, spec: &GroupSpec, id: u32, depth: usize) -> bool {
-        let next = spec.buckets.iter().flat_map(|b| &b.actions).filter_map(|a| match a {
-            Action::Group(next) => Some(*next),
-            _ => None,
-        });
-        depth > 32
-            || next.into_iter().any(|next| {
-                next == id || self.live.groups.get(&next).is_some_and(|g| self.leads_to(&g.spec, id, depth + 1))
+    fn leads_to(&self, spec: &GroupSpec, id: u32) -> bool {
+        fn next(spec: &GroupSpec) -> impl Iterator<Item = u32> {
+            spec.buckets.iter().flat_map(|b| &b.actions).filter_map(|a| match a {
+                Action::Group(next) => Some(*next),
+                _ => None,
             })
+        }
+        let (mut todo, mut seen) = (next(spec).collect::<Vec<_>>(), HashSet::new());
+        while let Some(at) = todo.pop() {
+            if at == id {
+                return true;
+            }
+            if seen.insert(at)
+                && let Some(group) = self.live.groups.get(&at)
+            {
+                todo.extend(next(&group.spec));
+            }
+        }
+        false
     }
 
     /// Deletes a group, or all, and the flows that run it; how many groups.

@@ -478,3 +478,41 @@ pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
 fn vec_of<T>(n: usize) -> Vec<Option<T>> {
     std::iter::repeat_with(|| None).take(n).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flows that all fall into the same two buckets: as many as there is room for are found, one more is refused, and
+    /// there is room again when one goes.
+    #[test]
+    fn a_full_pair_of_buckets_refuses() {
+        let mut mega = Megaflows::new(256, 7);
+        let mut result = Translator::default();
+        result.mask.0[0] = !0;
+        let key = |n: u64| std::array::from_fn(|word| if word == 0 { n } else { 0 });
+        // The tuple's number is part of the hash; the first that is made has this one.
+        let places = |mega: &Megaflows, n: u64| {
+            let mut places = mega.places_of(mega.hash(EXACT + 1, &[n]));
+            places.sort_unstable();
+            places
+        };
+        let wanted = places(&mega, 0);
+        assert_ne!(wanted[0], wanted[1]);
+        let keys: Vec<u64> = (0..).filter(|n| places(&mega, *n) == wanted).take(2 * WAYS + 1).collect();
+        let (last, fitting) = keys.split_last().unwrap();
+        for n in fitting {
+            assert!(mega.insert(&key(*n), &result, 1, 0).is_ok(), "{n}");
+        }
+        assert_eq!(mega.insert(&key(*last), &result, 1, 0), Err(Full));
+        for n in fitting {
+            let found = mega.find(&key(*n)).unwrap();
+            assert_eq!(mega.sample(found.at), key(*n));
+        }
+        assert_eq!((mega.find(&key(*last)), mega.len()), (None, 2 * WAYS));
+        let first = mega.find(&key(fitting[0])).unwrap();
+        mega.remove(first.at);
+        assert!(!mega.lives(first) && mega.insert(&key(*last), &result, 1, 0).is_ok());
+        assert!(mega.find(&key(*last)).is_some() && mega.find(&key(fitting[0])).is_none());
+    }
+}

@@ -250,13 +250,24 @@ impl Pipeline {
         self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port)
     }
 
-    /// Whether a bucket may be used: it watches nothing, or what it watches is alive.
-    pub(crate) fn alive(&self, group: &Group, bucket: usize, depth: usize) -> bool {
+    /// Whether a bucket may be used: it watches nothing, or what it watches is alive. Each bucket of a watched group that is
+    /// looked at takes one of `looks`; without any left none is alive.
+    pub(crate) fn alive(&self, group: &Group, bucket: usize, looks: &mut u32) -> bool {
+        self.alive_below(group, bucket, 0, looks)
+    }
+
+    fn alive_below(&self, group: &Group, bucket: usize, depth: usize, looks: &mut u32) -> bool {
         let bucket = &group.spec.buckets[bucket];
         let port = bucket.watch_port.map(|of| self.port(of).is_some_and(|p| p.up));
         let watched = bucket.watch_group.map(|id| {
-            depth < 8
-                && self.groups.get(&id).is_some_and(|g| (0..g.spec.buckets.len()).any(|b| self.alive(g, b, depth + 1)))
+            let Some(watched) = self.groups.get(&id).filter(|_| depth < 8) else { return false };
+            (0..watched.spec.buckets.len()).any(|b| {
+                // Groups that all watch each other would be looked at again and again, by each way that leads there.
+                *looks > 0 && {
+                    *looks -= 1;
+                    self.alive_below(watched, b, depth + 1, looks)
+                }
+            })
         });
         match (port, watched) {
             (None, None) => group.spec.kind != GroupKind::FastFailover,

@@ -12,7 +12,7 @@ use bywash_wire::ethernet::ethertype;
 const NEST: usize = 80;
 /// Times a packet may be looked up in the same or an earlier table, from within, at most (as OVS's limit).
 const DEPTH: u32 = 64;
-/// Times a packet may be looked up, at most (as OVS's limit).
+/// Times a packet may be looked up, enter a group or take another of its buckets, at most (as OVS's limit).
 const RESUBMITS: u32 = 4096;
 /// Ops a packet may come to, at most.
 pub const MAX_OPS: usize = 1024;
@@ -280,6 +280,8 @@ impl<'t> Trip<'_, 't> {
                             self.t.saved.pop();
                             top -= 1;
                         } else {
+                            self.limit(0)?;
+                            self.t.resubmits += 1;
                             frame.bucket = Some((group, next + 1));
                             frame.actions = &group.actions[next];
                         }
@@ -323,6 +325,8 @@ impl<'t> Trip<'_, 't> {
                     };
                     if let Some(first) = self.pick(group) {
                         tell!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
+                        // Groups that run others are as good at coming to no end as resubmits are.
+                        self.t.resubmits += 1;
                         self.t.saved.push(self.now);
                         let bucket = Some((&**group, first + 1));
                         let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, bucket };
@@ -365,9 +369,10 @@ impl<'t> Trip<'_, 't> {
     /// The bucket to run; the first, when all are.
     fn pick(&mut self, group: &Group) -> Option<usize> {
         let n = group.spec.buckets.len();
-        match group.spec.kind {
+        let mut looks = RESUBMITS.saturating_sub(self.t.resubmits);
+        let picked = match group.spec.kind {
             GroupKind::All | GroupKind::Indirect => (n > 0).then_some(0),
-            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, 0)),
+            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, &mut looks)),
             GroupKind::Select => {
                 self.look(&group.hashed);
                 let hash = hash_words(&(self.now.flow & group.hashed).0, u64::from(group.spec.id));
@@ -379,10 +384,13 @@ impl<'t> Trip<'_, 't> {
                     let uniform = (draw as f64 + 1.0) / (1u64 << 53) as f64;
                     uniform.ln() / f64::from(bucket.weight)
                 };
-                let usable = (0..n).filter(|b| group.spec.buckets[*b].weight > 0 && self.pipeline.alive(group, *b, 0));
+                let weighs = (0..n).filter(|b| group.spec.buckets[*b].weight > 0);
+                let usable = weighs.filter(|b| self.pipeline.alive(group, *b, &mut looks));
                 usable.max_by(|a, b| score(*a).total_cmp(&score(*b)))
             }
-        }
+        };
+        self.t.resubmits = RESUBMITS - looks;
+        picked
     }
 
     /// False when it cannot be decremented.

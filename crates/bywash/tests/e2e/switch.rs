@@ -354,7 +354,7 @@ fn a_port_goes_and_comes_back() {
     switch.stop();
 }
 
-/// 100,000 flows, added and deleted again and again, while packets pass: they cost no more memory the tenth time.
+/// A million flows, 100,000 at a time, added and deleted while packets pass: they cost no more memory the tenth time.
 #[test]
 fn many_flows_come_and_go() {
     require!(require_lab());
@@ -375,7 +375,7 @@ fn many_flows_come_and_go() {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let mut after = vec![];
-    for _ in 0..8 {
+    for _ in 0..10 {
         flow_ok(&switch, &["load", add.to_str().unwrap()]);
         assert_eq!(switch.show(&["caches"])["flows"], 100_001);
         assert!(lab.reaches(1, 2));
@@ -385,6 +385,6 @@ fn many_flows_come_and_go() {
     }
     println!("resident after each round, in KiB: {after:?}");
     // What is kept of a flow is about 1 KiB: a leak would be 100 MB a round. An arena of malloc's, 64 MiB, may come late.
-    assert!(after[7] < after[1] + 200_000, "it grows: {after:?} KiB");
+    assert!(after[9] < after[1] + 200_000, "it grows: {after:?} KiB");
     switch.stop();
 }

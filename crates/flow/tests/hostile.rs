@@ -1,0 +1,262 @@
+//! What comes of mistakes, and of those who mean the switch no good: tables without end, floods against the caches,
+//! headers that are cut off.
+
+mod common;
+
+use bywash_engine::DropReason;
+use bywash_flow::app::CacheConfig;
+use bywash_flow::control::FlowControl;
+use bywash_flow::megaflow::MASKS;
+use bywash_flow::model::FlowFilter;
+use bywash_flow::syntax;
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use common::generate::{self, Random};
+use common::rig::{Rig, Sent};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Each key is put in the exact-match cache, and nothing is forgotten for being unused, however slow the machine.
+const EAGER: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
+
+fn add(control: &mut FlowControl, flows: &[String]) {
+    for flow in flows {
+        control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
+    }
+    control.commit();
+}
+
+fn clear(control: &mut FlowControl) {
+    control.delete_group(None);
+    control.delete(&FlowFilter::default(), false);
+    control.commit();
+}
+
+fn group(control: &mut FlowControl, line: &str) -> Result<(), String> {
+    let spec = syntax::group(line, &|_| None).unwrap_or_else(|e| panic!("{line}: {e}"));
+    control.set_group(spec, true).map_err(|refused| refused.0)
+}
+
+/// From the n-th source, with its number in the source's Ethernet address too.
+fn udp(n: u32, to: Ipv4Addr) -> Vec<u8> {
+    let [_, a, b, c] = n.to_be_bytes();
+    let from = SocketAddr::from((Ipv4Addr::new(10, a, b, c), 0));
+    let macs = (MacAddr([2, 0, 0, a, b, c]), MacAddr([2, 0, 0, 0, 0, 9]));
+    Packet::udp(from, (to, 9).into()).macs(macs.0, macs.1).size(64).build().unwrap()
+}
+
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Which port each packet came out by; each has to come out once.
+fn ports(sent: &Sent) -> Vec<u16> {
+    sent.iter().map(|(port, _)| *port).collect()
+}
+
+#[test]
+fn what_has_no_end_is_stopped() {
+    let mut rig = Rig::new(3, EAGER, 32);
+    let last = |n: u8| format!("table={n},actions=output:2");
+    let twice = |n: u8| format!("table={n},actions=resubmit(,{0}),resubmit(,{0})", n + 1);
+    let endless: [Vec<String>; 4] = [
+        vec!["actions=resubmit(,0)".into()],
+        vec!["actions=resubmit(,0),resubmit(,0),output:2".into()],
+        // Each by itself ends; all ways through them are 2 to the 60th.
+        (0..60).map(twice).chain([last(60)]).collect(),
+        vec!["actions=group:1".into()],
+    ];
+    for (flows, dropped) in endless.iter().zip(1..) {
+        clear(&mut rig.control);
+        for n in (1..60).rev() {
+            let line = format!("group_id={n},type=all,bucket=group:{0},bucket=group:{0}", n + 1);
+            group(&mut rig.control, &line).unwrap();
+        }
+        add(&mut rig.control, flows);
+        assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![], "{}", flows[0]);
+        assert_eq!(rig.drops(DropReason::TooManyResubmits), dropped, "{}", flows[0]);
+        // The worker is none the worse for it.
+        add(&mut rig.control, &["priority=40000,ip,actions=output:3".into()]);
+        assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [3]);
+    }
+}
+
+#[test]
+fn groups_that_watch_each_other_are_looked_at_so_often_and_no_more() {
+    let mut rig = Rig::new(3, EAGER, 32);
+    let bucket = |watched: u32| format!("bucket=watch_group:{watched},output:2,").repeat(40);
+    for n in 1..=8 {
+        group(&mut rig.control, &format!("group_id={n},type=ff,{}", bucket(n % 8 + 1).trim_end_matches(','))).unwrap();
+    }
+    add(&mut rig.control, &["actions=group:1".into()]);
+    assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![]);
+    // One that is alive after all.
+    let live = syntax::group("group_id=2,type=ff,bucket=watch_port:3,output:3", &|_| None).unwrap();
+    rig.control.set_group(live, false).unwrap();
+    assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [2]);
+}
+
+#[test]
+fn a_group_that_runs_itself_is_refused() {
+    let mut rig = Rig::new(2, EAGER, 32);
+    let refused = |control: &mut FlowControl, line| group(control, line).unwrap_err().contains("would run itself");
+    assert!(refused(&mut rig.control, "group_id=1,type=all,bucket=output:2,bucket=group:1"));
+    for n in 2..60 {
+        let line = format!("group_id={n},type=all,bucket=group:{0},bucket=group:{0}", n + 1);
+        group(&mut rig.control, &line).unwrap();
+    }
+    assert!(refused(&mut rig.control, "group_id=60,type=all,bucket=group:2"));
+    group(&mut rig.control, "group_id=1,type=all,bucket=group:2").unwrap();
+}
+
+#[test]
+fn with_the_cache_full_new_flows_are_forwarded() {
+    const FLOWS: u32 = 2000;
+    let mut rig = Rig::new(3, CacheConfig { megaflows: 16, ..EAGER }, 32);
+    let flow = |n: u32| format!("ip,nw_src={},actions=output:{}", Ipv4Addr::from_bits(0x0a00_0000 + n), 2 + n % 2);
+    add(&mut rig.control, &(0..FLOWS).map(flow).collect::<Vec<_>>());
+    let packets: Vec<_> = (0..FLOWS).map(|n| udp(n, HOST)).collect();
+    let right: Vec<u16> = (0..FLOWS).map(|n| 2 + (n % 2) as u16).collect();
+    for round in 1..=2 {
+        let sent = rig.send(1, &packets);
+        // By each port in order, as they came.
+        let of = |port| sent.iter().filter(move |s| s.0 == port).map(|s| &s.1);
+        assert!(of(2).eq(packets.iter().step_by(2)) && of(3).eq(packets.iter().skip(1).step_by(2)), "round {round}");
+        assert_eq!(sent.len(), right.len());
+    }
+    assert!(rig.counter("not_cached") >= u64::from(2 * (FLOWS - 16)), "{}", rig.counter("not_cached"));
+    rig.settle(100);
+    assert!(rig.counter("megaflows") <= 16);
+}
+
+/// Tuple-space explosion: with twelve flows whose later bits are only looked at where the earlier ones match, a sender
+/// chooses among 4,096 masks.
+#[test]
+fn masks_are_bounded_and_counted() {
+    const BITS: u32 = 12;
+    let mut rig = Rig::new(3, EAGER, 32);
+    let flow = |bit: u32| {
+        let mac = format!("00:00:00:00:{:02x}:{:02x}", (1 << bit) >> 8, (1 << bit) & 0xff);
+        let port = 1 << bit;
+        format!("priority=100,udp,dl_src={mac}/{mac},tp_src={port}/{port},actions=output:3")
+    };
+    let mut flows: Vec<String> = (0..BITS).map(flow).collect();
+    flows.push("priority=1,actions=output:2".into());
+    add(&mut rig.control, &flows);
+    let packets: Vec<_> = (0..1 << BITS).map(|n| udp(n, HOST)).collect();
+    for _ in 0..2 {
+        assert_eq!(rig.send(1, &packets), packets.iter().map(|p| (2, p.clone())).collect::<Sent>());
+    }
+    // The number is told when the sweep has been round.
+    for _ in 0..200 {
+        if rig.counter("masks") < MASKS as u64 / 2 {
+            rig.settle(100);
+        }
+    }
+    let (masks, full) = (rig.counter("masks"), rig.counter("masks_full"));
+    assert!(masks > MASKS as u64 / 2, "{masks}: no attack");
+    assert!(masks <= MASKS as u64, "{masks}");
+    assert!(full > 2000, "{full}");
+    assert!(rig.counter("masks_tried") <= 2 * packets.len() as u64 * MASKS as u64);
+    // Each goes through the tables once: under the mask of all bits it is known as any other.
+    assert!(rig.counter("misses") <= packets.len() as u64, "{}", rig.counter("misses"));
+}
+
+/// As if each key fell on the same two places, which is the worst that one who knows the seed could do.
+#[test]
+fn colliding_keys_cost_no_packet() {
+    const FLOWS: u32 = 5000;
+    let mut rig = Rig::new(3, CacheConfig { exact: 2, ..EAGER }, 32);
+    let flows = ["ip,nw_src=0.0.0.1/0.0.0.1,actions=output:3", "ip,nw_src=0.0.0.0/0.0.0.1,actions=output:2"];
+    add(&mut rig.control, &flows.map(String::from));
+    let packets: Vec<_> = (0..FLOWS).map(|n| udp(n, HOST)).collect();
+    for _ in 0..2 {
+        let sent = rig.send(1, &packets);
+        let of = |port| sent.iter().filter(move |s| s.0 == port).map(|s| &s.1);
+        assert!(of(2).eq(packets.iter().step_by(2)) && of(3).eq(packets.iter().skip(1).step_by(2)));
+    }
+    assert_eq!(rig.counter("misses"), 2);
+}
+
+/// After any history of changes the caches have the answers of a switch that never had another table.
+#[test]
+fn no_change_leaves_a_wrong_answer() {
+    let r = &mut Random::new(0x5eed_0005);
+    let mut old = Rig::new(generate::PORTS, EAGER, 16);
+    let mut packets: Vec<(u16, Vec<u8>)> = vec![];
+    for i in 0..120 {
+        packets.push((1 + r.below(u64::from(generate::PORTS)) as u16, generate::packet(r, i)));
+    }
+    let through = |rig: &mut Rig| {
+        packets.iter().for_each(|(port, bytes)| rig.input(*port, std::slice::from_ref(bytes)));
+        let mut sent = rig.drain();
+        sent.sort();
+        sent
+    };
+    let (mut flows, mut sent) = (Vec::<String>::new(), 0);
+    for step in 0..60 {
+        // What goes and what comes is published at once or one after the other.
+        while !flows.is_empty() && r.one_in(2) {
+            let gone = flows.swap_remove(r.below(flows.len() as u64) as usize);
+            let spec = syntax::flow(&gone, &|_| None).unwrap();
+            let (table, priority) = (Some(spec.table), Some(spec.priority));
+            let filter = FlowFilter { table, priority, matches: spec.matches, ..FlowFilter::default() };
+            assert_eq!(old.control.delete(&filter, true), 1, "{gone}");
+        }
+        if r.one_in(2) {
+            old.control.commit();
+        }
+        let (_, _, mut more) = generate::tables(r);
+        more.retain(|flow| !flow.contains("group"));
+        more.truncate(4);
+        // Priorities of their own: of two that match alike, the better one is always the same.
+        for flow in &mut more {
+            let (table, rest) = flow.split_once(",priority=").unwrap();
+            let rest = rest.split_once(',').unwrap().1;
+            *flow = format!("{table},priority={},{rest}", 1 + step * 8 + flows.len() as u64 % 8 + 1000 * r.below(50));
+        }
+        more.retain(|flow| syntax::flow(flow, &|_| None).is_ok());
+        for flow in more {
+            let priority = |f: &str| f.split(',').find(|p| p.starts_with("priority=")).map(str::to_owned);
+            if flows.iter().all(|other| priority(other) != priority(&flow)) {
+                add(&mut old.control, std::slice::from_ref(&flow));
+                flows.push(flow);
+            }
+        }
+        old.control.commit();
+        let answer = through(&mut old);
+        let mut fresh = Rig::new(generate::PORTS, CacheConfig { exact: 0, ..EAGER }, 16);
+        add(&mut fresh.control, &flows);
+        assert_eq!(answer, through(&mut fresh), "step {step}, with\n{}", flows.join("\n"));
+        sent += answer.len();
+    }
+    assert!(sent > 2000, "{sent}: hardly anything is forwarded");
+    assert!(old.counter("changed") > 50 && old.counter("exact_hits") > 500, "the caches are not what is tested");
+}
+
+/// Frames that end anywhere in their headers are sent or dropped, and counted; what is not there is not written to.
+#[test]
+fn frames_cut_off_anywhere() {
+    let mut rig = Rig::new(3, EAGER, 32);
+    let actions = "dec_ttl,mod_nw_tos:4,mod_nw_src:1.2.3.4,mod_tp_dst:7,mod_vlan_vid:9,push_vlan:0x8100,output:3,\
+        strip_vlan,strip_vlan,mod_dl_src:02:00:00:00:00:07,output:2";
+    let flows = ["tcp", "udp", "ip", "icmp", "ipv6", "tcp6", "udp6", "icmp6", "arp"];
+    let flow = |(n, what): (usize, &&str)| format!("priority={},{what},actions={actions}", 10 + n);
+    let mut flows: Vec<String> = flows.iter().enumerate().map(flow).collect();
+    flows.push("priority=1,actions=output:2".into());
+    add(&mut rig.control, &flows);
+    let r = &mut Random::new(0x5eed_0006);
+    let (mut n, mut sent) = (0, 0);
+    for i in 0..60 {
+        let whole = generate::packet(r, i);
+        let cuts: Vec<Vec<u8>> = (0..whole.len().min(100)).map(|len| whole[..len].to_vec()).collect();
+        n += cuts.len();
+        let out = rig.send(1, &cuts);
+        sent += out.iter().filter(|(port, _)| *port == 2).count();
+        for (_, bytes) in out.iter().filter(|(port, _)| *port == 2) {
+            // Nothing is behind the end that was not there before: its length is that of a cut, or less by its tags.
+            assert!(bytes.len() >= 14 && bytes.len() < whole.len().min(100) + 4);
+        }
+    }
+    let reasons = [DropReason::Runt, DropReason::TtlExceeded, DropReason::FlowDrop, DropReason::NoFlow];
+    let dropped: u64 = reasons.iter().map(|reason| rig.drops(*reason)).sum();
+    assert_eq!(sent as u64 + dropped, n as u64);
+    assert_eq!(rig.drops(DropReason::Runt), 60 * 14);
+}
