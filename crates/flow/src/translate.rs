@@ -1,10 +1,14 @@
 //! The slow path: a packet's way through the tables, as a flat list of ops and the bits of the packet it depends on.
 
+mod commit;
+mod tags;
+mod walk;
+
 use crate::field::{Field, Needs, Subfield};
-use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, IP_SOUND, Key, TAGGED, TPID_88A8, TPID_8100, at, hash_words};
-use crate::model::{Action, GroupKind, OfPort};
+use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
+use crate::model::{Action, OfPort};
 use crate::ops::Op;
-use crate::pipeline::{Group, Pipeline, TABLES};
+use crate::pipeline::{Pipeline, TABLES};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
@@ -61,16 +65,6 @@ pub(crate) struct State {
     tagged: usize,
     /// The tag is the packet's own.
     own_tag: bool,
-}
-
-/// What remains to be done of a list of actions.
-#[derive(Clone, Copy)]
-struct Frame<'t> {
-    actions: &'t [Action],
-    table: u8,
-    depth: u32,
-    /// A group's bucket: the group, the number of its next bucket, and the state to return to, in `saved`.
-    bucket: Option<(&'t Group, usize)>,
 }
 
 /// Translates packets; kept from one to the next, so that nothing is allocated.
@@ -165,7 +159,7 @@ impl Translator {
     }
 }
 
-impl<'t> Trip<'_, 't> {
+impl Trip<'_, '_> {
     pub(crate) fn tell(&mut self, text: String) {
         let line = format!("{:1$}{text}", "", 4 * self.depth_of_story);
         if let Some(story) = &mut self.t.story {
@@ -235,162 +229,6 @@ impl<'t> Trip<'_, 't> {
     fn protocol(&mut self) -> u8 {
         self.look_field(Field::NwProto);
         self.now.flow.u8(at::NW_PROTO)
-    }
-
-    /// The flow for the packet as it is, in this table.
-    fn find(&mut self, table: u8) -> Option<&'t [Action]> {
-        self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
-        let mut looked = Flow::default();
-        let flow = self.now.flow;
-        let found = self.pipeline.table(table).and_then(|t| t.lookup(&flow, |bits| looked = looked | *bits));
-        self.look(&looked);
-        match found {
-            Some(rule) => {
-                if self.t.rules.len() < MAX_RULES && !self.t.rules.contains(&rule.slot) {
-                    self.t.rules.push(rule.slot);
-                }
-                tell!(self, "table {table}: {}", crate::syntax::Shown(&rule.spec));
-                Some(rule.actions())
-            }
-            None => {
-                tell!(self, "table {table}: no match");
-                None
-            }
-        }
-    }
-
-    /// Runs the actions of the flow in table 0, and what they lead to.
-    fn run(&mut self) -> Result<(), Reason> {
-        const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, bucket: None };
-        let mut stack = [NONE; NEST];
-        let Some(actions) = self.find(0) else {
-            self.t.reason = Some(DropReason::NoFlow);
-            return Ok(());
-        };
-        stack[0] = Frame { actions, ..NONE };
-        let mut top = 1;
-        while top > 0 {
-            let frame = &mut stack[top - 1];
-            let Some((action, rest)) = frame.actions.split_first() else {
-                match frame.bucket {
-                    None => top -= 1,
-                    Some((group, next)) => {
-                        self.now = *self.t.saved.last().expect("a bucket has a saved state");
-                        if group.spec.kind != GroupKind::All || next >= group.actions.len() {
-                            self.t.saved.pop();
-                            top -= 1;
-                        } else {
-                            self.limit(0)?;
-                            self.t.resubmits += 1;
-                            frame.bucket = Some((group, next + 1));
-                            frame.actions = &group.actions[next];
-                        }
-                    }
-                }
-                continue;
-            };
-            frame.actions = rest;
-            let (table, depth) = (frame.table, frame.depth);
-            self.depth_of_story = top;
-            match action {
-                Action::Resubmit(port, to) => {
-                    self.limit(depth)?;
-                    let to = to.unwrap_or(table);
-                    let own = Field::InPort.get(&self.now.flow);
-                    if let Some(port) = port.filter(|p| *p != OfPort::IN_PORT) {
-                        Field::InPort.set(&mut self.now.flow, port.0.into());
-                    }
-                    // The port packets came in by is always looked at: whether it is the packet's own does not matter.
-                    let found = self.find(to);
-                    Field::InPort.set(&mut self.now.flow, own);
-                    let deeper = depth + u32::from(to <= table);
-                    if let Some(actions) = found {
-                        self.t.resubmits += 1;
-                        enter(&mut stack, &mut top, Frame { actions, table: to, depth: deeper, bucket: None })?;
-                    }
-                }
-                Action::Goto(to) => {
-                    self.limit(depth)?;
-                    if let Some(actions) = self.find(*to) {
-                        self.t.resubmits += 1;
-                        enter(&mut stack, &mut top, Frame { actions, table: *to, depth, bucket: None })?;
-                    }
-                }
-                Action::Group(id) => {
-                    self.limit(depth)?;
-                    let Some(group) = self.pipeline.groups.get(id) else {
-                        tell!(self, "there is no group {id}");
-                        leave_list(&mut stack[top - 1]);
-                        continue;
-                    };
-                    if let Some(first) = self.pick(group) {
-                        tell!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
-                        // Groups that run others are as good at coming to no end as resubmits are.
-                        self.t.resubmits += 1;
-                        self.t.saved.push(self.now);
-                        let bucket = Some((&**group, first + 1));
-                        let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, bucket };
-                        enter(&mut stack, &mut top, frame)?;
-                    } else {
-                        tell!(self, "group {id}: no bucket is alive");
-                    }
-                }
-                Action::DecTtl => {
-                    if self.is_ip() && !self.dec_ttl() {
-                        tell!(self, "dec_ttl: the packet's time is over");
-                        self.t.reason = Some(DropReason::TtlExceeded);
-                        leave_list(&mut stack[top - 1]);
-                    }
-                }
-                Action::Exit => {
-                    // A group's other buckets, and what follows the group, are run all the same.
-                    while top > 0 {
-                        leave_list(&mut stack[top - 1]);
-                        if stack[top - 1].bucket.is_some() {
-                            break;
-                        }
-                        top -= 1;
-                    }
-                }
-                other => self.act(other)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn limit(&mut self, depth: u32) -> Result<(), Reason> {
-        if depth >= DEPTH || self.t.resubmits >= RESUBMITS {
-            tell!(self, "too many resubmits: the packet is dropped");
-            return Err(DropReason::TooManyResubmits);
-        }
-        Ok(())
-    }
-
-    /// The bucket to run; the first, when all are.
-    fn pick(&mut self, group: &Group) -> Option<usize> {
-        let n = group.spec.buckets.len();
-        let mut looks = RESUBMITS.saturating_sub(self.t.resubmits);
-        let picked = match group.spec.kind {
-            GroupKind::All | GroupKind::Indirect => (n > 0).then_some(0),
-            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, &mut looks)),
-            GroupKind::Select => {
-                self.look(&group.hashed);
-                let hash = hash_words(&(self.now.flow & group.hashed).0, u64::from(group.spec.id));
-                // Each bucket draws a number for the flow, and the highest, by weight, wins: when a bucket comes or goes,
-                // only its own flows move.
-                let score = |b: usize| {
-                    let bucket = &group.spec.buckets[b];
-                    let draw = hash_words(&[hash, u64::from(bucket.id)], hash) >> 11;
-                    let uniform = (draw as f64 + 1.0) / (1u64 << 53) as f64;
-                    uniform.ln() / f64::from(bucket.weight)
-                };
-                let weighs = (0..n).filter(|b| group.spec.buckets[*b].weight > 0);
-                let usable = weighs.filter(|b| self.pipeline.alive(group, *b, &mut looks));
-                usable.max_by(|a, b| score(*a).total_cmp(&score(*b)))
-            }
-        };
-        self.t.resubmits = RESUBMITS - looks;
-        picked
     }
 
     /// False when it cannot be decremented.
@@ -472,75 +310,6 @@ impl<'t> Trip<'_, 't> {
         }
     }
 
-    /// All there is to the packet's own tag.
-    fn tag_bits() -> Flow {
-        let mut bits = Field::VlanTci.mask(u128::MAX);
-        bits.bytes_mut()[at::TPID] = 0xff;
-        bits
-    }
-
-    pub(crate) fn tci(&self) -> u16 {
-        if self.now.tagged > 0 { self.now.tags[0].tci } else { 0 }
-    }
-
-    /// The tag is no longer the packet's own. `seen`: what becomes of it depends on what it was.
-    fn change_tag(&mut self, seen: bool) {
-        if self.now.own_tag {
-            if seen && self.now.tagged > 0 {
-                self.look_own(&Self::tag_bits());
-            }
-            self.now.own_tag = false;
-        }
-    }
-
-    fn show_tag(&mut self) {
-        let (tci, tag) = (self.tci(), self.now.tags[0]);
-        Field::VlanTci.set(&mut self.now.flow, tci.into());
-        let tpid = match (self.now.tagged, tag.tpid) {
-            (0, _) => 0,
-            (_, ethertype::QINQ) => TPID_88A8,
-            _ => TPID_8100,
-        };
-        self.now.flow.bytes_mut()[at::TPID] = tpid;
-        self.now.known = self.now.known | Self::tag_bits();
-    }
-
-    fn set_tci(&mut self, value: u16, mask: u16) {
-        self.change_tag(true);
-        let tci = self.tci() & !mask | value & mask;
-        if tci & TAGGED == 0 {
-            self.now.tagged = 0;
-        } else if self.now.tagged == 0 {
-            self.now.tags[0] = Tag { tpid: ethertype::VLAN, tci };
-            self.now.tagged = 1;
-        } else {
-            self.now.tags[0].tci = tci;
-        }
-        self.show_tag();
-    }
-
-    pub(crate) fn push_tag(&mut self, tpid: u16) {
-        self.change_tag(true);
-        self.now.tags[1] = self.now.tags[0];
-        self.now.tags[0] = Tag { tpid, tci: TAGGED };
-        self.now.tagged = (self.now.tagged + 1).min(2);
-        self.show_tag();
-    }
-
-    pub(crate) fn pop_tag(&mut self) {
-        if self.now.tagged > 0 {
-            self.change_tag(false);
-            self.now.tags[0] = self.now.tags[1];
-            self.now.tagged -= 1;
-            self.show_tag();
-        }
-    }
-
-    /// Makes the tag this one, or none for 0.
-    pub(crate) fn put_tag(&mut self, tci: u16) {
-        if tci == 0 { self.pop_tag() } else { self.set_tci(tci | TAGGED, 0xffff) }
-    }
-
     fn output(&mut self, port: OfPort) {
         let own = OfPort(self.now.flow.u16(at::IN_PORT));
         match port {
@@ -582,179 +351,6 @@ impl<'t> Trip<'_, 't> {
             self.copy_to(mirror.output);
         }
     }
-
-    /// Makes the packet what the actions so far want it to be.
-    fn commit(&mut self) {
-        let (now, base) = (self.now, self.base);
-        // Where the packet's own value is wanted again, it has to be known.
-        let back = base.known & !now.known & writable();
-        self.look_own(&back);
-        let differing = now.known & base.known & now.flow.differing(&base.flow);
-        let mut write = (now.known & !base.known | differing) & writable() | back;
-        if now.flow.u8(at::NW_FRAG) & IP_SOUND == 0 {
-            // No network header to write to.
-            write.bytes_mut()[at::NW_TOS..].fill(0);
-        }
-        if !write.is_zero() {
-            self.write(&write);
-        }
-        if now.flow.u8(at::NW_FRAG) & IP_SOUND != 0 && self.is_ip() {
-            self.commit_ttl(now.ttl, base.ttl);
-        }
-        self.commit_tags();
-        self.base = self.now;
-    }
-
-    fn commit_ttl(&mut self, now: Ttl, base: Ttl) {
-        match (now, base) {
-            (Ttl::Less(n), Ttl::Less(b)) if n > b => self.t.ops.push(Op::DecTtl(n - b)),
-            (Ttl::Less(n), Ttl::Less(b)) if n == b => {}
-            (Ttl::Set(a), Ttl::Set(b)) if a == b => {}
-            (Ttl::Set(ttl), _) => self.t.ops.push(Op::Ttl(ttl)),
-            (Ttl::Less(_), _) => {
-                self.look_own(&Field::NwTtl.mask(u128::MAX));
-                self.t.ops.push(Op::Ttl(self.now.flow.u8(at::NW_TTL)));
-            }
-        }
-    }
-
-    /// Ops that write these bits.
-    fn write(&mut self, write: &Flow) {
-        let value = self.now.flow & *write;
-        let word = |flow: &Flow, at: usize| flow.0[at / 8];
-        if write.0[0] | write.0[1] != 0 {
-            let eth = Op::Eth { value: [value.0[0], value.0[1]], mask: [write.0[0], write.0[1]] };
-            self.t.ops.push(eth);
-        }
-        let arp = matches!(self.dl_type(), ethertype::ARP | 0x8035);
-        if arp {
-            // Operation, sender's and target's addresses (RFC 826).
-            for (at, to, len) in [
-                (at::NW_PROTO, 7, 1),
-                (at::ARP_SHA, 8, 6),
-                (at::NW_SRC, 14, 4),
-                (at::ARP_THA, 18, 6),
-                (at::NW_DST, 24, 4),
-            ] {
-                let take = |flow: &Flow| std::array::from_fn(|i| if i < len { flow.bytes()[at + i] } else { 0 });
-                let mask: [u8; 6] = take(write);
-                if mask != [0; 6] {
-                    self.t.ops.push(Op::Arp { at: to, value: take(&value), mask });
-                }
-            }
-            return;
-        }
-        for (which, at) in [(0, at::NW_SRC), (1, at::NW_DST)] {
-            let take = |flow: &Flow| u32::from(flow.u16(at)) << 16 | u32::from(flow.u16(at + 2));
-            if take(write) != 0 {
-                self.t.ops.push(Op::Ip4 { which, value: take(&value), mask: take(write) });
-            }
-        }
-        for half in 0..4 {
-            let at = at::IPV6_SRC + 8 * half;
-            if word(write, at) != 0 {
-                self.t.ops.push(Op::Ip6 { word: half as u8, value: word(&value, at), mask: word(write, at) });
-            }
-        }
-        if write.u8(at::NW_TOS) != 0 {
-            self.t.ops.push(Op::Tos { value: value.u8(at::NW_TOS), mask: write.u8(at::NW_TOS) });
-        }
-        let label = Field::Ipv6Label;
-        if label.get(write) != 0 {
-            self.t.ops.push(Op::Label { value: label.get(&value) as u32, mask: label.get(write) as u32 });
-        }
-        for half in 0..2 {
-            let at = at::ND_TARGET + 8 * half;
-            if word(write, at) != 0 {
-                self.t.ops.push(Op::NdTarget { word: half as u8, value: word(&value, at), mask: word(write, at) });
-            }
-        }
-        for (option, at) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
-            let take = |flow: &Flow| std::array::from_fn(|i| flow.bytes()[at + i]);
-            let mask: [u8; 6] = take(write);
-            if mask != [0; 6] {
-                self.t.ops.push(Op::NdLla { option, value: take(&value), mask });
-            }
-        }
-        if write.u16(at::TP_SRC) | write.u16(at::TP_DST) != 0 {
-            let protocol = self.protocol();
-            for (which, at) in [(0, at::TP_SRC), (1, at::TP_DST)] {
-                let (value, mask) = (value.u16(at), write.u16(at));
-                match protocol {
-                    _ if mask == 0 => {}
-                    6 | 17 | 132 => self.t.ops.push(Op::Tp { which, value, mask }),
-                    1 | 58 if (protocol == 1) == (self.dl_type() == ethertype::IPV4) => {
-                        self.t.ops.push(Op::Icmp { which, value: value as u8 });
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn commit_tags(&mut self) {
-        let (now, base) = (self.now, self.base);
-        if now.own_tag && base.own_tag {
-            return;
-        }
-        if base.own_tag && now.tagged == 0 {
-            (0..base.tagged).for_each(|_| self.t.ops.push(Op::PopVlan));
-            return;
-        }
-        if now.own_tag || base.own_tag {
-            self.look_own(&Self::tag_bits());
-        }
-        let (mut have, mut want) = (&base.tags[..base.tagged], &now.tags[..now.tagged]);
-        while let (Some((a, h)), Some((b, w))) = (have.split_last(), want.split_last())
-            && a == b
-        {
-            (have, want) = (h, w);
-        }
-        if let ([old], [new]) = (have, want)
-            && old.tpid == new.tpid
-        {
-            self.t.ops.push(Op::SetTci(new.tci & !TAGGED));
-            return;
-        }
-        have.iter().for_each(|_| self.t.ops.push(Op::PopVlan));
-        for tag in want.iter().rev() {
-            self.t.ops.push(Op::PushVlan { tpid: tag.tpid, tci: tag.tci & !TAGGED });
-        }
-    }
-}
-
-/// Bits of a packet that ops of their own kind do not write, and that can be written.
-fn writable() -> Flow {
-    let mut mask = Flow::default();
-    for range in [
-        at::DL_DST..at::VLAN_TCI,
-        at::DL_SRC..at::DL_TYPE,
-        at::NW_TOS..at::NW_TTL,
-        at::NW_PROTO..at::NW_FRAG,
-        at::TP_SRC..at::TPID,
-        at::LABEL..at::METADATA,
-    ] {
-        mask.bytes_mut()[range].fill(0xff);
-    }
-    mask
-}
-
-fn leave_list(frame: &mut Frame<'_>) {
-    frame.actions = &[];
-}
-
-/// Begins a list of actions; in place of one that is done.
-fn enter<'t>(stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
-    let ended = |f: &Frame<'_>| f.actions.is_empty() && f.bucket.is_none();
-    if *top > 0 && ended(&stack[*top - 1]) {
-        *top -= 1;
-    }
-    if *top == NEST {
-        return Err(DropReason::TooManyResubmits);
-    }
-    stack[*top] = frame;
-    *top += 1;
-    Ok(())
 }
 
 const _: () = assert!(TABLES <= 256 && FLOW_WORDS == 22);

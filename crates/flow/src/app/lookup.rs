@@ -1,0 +1,191 @@
+//! Finds the flow of each packet of a burst: in the exact-match cache, among the megaflows, in the tables.
+
+use super::{Caches, Work, low_bits};
+use crate::exec::execute;
+use crate::megaflow::bits;
+use crate::pipeline::Pipeline;
+use bywash_engine::{Context, PortId};
+use bywash_frame::{BATCH, Batch};
+
+impl Caches {
+    /// Finds each packet's flow, and notes which packets have one. What has none that can be cached is handled on the
+    /// spot.
+    pub(super) fn lookup(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipeline: &Pipeline,
+        from: PortId,
+        of: u16,
+        work: &mut Work,
+        batch: &mut Batch,
+    ) {
+        let n = batch.len().min(BATCH);
+        let all = low_bits(n);
+        let mut missed = 0u64;
+        if work.plain == all {
+            for i in 0..n {
+                let found = self.plain.find(&work.plain_keys[i], work.hashes[i]).unwrap_or_default();
+                self.mega.prefetch(found);
+                work.flows[i] = found;
+                missed |= u64::from(found.incarnation == 0) << i;
+            }
+        } else {
+            missed = self.lookup_mixed(work, all);
+        }
+        work.found = all & !missed;
+        // What is no frame has its end already, and no fields.
+        let mut rest = missed;
+        if work.plain != all {
+            let runts = bits(all & !work.plain).filter(|i| work.layouts[*i].l3 == 0).fold(0, |set, i| set | 1 << i);
+            rest &= !runts;
+            work.found &= !runts;
+        }
+        self.ends.counters.exact_hits.add(u64::from(work.found.count_ones()));
+        if rest != 0 {
+            self.lookup_rest(cx, pipeline, from, of, work, batch, rest, 0);
+        }
+    }
+
+    /// The exact-match lookup of a burst that is not all plain packets; which are not known.
+    fn lookup_mixed(&self, work: &mut Work, all: u64) -> u64 {
+        let mut missed = 0;
+        for i in bits(all) {
+            let found = if work.plain >> i & 1 == 1 {
+                self.plain.find(&work.plain_keys[i], work.hashes[i])
+            } else {
+                self.others.as_ref().and_then(|cache| cache.find(&work.keys[i], work.hashes[i]))
+            };
+            work.flows[i] = found.unwrap_or_default();
+            missed |= u64::from(found.is_none()) << i;
+        }
+        missed
+    }
+
+    /// Packets that the exact-match cache does not know (`rest`), or knows a flow of that is gone or older than the tables
+    /// (`stale`).
+    #[allow(clippy::too_many_arguments)]
+    #[inline(never)]
+    pub(super) fn lookup_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipeline: &Pipeline,
+        from: PortId,
+        of: u16,
+        work: &mut Work,
+        batch: &mut Batch,
+        rest: u64,
+        stale: u64,
+    ) {
+        for i in bits((rest | stale) & work.plain) {
+            work.read(cx.bufs.arena(), of, &batch.as_slice()[i], i);
+        }
+        let dead = bits(stale).filter(|i| !self.mega.lives(work.flows[*i])).fold(0, |set, i| set | 1 << i);
+        let mut stale = stale & !dead;
+        let (unknown, tries) = self.mega.find_batch(&work.keys, rest | dead, &mut work.flows);
+        let hits = (rest | dead) & !unknown;
+        let counters = &self.ends.counters;
+        counters.masks_tried.add(tries);
+        counters.megaflow_hits.add(u64::from(hits.count_ones()));
+        work.found = (work.found | hits) & !unknown;
+        for i in bits(hits) {
+            stale |= u64::from(self.mega.cold(work.flows[i].at).generation != pipeline.generation) << i;
+            self.remember(work, i);
+        }
+        for i in bits(unknown | stale) {
+            let flow = work.flows[i];
+            let right = stale >> i & 1 == 1
+                && self.mega.lives(flow)
+                && (self.mega.cold(flow.at).generation == pipeline.generation
+                    || self.revalidate(pipeline, flow.at, Some(&work.keys[i]), cx.now));
+            if right || self.miss(cx, pipeline, from, i, work, batch) {
+                work.found |= 1 << i;
+            } else {
+                work.found &= !(1 << i);
+            }
+        }
+    }
+
+    /// Puts a packet's key in the exact-match cache, perhaps.
+    fn remember(&mut self, work: &Work, i: usize) {
+        if self.config.exact == 0 {
+            return;
+        }
+        // xorshift64 (Marsaglia 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        if !(self.random >> 32).is_multiple_of(u64::from(self.config.insert_one_in.max(1))) {
+            return;
+        }
+        let (hash, flow, coin, mega) = (work.hashes[i], work.flows[i], self.random & 1 == 1, &self.mega);
+        if work.plain >> i & 1 == 1 {
+            self.plain.insert(&work.plain_keys[i], hash, flow, coin, |f| mega.lives(f));
+        } else if let Some(cache) = &mut self.others {
+            cache.insert(&work.keys[i], hash, flow, coin, |f| mega.lives(f));
+        }
+    }
+
+    /// Takes a packet through the tables. True when its flow is now in the cache; else it has been handled.
+    #[cold]
+    fn miss(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipeline: &Pipeline,
+        from: PortId,
+        i: usize,
+        work: &mut Work,
+        batch: &mut Batch,
+    ) -> bool {
+        // A packet before it in the burst may have been of the same flow.
+        if let Some(flow) = self.mega.find(&work.keys[i])
+            && self.mega.cold(flow.at).generation == pipeline.generation
+        {
+            work.flows[i] = flow;
+            self.ends.counters.megaflow_hits.add(1);
+            return true;
+        }
+        self.ends.counters.misses.add(1);
+        self.translator.translate(pipeline, &work.keys[i]);
+        self.tell_address();
+        match self.mega.insert(&work.keys[i], &self.translator, pipeline.generation, cx.now) {
+            Ok((flow, narrow)) => {
+                self.ends.counters.made.add(1);
+                self.ends.counters.masks_full.add(u64::from(narrow));
+                work.flows[i] = flow;
+                self.remember(work, i);
+                true
+            }
+            Err(_) => {
+                self.ends.counters.not_cached.add(1);
+                let bytes = batch.as_slice()[i].len() as u64;
+                for rule in &self.translator.rules {
+                    self.ends.stats.add(*rule, 1, bytes);
+                }
+                let reason = self.translator.reason;
+                let mut one = [i as u8];
+                let ops = std::mem::take(&mut self.translator.ops);
+                execute(
+                    cx,
+                    pipeline,
+                    from,
+                    &ops,
+                    reason,
+                    batch.as_mut_slice(),
+                    &mut work.layouts,
+                    &mut one,
+                    &mut work.to,
+                );
+                self.translator.ops = ops;
+                false
+            }
+        }
+    }
+
+    pub(super) fn tell_address(&mut self) {
+        if let Some(learn) = self.translator.learn
+            && self.ends.learn.push(learn).is_err()
+        {
+            self.ends.counters.learn_later.add(1);
+        }
+    }
+}

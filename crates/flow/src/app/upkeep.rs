@@ -1,0 +1,118 @@
+//! Keeps megaflows right and counted, and forgets those that nobody uses.
+
+use super::{Caches, SORT, SWEEP, SWEEP_CHANGED};
+use crate::key::Key;
+use crate::megaflow::bits;
+use crate::pipeline::Pipeline;
+
+impl Caches {
+    /// Brings a megaflow up to date; false when it had to go. `key`: a packet of it.
+    pub(super) fn revalidate(&mut self, pipeline: &Pipeline, at: u32, key: Option<&Key>, now: u64) -> bool {
+        let cold = self.mega.cold(at);
+        let since = cold.generation;
+        let touched = pipeline.rest_changed > since
+            || (cold.bridged && pipeline.macs_changed > since)
+            || (0..4).any(|w| {
+                bits(cold.tables[w]).any(|b| pipeline.tables.get(64 * w + b).is_some_and(|t| t.changed > since))
+            });
+        self.ends.counters.revalidated.add(1);
+        if !touched {
+            self.mega.right_for(at, pipeline.generation);
+            return true;
+        }
+        // What it counted was the old flows', and where an address was before says nothing of where it is.
+        self.credit(at, now, false);
+        let seen = key.is_some();
+        let sample;
+        let key = match key {
+            Some(key) => key,
+            None => {
+                sample = self.mega.sample(at);
+                &sample
+            }
+        };
+        self.translator.translate(pipeline, key);
+        let mask = self.mega.mask(at);
+        let narrower = self.translator.mask.key().iter().zip(mask).any(|(new, old)| new & !old != 0);
+        // Without a packet an address is not seen. The next packet of one that is forgotten, or known elsewhere, is not to
+        // be found here: it has to be told of.
+        let unseen = !seen && self.translator.learn.is_some_and(|learn| !pipeline.knows(&learn));
+        if narrower || unseen {
+            self.mega.remove(at);
+            self.ends.counters.removed.add(1);
+            return false;
+        }
+        if seen {
+            self.tell_address();
+        }
+        let used = self.mega.cold(at).used;
+        if self.mega.cold(at).ops != self.translator.ops {
+            self.ends.counters.changed.add(1);
+        }
+        self.mega.fill(at, &self.translator, pipeline.generation, used);
+        true
+    }
+
+    /// Counts a megaflow's packets for its flows, and tells, if `tell`, that their address is in use. True when there
+    /// were any.
+    fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
+        let (packets, bytes) = self.mega.take_counts(at);
+        let cold = self.mega.cold(at);
+        if packets == 0 {
+            return false;
+        }
+        for rule in &cold.rules {
+            self.ends.stats.add(*rule, packets, bytes);
+        }
+        // An address in use is kept; saying so once a second is enough.
+        if let Some(learn) = cold.learn
+            && tell
+            && now.wrapping_sub(cold.told) > self.ticks_per_s
+        {
+            cold.told = now;
+            if self.ends.learn.push(learn).is_err() {
+                self.ends.counters.learn_later.add(1);
+            }
+        }
+        cold.used = now;
+        true
+    }
+
+    /// Looks after a few megaflows: their counts, whether they are right, whether they are used. True while there is
+    /// more to do for a change.
+    pub(super) fn sweep(&mut self, now: u64, pipeline: &Pipeline) -> bool {
+        if self.sort_in == 0 {
+            self.mega.sort();
+            self.sort_in = SORT;
+        }
+        if self.sweep_at == 0 {
+            self.sweeping = pipeline.generation;
+        }
+        let changed = self.swept != pipeline.generation;
+        for _ in 0..if changed { SWEEP_CHANGED } else { SWEEP } {
+            if self.sweep_at >= self.mega.places() {
+                self.sweep_at = 0;
+                self.swept = self.sweeping;
+                let counters = &self.ends.counters;
+                counters.generation.set(self.swept);
+                counters.megaflows.set(self.mega.len() as u64);
+                counters.masks.set(self.mega.masks() as u64);
+                break;
+            }
+            let at = self.sweep_at as u32;
+            self.sweep_at += 1;
+            if self.mega.hot(at).incarnation() == 0 {
+                continue;
+            }
+            let current = self.mega.cold(at).generation == pipeline.generation;
+            let used = self.credit(at, now, current);
+            if !used && now.wrapping_sub(self.mega.cold(at).used) > self.idle {
+                self.mega.remove(at);
+                self.ends.counters.removed.add(1);
+            } else if !current {
+                self.revalidate(pipeline, at, None, now);
+            }
+        }
+        self.swept != pipeline.generation
+    }
+}

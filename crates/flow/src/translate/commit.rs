@@ -1,0 +1,164 @@
+//! What makes the packet what the actions so far want it to be: the difference, as ops.
+
+use super::{Trip, Ttl};
+use crate::field::Field;
+use crate::key::{Flow, IP_SOUND, TAGGED, at};
+use crate::ops::Op;
+use bywash_wire::ethernet::ethertype;
+
+impl Trip<'_, '_> {
+    /// Makes the packet what the actions so far want it to be.
+    pub(super) fn commit(&mut self) {
+        let (now, base) = (self.now, self.base);
+        // Where the packet's own value is wanted again, it has to be known.
+        let back = base.known & !now.known & writable();
+        self.look_own(&back);
+        let differing = now.known & base.known & now.flow.differing(&base.flow);
+        let mut write = (now.known & !base.known | differing) & writable() | back;
+        if now.flow.u8(at::NW_FRAG) & IP_SOUND == 0 {
+            // No network header to write to.
+            write.bytes_mut()[at::NW_TOS..].fill(0);
+        }
+        if !write.is_zero() {
+            self.write(&write);
+        }
+        if now.flow.u8(at::NW_FRAG) & IP_SOUND != 0 && self.is_ip() {
+            self.commit_ttl(now.ttl, base.ttl);
+        }
+        self.commit_tags();
+        self.base = self.now;
+    }
+
+    fn commit_ttl(&mut self, now: Ttl, base: Ttl) {
+        match (now, base) {
+            (Ttl::Less(n), Ttl::Less(b)) if n > b => self.t.ops.push(Op::DecTtl(n - b)),
+            (Ttl::Less(n), Ttl::Less(b)) if n == b => {}
+            (Ttl::Set(a), Ttl::Set(b)) if a == b => {}
+            (Ttl::Set(ttl), _) => self.t.ops.push(Op::Ttl(ttl)),
+            (Ttl::Less(_), _) => {
+                self.look_own(&Field::NwTtl.mask(u128::MAX));
+                self.t.ops.push(Op::Ttl(self.now.flow.u8(at::NW_TTL)));
+            }
+        }
+    }
+
+    /// Ops that write these bits.
+    fn write(&mut self, write: &Flow) {
+        let value = self.now.flow & *write;
+        let word = |flow: &Flow, at: usize| flow.0[at / 8];
+        if write.0[0] | write.0[1] != 0 {
+            let eth = Op::Eth { value: [value.0[0], value.0[1]], mask: [write.0[0], write.0[1]] };
+            self.t.ops.push(eth);
+        }
+        let arp = matches!(self.dl_type(), ethertype::ARP | 0x8035);
+        if arp {
+            // Operation, sender's and target's addresses (RFC 826).
+            for (at, to, len) in [
+                (at::NW_PROTO, 7, 1),
+                (at::ARP_SHA, 8, 6),
+                (at::NW_SRC, 14, 4),
+                (at::ARP_THA, 18, 6),
+                (at::NW_DST, 24, 4),
+            ] {
+                let take = |flow: &Flow| std::array::from_fn(|i| if i < len { flow.bytes()[at + i] } else { 0 });
+                let mask: [u8; 6] = take(write);
+                if mask != [0; 6] {
+                    self.t.ops.push(Op::Arp { at: to, value: take(&value), mask });
+                }
+            }
+            return;
+        }
+        for (which, at) in [(0, at::NW_SRC), (1, at::NW_DST)] {
+            let take = |flow: &Flow| u32::from(flow.u16(at)) << 16 | u32::from(flow.u16(at + 2));
+            if take(write) != 0 {
+                self.t.ops.push(Op::Ip4 { which, value: take(&value), mask: take(write) });
+            }
+        }
+        for half in 0..4 {
+            let at = at::IPV6_SRC + 8 * half;
+            if word(write, at) != 0 {
+                self.t.ops.push(Op::Ip6 { word: half as u8, value: word(&value, at), mask: word(write, at) });
+            }
+        }
+        if write.u8(at::NW_TOS) != 0 {
+            self.t.ops.push(Op::Tos { value: value.u8(at::NW_TOS), mask: write.u8(at::NW_TOS) });
+        }
+        let label = Field::Ipv6Label;
+        if label.get(write) != 0 {
+            self.t.ops.push(Op::Label { value: label.get(&value) as u32, mask: label.get(write) as u32 });
+        }
+        for half in 0..2 {
+            let at = at::ND_TARGET + 8 * half;
+            if word(write, at) != 0 {
+                self.t.ops.push(Op::NdTarget { word: half as u8, value: word(&value, at), mask: word(write, at) });
+            }
+        }
+        for (option, at) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
+            let take = |flow: &Flow| std::array::from_fn(|i| flow.bytes()[at + i]);
+            let mask: [u8; 6] = take(write);
+            if mask != [0; 6] {
+                self.t.ops.push(Op::NdLla { option, value: take(&value), mask });
+            }
+        }
+        if write.u16(at::TP_SRC) | write.u16(at::TP_DST) != 0 {
+            let protocol = self.protocol();
+            for (which, at) in [(0, at::TP_SRC), (1, at::TP_DST)] {
+                let (value, mask) = (value.u16(at), write.u16(at));
+                match protocol {
+                    _ if mask == 0 => {}
+                    6 | 17 | 132 => self.t.ops.push(Op::Tp { which, value, mask }),
+                    1 | 58 if (protocol == 1) == (self.dl_type() == ethertype::IPV4) => {
+                        self.t.ops.push(Op::Icmp { which, value: value as u8 });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn commit_tags(&mut self) {
+        let (now, base) = (self.now, self.base);
+        if now.own_tag && base.own_tag {
+            return;
+        }
+        if base.own_tag && now.tagged == 0 {
+            (0..base.tagged).for_each(|_| self.t.ops.push(Op::PopVlan));
+            return;
+        }
+        if now.own_tag || base.own_tag {
+            self.look_own(&Self::tag_bits());
+        }
+        let (mut have, mut want) = (&base.tags[..base.tagged], &now.tags[..now.tagged]);
+        while let (Some((a, h)), Some((b, w))) = (have.split_last(), want.split_last())
+            && a == b
+        {
+            (have, want) = (h, w);
+        }
+        if let ([old], [new]) = (have, want)
+            && old.tpid == new.tpid
+        {
+            self.t.ops.push(Op::SetTci(new.tci & !TAGGED));
+            return;
+        }
+        have.iter().for_each(|_| self.t.ops.push(Op::PopVlan));
+        for tag in want.iter().rev() {
+            self.t.ops.push(Op::PushVlan { tpid: tag.tpid, tci: tag.tci & !TAGGED });
+        }
+    }
+}
+
+/// Bits of a packet that ops of their own kind do not write, and that can be written.
+fn writable() -> Flow {
+    let mut mask = Flow::default();
+    for range in [
+        at::DL_DST..at::VLAN_TCI,
+        at::DL_SRC..at::DL_TYPE,
+        at::NW_TOS..at::NW_TTL,
+        at::NW_PROTO..at::NW_FRAG,
+        at::TP_SRC..at::TPID,
+        at::LABEL..at::METADATA,
+    ] {
+        mask.bytes_mut()[range].fill(0xff);
+    }
+    mask
+}

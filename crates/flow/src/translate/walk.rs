@@ -1,0 +1,194 @@
+//! The way through the tables and groups, and its bounds.
+
+use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, tell};
+use crate::field::Field;
+use crate::key::{Flow, hash_words};
+use crate::model::{Action, GroupKind, OfPort};
+use crate::pipeline::Group;
+use bywash_engine::DropReason;
+
+/// What remains to be done of a list of actions.
+#[derive(Clone, Copy)]
+struct Frame<'t> {
+    actions: &'t [Action],
+    table: u8,
+    depth: u32,
+    /// A group's bucket: the group, the number of its next bucket, and the state to return to, in `saved`.
+    bucket: Option<(&'t Group, usize)>,
+}
+
+impl<'t> Trip<'_, 't> {
+    /// The flow for the packet as it is, in this table.
+    fn find(&mut self, table: u8) -> Option<&'t [Action]> {
+        self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
+        let mut looked = Flow::default();
+        let flow = self.now.flow;
+        let found = self.pipeline.table(table).and_then(|t| t.lookup(&flow, |bits| looked = looked | *bits));
+        self.look(&looked);
+        match found {
+            Some(rule) => {
+                if self.t.rules.len() < MAX_RULES && !self.t.rules.contains(&rule.slot) {
+                    self.t.rules.push(rule.slot);
+                }
+                tell!(self, "table {table}: {}", crate::syntax::Shown(&rule.spec));
+                Some(rule.actions())
+            }
+            None => {
+                tell!(self, "table {table}: no match");
+                None
+            }
+        }
+    }
+
+    /// Runs the actions of the flow in table 0, and what they lead to.
+    pub(super) fn run(&mut self) -> Result<(), Reason> {
+        const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, bucket: None };
+        let mut stack = [NONE; NEST];
+        let Some(actions) = self.find(0) else {
+            self.t.reason = Some(DropReason::NoFlow);
+            return Ok(());
+        };
+        stack[0] = Frame { actions, ..NONE };
+        let mut top = 1;
+        while top > 0 {
+            let frame = &mut stack[top - 1];
+            let Some((action, rest)) = frame.actions.split_first() else {
+                match frame.bucket {
+                    None => top -= 1,
+                    Some((group, next)) => {
+                        self.now = *self.t.saved.last().expect("a bucket has a saved state");
+                        if group.spec.kind != GroupKind::All || next >= group.actions.len() {
+                            self.t.saved.pop();
+                            top -= 1;
+                        } else {
+                            self.limit(0)?;
+                            self.t.resubmits += 1;
+                            frame.bucket = Some((group, next + 1));
+                            frame.actions = &group.actions[next];
+                        }
+                    }
+                }
+                continue;
+            };
+            frame.actions = rest;
+            let (table, depth) = (frame.table, frame.depth);
+            self.depth_of_story = top;
+            match action {
+                Action::Resubmit(port, to) => {
+                    self.limit(depth)?;
+                    let to = to.unwrap_or(table);
+                    let own = Field::InPort.get(&self.now.flow);
+                    if let Some(port) = port.filter(|p| *p != OfPort::IN_PORT) {
+                        Field::InPort.set(&mut self.now.flow, port.0.into());
+                    }
+                    // The port packets came in by is always looked at: whether it is the packet's own does not matter.
+                    let found = self.find(to);
+                    Field::InPort.set(&mut self.now.flow, own);
+                    let deeper = depth + u32::from(to <= table);
+                    if let Some(actions) = found {
+                        self.t.resubmits += 1;
+                        enter(&mut stack, &mut top, Frame { actions, table: to, depth: deeper, bucket: None })?;
+                    }
+                }
+                Action::Goto(to) => {
+                    self.limit(depth)?;
+                    if let Some(actions) = self.find(*to) {
+                        self.t.resubmits += 1;
+                        enter(&mut stack, &mut top, Frame { actions, table: *to, depth, bucket: None })?;
+                    }
+                }
+                Action::Group(id) => {
+                    self.limit(depth)?;
+                    let Some(group) = self.pipeline.groups.get(id) else {
+                        tell!(self, "there is no group {id}");
+                        leave_list(&mut stack[top - 1]);
+                        continue;
+                    };
+                    if let Some(first) = self.pick(group) {
+                        tell!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
+                        // Groups that run others are as good at coming to no end as resubmits are.
+                        self.t.resubmits += 1;
+                        self.t.saved.push(self.now);
+                        let bucket = Some((&**group, first + 1));
+                        let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, bucket };
+                        enter(&mut stack, &mut top, frame)?;
+                    } else {
+                        tell!(self, "group {id}: no bucket is alive");
+                    }
+                }
+                Action::DecTtl => {
+                    if self.is_ip() && !self.dec_ttl() {
+                        tell!(self, "dec_ttl: the packet's time is over");
+                        self.t.reason = Some(DropReason::TtlExceeded);
+                        leave_list(&mut stack[top - 1]);
+                    }
+                }
+                Action::Exit => {
+                    // A group's other buckets, and what follows the group, are run all the same.
+                    while top > 0 {
+                        leave_list(&mut stack[top - 1]);
+                        if stack[top - 1].bucket.is_some() {
+                            break;
+                        }
+                        top -= 1;
+                    }
+                }
+                other => self.act(other)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, depth: u32) -> Result<(), Reason> {
+        if depth >= DEPTH || self.t.resubmits >= RESUBMITS {
+            tell!(self, "too many resubmits: the packet is dropped");
+            return Err(DropReason::TooManyResubmits);
+        }
+        Ok(())
+    }
+
+    /// The bucket to run; the first, when all are.
+    fn pick(&mut self, group: &Group) -> Option<usize> {
+        let n = group.spec.buckets.len();
+        let mut looks = RESUBMITS.saturating_sub(self.t.resubmits);
+        let picked = match group.spec.kind {
+            GroupKind::All | GroupKind::Indirect => (n > 0).then_some(0),
+            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, &mut looks)),
+            GroupKind::Select => {
+                self.look(&group.hashed);
+                let hash = hash_words(&(self.now.flow & group.hashed).0, u64::from(group.spec.id));
+                // Each bucket draws a number for the flow, and the highest, by weight, wins: when a bucket comes or goes,
+                // only its own flows move.
+                let score = |b: usize| {
+                    let bucket = &group.spec.buckets[b];
+                    let draw = hash_words(&[hash, u64::from(bucket.id)], hash) >> 11;
+                    let uniform = (draw as f64 + 1.0) / (1u64 << 53) as f64;
+                    uniform.ln() / f64::from(bucket.weight)
+                };
+                let weighs = (0..n).filter(|b| group.spec.buckets[*b].weight > 0);
+                let usable = weighs.filter(|b| self.pipeline.alive(group, *b, &mut looks));
+                usable.max_by(|a, b| score(*a).total_cmp(&score(*b)))
+            }
+        };
+        self.t.resubmits = RESUBMITS - looks;
+        picked
+    }
+}
+
+fn leave_list(frame: &mut Frame<'_>) {
+    frame.actions = &[];
+}
+
+/// Begins a list of actions; in place of one that is done.
+fn enter<'t>(stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
+    let ended = |f: &Frame<'_>| f.actions.is_empty() && f.bucket.is_none();
+    if *top > 0 && ended(&stack[*top - 1]) {
+        *top -= 1;
+    }
+    if *top == NEST {
+        return Err(DropReason::TooManyResubmits);
+    }
+    stack[*top] = frame;
+    *top += 1;
+    Ok(())
+}
