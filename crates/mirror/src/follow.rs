@@ -37,6 +37,8 @@ pub struct Follower {
     log: Vec<u8>,
     buffer: Vec<u8>,
     dump_buffer: Vec<u8>,
+    /// What is followed at all.
+    follows: Scope,
     wanted: Scope,
     /// Whether the next reading ends with [`Change::Synced`].
     announce: bool,
@@ -50,9 +52,14 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Subscribes, in the calling thread's network namespace. Nothing is read yet.
-    pub fn new(receive_buffer: usize, settle: Duration) -> Result<Self, Error> {
-        let heard = Socket::open(&crate::socket::GROUPS, receive_buffer)?;
+    /// Subscribes, in the calling thread's network namespace: to all, or only to links and their addresses. Nothing is read
+    /// yet.
+    pub fn new(receive_buffer: usize, settle: Duration, routes: bool) -> Result<Self, Error> {
+        let (groups, follows): (&[u32], _) = match routes {
+            true => (&crate::socket::GROUPS, Scope::ALL),
+            false => (&crate::socket::LINK_GROUPS, Scope::LINKS | Scope::ADDRESSES),
+        };
+        let heard = Socket::open(groups, receive_buffer)?;
         let asked = Socket::open(&[], 1 << 20)?;
         Ok(Self {
             heard,
@@ -61,6 +68,7 @@ impl Follower {
             log: Vec::new(),
             buffer: vec![0; DATAGRAM],
             dump_buffer: vec![0; DATAGRAM],
+            follows,
             wanted: Scope::NONE,
             announce: false,
             disturbed: false,
@@ -89,6 +97,7 @@ impl Follower {
     }
 
     fn want(&mut self, scope: Scope) {
+        let scope = scope.and(self.follows);
         if scope.is_empty() {
             return;
         }

@@ -39,6 +39,11 @@ impl Scope {
         self.0 & other.0 != 0
     }
 
+    /// What both have.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

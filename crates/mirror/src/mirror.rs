@@ -32,11 +32,13 @@ pub struct Config {
     pub queue: usize,
     /// How long the kernel is given to finish what it changes silently before the tables are read again.
     pub settle: Duration,
+    /// Whether routes, next-hop objects, rules and neighbours are followed. Links and their addresses always are.
+    pub routes: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { receive_buffer: 128 << 20, batch: 4096, queue: 16, settle: Duration::from_millis(10) }
+        Self { receive_buffer: 128 << 20, batch: 4096, queue: 16, settle: Duration::from_millis(10), routes: true }
     }
 }
 
@@ -68,7 +70,7 @@ impl Mirror {
     /// When no netlink socket can be opened or no thread started. Needs no privilege but for a receive buffer above
     /// `net.core.rmem_max` (CAP_NET_ADMIN), which is then smaller.
     pub fn start(config: Config) -> Result<Self, Error> {
-        let follower = Follower::new(config.receive_buffer, config.settle)?;
+        let follower = Follower::new(config.receive_buffer, config.settle, config.routes)?;
         let prober = Prober::open()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::Socket { doing: "wake", source: error.into() })?;
@@ -134,7 +136,7 @@ impl State {
     /// # Errors
     /// When the kernel cannot be asked, or changes faster than it can be read.
     pub fn read() -> Result<Self, Error> {
-        let mut follower = Follower::new(64 << 20, Duration::ZERO)?;
+        let mut follower = Follower::new(64 << 20, Duration::ZERO, true)?;
         let mut state = Self::default();
         for _ in 0..8 {
             follower.want_all();

@@ -28,6 +28,8 @@ pub const GROUPS: [u32; 9] = [
     RTNLGRP_IPV6_RULE,
     RTNLGRP_NEXTHOP,
 ];
+/// Those of links and their addresses.
+pub const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 
 /// What came of one receive.
 #[derive(Debug, PartialEq, Eq)]

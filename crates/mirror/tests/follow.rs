@@ -4,6 +4,7 @@ mod common;
 
 use bywash_lab::Namespace;
 use bywash_mirror::{Config, State};
+use bywash_route::model::Change;
 use common::{Followed, Oracle, differences, skipped};
 
 /// Two veth pairs, all ends in one namespace, `a0` and `b0` addressed.
@@ -47,7 +48,7 @@ fn each_step(hint: &str, lines: &[&str]) {
     assert_eq!(stats.failed, None);
     // What a fresh reading shows is what following came to.
     let read = ns.enter(State::read).unwrap().unwrap();
-    let routes = |changes: Vec<bywash_route::model::Change>| {
+    let routes = |changes: Vec<Change>| {
         changes.into_iter().filter(|c| !format!("{c:?}").contains("eighbour")).collect::<Vec<_>>()
     };
     for change in routes(State::diff(&followed.state, &read)) {
@@ -253,6 +254,35 @@ fn a_resync_on_request_reports_nothing_but_its_end() {
     followed.mirror.request_resync();
     followed.until_synced(2);
     assert_eq!(followed.changes, before + 1);
+}
+
+#[test]
+fn links_and_addresses_alone() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("links");
+    let mut followed = Followed::start(&ns, Config { routes: false, ..Config::default() });
+    for line in [
+        "route add 192.0.2.0/24 via 10.1.0.2",
+        "rule add from 198.51.100.0/24 blackhole",
+        "neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev a0",
+        "addr add 10.3.0.1/24 dev a0",
+        "link set b1 down",
+    ] {
+        ip(&ns, line);
+    }
+    followed.mirror.request_resync();
+    followed.until_synced(2);
+    let links = |changes: Vec<Change>| {
+        let is = |c: &Change| matches!(c, Change::Link(_) | Change::Address(_));
+        changes.into_iter().partition::<Vec<_>, _>(is)
+    };
+    let read = ns.enter(State::read).unwrap().unwrap();
+    let (known, more) = links(State::diff(&State::default(), &followed.state));
+    let (there, routes) = links(State::diff(&State::default(), &read));
+    assert_eq!(known, there);
+    assert!(more.is_empty() && routes.len() > 3, "{more:?}");
 }
 
 #[test]

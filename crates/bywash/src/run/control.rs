@@ -93,7 +93,8 @@ impl Runtime {
     /// Opens everything and starts forwarding.
     pub fn start(config: Config, source: Source, journal: &mut Journal) -> anyhow::Result<Self> {
         // Following begins first: nothing the kernel changes from here on is missed.
-        let mirror = Mirror::start(bywash_mirror::Config::default()).context("cannot follow the kernel's routes")?;
+        let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
+        let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
         let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
         let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
         let mut cpus = Host::this().allowed;
