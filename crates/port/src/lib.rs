@@ -1,7 +1,8 @@
 //! Ports: where frames come from and go to.
 //!
 //! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, memif ([`memif`]), pcap, pair, null. A
-//! decorator wraps a port and is one (`fault`, `capture`'s [`Watched`]). The dispatching device ([`npe`]) deals what ports receive out to threads.
+//! decorator wraps a port and is one (`fault`, `capture`'s [`Watched`], [`TwinPort`] with an interface of the kernel's beside it).
+//! The dispatching device ([`npe`]) deals what ports receive out to threads.
 
 pub mod af_xdp;
 mod capture;
@@ -13,6 +14,7 @@ mod pair;
 pub mod pcap;
 mod port;
 mod tap;
+mod twin;
 mod txq;
 mod waits;
 
@@ -22,5 +24,6 @@ pub use null::NullPort;
 pub use pair::{PairPort, pair};
 pub use port::{Port, PortCounters, PortState};
 pub use tap::{TapConfig, TapError, TapPort};
+pub use twin::TwinPort;
 pub use txq::{TxQueue, TxQueueConfig, TxQueueStats};
 pub use waits::{WaitCounts, Waits};

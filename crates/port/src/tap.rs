@@ -16,6 +16,9 @@ const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_NONE`.
 const GSO_NONE: u8 = 0;
 
+/// linux/if_tun.h, `_IOW('T', 226, int)`.
+const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
+
 /// What a TAP interface is made with.
 #[derive(Clone, Debug, Default)]
 pub struct TapConfig {
@@ -83,6 +86,30 @@ impl TapPort {
     /// The interface's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Another end of the same queue: each frame comes to one of the two.
+    ///
+    /// # Errors
+    /// When there are no more descriptors, or the port is closed.
+    pub fn second(&self) -> Result<Self, Error> {
+        let fd = self.fd.as_ref().ok_or(ErrorKind::NotConnected)?.try_clone()?;
+        Ok(Self {
+            fd: Some(fd),
+            name: self.name.clone(),
+            spare: Batch::new(),
+            state: PortState::Up,
+            checksums: 0,
+            counters: Arc::default(),
+        })
+    }
+
+    /// Whether the interface has carrier.
+    ///
+    /// # Errors
+    /// Before Linux 5.0, where it always has.
+    pub fn set_carrier(&self, on: bool) -> Result<(), Error> {
+        self.fd.as_ref().map_or(Ok(()), |fd| set_int(fd, TUNSETCARRIER, on.into()))
     }
 
     fn open(config: &TapConfig, flags: i32) -> Result<Self, TapError> {
@@ -161,6 +188,9 @@ impl TapPort {
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(data), IoSliceMut::new(&mut beyond)];
         match rustix::io::readv(fd, &mut parts) {
             Ok(n) => {
+                if self.state != PortState::Up {
+                    self.state = PortState::Up;
+                }
                 let len = n.saturating_sub(VNET_HEAD);
                 if n < VNET_HEAD || len > room || head[1] != GSO_NONE {
                     self.counters.invalid.add(1);

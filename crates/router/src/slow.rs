@@ -85,6 +85,10 @@ impl SlowPath {
             (None, _) => Err(DropReason::Runt),
         };
         match verdict {
+            // What is for this machine is not forwarded: routing protocols send with a TTL of 1.
+            Err(DropReason::TtlExceeded) if is_local(tables, cx.bufs.arena().data(&frame)) => {
+                self.punt(cx, from, frame);
+            }
             Err(DropReason::TtlExceeded) => {
                 self.refuse(cx, tables, from, frame, DropReason::TtlExceeded, Answer::TtlExceeded);
             }
@@ -404,6 +408,11 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
         IpAddr::V4(a) => tables.fib4.lookup(a.to_bits()),
         IpAddr::V6(a) => tables.fib6.lookup(a.to_bits()),
     }
+}
+
+/// Whether a packet with a sound header is for this machine.
+fn is_local(tables: &Tables, data: &[u8]) -> bool {
+    entry(tables, lookup(tables, data)).kind == Kind::Local
 }
 
 /// The plain next hop of a packet.

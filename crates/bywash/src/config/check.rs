@@ -85,6 +85,13 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
         } else if port.name.is_empty() {
             problems.push(missing("name = \"..\"", format!("port {} has no name", at + 1)));
         }
+        if port.interface.is_some()
+            && config.mode != Mode::Router
+            && !matches!(port.kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk)
+        {
+            let what = format!("a port of kind \"{}\" has no `interface` here", port.kind.name());
+            problems.push(Problem::at(format!("port.{at}.interface"), what, "only with mode = \"router\""));
+        }
         if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty() && pcap.record.is_none()) {
             problems.push(missing("file = \"..\"", format!("port {} has no file to replay", at + 1)));
         }

@@ -353,11 +353,11 @@ pub static PORT: Section = Section {
             .example("\"tap\""),
         key("interface", "an interface's name", "(required)", "")
             .doc(
-                "The interface. Ports of kind `pcap`, `memif` and `null` have none. One of kind `dpdk` may have one: the \
-                 kernel's interface whose addresses and neighbours are the port's.",
+                "The interface. Ports of kind `pcap`, `memif` and `null` need none; given one, a router makes a TAP interface \
+                 of that name, their twin: the kernel's addresses, neighbours, routes and routing daemons work on it as on a \
+                 NIC. One of kind `dpdk` may have one: the kernel's interface whose addresses and neighbours are the port's.",
             )
-            .example("\"eth1\"")
-            .of(&[PortKind::AfXdp, PortKind::Tap, PortKind::Dpdk]),
+            .example("\"eth1\""),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
             .doc("Queues to take. What arrives on the others is the kernel's.")
             .example("[0]")

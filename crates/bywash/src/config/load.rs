@@ -224,9 +224,7 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
         }
     }
     let mut port = PortConfig { kind, tx_burst: 32, ..PortConfig::default() };
-    if matches!(kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk) {
-        port.interface = table.text("interface", |name| crate::cli::interface(name).map(drop));
-    }
+    port.interface = table.text("interface", |name| crate::cli::interface(name).map(drop));
     port.name = table.text("name", name).or_else(|| port.interface.clone()).unwrap_or_default();
     put(&mut port.worker, table.auto_one_or_more("worker", 0..=*WORKERS.end() - 1));
     put(&mut port.tx_burst, table.integer("tx_burst", 1..=bywash_frame::BATCH));

@@ -292,6 +292,13 @@ impl Runtime {
         for port in ports {
             let vlans = self.vlans.values().any(|parent| *parent == port.index);
             let member = self.members.contains(&port.index);
+            if member && port.index != 0 && programs[usize::from(port.id.0)].is_none() {
+                tracing::warn!(
+                    "{}: it belongs to a VRF, bridge or bond, and has no XDP program to leave packets to the kernel: they \
+                     are forwarded by table main; an af_xdp port can be in one",
+                    port.name
+                );
+            }
             if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries(vlans, member)) {
                 tracing::error!("{e:#}");
             }

@@ -10,7 +10,7 @@ use bywash_port::af_xdp::{
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
-use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort};
+use bywash_port::{NullPort, Port, PortCounters, TapConfig, TapPort, TwinPort};
 use bywash_router::control::PortSpec;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -23,6 +23,8 @@ pub struct Opened {
     pub index: u32,
     pub partial_checksums: bool,
     pub ends: Vec<End>,
+    /// By which comes what the kernel sends by a twin.
+    pub from_kernel: Option<Box<dyn Port>>,
     pub xdp: Option<Xdp>,
 }
 
@@ -221,7 +223,14 @@ impl Opener {
     /// Opens one port.
     pub fn open(&self, (id, port): (usize, &PortConfig), journal: &mut Journal) -> anyhow::Result<Opened> {
         let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
-        let mut opened = Opened { config: port.clone(), index: 0, partial_checksums: false, ends: vec![], xdp: None };
+        let mut opened = Opened {
+            config: port.clone(),
+            index: 0,
+            partial_checksums: false,
+            ends: vec![],
+            from_kernel: None,
+            xdp: None,
+        };
         match port.kind {
             PortKind::AfXdp => {
                 let driver = self.driver.as_ref().context("no XDP program")?;
@@ -279,8 +288,24 @@ impl Opener {
                 opened.ends = single(Box::new(PcapPort::new(source, sink)));
             }
         }
+        if !matches!(port.kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk)
+            && let Some(interface) = &port.interface
+        {
+            add_twin(interface, &mut opened)?;
+        }
         Ok(opened)
     }
+}
+
+/// Makes the interface by which the kernel sees a port that is none.
+fn add_twin(interface: &str, opened: &mut Opened) -> anyhow::Result<()> {
+    let tap = TapPort::create(&TapConfig { name: interface.into(), up: true, ..TapConfig::default() })?;
+    opened.index = LinkInfo::query(tap.name())?.index;
+    let End { queue, port, counters } = opened.ends.pop().context("it has no queue")?;
+    let twin = TwinPort::new(port, tap);
+    opened.from_kernel = Some(Box::new(twin.from_kernel().context("its twin's second descriptor")?));
+    opened.ends.push(End { queue, port: Box::new(twin), counters });
+    Ok(())
 }
 
 fn open_af_xdp(

@@ -280,7 +280,7 @@ impl Runtime {
         let worker_of = |queue: u32| places.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
         let ends: Vec<(usize, Box<dyn Port>)> =
             opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
-        let shares = workers::deal(id, ends, self.shared.workers.len())?;
+        let shares = workers::deal(id, ends, opened.from_kernel.take(), self.shared.workers.len())?;
         for (worker, share) in self.shared.workers.iter().zip(shares) {
             let queue = workers::tx_queue(&opened.config);
             let mut queues = worker.queues();

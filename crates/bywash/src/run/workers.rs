@@ -41,8 +41,14 @@ pub struct Share {
     pub more: Vec<(Box<dyn Port>, Role)>,
 }
 
-/// Deals the ends of a port, each to the worker given with it. The others hand their frames to the first that has one.
-pub fn deal(id: PortId, ends: Vec<(usize, Box<dyn Port>)>, workers: usize) -> anyhow::Result<Vec<Share>> {
+/// Deals the ends of a port, each to the worker given with it. The others hand their frames to the first that has one, which
+/// also sends what comes `from_kernel`.
+pub fn deal(
+    id: PortId,
+    ends: Vec<(usize, Box<dyn Port>)>,
+    from_kernel: Option<Box<dyn Port>>,
+    workers: usize,
+) -> anyhow::Result<Vec<Share>> {
     let mut own: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| vec![]).collect();
     ends.into_iter().for_each(|(worker, end)| own[worker].push(end));
     let owner = own.iter().position(|ends| !ends.is_empty()).context("it has no end")?;
@@ -57,6 +63,7 @@ pub fn deal(id: PortId, ends: Vec<(usize, Box<dyn Port>)>, workers: usize) -> an
         Share { main, more: ends.into_iter().map(|end| (end, Role::Receive(id))).collect() }
     };
     let mut shares: Vec<Share> = own.into_iter().map(share).collect();
+    transit.extend(from_kernel.map(|end| (end, Role::Transit(id))));
     shares[owner].more.extend(transit);
     Ok(shares)
 }
@@ -95,7 +102,7 @@ pub fn start(
                 ends.push((w, opened.ends.remove(at.context("a queue that was not opened")?).port));
             }
         }
-        let shares = deal(PortId(port as u16), ends, count);
+        let shares = deal(PortId(port as u16), ends, opened.from_kernel.take(), count);
         let shares = shares.with_context(|| format!("port `{}`", opened.config.name))?;
         own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
     }

@@ -5,6 +5,8 @@
 //!   h1 ── h0 r1                         r4 h0 ── h4
 //!              └─ e3 ── e1 r3 e4 ── e3 ─┘
 //! ```
+//!
+//! Between r2 and r4 there may be a memif, which is no interface: e4 and e2 are its twins then.
 
 use crate::harness::{Bywash, PATIENCE, alone};
 use crate::load;
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Packets a second.
@@ -31,8 +34,11 @@ struct Router {
     /// Its daemons' sockets.
     directory: PathBuf,
     /// Zebra, ospfd, bgpd; they end when this goes.
-    daemons: Vec<Process>,
+    daemons: Mutex<Vec<Process>>,
 }
+
+/// The link that may be a memif.
+const MEMIF: usize = 2;
 
 struct Lab {
     daemons_directory: tempfile::TempDir,
@@ -49,7 +55,8 @@ fn join(one: &Namespace, (name, address): (&str, &str), other: &Namespace, (peer
 }
 
 impl Lab {
-    fn new() -> Self {
+    /// With a veth everywhere, or twins on one link.
+    fn new(twins: bool) -> Self {
         let daemons_directory = tempfile::tempdir().unwrap();
         open_to_all(daemons_directory.path());
         let mut routers = vec![];
@@ -62,9 +69,12 @@ impl Lab {
             let directory = daemons_directory.path().join(n.to_string());
             std::fs::create_dir(&directory).unwrap();
             open_to_all(&directory);
-            routers.push(Router { ns, directory, daemons: vec![] });
+            routers.push(Router { ns, directory, daemons: Mutex::default() });
         }
-        for (one, name, address, other, peer, its) in LINKS {
+        for (n, (one, name, address, other, peer, its)) in LINKS.into_iter().enumerate() {
+            if twins && n == MEMIF {
+                continue;
+            }
             join(&routers[one - 1].ns, (name, address), &routers[other - 1].ns, (peer, its));
         }
         let hosts = ["h1", "h4"].map(|name| Namespace::new(name).unwrap());
@@ -80,14 +90,39 @@ impl Lab {
     }
 
     /// Starts the daemons of every router.
-    fn start_daemons(&mut self) {
+    fn start_daemons(&self) {
         for n in 1..=4 {
-            let router = &mut self.routers[n - 1];
+            let router = &self.routers[n - 1];
             for (daemon, config) in [("zebra", String::new()), ("ospfd", ospf(n)), ("bgpd", bgp(n))] {
                 router.start(daemon, &config);
             }
         }
-        assert!(self.daemons_directory.path().exists());
+    }
+
+    /// Runs bywash on every router. The twins it makes get their addresses.
+    fn run(&self, twins: bool) -> Vec<Bywash<'_>> {
+        let (_, e4, at_2, _, e2, at_4) = LINKS[MEMIF];
+        let run = |n: usize| {
+            let ns = &self.routers[n - 1].ns;
+            let (twin, role, address) = match n {
+                2 if twins => (e4, "server", at_2),
+                4 if twins => (e2, "client", at_4),
+                _ => return Bywash::run(ns, &Self::ports(n)),
+            };
+            let socket = self.daemons_directory.path().join("memif.sock");
+            let mut text =
+                format!("[[port]]\nkind = \"memif\"\nname = \"m\"\ninterface = \"{twin}\"\nrole = \"{role}\"\n");
+            writeln!(text, "socket = \"{}\"", socket.display()).unwrap();
+            for port in Self::ports(n).iter().filter(|port| **port != twin) {
+                writeln!(text, "[[port]]\ninterface = \"{port}\"\nlevel = \"user\"").unwrap();
+            }
+            let file = self.daemons_directory.path().join(format!("{n}.toml"));
+            std::fs::write(&file, text).unwrap();
+            let running = Bywash::run_as_is(ns, &["--config", file.to_str().unwrap()]);
+            ns.ip(&["address", "add", &format!("{address}/24"), "dev", twin]).unwrap();
+            running
+        };
+        (1..=4).map(run).collect()
     }
 
     fn ports(n: usize) -> Vec<&'static str> {
@@ -144,14 +179,14 @@ fn bgp(n: usize) -> String {
 }
 
 impl Router {
-    fn start(&mut self, daemon: &str, config: &str) {
+    fn start(&self, daemon: &str, config: &str) {
         let at = |name: String| self.directory.join(name).to_str().unwrap().to_owned();
         let file = at(format!("{daemon}.conf"));
         std::fs::write(&file, format!("log stdout\n{config}")).unwrap();
         let (pid, zserv, sockets) = (at(format!("{daemon}.pid")), at("zserv".into()), at(String::new()));
         let program = format!("/usr/lib/frr/{daemon}");
         let argv = [&program, "-f", &file, "-i", &pid, "-z", &zserv, "--vty_socket", &sockets, "-A", "127.0.0.1"];
-        self.daemons.push(self.ns.spawn(&argv).unwrap());
+        self.daemons.lock().unwrap().push(self.ns.spawn(&argv).unwrap());
         wait_until(daemon, PATIENCE, || self.directory.join(format!("{daemon}.vty")).exists()).unwrap();
     }
 
@@ -163,7 +198,7 @@ impl Router {
     }
 
     fn daemons_say(&self) -> String {
-        self.daemons.iter().map(Process::output).collect()
+        self.daemons.lock().unwrap().iter().map(Process::output).collect()
     }
 }
 
@@ -242,12 +277,20 @@ for line in sys.stdin:
 
 #[test]
 fn ospf_and_bgp_with_equal_paths() {
+    converge_share_and_survive(false);
+}
+
+#[test]
+fn ospf_and_bgp_over_twins() {
+    converge_share_and_survive(true);
+}
+
+fn converge_share_and_survive(twins: bool) {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
     let _alone = alone();
-    let mut lab = Lab::new();
+    let lab = Lab::new(twins);
+    let running = lab.run(twins);
     lab.start_daemons();
-    let lab = lab;
-    let running: Vec<Bywash> = (1..=4).map(|n| Bywash::run(&lab.routers[n - 1].ns, &Lab::ports(n))).collect();
     let started = Instant::now();
     let both = |table: &Routes| table.get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2);
     let converged = || {
@@ -267,7 +310,8 @@ fn ospf_and_bgp_with_equal_paths() {
         wait_until("the same routes", PATIENCE, same).unwrap_or_else(|e| {
             panic!("{e}:\n{:?}\n{:?}\n{:?}", of_frr(router), of_kernel(router), of_bywash(running))
         });
-        running.wait("no drift", |running| running.show(&["drift"]) == json!([]));
+        let none = || running.show(&["drift"]) == json!([]);
+        wait_until("no drift", PATIENCE, none).unwrap_or_else(|e| panic!("{e}: {}", running.show(&["drift"])));
     }
 
     // Traffic, shared by both ways, once everybody knows its neighbours.
@@ -301,10 +345,9 @@ fn a_daemon_announces_many_routes_and_other_flows_lose_nothing() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"), has_tool("python3"));
     let _alone = alone();
     let count: usize = std::env::var("BYWASH_ROUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
-    let mut lab = Lab::new();
+    let lab = Lab::new(false);
     lab.routers[0].start("zebra", "");
     lab.routers[0].start("bgpd", &bgp(1));
-    let lab = lab;
     let r1 = &lab.routers[0];
     // The way to the other host does not depend on who is not there.
     r1.ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.12.0.2"]).unwrap();

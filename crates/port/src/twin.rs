@@ -1,0 +1,160 @@
+//! The kernel's side of a port that is no interface: a TAP interface beside it, its twin.
+
+use crate::{Port, PortCounters, PortState, TapPort};
+use bywash_frame::{Batch, Buffers};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// How often the port is asked whether it works, in turns of its worker.
+const ASK: u32 = 1024;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ICMPV6: u8 = 58;
+/// Router solicitation to redirect (RFC 4861, 4.1 to 4.5).
+const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
+
+/// A port with a twin. What is the kernel's whatever the routes say (ARP, neighbour discovery, multicast, what is not
+/// IP) crosses to the twin as it comes in; what the twin has carrier for follows the port.
+///
+/// The other way is [`TwinPort::from_kernel`]: an end of its own, from which a worker receives what the kernel sends by the
+/// twin, to be sent by the port.
+///
+/// # Thread-safety
+/// Both ends are one worker's.
+pub struct TwinPort {
+    wire: Box<dyn Port>,
+    kernel: TapPort,
+    /// Received, not yet sorted; empty between calls.
+    got: Batch,
+    carrier: Option<bool>,
+    turns: u32,
+}
+
+impl TwinPort {
+    /// Gives `wire` the twin `kernel`.
+    pub fn new(wire: Box<dyn Port>, kernel: TapPort) -> Self {
+        Self { wire, kernel, got: Batch::new(), carrier: None, turns: 0 }
+    }
+
+    /// The end by which comes what the kernel sends.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn from_kernel(&self) -> std::io::Result<TapPort> {
+        self.kernel.second()
+    }
+
+    fn follow_carrier(&mut self) {
+        let up = !matches!(self.wire.state(), PortState::Down(_));
+        if self.carrier != Some(up) {
+            self.carrier = Some(up);
+            // A kernel that cannot leaves it on: packets are lost at the port instead, and counted there.
+            let _ = self.kernel.set_carrier(up);
+        }
+    }
+}
+
+/// Whether a frame is the kernel's by itself.
+fn is_kernels(frame: &[u8]) -> bool {
+    let Some(&[group, .., high, low]) = frame.first_chunk::<14>() else { return true };
+    match u16::from_be_bytes([high, low]) {
+        _ if group & 1 != 0 => true,
+        ETHERTYPE_IPV4 => false,
+        ETHERTYPE_IPV6 => {
+            frame.get(20) == Some(&ICMPV6) && frame.get(54).is_some_and(|kind| NEIGHBOUR_DISCOVERY.contains(kind))
+        }
+        _ => true,
+    }
+}
+
+impl Port for TwinPort {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if !out.is_empty() || self.wire.rx_burst(bufs, &mut self.got) == 0 {
+            return 0;
+        }
+        let mut kernels = Batch::new();
+        for frame in self.got.drain() {
+            let to = if is_kernels(bufs.arena().data(&frame)) { &mut kernels } else { &mut *out };
+            let pushed = to.push(frame);
+            debug_assert!(pushed.is_ok());
+        }
+        if !kernels.is_empty() {
+            self.kernel.tx_burst(bufs, &mut kernels);
+            // As with any interface: what its queue does not take is lost.
+            bufs.free(&mut kernels);
+        }
+        out.len()
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        self.wire.tx_burst(bufs, frames)
+    }
+
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        if self.turns.is_multiple_of(ASK) {
+            self.follow_carrier();
+        }
+        self.turns = self.turns.wrapping_add(1);
+        self.wire.housekeep(bufs);
+    }
+
+    fn held(&self) -> usize {
+        self.wire.held() + self.kernel.held()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wire.wait_fd()
+    }
+
+    fn receives(&self) -> bool {
+        self.wire.receives()
+    }
+
+    fn state(&self) -> PortState {
+        self.wire.state()
+    }
+
+    fn max_frame(&self) -> usize {
+        self.wire.max_frame()
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.wire.counters()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let to_kernel = self.kernel.counters().tx_packets.get().to_string();
+        [self.wire.details(), vec![("twin", self.kernel.name().to_owned()), ("to_kernel", to_kernel)]].concat()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.wire.close(bufs);
+        self.kernel.close(bufs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_kernels;
+
+    fn frame(to: u8, kind: u16, rest: &[u8]) -> Vec<u8> {
+        let mut frame = vec![to, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        frame.extend(kind.to_be_bytes());
+        frame.extend(rest);
+        frame
+    }
+
+    #[test]
+    fn what_is_the_kernels() {
+        assert!(!is_kernels(&frame(2, 0x0800, &[0x45; 40])) && is_kernels(&frame(1, 0x0800, &[0x45; 40])));
+        assert!(is_kernels(&frame(2, 0x0806, &[])) && is_kernels(&frame(2, 0x8100, &[])) && is_kernels(&[2; 13]));
+        let icmp = |kind: u8| {
+            let mut packet = vec![0x60; 60];
+            (packet[6], packet[40]) = (58, kind);
+            is_kernels(&frame(2, 0x86dd, &packet))
+        };
+        assert!(icmp(135) && icmp(136) && !icmp(128) && !icmp(129));
+        assert!(!is_kernels(&frame(2, 0x86dd, &[])));
+    }
+}
