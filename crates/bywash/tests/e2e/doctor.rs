@@ -1,9 +1,10 @@
 //! `bywash doctor`: faults planted on interfaces are found and named; those that a setting mends are mended, and put back.
 
 use crate::harness::{Bywash, bywash};
-use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab};
+use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab, wait_until};
 use bywash_port::af_xdp::Bare;
 use serde_json::Value;
+use std::time::Duration;
 
 /// The findings of `bywash doctor --json`.
 fn findings(namespace: &Namespace, arguments: &[&str]) -> Vec<Value> {
@@ -25,12 +26,16 @@ fn planted_faults_are_named_mended_and_put_back() {
     r.sysctl("net.ipv6.conf.default.addr_gen_mode", "1").unwrap();
     let pairs = [("d0", "d1"), ("down0", "up0"), ("alone0", "other0"), ("member0", "far0"), ("taken0", "giver0")];
     let mut lines: String = pairs.iter().map(|(a, b)| format!("link add {a} type veth peer name {b}\n")).collect();
-    for up in ["d0", "d1", "up0", "alone0", "member0", "far0", "taken0", "giver0"] {
+    for up in ["d0", "d1", "down0", "up0", "alone0", "member0", "far0", "taken0", "giver0"] {
         lines += &format!("link set {up} up\n");
     }
     lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvlan\n\
               link add br0 type bridge\nlink set member0 master br0\n";
     r.ip_batch(&lines).unwrap();
+    // What is left of having been up once is left of being mended, too.
+    let joined = || r.ip(&["-6", "route", "show", "table", "local", "dev", "up0"]).unwrap().stdout.contains("ff00::/8");
+    wait_until("up0 to be ready", Duration::from_secs(5), joined).unwrap();
+    r.ip(&["link", "set", "down0", "down"]).unwrap();
     for (feature, on) in [("rx-gro-list", true), ("rx-udp-gro-forwarding", true)] {
         r.offload("d0", feature, on).unwrap();
     }

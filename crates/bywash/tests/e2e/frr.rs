@@ -369,6 +369,8 @@ fn a_daemon_announces_many_routes_and_other_flows_lose_nothing() {
     };
     let before = memory();
     let [h1, h4] = &lab.hosts;
+    // Until everybody knows the neighbours on the way.
+    load::between(h1, h4, RATE, || std::thread::sleep(Duration::from_millis(300)));
     use std::io::Write as _;
     let ((kernel, ours, most), loss) = load::between(h1, h4, RATE, || {
         let started = Instant::now();
