@@ -16,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The other end of a control socket, in our hands.
 struct Wire(OwnedFd);
@@ -210,7 +210,13 @@ fn a_server_refuses_what_is_no_handshake() {
     let good = say(&path, &speech());
     server.until("up");
     assert_eq!(reason(&path, &speech()), Refusal::Taken.to_string());
-    assert!(server.detail("refused").ends_with("(already connected)"), "{}", server.detail("refused"));
+    // The peer is told first.
+    let told = || server.detail("refused").ends_with("(already connected)");
+    let start = Instant::now();
+    while !told() {
+        assert!(start.elapsed() < LONG, "{}", server.detail("refused"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
     drop(good);
     server.until("hung up");
     server.close();
