@@ -188,9 +188,6 @@ impl TapPort {
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(data), IoSliceMut::new(&mut beyond)];
         match rustix::io::readv(fd, &mut parts) {
             Ok(n) => {
-                if self.state != PortState::Up {
-                    self.state = PortState::Up;
-                }
                 let len = n.saturating_sub(VNET_HEAD);
                 if n < VNET_HEAD || len > room || head[1] != GSO_NONE {
                     self.counters.invalid.add(1);
