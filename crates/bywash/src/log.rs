@@ -77,6 +77,10 @@ where
 pub fn panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("a panic");
+        // What `println!` says when its reader has gone, as `head` does: no fault of the program.
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            return;
+        }
         let place = panic.location().map_or_else(|| "somewhere".to_string(), ToString::to_string);
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("unnamed");
