@@ -27,29 +27,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" apps=rxdrop,txpush,l2fwd modes=rtc rounds=5 seconds=3 size=64 touch= min_ratios=
 out="$root/out/bench/afxdp.json"
-while [ $# -gt 0 ]; do
-    case $1 in
-    -h | --help) usage && exit 0 ;;
-    --touch) touch=--touch && shift && continue ;;
-    --) shift && break ;;
-    --bywash | --apps | --modes | --rounds | --seconds | --size | --out | --min-ratios)
-        [ $# -ge 2 ] || { usage >&2 && exit 2; }
-        ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    case $1 in
-    --bywash) bywash=$2 ;;
-    --apps) apps=$2 ;;
-    --modes) modes=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --size) size=$2 ;;
-    --out) out=$2 ;;
-    --min-ratios) min_ratios=$2 ;;
-    esac
-    shift 2
-done
-die() { echo "afxdp.sh: $*" >&2 && exit 1; }
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
@@ -84,7 +64,7 @@ testpmd() {
 for app in ${apps//,/ }; do
     for mode in ${modes//,/ }; do
         "$bywash" bench afxdp --json --app "$app" --mode "$mode" $touch --rounds "$rounds" --seconds "$seconds" \
-            --size "$size" --peer "$(testpmd "$app" "$mode")" "$@" >"$scratch/$app.$mode.json"
+            --size "$size" --peer "$(testpmd "$app" "$mode")" "${rest[@]}" >"$scratch/$app.$mode.json"
         echo "$app, $mode: done" >&2
     done
 done
@@ -93,7 +73,7 @@ mkdir -p "$(dirname "$out")"
 # It exits with an error: it is given no port.
 version=$(timeout 10 dpdk-testpmd --no-huge --no-pci -v 2>&1 </dev/null || true)
 version=$(sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" <<<"$version" | head -n 1)
-OUT=$out MIN=$min_ratios TESTPMD=$version OPTIONS="$*" python3 - "$scratch" "$apps" "$modes" <<'PYTHON'
+OUT=$out MIN=$min_ratios TESTPMD=$version OPTIONS="${rest[*]}" python3 - "$scratch" "$apps" "$modes" <<'PYTHON'
 import json, os, platform, re, sys, time
 
 scratch, apps, modes = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")

@@ -25,27 +25,14 @@ usage: bench/peers/mempool.sh [options]
 USAGE
 }
 
-root=$(cd "$(dirname "$0")/../.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
 plugin=${CARGO_TARGET_DIR:-$root/target}/release/librte_mempool_bywash.so
 rounds=5 seconds=1 cache=0 cpus=0,1 pages=2m out=$root/out/bench/mempool.json min_ratio=0
 only=ring_mp_mc,stack,lf_stack,bucket,bywash_stack,bywash_sdb,bywash_tabm
-while [ $# -gt 0 ]; do
-    case $1 in
-    --plugin) plugin=$2 ;;
-    --rounds) rounds=$2 ;;
-    --seconds) seconds=$2 ;;
-    --cache) cache=$2 ;;
-    --cpus) cpus=$2 ;;
-    --pages) pages=$2 ;;
-    --only) only=$2 ;;
-    --out) out=$2 ;;
-    --min-ratio) min_ratio=$2 ;;
-    -h | --help) usage && exit 0 ;;
-    *) usage >&2 && exit 2 ;;
-    esac
-    shift 2
-done
-die() { echo "mempool.sh: $*" >&2 && exit 1; }
+# shellcheck source=bench/peers/options.sh
+. "$here/options.sh"
+options "$@"
 case $pages in 2m | 4k) ;; *) die "--pages is 2m or 4k" ;; esac
 [ "$(id -u)" = 0 ] || die "root needed: DPDK's directories and the hugetlb pages are root's"
 command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
@@ -54,9 +41,8 @@ first=${cpus%,*} second=${cpus#*,}
 [ "$(nproc)" -ge 2 ] || die "two cores are needed"
 
 scratch=$(mktemp -d) held=$(mktemp -d /run/bywash-mempool-XXXXXX)
-found_pages=$(cat /proc/sys/vm/nr_hugepages)
 leave() {
-    echo "$found_pages" >/proc/sys/vm/nr_hugepages
+    pages_back
     rm -rf "$scratch" "$held" "/run/dpdk/bywash-mempool-$$"
 }
 trap leave EXIT
@@ -64,9 +50,7 @@ trap 'exit 130' INT TERM
 # EAL loads nothing out of a directory that everyone may write to, or that lies in one.
 cp "$plugin" "$held/librte_mempool_bywash.so"
 if [ "$pages" = 2m ]; then
-    [ "$found_pages" -ge 256 ] || echo 256 >/proc/sys/vm/nr_hugepages
-    got=$(awk '/^HugePages_Free/ {print $2}' /proc/meminfo)
-    [ "$got" -ge 224 ] || die "only $got free 2 MiB pages: free some memory, or use --pages 4k"
+    reserve_pages 256 224
     memory=(--in-memory -m 448)
 else
     memory=(--no-huge -m 1024)

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # What the scripts here have in common; sourced, after `usage` is there and each option's variable has its default.
 
-# Options are those that usage names: `--some-name VALUE` sets some_name. What stands behind `--` is left in rest.
+# Options are those that usage names: `--some-name VALUE` sets some_name, and one that takes no value, having more than a
+# space behind it there, sets it to itself. What stands behind `--` is left in rest.
 options() {
     local name
     rest=()
@@ -12,6 +13,10 @@ options() {
         --*) name=${1#--} ;;
         *) usage >&2 && exit 2 ;;
         esac
+        if [[ $(usage) == *$'\n'"  --$name  "* ]]; then
+            printf -v "${name//-/_}" %s "$1"
+            shift && continue
+        fi
         [[ $(usage) == *$'\n'"  --$name "* ]] && [ $# -ge 2 ] || { usage >&2 && exit 2; }
         printf -v "${name//-/_}" %s "$2"
         shift 2

@@ -21,6 +21,7 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" rounds=5 seconds=2 out="$root/out/bench/tcp.json"
+# shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
