@@ -4,7 +4,7 @@ use super::captured::{self, Cost};
 use crate::cli::bench::ForwardArgs;
 use anyhow::{Context as _, bail};
 use bywash_engine::{App, Context, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_route::{Net4, Table4, Table6, synth};
@@ -51,12 +51,7 @@ pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
         return traffic.write(dir);
     }
     let figures = measure(args, traffic)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 fn print(f: &Figures) {
@@ -141,12 +136,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     // the policy, so there is no cache unless one is asked for.
     let cache = args.cache.unwrap_or(0);
     let kind = bywash_frame::PoolKind::from(args.pool);
-    let arena = Arena::new(ArenaConfig {
-        cells: args.frames,
-        pages: args.pages.into(),
-        packed: kind.packed(),
-        ..Default::default()
-    })?;
+    let arena = super::arena(kind, args.frames, args.pages.into())?;
     let pools = PoolSet::new(arena, &[PoolConfig { cache, ..PoolConfig::new("bench", kind, args.frames) }])?;
 
     let domain = Qsbr::new();
@@ -174,10 +164,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let capture = args.capture.map(|what| captured::cost(what, &worker, &ports, args.seconds)).transpose()?;
     let counters = worker.counters().clone();
     worker.stop();
-    let (missing, wrong) = pools.verify();
-    if !missing.is_empty() || !wrong.is_empty() {
-        bail!("{} cells lost and {} misplaced: a bug", missing.len(), wrong.len());
-    }
+    super::all_back(&pools)?;
 
     let packets = after.sent - before.sent;
     let ticks = (after.tsc - before.tsc) as f64;

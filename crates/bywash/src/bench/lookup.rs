@@ -16,12 +16,7 @@ pub fn run(args: &LookupArgs) -> anyhow::Result<()> {
         LookupTraffic::Routed => Traffic::Routes,
     };
     let figures = bench_lookup(family, routes, Spread::Global, traffic, None)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 fn print(f: &LookupFigures) {

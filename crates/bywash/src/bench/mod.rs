@@ -21,6 +21,8 @@ mod txq;
 pub mod veth;
 
 use crate::cli::bench::BenchArgs;
+use bywash_frame::{Arena, ArenaConfig, ArenaError, Pages, PoolKind};
+use std::sync::Arc;
 
 /// Runs one benchmark and prints its result.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
@@ -42,6 +44,21 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Txq(args) => txq::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),
     }
+}
+
+/// Shows a benchmark's figures: as one JSON object, or as text by `print`.
+fn report<F: serde::Serialize>(json: bool, figures: &F, print: impl FnOnce(&F)) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(figures)?);
+    } else {
+        print(figures);
+    }
+    Ok(())
+}
+
+/// An arena of so many cells, laid out as pools of this kind need them.
+fn arena(kind: PoolKind, cells: usize, pages: Pages) -> Result<Arc<Arena>, ArenaError> {
+    Arena::new(ArenaConfig { cells, pages, packed: kind.packed(), ..Default::default() })
 }
 
 /// Fails when a frame is not back in its pool.

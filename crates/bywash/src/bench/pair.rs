@@ -66,13 +66,7 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
     for thread in [sender, receiver] {
         thread.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
     }
-    let (missing, wrong) = pools.verify();
-    anyhow::ensure!(
-        missing.is_empty() && wrong.is_empty(),
-        "{} cells lost, {} misplaced: a bug",
-        missing.len(),
-        wrong.len()
-    );
+    super::all_back(&pools)?;
 
     let seconds = ticks as f64 / clock::tsc_hz() as f64;
     let f = Figures {

@@ -55,12 +55,7 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
         rounds.push(round);
     }
     let figures = figures(args, &lab, rounds);
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 /// NAME=COMMAND.

@@ -2,7 +2,7 @@
 
 use super::cpus;
 use crate::cli::bench::PoolArgs;
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
 use serde::Serialize;
@@ -70,12 +70,7 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::Result<Row> {
-    let arena = Arena::new(ArenaConfig {
-        cells: args.frames,
-        pages: args.pages.into(),
-        packed: kind.packed(),
-        ..Default::default()
-    })?;
+    let arena = super::arena(kind, args.frames, args.pages.into())?;
     let config = PoolConfig { block: args.block, ..PoolConfig::new("bench", kind, args.frames) };
     let pools = PoolSet::new(arena, std::slice::from_ref(&config))?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use super::forward::record;
 use crate::cli::bench::{OnOff, SwitchArgs};
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -66,12 +66,7 @@ pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
         }
     };
     let figures = measure(args, &rules, source)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 fn address(rule: usize) -> Ipv4Addr {
@@ -153,10 +148,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
     let after = take(worker.counters(), &cache);
     let counters = worker.counters().clone();
     worker.stop();
-    let (missing, wrong) = pools.verify();
-    if !missing.is_empty() || !wrong.is_empty() {
-        bail!("{} cells lost and {} misplaced: a bug", missing.len(), wrong.len());
-    }
+    super::all_back(&pools)?;
 
     let drops = after.drops - before.drops;
     let packets = after.sent - before.sent + drops;

@@ -6,7 +6,7 @@
 
 use super::cpus;
 use crate::cli::bench::TabmArgs;
-use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
 use bywash_sync::{CachePadded, Counter, clock};
@@ -121,12 +121,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
 
 /// The region, whole for `sdb`, else split by thread.
 fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
-    let arena = Arena::new(ArenaConfig {
-        cells: args.frames,
-        pages: args.pages.into(),
-        packed: kind.packed(),
-        ..Default::default()
-    })?;
+    let arena = super::arena(kind, args.frames, args.pages.into())?;
     let lifo = kind != PoolKind::Sdb && !args.fifo;
     let pool = |name: &str, frames| PoolConfig { block: args.block, lifo, ..PoolConfig::new(name, kind, frames) };
     let share = args.frames / threads / args.block * args.block;

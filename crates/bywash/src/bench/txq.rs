@@ -113,12 +113,7 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
         rows,
         compared,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -94,12 +94,7 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
         arena_mib: arena as f64 / MIB,
         rounds,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 /// The middle one by rate.

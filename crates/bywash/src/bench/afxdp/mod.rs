@@ -100,12 +100,7 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
         peer_ratio,
         rounds,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 struct Bench<'a> {

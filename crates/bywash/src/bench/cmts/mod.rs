@@ -126,12 +126,7 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         hardware: hardware::sources(),
         rows,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
-    } else {
-        print(&figures);
-    }
-    Ok(())
+    super::report(args.json, &figures, print)
 }
 
 fn print(f: &Figures) {

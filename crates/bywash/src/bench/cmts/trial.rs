@@ -4,7 +4,7 @@ use super::Bench;
 use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
 use bywash_docsis::window::Window;
 use bywash_engine::{DROP_REASONS, Idle};
-use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{PoolConfig, PoolKind, PoolSet};
 use bywash_measure::bandwidth::{Bandwidth, Moved};
 use bywash_port::pcap::{Pace, PcapPort};
 use bywash_port::{NullPort, Port, PortCounters, TxQueueConfig};
@@ -132,12 +132,7 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
 impl Rig {
     fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
         let args = bench.args;
-        let arena = Arena::new(ArenaConfig {
-            cells: args.frames,
-            pages: args.pages.into(),
-            packed: kind.packed(),
-            ..Default::default()
-        })?;
+        let arena = super::super::arena(kind, args.frames, args.pages.into())?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
         let output = NullPort::new();
         let sent = output.counters();
