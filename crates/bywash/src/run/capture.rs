@@ -4,12 +4,12 @@ use super::ANSWER;
 use super::control::Shared;
 use crate::api::{CaptureRequest, Capturing, Way};
 use bywash_engine::{DROP_REASONS, DropReason};
-use bywash_port::pcap::{CaptureFile, Direction, Filter, Format, PacketMeta};
+use bywash_port::pcap::{CaptureFile, Direction, Filter, Format, PacketMeta, wall_ns};
 use bywash_port::{Happened, Records, Wanted, capture};
 use std::io::{Result, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// What may wait at each worker for the writer, in bytes.
 const RING: usize = 4 << 20;
@@ -153,6 +153,5 @@ fn drain(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>) -> Resul
 fn statistics(rings: &[Records], file: &mut CaptureFile<Box<dyn Write>>) -> Result<()> {
     let stats = rings.iter().map(Records::stats);
     let (captured, lost) = stats.fold((0, 0), |(captured, lost), s| (captured + s.captured, lost + s.lost));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    file.statistics(0, now, captured, lost)
+    file.statistics(0, wall_ns(), captured, lost)
 }

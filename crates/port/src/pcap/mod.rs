@@ -9,6 +9,5 @@ mod replay;
 pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 pub use filter::{Filter, FilterError};
 pub use port::PcapPort;
-pub use record::PcapRecorder;
-pub(crate) use record::wall_ns;
+pub use record::{PcapRecorder, wall_ns};
 pub use replay::{Pace, PcapError, PcapSource};

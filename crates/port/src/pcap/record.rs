@@ -25,7 +25,7 @@ pub struct PcapRecorder {
 }
 
 /// Nanoseconds since 1970.
-pub(crate) fn wall_ns() -> u64 {
+pub fn wall_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
