@@ -110,20 +110,11 @@ impl Copying {
                 break Ok(());
             }
         };
-        let good = end.is_ok() && fits && frame.len() > 0;
-        if good {
-            counters.rx_packets.add(1);
-            counters.rx_bytes.add(frame.len() as u64);
-            let pushed = out.push(frame);
-            debug_assert!(pushed.is_ok());
-        } else {
-            counters.invalid.add(1);
-            bufs.free_one(frame);
-        }
+        let n = super::put_together(frame, end.is_ok() && fits, bufs, out, counters);
         end?;
         self.received = self.received.wrapping_add(used as u16);
         link.rx.set_tail(self.received);
-        Ok(usize::from(good))
+        Ok(n)
     }
 
     /// Sends from the front of `frames`, as far as the client has room; returns how many.

@@ -195,16 +195,8 @@ impl Lending {
             }
         }
         let Some(whole) = whole else { return Ok(0) };
-        if end.is_ok() && fits && whole.len() > 0 {
-            counters.rx_packets.add(1);
-            counters.rx_bytes.add(whole.len() as u64);
-            let pushed = out.push(whole);
-            debug_assert!(pushed.is_ok());
-            return Ok(1);
-        }
-        counters.invalid.add(1);
-        bufs.free_one(whole);
-        end.map(|()| 0)
+        let n = super::put_together(whole, end.is_ok() && fits, bufs, out, counters);
+        end.map(|()| n)
     }
 
     /// Puts cells up for receiving.

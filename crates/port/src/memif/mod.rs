@@ -18,6 +18,8 @@ mod port;
 mod refusal;
 mod socket;
 
+use crate::PortCounters;
+use bywash_frame::{Batch, Buffers, Frame};
 use handshake::Terms;
 use link::Link;
 pub use message::{AddRing, Hello, Init, Message, SIZE as MESSAGE_SIZE};
@@ -86,6 +88,21 @@ impl Config {
             name: self.name.clone(),
         }
     }
+}
+
+/// Receives a packet that came in parts, put together in `frame`; returns 1. When it is not `good`, or has no bytes, it is
+/// counted as invalid and freed; 0.
+fn put_together(frame: Frame, good: bool, bufs: &mut Buffers, out: &mut Batch, counters: &PortCounters) -> usize {
+    if !good || frame.len() == 0 {
+        counters.invalid.add(1);
+        bufs.free_one(frame);
+        return 0;
+    }
+    counters.rx_packets.add(1);
+    counters.rx_bytes.add(frame.len() as u64);
+    let pushed = out.push(frame);
+    debug_assert!(pushed.is_ok());
+    1
 }
 
 /// Why there is no memif port.
