@@ -28,6 +28,13 @@ pub struct Plan {
 }
 
 impl PortConfig {
+    /// The worker, of so many, that polls the queue that is `order` of its `queues`; the port is number `at`. One that the
+    /// configuration names may be none of them.
+    pub fn worker_of(&self, (order, queues): (usize, usize), at: usize, workers: usize) -> usize {
+        let first = if queues < workers { at } else { 0 };
+        self.worker.set().map_or((first + order) % workers, |of_queues| of_queues[order % of_queues.len()])
+    }
+
     /// Frames that a queue of it may hold.
     pub fn frames(&self) -> usize {
         let client = self.memif.as_ref().filter(|memif| memif.role == MemifRole::Client);
@@ -70,13 +77,9 @@ impl Config {
             };
         }
         for (at, (port, queues)) in self.ports.iter().zip(queues).enumerate() {
-            let first = if queues.len() < count { at } else { 0 };
             for (order, &queue) in queues.iter().enumerate() {
-                let index = if cmts {
-                    self.mac_of(&port.name)
-                } else {
-                    port.worker.set().map_or((first + order) % count, |of_queues| of_queues[order % of_queues.len()])
-                };
+                let index =
+                    if cmts { self.mac_of(&port.name) } else { port.worker_of((order, queues.len()), at, count) };
                 let Some(worker) = workers.get_mut(index) else {
                     let what = format!("port {} wants worker {index}, and there are {count}", port.name);
                     let expected = format!("expected 0 to {}", count - 1);

@@ -300,10 +300,8 @@ impl Runtime {
     fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
         let id = PortId(at as u16);
         let mut live = Live::clone(&self.shared.live());
-        if let Some(port) = live.port(at) {
-            undo.push(Undo::Open(at, port.clone().into()));
-        }
         let port = live.port(at).cloned();
+        undo.extend(port.clone().map(|port| Undo::Open(at, port.into())));
         if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
             xdp.disable();
             xdp.forget();
@@ -341,10 +339,9 @@ impl Runtime {
 /// Which worker polls which queue of a port with this number.
 fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
     let queues = queues(port)?;
-    let first = if queues.len() < workers { at } else { 0 };
+    let count = queues.len();
     let place = |(order, queue): (usize, u32)| {
-        let worker =
-            port.worker.set().map_or((first + order) % workers, |of_queues| of_queues[order % of_queues.len()]);
+        let worker = port.worker_of((order, count), at, workers);
         anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart it for more");
         Ok((queue, worker))
     };
