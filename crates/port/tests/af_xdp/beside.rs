@@ -1,6 +1,6 @@
 //! The kernel's own traffic with the program attached: TCP with its super frames and partial checksums.
 
-use bywash_lab::{Direction, Iperf, Topology, Transfer, has_tool, require, require_lab, slowness};
+use bywash_lab::{Direction, Iperf, Topology, Transfer, has_tool, require, require_lab};
 use bywash_port::af_xdp::{Features, Journal, LinkInfo, Program, XdpAttach, XdpConfig};
 
 #[test]
@@ -58,6 +58,6 @@ fn tcp_through_the_kernel_survives_the_program() {
         let after = (features(&a.ns, &a.interface), features(topology.r(), &a.router_interface));
         assert_eq!(after, was, "{how:?}: detaching puts back what attaching changed");
     }
-    // Without GRO every segment crosses the router's stack alone; with it they travel in tens again.
-    assert!(slowness() > 1 || rates[1] > rates[0] * 1.3 && rates[2] > plain / 10.0, "{rates:?} of {plain} Gbit/s");
+    // How fast is the benchmarks' to say. But what drops super frames or unfinished checksums lives by retransmissions.
+    assert!(rates.iter().all(|rate| *rate > plain / 50.0), "{rates:?} of {plain} Gbit/s");
 }
