@@ -2,14 +2,15 @@
 
 use bywash_sync::Counter;
 
-/// Buckets an octave, as a power of two: a bound is at most an eighth above what it bounds.
-const FINE: u32 = 3;
+/// Buckets an octave, as a power of two: a bound is at most a 64th above what it bounds, so that a deadline that
+/// was kept does not look missed.
+const FINE: u32 = 6;
 const STEPS: usize = 1 << FINE;
 /// Longer waits are counted as this long: 2^30 ns, a second.
 const LONGEST: u64 = (1 << 30) - 1;
 const BUCKETS: usize = place(LONGEST) + 1;
 
-/// The bucket of a wait, in nanoseconds: exact below eight, then eight buckets for each power of two.
+/// The bucket of a wait, in nanoseconds: exact below 64, then 64 buckets for each power of two.
 const fn place(ns: u64) -> usize {
     if ns < STEPS as u64 {
         return ns as usize;
@@ -27,7 +28,7 @@ const fn bound(at: usize) -> u64 {
     ((((at % STEPS) + STEPS + 1) as u64) << shift) - 1
 }
 
-/// A histogram of waiting times, from nanoseconds to a second, none off by more than an eighth.
+/// A histogram of waiting times, from nanoseconds to a second, none off by more than a 64th.
 ///
 /// # Thread-safety
 /// One worker writes; anyone reads.
@@ -106,11 +107,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wait_is_within_its_bucket_and_an_eighth() {
+    fn every_wait_is_within_its_bucket_and_a_64th() {
         assert_eq!((place(0), bound(place(LONGEST))), (0, LONGEST));
         for ns in (0..100_000).chain((0..30).flat_map(|e| [(1 << e) - 1, 1 << e, (1 << e) + 1])) {
             let (at, limit) = (place(ns), bound(place(ns)));
-            assert!(ns <= limit && (limit - ns) * 8 <= ns, "{ns} ns: at most {limit}");
+            assert!(ns <= limit && (limit - ns) * 64 <= ns, "{ns} ns: at most {limit}");
             assert!(at == 0 || bound(at - 1) < ns, "{ns} ns belongs in an earlier bucket");
         }
     }
@@ -123,7 +124,7 @@ mod tests {
             (0..n).for_each(|_| waits.count(us * 1000));
         }
         let counts = waits.counts();
-        let near = |q: f64, us: f64| counts.quantile_us(q).is_some_and(|got| (us * 0.99..us * 1.13).contains(&got));
+        let near = |q: f64, us: f64| counts.quantile_us(q).is_some_and(|got| (us * 0.99..us * 1.016).contains(&got));
         assert!(near(0.5, 1.0) && near(0.98, 1.0) && near(0.99, 40.0) && near(1.0, 1000.0), "{:?}", counts.buckets());
         assert_eq!((counts.total(), counts.buckets().len()), (100, 3));
         let mut twice = counts.clone();
