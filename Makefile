@@ -68,6 +68,9 @@ lint: ## formatting and clippy, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@if pkg-config --exists libdpdk 2>/dev/null; then \
+		$(CARGO) clippy --locked -p bywash-dpdk -p bywash --features bywash/dpdk --all-targets -- -D warnings; \
+	else echo "no libdpdk: what the feature dpdk adds is not linted"; fi
 
 # Objects for another program's process: the C part knows DPDK, the Rust part is the pools. A profile of the tests' is
 # built quicker (DPDK_PROFILE=dev).

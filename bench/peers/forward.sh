@@ -9,6 +9,8 @@
 #   with `.offloads = 0` in its port_conf. From 23.11 on, --relax-rx-offload (passed here) does it. l3fwd verifies
 #   no header checksum in software and takes at most 1,024 routes, 256 groups of them longer than /24.
 #
+# With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx): bywash by its ports of kind dpdk.
+#
 # Rates are the median of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
 
@@ -16,6 +18,7 @@ usage() {
     cat <<USAGE
 usage: bench/peers/forward.sh [options]
   --l3fwd PATH      compare with this l3fwd; with dpdk-testpmd when not given
+  --net-pcap        bywash, too, on DPDK's net_pcap devices; for a build with the feature dpdk
   --bywash PATH     the program to measure                  (target/release/bywash)
   --rounds N        rounds, each measuring both             (5)
   --seconds N       length of one measurement               (3)
@@ -30,7 +33,7 @@ USAGE
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-l3fwd='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
+l3fwd='' net_pcap='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
 min_ratio=0
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
@@ -71,6 +74,7 @@ fi
 for file in port0.pcap port1.pcap routes_v4.txt; do
     [ -s "$traffic/$file" ] || die "no $traffic/$file"
 done
+[ -z "$net_pcap" ] || rest=(--net-pcap "$traffic" "${rest[@]}")
 # l3fwd wants a file for IPv6 as soon as it gets one for IPv4.
 echo 'R2001:db8::/32 0' >"$scratch/routes_v6.txt"
 

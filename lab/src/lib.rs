@@ -42,7 +42,7 @@ pub use probe::{Probe, Reason, has_tool, kernel_has, report_skip, require_lab, r
 pub use process::Process;
 pub use snapshot::Snapshot;
 pub use sweep::sweep;
-pub use topology::{Host, Topology, TopologyBuilder};
+pub use topology::{Host, Topology, TopologyBuilder, detached, detached_ports};
 pub use transfer::{Transfer, TransferReport};
 
 use std::sync::OnceLock;

@@ -9,8 +9,34 @@
 use crate::error::{Error, Result};
 use crate::link::{End, Veth};
 use crate::namespace::Namespace;
+use std::cell::Cell;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+thread_local! {
+    static DETACHED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While `work` runs, topologies made by this thread have, on their first `ports` ports, what a router has whose NICs are
+/// not the kernel's: the host's link ends at `w0`, `w1`, ..., where the kernel takes nothing, and `r0`, `r1`, ... are
+/// persistent TAP interfaces with the router's addresses, whose other ends are whoever opens them. Hosts do not leave
+/// segmentation to their links.
+pub fn detached<T>(ports: usize, work: impl FnOnce() -> T) -> T {
+    /// Also when it panics: the thread may be another test's next.
+    struct Back(usize);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            DETACHED.set(self.0);
+        }
+    }
+    let _back = Back(DETACHED.replace(ports));
+    work()
+}
+
+/// How many ports [`detached`] has detached for this thread now.
+pub fn detached_ports() -> usize {
+    DETACHED.get()
+}
 
 /// A host and the router port it hangs on.
 #[derive(Debug)]
@@ -174,21 +200,28 @@ impl TopologyBuilder {
         let mut topology = Topology { hosts: Vec::with_capacity(self.ports), router };
         for (port, letter) in (0u8..).zip('a'..='q').take(self.ports) {
             let host = host(port, letter)?;
-            self.connect(&topology.router, &host)?;
+            self.connect(&topology.router, &host, usize::from(port) < detached_ports())?;
             topology.hosts.push(host);
         }
         Ok(topology)
     }
 
-    fn connect(&self, router: &Namespace, host: &Host) -> Result<()> {
+    fn connect(&self, router: &Namespace, host: &Host, detached: bool) -> Result<()> {
+        let wire = host.router_interface.replace('r', "w");
         let mut near = End::new(&host.ns, &host.interface)
             .mac(&host.mac)
             .address(format!("{}/24", host.v4))
             .address(format!("{}/64", host.v6));
-        let mut far = End::new(router, &host.router_interface)
-            .mac(&host.router_mac)
-            .address(format!("{}/24", host.router_v4))
-            .address(format!("{}/64", host.router_v6));
+        let mut far = match detached {
+            true => End::new(router, &wire),
+            false => End::new(router, &host.router_interface)
+                .mac(&host.router_mac)
+                .address(format!("{}/24", host.router_v4))
+                .address(format!("{}/64", host.router_v6)),
+        };
+        if detached {
+            near = near.offload("tso", false).offload("gso", false);
+        }
         for (feature, on) in &self.host_offloads {
             near = near.offload(feature, *on);
         }
@@ -196,6 +229,9 @@ impl TopologyBuilder {
             far = far.offload(feature, *on);
         }
         Veth::new(near, far).mtu(self.mtu).queues(self.queues).create()?;
+        if detached {
+            self.detach(router, host, &wire)?;
+        }
 
         let Host { router_v4, router_v6, interface, .. } = host;
         let mut lines = format!(
@@ -214,6 +250,20 @@ impl TopologyBuilder {
             router.ip_batch(&router_lines)?;
         }
         host.ns.ip_batch(&lines).map(drop)
+    }
+
+    /// The kernel takes nothing at `wire`, and has a TAP interface instead.
+    fn detach(&self, router: &Namespace, host: &Host, wire: &str) -> Result<()> {
+        let Host { router_interface: tap, router_mac, router_v4, router_v6, .. } = host;
+        // Its MAC address is not the one that hosts send to, so packets are another machine's; and no ARP, no IPv6.
+        router.sysctl(&format!("net/ipv6/conf/{wire}/disable_ipv6"), "1")?;
+        router.ip_batch(&format!(
+            "link set {wire} arp off\ntuntap add dev {tap} mode tap\n\
+             link set {tap} address {router_mac} mtu {mtu} up\n\
+             address add {router_v4}/24 dev {tap}\naddress add {router_v6}/64 dev {tap} nodad\n",
+            mtu = self.mtu
+        ))?;
+        Ok(())
     }
 }
 

@@ -247,7 +247,14 @@ impl Twin {
             targets6.extend((0..20).map(|i| net6 + i + 2));
         }
         driver.publish(&hops(&entries), &BUCKETS);
-        let port = |id| PortInfo { index: 1, mac: mac(id), partial_checksums: true, source4: None, source6: None };
+        let port = |id| PortInfo {
+            index: 1,
+            mac: mac(id),
+            partial_checksums: true,
+            promiscuous: false,
+            source4: None,
+            source6: None,
+        };
         let tables = Tables {
             generation: 1,
             fib4: table4.reader(),

@@ -5,11 +5,15 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <net/if.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <rte_cycles.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -35,7 +39,7 @@ struct odd {
 struct hooks {
 	// Takes n cells, or none: 0.
 	int (*take)(uint32_t *cells, uint32_t n);
-	void (*give)(const uint32_t *cells, uint32_t n);
+	void (*give)(uint32_t *cells, uint32_t n);
 	uint32_t (*count)(void);
 	void (*log)(uint32_t level, const char *text, size_t len);
 };
@@ -55,6 +59,14 @@ static struct rte_mempool *pool;
 static struct rte_mempool *copies;
 static bool removed[RTE_MAX_ETHPORTS];
 
+// A device on an interface of the kernel's. Its driver may say that its link is up whatever becomes of that.
+struct below {
+	uint32_t index;
+	int link;
+	uint64_t asked;
+};
+static struct below below[RTE_MAX_ETHPORTS];
+
 static inline struct rte_mbuf *mbuf_of(uint32_t cell)
 {
 	return (struct rte_mbuf *)(base + ((uint64_t)cell << shift));
@@ -65,7 +77,27 @@ static inline uint32_t cell_of(const void *mbuf)
 	return ((const uint8_t *)mbuf - base) >> shift;
 }
 
-// What DPDK expects of an mbuf that it takes out of a pool, and what it writes when it has.
+// Cells that the driver frees while a port's call is in it. Most free them one at a time; they go back together.
+static __thread struct {
+	bool inside;
+	unsigned int n;
+	uint32_t cells[BURST];
+} given;
+
+static void enter(void)
+{
+	given.inside = true;
+}
+
+static void leave(void)
+{
+	given.inside = false;
+	if (given.n > 0)
+		hooks.give(given.cells, given.n);
+	given.n = 0;
+}
+
+// What DPDK expects of an mbuf in a pool: the rest is written when it is taken out.
 static inline void fresh(struct rte_mbuf *m)
 {
 	m->buf_addr = (uint8_t *)m + META;
@@ -75,8 +107,11 @@ static inline void fresh(struct rte_mbuf *m)
 	m->pool = pool;
 	m->next = NULL;
 	m->shinfo = NULL;
+	m->data_off = RTE_PKTMBUF_HEADROOM;
 	rte_mbuf_refcnt_set(m, 1);
-	rte_pktmbuf_reset(m);
+	m->nb_segs = 1;
+	m->port = RTE_MBUF_PORT_INVALID;
+	m->ol_flags = 0;
 }
 
 static int ops_alloc(struct rte_mempool *mp)
@@ -93,6 +128,16 @@ static void ops_free(struct rte_mempool *mp)
 static int ops_put(struct rte_mempool *mp, void *const *objects, unsigned int n)
 {
 	RTE_SET_USED(mp);
+	if (likely(given.inside)) {
+		for (unsigned int i = 0; i < n; i++) {
+			given.cells[given.n++] = cell_of(objects[i]);
+			if (given.n == BURST) {
+				hooks.give(given.cells, BURST);
+				given.n = 0;
+			}
+		}
+		return 0;
+	}
 	uint32_t some[BURST];
 	while (n > 0) {
 		unsigned int k = RTE_MIN(n, (unsigned int)BURST);
@@ -328,6 +373,7 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 			return rc;
 	}
 	__atomic_store_n(&removed[port], false, __ATOMIC_RELEASE);
+	below[port] = (struct below){ .index = info.if_index };
 	rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RMV, on_removed, NULL);
 	*failed = "start it";
 	rc = rte_eth_dev_start(port);
@@ -357,11 +403,36 @@ void bywash_dpdk_close(uint16_t port)
 		rte_dev_remove(info.device);
 }
 
-// 0 down, 1 up, 2 unplugged.
+// What the kernel says of an interface: 0 down, 1 up, 2 gone; 1 where it cannot be asked.
+static int interface(uint32_t index)
+{
+	struct ifreq request = { 0 };
+	if (if_indextoname(index, request.ifr_name) == NULL)
+		return errno == ENXIO ? 2 : 1;
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return 1;
+	int rc = ioctl(fd, SIOCGIFFLAGS, &request);
+	close(fd);
+	return rc < 0 || (request.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
+}
+
+// 0 down, 1 up, 2 unplugged. The kernel is asked ten times a second at most: whoever asks may have packets to forward.
 int bywash_dpdk_link(uint16_t port)
 {
 	if (__atomic_load_n(&removed[port], __ATOMIC_ACQUIRE))
 		return 2;
+	struct below *it = &below[port];
+	if (it->index != 0) {
+		uint64_t now = rte_get_timer_cycles(), asked = __atomic_load_n(&it->asked, __ATOMIC_RELAXED);
+		if (asked == 0 || now - asked > rte_get_timer_hz() / 10) {
+			__atomic_store_n(&it->asked, now, __ATOMIC_RELAXED);
+			__atomic_store_n(&it->link, interface(it->index), __ATOMIC_RELAXED);
+		}
+		int link = __atomic_load_n(&it->link, __ATOMIC_RELAXED);
+		if (link != 1)
+			return link;
+	}
 	struct rte_eth_link link;
 	if (rte_eth_link_get_nowait(port, &link) < 0)
 		return 1;
@@ -414,6 +485,7 @@ static bool copy(struct rte_mbuf *m, struct raw *to)
 uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, struct odd *odd)
 {
 	struct rte_mbuf *mbufs[BURST];
+	enter();
 	uint16_t n = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, (uint16_t)BURST));
 	uint16_t good = 0;
 	for (uint16_t i = 0; i < n; i++) {
@@ -430,6 +502,7 @@ uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t
 			odd->lost++;
 		}
 	}
+	leave();
 	return good;
 }
 
@@ -442,15 +515,25 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 		struct rte_mbuf *m = mbuf_of(frames[i].addr >> shift);
 		fresh(m);
 		m->data_off = base + frames[i].addr - (uint8_t *)m->buf_addr;
-		m->data_len = frames[i].len;
+		m->packet_type = 0;
 		m->pkt_len = frames[i].len;
+		m->data_len = frames[i].len;
+		m->vlan_tci = 0;
+		m->vlan_tci_outer = 0;
+		m->tx_offload = 0;
 		mbufs[i] = m;
 	}
-	return rte_eth_tx_burst(port, queue, mbufs, n);
+	enter();
+	uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
+	leave();
+	return sent;
 }
 
 // Takes back what was sent, as far as the driver lets itself be asked. Negative: it does not.
 int bywash_dpdk_reclaim(uint16_t port, uint16_t queue)
 {
-	return rte_eth_tx_done_cleanup(port, queue, 0);
+	enter();
+	int rc = rte_eth_tx_done_cleanup(port, queue, 0);
+	leave();
+	return rc;
 }

@@ -22,6 +22,9 @@ pub enum EalError {
     /// An option that would end the process, or make it another's servant.
     #[error("EAL option `{0}` is not for here: it would end the program or tie it to another process")]
     Option(String),
+    /// A cell of the arena may hold several packets, and a driver knows a packet by its cell.
+    #[error("a pool of kind typewriter puts several packets in a buffer; DPDK knows a packet by its buffer")]
+    Packed,
     /// The library is not the one of the headers.
     #[error("built with {built}, but {found} is installed: build again")]
     Version {
@@ -80,6 +83,9 @@ impl Eal {
         let (built, found) = (text(ffi::bywash_dpdk_built_with()), text(ffi::bywash_dpdk_version()));
         if !found.starts_with(&built) {
             return Err(EalError::Version { built, found });
+        }
+        if pools.arena().packed() {
+            return Err(EalError::Packed);
         }
         const ENDS: [&str; 6] = ["-h", "--help", "-v", "--version", "--proc-type", "--create-uio-dev"];
         let ends = |option: &&String| ENDS.iter().any(|end| option == end || option.starts_with(&format!("{end}=")));

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 #[repr(C)]
 pub struct Hooks {
     pub take: extern "C" fn(cells: *mut u32, n: u32) -> c_int,
-    pub give: extern "C" fn(cells: *const u32, n: u32),
+    pub give: extern "C" fn(cells: *mut u32, n: u32),
     pub count: extern "C" fn() -> u32,
     pub log: extern "C" fn(level: u32, text: *const c_char, len: usize),
 }

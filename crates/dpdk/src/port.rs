@@ -188,6 +188,21 @@ fn driver(device: &Device) -> String {
     String::from_utf8_lossy(&device.driver[..end]).into_owned()
 }
 
+/// For a port that could not be used, and that no worker closes.
+impl Drop for DpdkPort {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        let shared = &self.shared;
+        if shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // SAFETY: no queue of it is open any more.
+            cells::alone(|| unsafe { ffi::bywash_dpdk_close(shared.device.port) });
+            OPEN.lock().expect("devices").retain(|name| *name != shared.name);
+        }
+    }
+}
+
 impl Port for DpdkPort {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {

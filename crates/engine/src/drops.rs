@@ -32,6 +32,8 @@ named! {
         Runt = "runt",
         /// The Ethernet type is neither IPv4 nor IPv6.
         NotIp = "not-ip",
+        /// It is for another machine: the port receives every frame there is on its link.
+        NotMine = "not-mine",
         /// The IP version does not match the Ethernet type (RFC 1812 5.2.2).
         BadVersion = "bad-version",
         /// The IPv4 header length is below 20 bytes or beyond the packet (RFC 1812 5.2.2).

@@ -190,6 +190,11 @@ impl Arena {
         u64::from(cell) << self.shift
     }
 
+    /// Whether a cell may hold several packets.
+    pub fn packed(&self) -> bool {
+        self.marks.is_some()
+    }
+
     /// Where slots begin in cells, in a packed arena.
     pub(crate) fn marks(&self) -> Option<&Arc<Marks>> {
         self.marks.as_ref()

@@ -172,6 +172,25 @@ impl Buffers {
         self.give(&mut cells[..n]);
     }
 
+    /// Takes cells for a driver that knows no frames, from the front of `cells`; returns how many there were. They are
+    /// given away, as by [`Frame::into_raw`]. For an arena that is not packed.
+    #[inline]
+    pub fn alloc_cells(&mut self, cells: &mut [u32]) -> usize {
+        debug_assert!(!self.packed(), "a cell may hold several packets");
+        let n = self.handles[self.own].take(&self.pools.pools()[self.own], cells);
+        self.pools.taken(&cells[..n]);
+        n
+    }
+
+    /// Gives back cells that a driver had.
+    ///
+    /// # Safety
+    /// Each was given away, by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and has come back once.
+    #[inline]
+    pub unsafe fn free_cells(&mut self, cells: &mut [u32]) {
+        self.give(cells);
+    }
+
     /// Gives one frame back. Slow paths only.
     pub fn free_one(&mut self, frame: Frame) {
         let cell = self.pools.arena().unit_of(frame.addr());

@@ -25,6 +25,10 @@ const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 pub struct TwinPort {
     wire: Box<dyn Port>,
     kernel: TapPort,
+    /// Of the end by which comes what the kernel sends, if it is of this one's.
+    sent: Option<Arc<PortCounters>>,
+    /// What the kernel did not take.
+    lost: u64,
     /// Received, not yet sorted; empty between calls.
     got: Batch,
     carrier: Option<bool>,
@@ -34,15 +38,27 @@ pub struct TwinPort {
 impl TwinPort {
     /// Gives `wire` the twin `kernel`.
     pub fn new(wire: Box<dyn Port>, kernel: TapPort) -> Self {
-        Self { wire, kernel, got: Batch::new(), carrier: None, turns: 0 }
+        Self { wire, kernel, sent: None, lost: 0, got: Batch::new(), carrier: None, turns: 0 }
+    }
+
+    /// Gives each of a device's queues, in their order, a share in the twin `kernel`. The first has [`TwinPort::from_kernel`].
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn of_queues(queues: Vec<Box<dyn Port>>, kernel: TapPort) -> std::io::Result<Vec<Self>> {
+        let shares = (1..queues.len()).map(|_| kernel.second()).collect::<std::io::Result<Vec<_>>>()?;
+        let shares = std::iter::once(kernel).chain(shares);
+        Ok(queues.into_iter().zip(shares).map(|(wire, kernel)| Self::new(wire, kernel)).collect())
     }
 
     /// The end by which comes what the kernel sends.
     ///
     /// # Errors
     /// When there are no more descriptors.
-    pub fn from_kernel(&self) -> std::io::Result<TapPort> {
-        self.kernel.second()
+    pub fn from_kernel(&mut self) -> std::io::Result<TapPort> {
+        let end = self.kernel.second()?;
+        self.sent = Some(end.counters());
+        Ok(end)
     }
 
     fn follow_carrier(&mut self) {
@@ -82,6 +98,7 @@ impl Port for TwinPort {
         if !kernels.is_empty() {
             self.kernel.tx_burst(bufs, &mut kernels);
             // As with any interface: what its queue does not take is lost.
+            self.lost += kernels.len() as u64;
             bufs.free(&mut kernels);
         }
         out.len()
@@ -124,8 +141,13 @@ impl Port for TwinPort {
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        let to_kernel = self.kernel.counters().tx_packets.get().to_string();
-        [self.wire.details(), vec![("twin", self.kernel.name().to_owned()), ("to_kernel", to_kernel)]].concat()
+        let counters = self.kernel.counters();
+        let to_kernel = (counters.tx_packets.get() + counters.invalid.get()).to_string();
+        let mut details = self.wire.details();
+        details.extend([("twin", self.kernel.name().to_owned()), ("to_kernel", to_kernel)]);
+        details.push(("to_kernel_lost", self.lost.to_string()));
+        details.extend(self.sent.as_ref().map(|sent| ("from_kernel", sent.rx_packets.get().to_string())));
+        details
     }
 
     fn close(&mut self, bufs: &mut Buffers) {

@@ -247,11 +247,14 @@ impl App for Router {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let n = batch.len();
         let Self { tables, work, path } = self;
         let tables = tables.load(cx.reader);
-        let arena = cx.bufs.arena();
-        if tables.ports.get(usize::from(from.0)).is_some_and(|p| p.partial_checksums) {
+        let port = tables.ports.get(usize::from(from.0));
+        if let Some(port) = port.filter(|p| p.promiscuous) {
+            keep_mine(cx, port.mac, from, batch);
+        }
+        let (n, arena) = (batch.len(), cx.bufs.arena());
+        if port.is_some_and(|p| p.partial_checksums) {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
@@ -288,6 +291,25 @@ impl App for Router {
             cx.drop(w.from, DropReason::PortDown, w.frame);
         }
     }
+}
+
+/// Drops what was received because the port receives everything, and is for another machine.
+fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch) {
+    let arena = cx.bufs.arena();
+    let mine = |frame: &Frame| match arena.data(frame).first_chunk::<6>() {
+        Some(to) => *to == mac || to[0] & 1 != 0,
+        None => true,
+    };
+    if batch.as_slice().iter().all(mine) {
+        return;
+    }
+    let (mut kept, mut others) = (Batch::new(), Batch::new());
+    for frame in batch.drain() {
+        let pushed = if mine(&frame) { kept.push(frame) } else { others.push(frame) };
+        debug_assert!(pushed.is_ok());
+    }
+    others.drain().for_each(|frame| cx.drop(from, DropReason::NotMine, frame));
+    kept.move_to(batch);
 }
 
 /// Sends a burst's packets their several ways; the odd ones take the slow path.

@@ -86,6 +86,8 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
+    /// Whether frames to other machines are received on it as well.
+    pub promiscuous: bool,
     /// Main IPv4 address, for errors whose way back is not one of our ports.
     pub source4: Option<Ipv4Addr>,
     /// Main global IPv6 address, likewise.

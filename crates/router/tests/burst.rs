@@ -62,7 +62,8 @@ fn tables(domain: &Qsbr) -> Tables {
     let group = Entry { first: 0, count: 2, ..Entry::verdict(Kind::Group) };
     let none = Entry::verdict(Kind::NoRoute);
     let entries = vec![none, forward(0), forward(1), group, Entry::verdict(Kind::Blackhole)];
-    let port = PortInfo { index: 1, mac: [2; 6], partial_checksums: false, source4: None, source6: None };
+    let port =
+        PortInfo { index: 1, mac: [2; 6], partial_checksums: false, promiscuous: false, source4: None, source6: None };
     Tables {
         generation: 1,
         fib4: table4.reader(),

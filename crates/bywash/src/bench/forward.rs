@@ -143,13 +143,19 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let tables = tables(&domain, &traffic)?;
     let mut out = Outputs::new();
     let mut ports: Vec<Arc<PortCounters>> = vec![];
-    for frames in &traffic.frames {
-        if frames.is_empty() {
-            bail!("no traffic for one of the ports: give more flows or routes");
-        }
-        let port = PcapPort::replay(PcapSource::from_frames(frames)?.repeated());
+    if traffic.frames.iter().any(Vec::is_empty) {
+        bail!("no traffic for one of the ports: give more flows or routes");
+    }
+    let replay = |frames: &Vec<Vec<u8>>| -> anyhow::Result<Box<dyn Port>> {
+        Ok(Box::new(PcapPort::replay(PcapSource::from_frames(frames)?.repeated())))
+    };
+    let opened = match &args.net_pcap {
+        Some(dir) => super::dpdk::net_pcap(dir, PORTS, &pools)?,
+        None => traffic.frames.iter().map(replay).collect::<anyhow::Result<_>>()?,
+    };
+    for port in opened {
         ports.push(port.counters());
-        out.add(Box::new(port), TxQueue::new(TxQueueConfig::default()));
+        out.add(port, TxQueue::new(TxQueueConfig::default()));
     }
     let (requests, _inbox) = rtrb::RingBuffer::new(256);
     let router = Router::new(tables, requests, RouterConfig::default());
@@ -215,7 +221,14 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
         entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
     }
-    let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], partial_checksums: false, source4: None, source6: None };
+    let info = PortInfo {
+        index: 1,
+        mac: [2, 0, 0, 0, 0, 0],
+        partial_checksums: false,
+        promiscuous: false,
+        source4: None,
+        source6: None,
+    };
     let tables = Tables {
         generation: 1,
         fib4: table4.reader(),

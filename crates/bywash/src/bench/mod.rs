@@ -5,6 +5,7 @@ mod captured;
 mod churn;
 mod cmts;
 pub mod cpus;
+mod dpdk;
 mod driver;
 mod forward;
 mod generator;

@@ -181,6 +181,9 @@ pub struct ForwardArgs {
     /// Replay this pcap on both ports instead of generated traffic
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+    /// Forward between DPDK's net_pcap devices on port0.pcap and port1.pcap of this directory (a build with the feature `dpdk`)
+    #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
+    pub net_pcap: Option<PathBuf>,
     /// Only write the traffic and the routes (port0.pcap, port1.pcap, routes_v4.txt as l3fwd reads them), and end
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub write_pcap: Option<PathBuf>,

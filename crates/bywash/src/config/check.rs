@@ -289,8 +289,11 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         let expected = format!("expected at most {}", frames / 2);
         problems.push(Problem::at("pool.cache", what, expected).other("pool.frames", "the pool"));
     }
-    if let Some(at) = config.ports.iter().position(|port| port.kind == PortKind::AfXdp).filter(|_| pool.packed()) {
-        let what = "a pool of kind typewriter puts several packets in a buffer; AF_XDP knows a packet by its buffer";
+    let by_buffer = |port: &PortConfig| matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk);
+    if let Some(at) = config.ports.iter().position(by_buffer).filter(|_| pool.packed()) {
+        let who = if config.ports[at].kind == PortKind::Dpdk { "DPDK" } else { "AF_XDP" };
+        let what =
+            format!("a pool of kind typewriter puts several packets in a buffer; {who} knows a packet by its buffer");
         problems.push(
             Problem::at("pool.kind", what, "expected another kind, such as `tabm`")
                 .other(format!("port.{at}"), "the port"),

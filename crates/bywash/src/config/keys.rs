@@ -275,7 +275,7 @@ pub static POOL: Section = Section {
                  one freed longest ago, as DPDK does, behind a cache per worker. `tabm`: the next one of a block at \
                  consecutive addresses; freeing only counts, and a block is used again when all of it is free. `sdb`: \
                  the same, with one pool and one block that all workers share. `typewriter`: as `tabm`, but a packet of a \
-                 `pcap` port takes no more room than it needs, so that a buffer holds several; not with `af_xdp` ports.",
+                 `pcap` port takes no more room than it needs, so that a buffer holds several; not with `af_xdp` and `dpdk` ports.",
             )
             .example("\"ring\""),
         key("cache", "`\"auto\"`, 0 to 8192", "\"auto\"", "buffers per worker")
@@ -355,7 +355,7 @@ pub static PORT: Section = Section {
             .doc(
                 "The interface. Ports of kind `pcap`, `memif` and `null` need none; given one, a router makes a TAP interface \
                  of that name, their twin: the kernel's addresses, neighbours, routes and routing daemons work on it as on a \
-                 NIC. One of kind `dpdk` may have one: the kernel's interface whose addresses and neighbours are the port's.",
+                 NIC. So with `dpdk`, unless it is the interface that the device stands on or makes.",
             )
             .example("\"eth1\""),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")

@@ -306,6 +306,9 @@ fn a_typewriter_is_not_for_af_xdp() {
     assert!(wrong.what.contains("several packets in a buffer") && wrong.expected.contains("tabm"), "{}", wrong.what);
     let pcap = "[[port]]\nkind = \"pcap\"\nname = \"in\"\nfile = \"/dev/null\"\n";
     assert!(load(&format!("{pcap}[pool]\nkind = \"typewriter\"\n")).is_ok());
+    let dpdk = "[[port]]\nname = \"d\"\nkind = \"dpdk\"\ndevice = \"net_null0\"\n";
+    let (wrong, _) = problem(&format!("{dpdk}[workers]\ncount = 1\n[pool]\nkind = \"typewriter\"\n"));
+    assert!(wrong.what.contains("DPDK knows a packet by its buffer"), "{wrong:?}");
 }
 
 #[test]

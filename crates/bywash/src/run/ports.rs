@@ -22,6 +22,8 @@ pub struct Opened {
     /// Kernel index of its interface; 0 for a port without one.
     pub index: u32,
     pub partial_checksums: bool,
+    /// Frames to other machines are received too.
+    pub promiscuous: bool,
     pub ends: Vec<End>,
     /// By which comes what the kernel sends by a twin.
     pub from_kernel: Option<Box<dyn Port>>,
@@ -36,8 +38,16 @@ impl Opened {
             index: self.index,
             name: self.config.interface.clone().unwrap_or_else(|| self.config.name.clone()),
             partial_checksums: self.partial_checksums,
+            promiscuous: self.promiscuous,
         }
     }
+}
+
+/// A DPDK device, opened.
+pub struct Device {
+    pub ends: Vec<End>,
+    /// Its address, if it has one.
+    pub mac: Option<[u8; 6]>,
 }
 
 /// One queue of a port.
@@ -227,6 +237,7 @@ impl Opener {
             config: port.clone(),
             index: 0,
             partial_checksums: false,
+            promiscuous: false,
             ends: vec![],
             from_kernel: None,
             xdp: None,
@@ -236,13 +247,7 @@ impl Opener {
                 let driver = self.driver.as_ref().context("no XDP program")?;
                 open_af_xdp((id, port), &self.umem, (driver, self.raw), journal, &mut opened)?;
             }
-            PortKind::Dpdk => {
-                opened.ends = self.dpdk.open(port)?;
-                // Made by the device itself, perhaps (net_tap).
-                if let Some(interface) = &port.interface {
-                    opened.index = LinkInfo::query(interface)?.index;
-                }
-            }
+            PortKind::Dpdk => self.open_dpdk(port, &mut opened)?,
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
             PortKind::Memif => {
                 let Some(memif) = &port.memif else { bail!("port `{}` has no socket", port.name) };
@@ -291,20 +296,54 @@ impl Opener {
         if !matches!(port.kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk)
             && let Some(interface) = &port.interface
         {
-            add_twin(interface, &mut opened)?;
+            add_twin(TapConfig { name: interface.into(), up: true, ..TapConfig::default() }, &mut opened)?;
         }
         Ok(opened)
     }
+
+    /// Opens a DPDK device. Its `interface` is the one it stands on or makes, or else its twin.
+    fn open_dpdk(&self, port: &PortConfig, opened: &mut Opened) -> anyhow::Result<()> {
+        let Device { ends, mac } = self.dpdk.open(port)?;
+        opened.ends = ends;
+        let below = port.dpdk.as_ref().and_then(|dpdk| below(&dpdk.device));
+        // Such a device hands over what the interface was given, and its checksums as they are.
+        let kind = below.and_then(|name| LinkInfo::query(name).ok()).map(|link| link.kind);
+        opened.partial_checksums = kind.is_some_and(|kind| ["veth", "tun"].contains(&kind.as_str()));
+        let Some(interface) = &port.interface else { return Ok(()) };
+        opened.promiscuous = true;
+        let there = LinkInfo::query(interface).ok();
+        match there {
+            Some(link) if self.raw || below == Some(interface) || link.kind != "tun" => {
+                opened.index = link.index;
+                Ok(())
+            }
+            None if self.raw => bail!("there is no interface `{interface}`; only a router gives a device a twin"),
+            // One that is there already has its own address and MTU.
+            there => {
+                let mtu = port.dpdk.as_ref().and_then(|dpdk| dpdk.mtu.set().map(|mtu| u32::from(*mtu)));
+                let mac = mac.filter(|_| there.is_none());
+                add_twin(TapConfig { name: interface.into(), mac, mtu, up: true }, opened)
+            }
+        }
+    }
+}
+
+/// The interface a virtual device stands on, or makes.
+fn below(device: &str) -> Option<&str> {
+    device.split(',').skip(1).find_map(|argument| argument.split_once("iface=")).map(|(_, name)| name)
 }
 
 /// Makes the interface by which the kernel sees a port that is none.
-fn add_twin(interface: &str, opened: &mut Opened) -> anyhow::Result<()> {
-    let tap = TapPort::create(&TapConfig { name: interface.into(), up: true, ..TapConfig::default() })?;
+fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
+    let tap = TapPort::create(&config)?;
     opened.index = LinkInfo::query(tap.name())?.index;
-    let End { queue, port, counters } = opened.ends.pop().context("it has no queue")?;
-    let twin = TwinPort::new(port, tap);
-    opened.from_kernel = Some(Box::new(twin.from_kernel().context("its twin's second descriptor")?));
-    opened.ends.push(End { queue, port: Box::new(twin), counters });
+    let (rest, queues): (Vec<_>, Vec<_>) =
+        opened.ends.drain(..).map(|End { queue, port, counters }| ((queue, counters), port)).unzip();
+    let mut twins = TwinPort::of_queues(queues, tap).context("its twin's descriptors")?;
+    let first = twins.first_mut().context("it has no queue")?;
+    opened.from_kernel = Some(Box::new(first.from_kernel().context("its twin's second descriptor")?));
+    let ends = rest.into_iter().zip(twins);
+    opened.ends = ends.map(|((queue, counters), twin)| End { queue, port: Box::new(twin), counters }).collect();
     Ok(())
 }
 

@@ -17,7 +17,7 @@ fn lines(what: &str, via: &str) -> String {
 }
 
 #[test]
-fn routes_change_under_traffic() {
+pub fn routes_change_under_traffic() {
     require!(require_lab());
     let _alone = alone();
     let lab = Topology::router_n(3).unwrap();

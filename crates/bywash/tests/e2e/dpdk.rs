@@ -1,9 +1,12 @@
 //! Ports on DPDK's drivers: a switch and a router between them and others, errors, what is shown. Only in a build with the
 //! feature `dpdk`.
 
+use crate::garbage::mac;
 use crate::harness::{Bywash, PATIENCE, bywash};
-use bywash_lab::{End, Namespace, Ping, Veth, require, require_lab, wait_until};
-use std::net::IpAddr;
+use crate::raw::send;
+use bywash_lab::{End, Namespace, Ping, Topology, Veth, detached, has_tool, require, require_lab, wait_until};
+use bywash_wire::build::Packet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -27,7 +30,7 @@ fn a_switch_between_dpdk_and_af_xdp() {
     let (switch, a, b) = (Namespace::new("s").unwrap(), Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
     for (host, n) in [(&a, 1), (&b, 2)] {
         let end = End::new(host, "e0").mac(format!("02:00:00:00:09:0{n}")).address(format!("10.9.0.{n}/24"));
-        Veth::new(End::new(&switch, &format!("p{n}")), end.offload("tx-vlan-hw-insert", false)).create().unwrap();
+        Veth::new(End::new(&switch, format!("p{n}")), end.offload("tx-vlan-hw-insert", false)).create().unwrap();
     }
     let text = "mode = \"switch\"\n[workers]\ncount = 1\n[pool]\ncell = 4096\n\
         [[port]]\nkind = \"dpdk\"\nname = \"d\"\ndevice = \"net_af_packet0,iface=p1\"\n\
@@ -57,7 +60,7 @@ fn what_dpdk_refuses_is_said() {
     for (device, more, says) in [
         ("net_nonesuch0", "", "net_nonesuch0"),
         ("net_af_packet0,iface=nonesuch", "", "net_af_packet0"),
-        ("net_ring0", "device_queues = 64\n", "queues each way"),
+        ("net_ring0", "device_queues = 17\n", "queues each way"),
         ("net_null0", "eal = \"--help\"\n", "--help"),
         ("net_null0", "eal = \"--no-such-option\"\n", "--no-such-option"),
     ] {
@@ -67,4 +70,100 @@ fn what_dpdk_refuses_is_said() {
         assert!(!output.status.success(), "{device} {more}");
         assert!(output.stderr.contains(says) || output.stdout.contains(says), "{device} {more}: {}", output.stderr);
     }
+}
+
+/// The first port of DPDK's comes by a reload: EAL starts then. What fails changes nothing, and what went can come back.
+#[test]
+fn a_reload_starts_dpdk() {
+    require!(require_lab());
+    let router = Namespace::new("r").unwrap();
+    let first = "[workers]\ncount = 1\n[pool]\nframes = 40960\n[[port]]\nkind = \"null\"\nname = \"n\"\n";
+    let dpdk = |device: &str, more: &str| {
+        format!("{first}[[port]]\nkind = \"dpdk\"\nname = \"d\"\ninterface = \"twin\"\ndevice = \"{device}\"\n{more}")
+    };
+    let (_directory, path) = config(first);
+    let running = Bywash::run_as_is(&router, &["--config", path.to_str().unwrap()]);
+    let reload = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        bywash(&router, &["reload", "--socket", running.socket().to_str().unwrap()])
+    };
+    let names = || running.show(&["ports"]).as_array().unwrap().len();
+    let refused = reload(&dpdk("net_nonesuch0", ""));
+    assert!(!refused.status.success() && refused.stderr.contains("net_nonesuch0"), "{}", refused.stderr);
+    assert_eq!(names(), 1);
+    for device in ["net_null0", "net_null0,size=100"] {
+        reload(&dpdk(device, "")).ok().unwrap();
+        running.wait("the port", |running| running.port("d")["state"] == "up");
+        assert!(router.ip(&["link", "show", "twin"]).unwrap().stdout.contains("LOWER_UP"));
+        reload(first).ok().unwrap();
+        assert_eq!(names(), 1);
+        assert!(router.ip(&["link", "show", "twin"]).is_err(), "its twin is left behind");
+    }
+    reload(&dpdk("net_null0", "eal = \"--log-level=7\"\n")).ok().unwrap();
+    assert!(running.log().contains("option `--log-level=7` takes effect at the next start"), "{}", running.log());
+    // More queues than the device has: refused, and the port that is there stays as it is.
+    let refused = reload(&dpdk("net_ring0", "device_queues = 17\n"));
+    assert!(!refused.status.success() && refused.stderr.contains("queues each way"), "{}", refused.stderr);
+    running.wait("the port", |running| running.port("d")["queues"][0]["driver"] == "net_null");
+    running.stop();
+}
+
+/// The interface a device stands on is deleted: its port is down and says why, and the others go on.
+#[test]
+fn a_device_is_unplugged() {
+    require!(require_lab());
+    let (switch, a, b) = (Namespace::new("s").unwrap(), Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    for (host, n) in [(&a, 1), (&b, 2)] {
+        let end = End::new(host, "e0").mac(format!("02:00:00:00:09:0{n}")).address(format!("10.9.0.{n}/24"));
+        Veth::new(End::new(&switch, format!("p{n}")), end).create().unwrap();
+    }
+    for (device, gone) in
+        [("net_tap0,iface=gone", "gone"), ("net_af_packet7,iface=gone,framesz=1792,blocksz=28672", "gone")]
+    {
+        if device.starts_with("net_af_packet") {
+            switch.ip_batch("link add gone type veth peer name other\nlink set gone up\nlink set other up\n").unwrap();
+        }
+        let text = format!(
+            "mode = \"switch\"\n[workers]\ncount = 1\n[[port]]\nkind = \"dpdk\"\nname = \"d\"\ndevice = \"{device}\"\n\
+             [[port]]\nname = \"x\"\ninterface = \"p1\"\n[[port]]\nname = \"y\"\ninterface = \"p2\"\n"
+        );
+        let (_directory, path) = config(&text);
+        let running = Bywash::run(&switch, &["--config", path.to_str().unwrap()]);
+        running.wait("the device", |running| running.port("d")["state"] == "up");
+        switch.ip(&["link", "del", gone]).unwrap();
+        running.wait("it to be missed", |running| running.port("d")["state"] == "down");
+        let port = running.port("d");
+        assert!(port["reason"].as_str().unwrap().contains("unplugged"), "{port}");
+        wait_until("the hosts to reach each other", PATIENCE, || reaches(&a, "10.9.0.2")).unwrap();
+        running.stop();
+    }
+}
+
+/// What a router's NIC receives and does not forward is the kernel's by the twin, or nobody's.
+#[test]
+fn what_is_not_forwarded_crosses_to_the_twin() {
+    require!(require_lab(), has_tool("python3"));
+    detached(17, || {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        let (a, b) = (lab.a(), lab.b());
+        let running = Bywash::run(lab.r(), &lab.router_interfaces());
+        let packet = Packet::udp(SocketAddr::from((a.v4, 1000)), SocketAddr::from((b.v4, 9)));
+        let to = |to: &str, packet: &Packet<'_>| packet.clone().macs(mac(&a.mac), mac(to)).build().unwrap();
+        let mut lldp = to(&a.router_mac, &packet);
+        lldp[12..14].copy_from_slice(&[0x88, 0xcc]);
+        let to_kernel = || -> u64 {
+            let queues = running.port("r0")["queues"].clone();
+            let of = |queue: &serde_json::Value| queue["to_kernel"].as_str().map_or(0, |n| n.parse().unwrap());
+            queues.as_array().unwrap().iter().map(of).sum()
+        };
+        let before = to_kernel();
+        let frames = [(3, lldp), (4, to(&a.router_mac, &packet.clone().vlan(7)))];
+        send(&a.ns, &a.interface, &frames);
+        running.wait("the kernel to have them", |_| to_kernel() >= before + 7);
+        send(&a.ns, &a.interface, &[(5, to("02:00:00:00:77:77", &packet))]);
+        running.wait("another's to be dropped", |running| running.drops("r0", "not-mine") == 5);
+        send(&a.ns, &a.interface, &[(2, to(&a.router_mac, &packet.clone().ip_options(&[1, 1, 1, 0])))]);
+        running.wait("options to be the kernel's", |running| running.events("r0", "punted") >= 2);
+        running.stop();
+    });
 }

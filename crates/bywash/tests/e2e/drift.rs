@@ -24,7 +24,7 @@ fn hold(namespace: &Namespace, running: &Bywash) -> Process {
 }
 
 #[test]
-fn drift_is_seen_and_is_none_when_idle() {
+pub fn drift_is_seen_and_is_none_when_idle() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().ports(2).static_neighbours(true).build().unwrap();
     let r = lab.r();

@@ -21,7 +21,7 @@ fn error_line(report: &PingReport) -> String {
 }
 
 #[test]
-fn hosts_reach_each_other_and_the_router() {
+pub fn hosts_reach_each_other_and_the_router() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -39,9 +39,9 @@ fn hosts_reach_each_other_and_the_router() {
             assert!(report.text.contains("ttl=64"), "{}", report.text);
         }
     }
-    // 4 runs of 5, there and back; what was for the router itself never got here.
-    assert_eq!(bywash.counter("r0", "rx_packets"), 20);
-    assert_eq!(bywash.counter("r1", "rx_packets"), 20);
+    // 4 runs of 5, there and back; what was for the router itself never got here, or was handed on.
+    assert_eq!(bywash.counter("r0", "rx_packets"), 20 + bywash.events("r0", "punted"));
+    assert_eq!(bywash.counter("r1", "rx_packets"), 20 + bywash.events("r1", "punted"));
     assert_eq!(bywash.counter("r0", "tx_packets"), 20);
     assert_eq!(bywash.verdicts("r0", "pass_local") + bywash.verdicts("r1", "pass_local"), 24);
     assert!(bywash.all_drops().is_empty(), "{:?}", bywash.all_drops());
@@ -50,7 +50,7 @@ fn hosts_reach_each_other_and_the_router() {
 }
 
 #[test]
-fn a_hop_limit_that_runs_out_is_answered_by_the_router() {
+pub fn a_hop_limit_that_runs_out_is_answered_by_the_router() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -68,7 +68,7 @@ fn a_hop_limit_that_runs_out_is_answered_by_the_router() {
 }
 
 #[test]
-fn routes_that_lead_nowhere_say_so() {
+pub fn routes_that_lead_nowhere_say_so() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -102,7 +102,7 @@ fn routes_that_lead_nowhere_say_so() {
 }
 
 #[test]
-fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
+pub fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let (a, b) = (lab.a(), lab.b());
@@ -123,12 +123,14 @@ fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
 
     // Without DF (-M dont) the router cuts it, and the host at the end puts it together. a learnt the path MTU.
     a.ns.ip(&["route", "flush", "cache"]).unwrap();
-    for size in ["1273", "1472", "4000"] {
+    // DPDK's net_af_packet has the kernel put fragments together (PACKET_FANOUT_FLAG_DEFRAG), and then cuts them off.
+    let sizes: &[&str] = if bywash_lab::detached_ports() > 0 { &["1273", "1472"] } else { &["1273", "1472", "4000"] };
+    for size in sizes {
         let to = b.v4.to_string();
         let out = a.ns.run_with_timeout(&["ping", "-n", "-c1", "-M", "dont", "-s", size, &to], PATIENCE).unwrap();
         assert!(out.stdout.contains(" 0% packet loss"), "{}", out.stdout);
     }
-    assert!(bywash.events("r0", "fragmented") >= 3);
+    assert!(bywash.events("r0", "fragmented") >= sizes.len() as u64);
     // And the end hosts' TCP finds its way through.
     let report = bywash_lab::Transfer::new(300_000).run(&a.ns, &b.ns, b.v4).unwrap();
     assert!(report.is_intact(), "{report:?}");
@@ -136,7 +138,7 @@ fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_reported() {
+pub fn a_neighbour_that_does_not_answer_is_reported() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -155,7 +157,7 @@ fn a_neighbour_that_does_not_answer_is_reported() {
 /// Its neighbour is forgotten again and again, and asked for more often than the kernel is asked; still nothing is
 /// lost, and nobody waits for ever.
 #[test]
-fn a_forgotten_neighbour_is_found_again() {
+pub fn a_forgotten_neighbour_is_found_again() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let (a, b) = (lab.a(), lab.b());
@@ -179,7 +181,7 @@ fn a_forgotten_neighbour_is_found_again() {
 }
 
 #[test]
-fn a_packet_that_waited_for_its_neighbour_is_judged_by_its_size() {
+pub fn a_packet_that_waited_for_its_neighbour_is_judged_by_its_size() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let b = lab.b();

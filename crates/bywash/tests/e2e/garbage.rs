@@ -52,7 +52,7 @@ fn chain(good6: &[u8], first: u8, kind: u8, headers: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_kind_of_broken_frame_is_dropped_by_name() {
+pub fn every_kind_of_broken_frame_is_dropped_by_name() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b) = (lab.a(), lab.b());
@@ -145,7 +145,7 @@ fn what_is_the_kernels_goes_to_the_kernel() {
 
 /// RFC 8200: only hop-by-hop options are a router's business; a chain of others is forwarded however long it is.
 #[test]
-fn extension_headers_are_the_destinations_affair() {
+pub fn extension_headers_are_the_destinations_affair() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b) = (lab.a(), lab.b());
@@ -162,7 +162,7 @@ fn extension_headers_are_the_destinations_affair() {
 }
 
 #[test]
-fn a_forwarded_packet_changes_only_where_it_must() {
+pub fn a_forwarded_packet_changes_only_where_it_must() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b) = (lab.a(), lab.b());

@@ -53,7 +53,7 @@ fn deleted_and_made_again() {
 }
 
 #[test]
-fn renamed() {
+pub fn renamed() {
     require!(require_lab(), kernel_has("live-rename"));
     let lab = Topology::router_n(3).unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());

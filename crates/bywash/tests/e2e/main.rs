@@ -11,6 +11,8 @@ mod cmts;
 mod doctor;
 #[cfg(feature = "dpdk")]
 mod dpdk;
+#[cfg(feature = "dpdk")]
+mod dpdk_lab;
 mod drift;
 mod fail_open;
 mod follow;

@@ -5,7 +5,7 @@ use bywash_lab::{Direction, Iperf, Topology, Transfer, has_tool, require, requir
 use std::net::IpAddr;
 
 #[test]
-fn bytes_arrive_as_they_were_sent() {
+pub fn bytes_arrive_as_they_were_sent() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());

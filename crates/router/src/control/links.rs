@@ -180,6 +180,7 @@ impl Links {
             index: bound.index,
             mac: self.get(bound.index).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
+            promiscuous: bound.spec.promiscuous,
             source4: self.source4(bound.index, None),
             source6: self.source6(bound.index, None),
         }

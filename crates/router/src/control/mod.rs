@@ -60,6 +60,8 @@ pub struct PortSpec {
     pub name: String,
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
+    /// Whether frames to other machines are received on it as well: they are not forwarded.
+    pub promiscuous: bool,
 }
 
 /// An interface of a port's name appeared while the port had none.

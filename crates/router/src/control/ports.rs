@@ -67,8 +67,13 @@ mod tests {
 
     #[test]
     fn an_interface_goes_and_comes_back() {
-        let spec =
-            |id, index, name: &str| PortSpec { id: PortId(id), index, name: name.into(), partial_checksums: false };
+        let spec = |id, index, name: &str| PortSpec {
+            id: PortId(id),
+            index,
+            name: name.into(),
+            partial_checksums: false,
+            promiscuous: false,
+        };
         let mut ports = Ports::new(vec![spec(0, 7, "x"), spec(1, 0, "")]);
         let first = ports.apply(&[link(7, "x", true), link(8, "y", true), Change::Synced]);
         assert!(first.synced && first.ports_changed == [PortId(0)], "{first:?}");

@@ -40,8 +40,13 @@ impl World {
     /// Two ports, `p0` and `p1`, whose links have not been reported yet.
     pub fn bare() -> Self {
         let domain = Qsbr::new();
-        let spec =
-            |id, index, name: &str| PortSpec { id: PortId(id), index, name: name.into(), partial_checksums: false };
+        let spec = |id, index, name: &str| PortSpec {
+            id: PortId(id),
+            index,
+            name: name.into(),
+            partial_checksums: false,
+            promiscuous: false,
+        };
         let control = Control::new(&domain, vec![spec(0, P0, "p0"), spec(1, P1, "p1")]).unwrap();
         Self { domain, control }
     }
