@@ -525,8 +525,8 @@ impl FlowControl {
         list
     }
 
-    /// Takes in what workers learned. To be called every few milliseconds.
-    pub fn poll(&mut self) {
+    /// Takes in what workers learned; whether there was anything. To be called every few milliseconds.
+    pub fn poll(&mut self) -> bool {
         let now = Instant::now();
         let mut learned = Vec::new();
         for worker in &mut self.workers {
@@ -534,8 +534,10 @@ impl FlowControl {
                 learned.extend(worker.learn.pop());
             }
         }
+        let any = !learned.is_empty();
         learned.into_iter().for_each(|l| self.learn(l, now));
         self.commit();
+        any
     }
 
     /// Lets go what has run out of time. To be called about every second.

@@ -64,7 +64,9 @@ impl mode::Control for Downstream {
         self.ports.lock().expect("ports").apply(changes)
     }
 
-    fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) {}
+    fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
+        false
+    }
 }
 
 fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {

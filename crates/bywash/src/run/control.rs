@@ -24,8 +24,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often the mode's own affairs are looked after.
+/// How often the mode's own affairs are looked after while workers ask for something, and at least: each time costs
+/// whoever had the CPU, be it the hosts' TCP.
 const TICK: Duration = Duration::from_millis(2);
+const IDLE_TICK: Duration = Duration::from_millis(16);
 /// How often the pools are looked at: the median is of the last 100 s.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it asks whether interfaces can be redirected to.
@@ -214,10 +216,13 @@ impl Runtime {
 
     /// Runs until `stop`, or until a worker dies.
     pub fn follow(&mut self, stop: &AtomicBool, reload: &AtomicBool, notifier: &mut Notifier) -> anyhow::Result<()> {
+        let mut tick = TICK;
         while !stop.load(Ordering::Acquire) {
             notifier.alive();
-            match self.mirror.changes().recv_timeout(TICK) {
+            let mut busy = false;
+            match self.mirror.changes().recv_timeout(tick) {
                 Ok(mut changes) => {
+                    busy = true;
                     while changes.len() < AT_ONCE
                         && let Ok(more) = self.mirror.changes().try_recv()
                     {
@@ -230,7 +235,8 @@ impl Runtime {
                     bail!("netlink following ended: routes can no longer be kept; the kernel forwards from now on")
                 }
             }
-            self.mode.tick(&self.shared, &self.mirror);
+            busy |= self.mode.tick(&self.shared, &self.mirror);
+            tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
             self.look();
             self.ask();
             while let Ok(ask) = self.asked_for.try_recv() {

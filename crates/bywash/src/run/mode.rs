@@ -53,8 +53,9 @@ pub trait Control {
     /// Takes in what has changed in the kernel, and says what that means for ports.
     fn apply(&mut self, changes: &[Change]) -> Applied;
 
-    /// Does what workers asked for, and what time asks for. Called every few milliseconds.
-    fn tick(&mut self, shared: &Shared, mirror: &Mirror);
+    /// Does what workers asked for, and what time asks for; returns whether they asked for anything. Called every few
+    /// milliseconds.
+    fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool;
 
     /// Whether ports can come and go while it runs; if not, why.
     fn ports_can_change(&self) -> Result<(), &'static str> {

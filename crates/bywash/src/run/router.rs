@@ -65,9 +65,9 @@ impl mode::Control for Routing {
         self.control.lock().expect("control").apply(changes)
     }
 
-    fn tick(&mut self, shared: &Shared, mirror: &Mirror) {
-        self.answer(mirror);
+    fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool {
         self.confirm(shared, mirror);
+        self.answer(mirror)
     }
 
     fn ports_can_change(&self) -> Result<(), &'static str> {
@@ -105,8 +105,9 @@ impl mode::Control for Routing {
 }
 
 impl Routing {
-    /// Does what workers asked for.
-    fn answer(&mut self, mirror: &Mirror) {
+    /// Does what workers asked for; whether they asked for anything.
+    fn answer(&mut self, mirror: &Mirror) -> bool {
+        let asked = self.requests.iter().any(|requests| requests.slots() > 0);
         for requests in &mut self.requests {
             // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
             for _ in 0..requests.slots() {
@@ -123,6 +124,7 @@ impl Routing {
                 }
             }
         }
+        asked
     }
 
     /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and

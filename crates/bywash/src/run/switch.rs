@@ -109,12 +109,13 @@ impl mode::Control for Switching {
         applied
     }
 
-    fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) {
+    fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
         let mut flows = self.flows.lock().expect("flows");
-        flows.poll();
+        let learned = flows.poll();
         if self.expired.elapsed() >= EXPIRE {
             self.expired = Instant::now();
             flows.expire();
         }
+        learned
     }
 }
