@@ -3,15 +3,44 @@
 use crate::classify::{Rule, Rules, Verdict};
 use crate::police::Limits;
 use crate::seal::KeyPair;
+use bywash_frame::{Arena, Frame};
 use bywash_sync::{CachePadded, Counter};
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Bytes in front of a PDU on its way from the upper to the lower MAC. The first four are the number of its flow; the
-/// lower MAC puts its headers in their place. One cache line, so that what the upper MAC wrote there is what the lower
-/// MAC needs anyway.
+/// Bytes in front of a PDU on its way from the upper to the lower MAC. A [`Lead`] is in the first four; the lower MAC
+/// puts its headers in their place. One cache line, so that what the upper MAC wrote there is what the lower MAC needs
+/// anyway.
 pub const LEAD: usize = 64;
+/// Its bit that says that the PDU is sealed.
+const SEALED: u32 = 1 << 31;
+
+/// What the upper MAC tells the lower MAC of a PDU.
+#[derive(Clone, Copy)]
+pub(crate) struct Lead {
+    /// The number of its flow.
+    pub(crate) flow: u32,
+    /// It is sealed, its CRC behind it.
+    pub(crate) sealed: bool,
+}
+
+impl Lead {
+    #[inline]
+    pub(crate) fn write(self, arena: &Arena, frame: &mut Frame) {
+        if let Some(bytes) = arena.head_mut::<4>(frame) {
+            *bytes = (self.flow | if self.sealed { SEALED } else { 0 }).to_ne_bytes();
+        }
+    }
+
+    /// None: the frame has none.
+    #[inline]
+    pub(crate) fn read(arena: &Arena, frame: &Frame) -> Option<Self> {
+        let word = u32::from_ne_bytes(*arena.head::<LEAD>(frame)?.first_chunk()?);
+        Some(Self { flow: word & !SEALED, sealed: word & SEALED != 0 })
+    }
+}
+
 /// Shortest PDU: an Ethernet header.
 pub const PDU_MIN: usize = 14;
 /// Most modems of a group: 14 bits of security association.

@@ -75,9 +75,9 @@ impl Instance {
             debug_assert_eq!(ids, (INPUT, OUTPUT));
             out
         };
-        let upper = Upper::new(group.clone(), arena.clone(), OUTPUT);
         let lower = Lower::new(group.clone(), arena.clone(), &config.lower, INPUT, OUTPUT)?;
         let stats = lower.stats();
+        let upper = Upper::new(group.clone(), arena.clone(), OUTPUT).assisting(&config.lower, stats.clone())?;
         let upper_ends = ends(input, unused, Box::new(down), ring);
         let lower_ends = ends(Box::new(up), TxQueue::new(TxQueueConfig::default()), output, TxQueue::new(config.tx));
         let worker = |half: usize| WorkerConfig { id: config.id * 2 + half, cpu: config.cpus[half], idle: config.idle };

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod assist;
 pub mod cipher;
 pub mod classify;
 pub mod crc;

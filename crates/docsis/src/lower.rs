@@ -1,7 +1,7 @@
 //! The lower MAC: from flows to protected MAC frames on channels.
 
 use crate::depi::{DEPI_LEN, Depi, Encapsulation};
-use crate::group::{Group, LEAD};
+use crate::group::{Group, LEAD, Lead};
 use crate::header::{HEADER_MAX, Header, Privacy, Service};
 use crate::protect::Protection;
 use crate::queue::{QueueLimits, Queues};
@@ -32,6 +32,8 @@ pub struct LowerConfig {
     pub protection: Protection,
     /// Who seals.
     pub crypto: Crypto,
+    /// The upper MAC seals as well while this one is behind.
+    pub assist: bool,
     /// The flows' queues.
     pub queues: QueueLimits,
     /// Rates of the OFDM channels in bits a second; 0: no limit.
@@ -59,6 +61,8 @@ pub struct LowerStats {
     pub channels: Vec<ChannelCounters>,
     /// Frames in queues, as of the last turn.
     pub queued: Counter,
+    /// Those of them that wait for this worker, and not for a channel.
+    pub behind: Counter,
     /// Who seals, and why nobody better.
     pub crypto: String,
 }
@@ -99,6 +103,8 @@ struct Framed {
     frame: Frame,
     key: usize,
     start: usize,
+    /// The upper MAC has done it.
+    sealed: bool,
 }
 
 impl Lower {
@@ -120,6 +126,7 @@ impl Lower {
         let stats = LowerStats {
             channels: config.channels.iter().map(|_| ChannelCounters::default()).collect(),
             queued: Counter::new(),
+            behind: Counter::new(),
             crypto: sealer.note().to_owned(),
         };
         Ok(Self {
@@ -178,7 +185,8 @@ impl Lower {
             }),
         };
         let added = protection.added();
-        let pdu = frame.len() - LEAD + added;
+        let sealed = Lead::read(arena, &frame).is_some_and(|lead| lead.sealed);
+        let pdu = frame.len() - LEAD + if sealed { 0 } else { added };
         if !arena.resize(&mut frame, LEAD + pdu) {
             return Err(frame);
         }
@@ -205,7 +213,7 @@ impl Lower {
         let counters = &group.counters(flow).lower;
         counters.packets.add(1);
         counters.bytes.add((pdu - added) as u64);
-        Ok(Framed { frame, key: description.modem as usize, start })
+        Ok(Framed { frame, key: description.modem as usize, start, sealed })
     }
 
     /// Frames and seals what channels are free for; returns how many.
@@ -228,8 +236,12 @@ impl Lower {
             cx.stage(SCHEDULE, n);
         }
         let Self { sealer, done, framed, .. } = self;
-        for Framed { frame, key, start } in framed.drain(..) {
-            sealer.seal(frame, key, start, |frame| done.push(frame));
+        for Framed { frame, key, start, sealed } in framed.drain(..) {
+            if sealed {
+                sealer.pass(frame, |frame| done.push(frame));
+            } else {
+                sealer.seal(frame, key, start, |frame| done.push(frame));
+            }
         }
         // Frames wait in the sealer for others to be sealed with, but not for those that may never come.
         if n == 0 && sealer.waiting() > 0 {
@@ -240,17 +252,22 @@ impl Lower {
 
     fn send(&mut self, cx: &mut Context<'_>) {
         let sent = self.done.len();
-        let mut batch = Batch::new();
-        for frame in self.done.drain(..) {
-            if let Err(frame) = batch.push(frame) {
-                cx.send_batch(self.account, self.out, &mut batch);
-                let pushed = batch.push(frame);
-                debug_assert!(pushed.is_ok());
-            }
-        }
-        cx.send_batch(self.account, self.out, &mut batch);
+        send_all(cx, self.account, self.out, &mut self.done);
         cx.sent(sent);
     }
+}
+
+/// Sends any number of frames that came in by `from`, and leaves `frames` empty.
+pub(crate) fn send_all(cx: &mut Context<'_>, from: PortId, to: PortId, frames: &mut Vec<Frame>) {
+    let mut batch = Batch::new();
+    for frame in frames.drain(..) {
+        if let Err(frame) = batch.push(frame) {
+            cx.send_batch(from, to, &mut batch);
+            let pushed = batch.push(frame);
+            debug_assert!(pushed.is_ok());
+        }
+    }
+    cx.send_batch(from, to, &mut batch);
 }
 
 impl App for Lower {
@@ -270,9 +287,8 @@ impl App for Lower {
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
         for frame in batch.drain() {
             // Nobody but the upper MAC sends here: a frame without a lead, or with another's, is not to be trusted.
-            let flow =
-                arena.head::<LEAD>(&frame).and_then(|lead| lead.first_chunk()).map(|lead| u32::from_ne_bytes(*lead));
-            let Some(flow) = flow.map(|flow| flow as usize).filter(|flow| *flow < group.flows().len()) else {
+            let flow = Lead::read(arena, &frame).map(|lead| lead.flow as usize);
+            let Some(flow) = flow.filter(|flow| *flow < group.flows().len()) else {
                 cx.drop(from, DropReason::Runt, frame);
                 continue;
             };
@@ -293,7 +309,9 @@ impl App for Lower {
             cx.stage(SEAL, n);
             self.send(cx);
         }
-        self.stats.queued.set(self.queues.len() as u64);
+        let queued = self.queues.len() as u64;
+        self.stats.queued.set(queued);
+        self.stats.behind.set(if n == BUDGET { queued } else { 0 });
         true
     }
 

@@ -112,12 +112,35 @@ impl Sealer {
         let Some(library) = &mut self.library else { return out(self.by_hand(frame, key, start)) };
         let job = Job { start, clear: self.how.offset, crc: self.how.crc };
         match library.seal(frame, key, job) {
-            Ok(done) => done.into_iter().for_each(out),
+            Ok(done) => Self::done(library, done, out),
             Err(frame) => {
                 // None for the library: a runt. Those before it come out first.
                 self.flush(&mut out);
                 out(self.by_hand(frame, key, start));
             }
+        }
+    }
+
+    /// Lets `frame` through as it is, behind those that came before it.
+    #[inline]
+    pub fn pass(&mut self, frame: Frame, mut out: impl FnMut(Frame)) {
+        let Some(library) = &mut self.library else { return out(frame) };
+        match library.pass(frame) {
+            Ok(done) => Self::done(library, done, out),
+            Err(frame) => {
+                self.flush(&mut out);
+                out(frame);
+            }
+        }
+    }
+
+    /// Hands on the frame that came out, and those that only waited for it.
+    #[inline]
+    fn done(library: &mut Manager, first: Option<Frame>, mut out: impl FnMut(Frame)) {
+        let mut next = first;
+        while let Some(frame) = next {
+            out(frame);
+            next = library.passed();
         }
     }
 

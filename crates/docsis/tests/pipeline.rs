@@ -63,11 +63,14 @@ struct Outcome {
     sent: Vec<Vec<u8>>,
     group: Arc<Group>,
     drops: HashMap<&'static str, u64>,
+    /// Frames that the upper MAC sealed.
+    assisted: u64,
 }
 
 struct Setup {
     pool: PoolKind,
     crypto: Crypto,
+    assist: bool,
     protection: Protection,
     queues: QueueLimits,
     channels: Vec<u64>,
@@ -81,6 +84,7 @@ impl Default for Setup {
         Self {
             pool: PoolKind::Stack,
             crypto: Crypto::Portable,
+            assist: true,
             protection: Protection::default(),
             queues: QueueLimits { flow: 8192, total: 8192, overflow: Overflow::Tail },
             channels: vec![0; 4],
@@ -103,6 +107,7 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
         lower: LowerConfig {
             protection: setup.protection,
             crypto: setup.crypto,
+            assist: setup.assist,
             queues: setup.queues,
             channels: setup.channels,
             depi: setup.depi,
@@ -140,7 +145,8 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     }
     drops.retain(|_, n| *n > 0);
     let sent = std::mem::take(&mut *sent.lock().unwrap());
-    Outcome { sent, group, drops }
+    let seal = instance.workers[0].counters().stages.iter().find(|s| s.name == "seal").unwrap();
+    Outcome { sent, group, drops, assisted: seal.packets.get() }
 }
 
 /// Opens every frame; checks header, key, sequence; returns the PDUs by flow.
@@ -204,6 +210,7 @@ fn everything_arrives_sealed_and_in_order() {
             }
         }
     }
+    let mut assisted = 0;
     for setup in setups {
         let group = group(37, two_flows());
         let frames = traffic(&group, 2000);
@@ -211,6 +218,7 @@ fn everything_arrives_sealed_and_in_order() {
         let how = setup.protection;
         let outcome = run(group, &frames, setup);
         assert_eq!(outcome.drops, HashMap::new(), "{what}");
+        assisted += outcome.assisted;
         let by_flow = opened(&outcome, how, 0);
         for (flow, pdus) in by_flow {
             let f = &outcome.group.flows()[flow as usize];
@@ -225,6 +233,7 @@ fn everything_arrives_sealed_and_in_order() {
             );
         }
     }
+    assert!(assisted > 0, "sealing takes longest, and the upper MAC left it to the lower one");
 }
 
 #[test]
@@ -346,6 +355,7 @@ fn a_lower_mac_that_dies_takes_only_what_it_holds() {
         lower: LowerConfig {
             protection: Protection::default(),
             crypto: Crypto::Portable,
+            assist: true,
             queues: QueueLimits { flow: 1000, total: 1000, overflow: Overflow::Tail },
             channels: vec![0],
             depi: None,

@@ -14,7 +14,7 @@ pub struct Mgr {
     pub get_next_job: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
     pub submit_job: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
     pub submit_job_nocheck: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
-    pub get_completed_job: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
+    get_completed_job: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
     pub flush_job: unsafe extern "C" fn(*mut Mgr) -> *mut RawJob,
     queue_size: unsafe extern "C" fn(*mut Mgr) -> u32,
     pub keyexp_128: unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void),

@@ -39,6 +39,12 @@ pub struct Job {
     pub crc: bool,
 }
 
+struct Waiting {
+    frame: Frame,
+    /// The library works on it; if not, it passes.
+    job: bool,
+}
+
 /// One thread's hold on the library: seals frames, several at a time.
 ///
 /// # Thread-safety
@@ -48,8 +54,8 @@ pub struct Manager {
     mgr: NonNull<Mgr>,
     arena: Arc<Arena>,
     keys: Arc<[Key]>,
-    /// What the library works on, the oldest first.
-    waiting: VecDeque<Frame>,
+    /// What the library works on, and what waits for it, the oldest first.
+    waiting: VecDeque<Waiting>,
     /// Where it leaves copies of the CRCs that it also writes behind the PDUs.
     tag: Box<[u8; 16]>,
     failed: u64,
@@ -120,29 +126,43 @@ impl Manager {
         // SAFETY: the frame's bytes lie in the arena, which lives as long as this manager, and the manager owns the
         // frame until the library is done with it. Key and tag outlive the job as well.
         let done = unsafe { self.submit(bytes, pdu, key, job) };
-        self.waiting.push_back(frame);
+        self.waiting.push_back(Waiting { frame, job: true });
         Ok(self.finish(done))
+    }
+
+    /// Takes `frame` to be given back as it is, behind those before it; gives it back at once when there are none. The
+    /// frame comes back as an error when there is no room for it.
+    #[inline]
+    pub fn pass(&mut self, frame: Frame) -> Result<Option<Frame>, Frame> {
+        if self.waiting.is_empty() {
+            return Ok(Some(frame));
+        }
+        if self.waiting.len() >= QUEUE {
+            return Err(frame);
+        }
+        self.waiting.push_back(Waiting { frame, job: false });
+        Ok(None)
+    }
+
+    /// Gives back the oldest frame if it only waited for those before it. To be asked for after each that was given back.
+    #[inline]
+    pub fn passed(&mut self) -> Option<Frame> {
+        if self.waiting.front().is_some_and(|waiting| !waiting.job) { self.oldest() } else { None }
+    }
+
+    #[inline]
+    fn oldest(&mut self) -> Option<Frame> {
+        self.waiting.pop_front().map(|waiting| waiting.frame)
     }
 
     /// Gives back the oldest frame, doing it now if need be. None: there is none.
     #[inline]
     pub fn flush(&mut self) -> Option<Frame> {
-        if self.waiting.is_empty() {
-            return None;
+        if self.waiting.front().is_none_or(|oldest| !oldest.job) {
+            return self.oldest();
         }
         // SAFETY: an initialised manager.
         let done = unsafe { (self.mgr.as_ref().flush_job)(self.mgr.as_ptr()) };
-        self.finish(done)
-    }
-
-    /// Gives back the oldest frame if it is done. None: it is not, or there is none.
-    #[inline]
-    pub fn done(&mut self) -> Option<Frame> {
-        if self.waiting.is_empty() {
-            return None;
-        }
-        // SAFETY: an initialised manager.
-        let done = unsafe { (self.mgr.as_ref().get_completed_job)(self.mgr.as_ptr()) };
         self.finish(done)
     }
 
@@ -156,7 +176,10 @@ impl Manager {
         if unsafe { (*job).status } != STATUS_COMPLETED {
             self.failed += 1;
         }
-        self.waiting.pop_front()
+        // Those that pass were asked for, so that the oldest is a job. If not, the job's frame is found all the same: any
+        // other may still be written to.
+        let at = self.waiting.iter().position(|waiting| waiting.job)?;
+        self.waiting.remove(at).map(|waiting| waiting.frame)
     }
 
     /// # Safety

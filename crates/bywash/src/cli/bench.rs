@@ -409,6 +409,9 @@ pub struct CmtsArgs {
     /// Who seals
     #[arg(long, value_name = "WHO", default_value = "auto")]
     pub crypto: Crypto,
+    /// Whether the upper MAC seals as well while the lower one is behind
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub assist: OnOff,
     /// Kinds of pool, each measured after the other
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
     pub kinds: Vec<PoolKind>,

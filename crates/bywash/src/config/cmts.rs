@@ -44,6 +44,8 @@ pub struct CmtsConfig {
     pub cipher: bool,
     /// Who seals.
     pub crypto: Crypto,
+    /// Whether the upper MAC seals as well while the lower one is behind.
+    pub assist: bool,
     /// Frames the queue of a flow holds.
     pub queue: usize,
     /// Frames the queues of a group hold together.
@@ -60,6 +62,7 @@ impl Default for CmtsConfig {
             crc: true,
             cipher: true,
             crypto: Crypto::Auto,
+            assist: true,
             queue: 256,
             queues: 8192,
             overflow: Overflow::Tail,
@@ -78,6 +81,7 @@ impl CmtsConfig {
         put(&mut self.crc, table.boolean("crc"));
         put(&mut self.cipher, table.boolean("cipher"));
         put(&mut self.crypto, table.choice("crypto"));
+        put(&mut self.assist, table.boolean("assist"));
         put(&mut self.queue, table.integer("queue", 1..=65536));
         put(&mut self.queues, table.integer("queues", 64..=1 << 20));
         put(&mut self.overflow, table.choice("overflow"));

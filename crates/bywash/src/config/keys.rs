@@ -124,6 +124,10 @@ pub static CMTS: Section = Section {
             .doc("Who seals. `auto`: libipsec-mb where it is installed, else portable code; `bywash show channels` says which.")
             .example("\"portable\"")
             .only(Mode::Cmts),
+        key("assist", "`true`, `false`", "true", "")
+            .doc("Whether the upper MAC's worker seals as well while 256 frames or more wait for the lower MAC's.")
+            .example("false")
+            .only(Mode::Cmts),
         key("queue", "1 to 65536", "256", "frames")
             .doc("What the queue of one service flow holds.")
             .example("64")

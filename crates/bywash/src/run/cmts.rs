@@ -42,17 +42,19 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         let (input, output) = (id(&group.input)?, id(&group.output)?);
         let of = Group::new(vec![modem_kind(&config.flows)], modems(group))?;
         let of = Arc::new(of);
-        let upper = Upper::new(of.clone(), arena.clone(), ring);
         let partial = specs[usize::from(input.0)].partial_checksums;
-        let lower = Lower::new(of.clone(), arena.clone(), &lower_config(config, group), ring, output)
-            .with_context(|| format!("group {}", number + 1))?
-            .on_account_of(input);
+        let config = lower_config(config, group);
+        let in_group = || format!("group {}", number + 1);
+        let lower = Lower::new(of.clone(), arena.clone(), &config, ring, output).with_context(in_group)?;
+        let lower = lower.on_account_of(input);
         let stats = lower.stats();
+        let upper = Upper::new(of.clone(), arena.clone(), ring);
+        let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?;
         tracing::info!("group {}: {} modems, sealed by {}", number + 1, of.modems().len(), stats.crypto);
         apps.push(Box::new(upper.completing(partial)) as Box<dyn App>);
         apps.push(Box::new(lower) as Box<dyn App>);
         links.push((2 * number, 2 * number + 1));
-        groups.push(GroupView { group: of, stats, channels: config.cmts.channels.clone() });
+        groups.push(GroupView { group: of, stats, channels: config.channels });
     }
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
     let view = Arc::new(Headend { ports: ports.clone(), groups });
@@ -70,10 +72,11 @@ impl mode::Control for Downstream {
 }
 
 fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {
-    let CmtsConfig { crc, cipher, crypto, queue, queues, overflow, channels } = &config.cmts;
+    let CmtsConfig { crc, cipher, crypto, assist, queue, queues, overflow, channels } = &config.cmts;
     LowerConfig {
         protection: Protection { crc: *crc, cipher: *cipher, ..Protection::default() },
         crypto: (*crypto).into(),
+        assist: *assist,
         queues: QueueLimits { flow: *queue, total: *queues, overflow: (*overflow).into() },
         channels: channels.clone(),
         depi: group.depi.as_ref().map(depi),

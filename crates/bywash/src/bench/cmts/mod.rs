@@ -194,6 +194,7 @@ impl<'a> Bench<'a> {
         LowerConfig {
             protection: self.protection(),
             crypto: self.args.crypto.into(),
+            assist: self.args.assist == OnOff::On,
             queues: QueueLimits { flow: QUEUE, total: QUEUE, overflow: Overflow::Tail },
             channels: vec![0; CHANNELS],
             depi: None,
