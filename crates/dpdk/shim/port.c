@@ -97,8 +97,18 @@ static void leave(void)
 	given.n = 0;
 }
 
-// What DPDK expects of an mbuf in a pool: the rest is written when it is taken out.
+// What DPDK expects of an mbuf in a pool: the rest is written when it is taken out. Drivers leave an mbuf that they free in
+// this state, so one that still is in its cell need not be written again. Whoever else used the metadata area wrote its
+// beginning, where an mbuf has its address.
+static void write_fresh(struct rte_mbuf *m);
+
 static inline void fresh(struct rte_mbuf *m)
+{
+	if (unlikely(m->buf_addr != (uint8_t *)m + META || m->pool != pool))
+		write_fresh(m);
+}
+
+static void write_fresh(struct rte_mbuf *m)
 {
 	m->buf_addr = (uint8_t *)m + META;
 	rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
@@ -514,13 +524,15 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 	for (uint16_t i = 0; i < n; i++) {
 		struct rte_mbuf *m = mbuf_of(frames[i].addr >> shift);
 		fresh(m);
-		m->data_off = base + frames[i].addr - (uint8_t *)m->buf_addr;
+		m->data_off = base + frames[i].addr - (uint8_t *)m - META;
+		rte_mbuf_refcnt_set(m, 1);
+		m->nb_segs = 1;
+		m->port = RTE_MBUF_PORT_INVALID;
+		m->ol_flags = 0;
 		m->packet_type = 0;
 		m->pkt_len = frames[i].len;
 		m->data_len = frames[i].len;
 		m->vlan_tci = 0;
-		m->vlan_tci_outer = 0;
-		m->tx_offload = 0;
 		mbufs[i] = m;
 	}
 	enter();
