@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install deb uninstall clean help
+.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -107,6 +107,10 @@ install: ## install program, manual page and completions (DESTDIR, PREFIX); run 
 
 deb: build ## a Debian package of the program, in this directory
 	contrib/debian/build $(BYWASH) .
+
+# Not part of `make test`: it fetches a Debian, and takes minutes.
+test-deb: deb ## install, upgrade, run and purge the package in a bare Debian root (BASE=FILE.tar keeps that root)
+	$(SUDO) BASE=$(BASE) contrib/debian/test ./bywash_*_$$(dpkg --print-architecture).deb
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1

@@ -8,7 +8,9 @@ use crate::error::Usage;
 use crate::show::client;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
+pub use line::summary;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +28,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    warn_of_what_is_not_seen(args);
+    warn_of_what_is_not_seen(&args.socket, &args.ports);
     let mut capture = client::capture(&args.socket, &query(args), &filter, LOOK)?;
     eprintln!("capturing; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
@@ -60,6 +62,32 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The next packet that a port receives and that passes the filter. Waits as long as that takes.
+pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<Vec<u8>> {
+    let filter = filter.map(compile).transpose()?.unwrap_or_default();
+    let ports = [port.to_owned()];
+    warn_of_what_is_not_seen(socket, &ports);
+    let query = [("port", port.to_owned()), ("way", "rx".into())];
+    let mut capture = client::capture(socket, &query, &filter, LOOK)?;
+    eprintln!("waiting for a packet; Ctrl-C ends it");
+    let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
+    loop {
+        match capture.stream.read(&mut piece) {
+            Ok(0) => bail!("the bywash ended before a packet came"),
+            Ok(n) => blocks.take_in(&piece[..n]),
+            Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(why) => return Err(why).context("the bywash stopped answering"),
+        }
+        while let Some(block) = blocks.next()? {
+            if let Block::Packet { bytes, .. } = block {
+                // Its own end ends the capture as well: the connection goes.
+                let _ = client::end_capture(socket, capture.number);
+                return Ok(bytes);
+            }
+        }
+    }
+}
+
 /// What is asked for, as the API takes it.
 fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
     let mut query = vec![("snaplen", args.snaplen.to_string())];
@@ -89,11 +117,11 @@ fn compile(expression: &str) -> anyhow::Result<String> {
 }
 
 /// What is forwarded below user space does not pass here.
-fn warn_of_what_is_not_seen(args: &CaptureArgs) {
-    let Ok(placement) = crate::show::ask(&args.socket, crate::api::Topic::Placement) else { return };
+fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
+    let Ok(placement) = crate::show::ask(socket, crate::api::Topic::Placement) else { return };
     for port in placement.as_array().into_iter().flatten() {
         let name = port["port"].as_str().unwrap_or_default();
-        let asked = args.ports.is_empty() || args.ports.iter().any(|port| port == name);
+        let asked = ports.is_empty() || ports.iter().any(|port| port == name);
         if let Some(level @ ("driver" | "kernel")) = port["level"].as_str().filter(|_| asked) {
             eprintln!(
                 "bywash: what is forwarded at level {level} does not come to user space and is not captured: \

@@ -7,6 +7,8 @@ pub mod doctor;
 pub mod flow;
 pub mod profile;
 pub mod tester;
+pub mod top;
+pub mod trace;
 pub mod web;
 
 use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
@@ -20,6 +22,8 @@ use flow::FlowArgs;
 use profile::ProfileArgs;
 use std::path::PathBuf;
 use tester::{GenArgs, Rfc2544Args};
+use top::TopArgs;
+use trace::TraceArgs;
 use web::WebArgs;
 
 const AFTER_HELP: &str = "\
@@ -29,8 +33,8 @@ Exit status:
   2  the command line or the configuration is wrong
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `web`, `capture`, `doctor`,
-                 `level`, `reload`, `flow` and `profile`
+  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `top`, `web`, `capture`,
+                 `trace`, `doctor`, `level`, `reload`, `flow` and `profile`
   BYWASH_LOG     what is logged, like --log
   NO_COLOR       no colours when set
 
@@ -60,10 +64,14 @@ pub enum Command {
     Run(RunArgs),
     /// Ask the running instance
     Show(ShowArgs),
+    /// Show the running instance live: ports, workers, buffers, flows and drops, with rates
+    Top(TopArgs),
     /// Serve a page with the running instance's ports, rates and drops, for a browser on this machine
     Web(WebArgs),
     /// Capture packets of the running instance: received, sent, or dropped and why
     Capture(CaptureArgs),
+    /// Follow one packet through the running instance, with the decision at each stage
+    Trace(TraceArgs),
     /// Move ports of the running instance to another level
     Level(LevelArgs),
     /// Have the running instance take over its changed configuration file, without loss on ports that stay
@@ -169,6 +177,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOW")]
     pub idle: Option<Idle>,
 
+    /// Keep all privileges and system calls that it was started with
+    #[arg(long)]
+    pub no_sandbox: bool,
+
     /// Listen here for `bywash show` and the API
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true)]
     pub socket: Option<PathBuf>,
@@ -189,6 +201,10 @@ pub struct ShowArgs {
     /// Print the instance's JSON: one value
     #[arg(long)]
     pub json: bool,
+
+    /// Print the JSON schema of what --json prints, and ask nobody
+    #[arg(long, conflicts_with_all = ["json", "watch", "filter"])]
+    pub schema: bool,
 
     /// Socket of the instance to ask
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
@@ -258,6 +274,8 @@ pub enum Show {
     Drops,
     /// Where packets are handled, and why there
     Placement,
+    /// What the instance may do: capabilities and system calls
+    Sandbox,
     /// Flows of a switch
     Flows,
     /// Groups and meters of a switch
@@ -290,6 +308,8 @@ pub enum ConfigCommand {
     },
     /// Print every key with its default and unit, as Markdown
     Reference,
+    /// Print a JSON schema of the file, for editors
+    Schema,
 }
 
 /// `bywash restore`

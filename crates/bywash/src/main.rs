@@ -19,8 +19,11 @@ mod notify;
 mod privileges;
 mod profile;
 mod run;
+mod sandbox;
 mod show;
 mod tester;
+mod top;
+mod trace;
 mod web;
 
 use clap::Parser;
@@ -44,8 +47,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => run::run(Box::new(move || configure(&args))),
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Web(args) => web::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Level(args) => show::level(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Flow(args) => show::flow(&args),
@@ -55,6 +60,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
             Ok(writeln!(std::io::stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
         }
         Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
+        Command::Config(ConfigCommand::Schema) => Ok(writeln!(std::io::stdout(), "{:#}", config::schema())?),
         Command::Doctor(args) => doctor::run(&args),
         Command::Restore(args) => run::restore(args.json),
         Command::Demo(args) => demo::run(args),
@@ -77,6 +83,9 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
     };
     if let Some(mode) = args.mode {
         draft.set("mode", |config| config.mode = mode);
+    }
+    if args.no_sandbox {
+        draft.set("sandbox", |config| config.sandbox = config::Sandbox::Off);
     }
     if let Some(file) = &args.flows {
         draft.set("switch.flows", |config| config.switch.flows = Some(file.clone()));

@@ -74,6 +74,21 @@ fn configuration_errors() {
 }
 
 #[test]
+fn live_views() {
+    check("top.txt");
+}
+
+/// What an editor is given: a schema, whose keys are those of the file.
+#[test]
+fn the_configuration_has_a_schema() {
+    let schema: serde_json::Value = serde_json::from_str(&output(&["config", "schema"])).unwrap();
+    assert_eq!(schema["properties"]["mode"]["enum"], serde_json::json!(["router", "switch", "cmts"]));
+    let workers = &schema["properties"]["workers"]["properties"]["count"]["anyOf"];
+    assert_eq!(workers[1], serde_json::json!({ "type": "integer", "minimum": 1, "maximum": 256 }));
+    assert!(schema["properties"]["port"]["items"]["properties"]["ring"]["anyOf"][1]["properties"]["rx"].is_object());
+}
+
+#[test]
 fn recorded_profiles() {
     check("profile.txt");
 }

@@ -2,12 +2,12 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `config` | that topic |
+//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `sandbox`, `config` | that topic |
 //! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
 //! | `GET /v1/flows`, `groups`, `fdb`, `caches` | those of a switch; `flows?match=M`: only the flows that M selects |
 //! | `GET /v1/modems`, `service-flows`, `channels` | those of a cable downstream |
 //! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | the body's flows, groups and meters, a line each: `{"changed"}` |
-//! | `POST /v1/trace` | what becomes of the packet that the body describes |
+//! | `POST /v1/trace` | what becomes of the packet that the body describes: `PORT HEX`, or of a switch by its fields |
 //! | `GET /v1/drift` | where the kernel's tables, read anew, and the router's differ |
 //! | `POST /v1/audit` | every cell counted: where it is |
 //! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
@@ -20,12 +20,14 @@
 
 mod capture;
 mod metrics;
+mod schema;
 mod serve;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use capture::NUMBER as CAPTURE_NUMBER;
+pub use schema::schema;
 pub use serve::serve;
 pub use socket::{Listener, group_id};
 
@@ -59,6 +61,9 @@ pub enum Topic {
     /// `[{port, configured, level, why, mode, mode_why, target, target_why, frames: {driver, user, kernel}}]`, frames
     /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
     Placement,
+    /// `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls: [name]}`, of all threads: state
+    /// is `on`, `off` or `partly`, and `reason` says why it is not on.
+    Sandbox,
     /// `[{table, priority, cookie, match, actions, n_packets, n_bytes, duration_s, idle_age_s, idle_timeout_s,
     /// hard_timeout_s}]`
     Flows,
@@ -84,7 +89,7 @@ pub enum Topic {
 
 impl Topic {
     /// All that are read with GET, in the order `show all` has them.
-    pub const SHOWN: [Topic; 15] = [
+    pub const SHOWN: [Topic; 16] = [
         Topic::Ports,
         Topic::Workers,
         Topic::Pools,
@@ -92,6 +97,7 @@ impl Topic {
         Topic::Neighbours,
         Topic::Drops,
         Topic::Placement,
+        Topic::Sandbox,
         Topic::Flows,
         Topic::Groups,
         Topic::Fdb,
@@ -112,6 +118,7 @@ impl Topic {
             Self::Neighbours => "neighbours",
             Self::Drops => "drops",
             Self::Placement => "placement",
+            Self::Sandbox => "sandbox",
             Self::Flows => "flows",
             Self::Groups => "groups",
             Self::Fdb => "fdb",
@@ -145,12 +152,14 @@ impl Topic {
     }
 }
 
-/// What can be asked of a switch with a text.
+/// What can be asked with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowCommand {
     /// Flows, groups and meters are changed: a line each.
     Change(Verb),
-    /// What becomes of a packet, described by its fields: `{story: [line], outputs: [port], dropped, megaflow}`
+    /// What becomes of a packet, `PORT HEX` or, of a switch, described by its fields: `{story: [line], outputs: [port],
+    /// dropped}`; a switch adds `megaflow`, a router `{port, level: {level, why}, stages: [name], route, adjacencies:
+    /// [{addr, port, mac, state}], frames: [{port, frame}]}`.
     Trace,
 }
 
@@ -206,6 +215,6 @@ pub trait Instance: Send + Sync {
         Err("it captures no packets".into())
     }
 
-    /// Asks a switch. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
+    /// Changes flows, or tells what becomes of a packet. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;
 }

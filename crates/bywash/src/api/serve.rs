@@ -1,13 +1,14 @@
 //! Serving the API, within bounds: no client can hold more of the program than one of a few connections, for a few
 //! seconds.
 
+use super::socket::Named;
 use super::{FlowCommand, Instance, Listener, Topic, capture, metrics};
 use crate::config::Level;
 use crate::flows::Verb;
 use anyhow::Context;
 use axum::Extension;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -59,7 +60,9 @@ pub struct Server {
 
 /// Serves `instance` at `listener`, on a thread of its own.
 pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<Server> {
-    listener.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
+    for named in std::iter::once(&listener.all).chain(&listener.reading) {
+        named.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
+    }
     if let Some(metrics) = &listener.metrics {
         metrics.set_nonblocking(true).context("cannot prepare the socket for metrics")?;
     }
@@ -100,12 +103,16 @@ impl Drop for Server {
 
 async fn listen(listener: &Listener, instance: Shared) {
     let scraped = scrapes(instance.clone());
-    let api = async {
-        match listener.socket.try_clone().and_then(UnixListener::from_std) {
-            Ok(socket) => serve_at(Door::Unix(socket), routes(instance), CONNECTIONS).await,
-            Err(why) => tracing::error!("the API does not listen: {why}"),
+    let at = async |named: &Named, routes: Router| match named.socket.try_clone().and_then(UnixListener::from_std) {
+        Ok(socket) => serve_at(Door::Unix(socket), routes, CONNECTIONS).await,
+        Err(why) => tracing::error!("the API does not listen: {why}"),
+    };
+    let reading = async {
+        if let Some(named) = &listener.reading {
+            at(named, routes(instance.clone()).layer(from_fn(only_read))).await;
         }
     };
+    let api = at(&listener.all, routes(instance.clone()));
     let metrics = async {
         match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
             Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped, SCRAPES).await,
@@ -113,7 +120,7 @@ async fn listen(listener: &Listener, instance: Shared) {
             None => {}
         }
     };
-    tokio::join!(api, metrics);
+    tokio::join!(api, reading, metrics);
 }
 
 /// Where connections come in.
@@ -263,6 +270,15 @@ async fn trace(State(instance): State<Shared>, packet: String) -> Response {
 
 async fn metrics(State(instance): State<Shared>) -> Response {
     spoken(metrics::CONTENT_TYPE, move || Ok(metrics::render(instance.as_ref()))).await
+}
+
+/// Lets through what changes nothing.
+async fn only_read(request: Request, next: Next) -> Response {
+    if request.method() == Method::GET || request.method() == Method::HEAD {
+        return next.run(request).await;
+    }
+    let what = format!("{} {} is not allowed at this socket", request.method(), request.uri().path());
+    error(StatusCode::FORBIDDEN, &what, "it is for reading; [api] socket takes all")
 }
 
 /// What the instance says.

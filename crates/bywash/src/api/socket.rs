@@ -9,33 +9,50 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A listening socket with a name, which goes away with it.
+/// Where the API is asked.
 ///
-/// Make it first thing: it is what tells a second instance that there is one.
+/// Make it first thing: its socket is what tells a second instance that there is one.
 #[derive(Debug)]
 pub struct Listener {
-    pub(super) socket: UnixListener,
+    pub(super) all: Named,
+    /// Where only what changes nothing is served.
+    pub(super) reading: Option<Named>,
     /// Where only metrics are served.
     pub(super) metrics: Option<TcpListener>,
+}
+
+impl Listener {
+    /// Listens at `config.socket`, for root and `config.group`, and wherever else is configured. A socket that nobody
+    /// listens at any more is replaced; one that somebody does listen at is an error that names the process.
+    pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
+        let all = Named::bind(&config.socket, ("group", config.group.as_deref()))?;
+        let read_group = ("read_group", config.read_group.as_deref());
+        let reading = config.read_socket.as_ref().map(|path| Named::bind(path, read_group)).transpose()?;
+        let metrics = match config.metrics {
+            Some(at) => Some(TcpListener::bind(at).with_context(|| {
+                format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
+            })?),
+            None => None,
+        };
+        Ok(Self { all, reading, metrics })
+    }
+}
+
+/// A listening socket with a name, which goes away with it.
+#[derive(Debug)]
+pub struct Named {
+    pub(super) socket: UnixListener,
     path: PathBuf,
     /// Device and inode: the name may since be another instance's.
     identity: (u64, u64),
 }
 
-impl Listener {
-    /// Listens at `config.socket`, for root and `config.group`. A socket that nobody listens at any more is
-    /// replaced; one that somebody does listen at is an error that names the process.
-    pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
-        let path = config.socket.as_path();
+impl Named {
+    /// Listens at `path`, for root and a group, which is a key's of `[api]`.
+    fn bind(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
         let name = path.display();
-        let group = match &config.group {
-            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] group: make it"))?),
-            None => None,
-        };
-        let metrics = match config.metrics {
-            Some(at) => Some(TcpListener::bind(at).with_context(|| {
-                format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
-            })?),
+        let group = match group {
+            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: make it"))?),
             None => None,
         };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -67,7 +84,7 @@ impl Listener {
             Ok((metadata.dev(), metadata.ino()))
         };
         match rename() {
-            Ok(identity) => Ok(Self { socket, metrics, path: path.into(), identity }),
+            Ok(identity) => Ok(Self { socket, path: path.into(), identity }),
             Err(why) => {
                 let _ = std::fs::remove_file(&early);
                 Err(why).with_context(|| format!("cannot listen at {name}"))
@@ -95,7 +112,7 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Named {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
         if ours {

@@ -44,7 +44,7 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/bywash.sock");
-        Self { _directory: directory, config: ApiConfig { socket, group: None, metrics: None } }
+        Self { _directory: directory, config: ApiConfig { socket, ..ApiConfig::default() } }
     }
 
     fn socket(&self) -> &Path {
@@ -213,4 +213,32 @@ fn groups() {
     assert_eq!(group_id("root").map(|id| id.as_raw()), Some(0));
     assert_eq!(group_id("1234").map(|id| id.as_raw()), Some(1234));
     assert_eq!(group_id("no such group"), None);
+}
+
+#[test]
+fn the_reading_socket_only_reads() {
+    let mut place = Place::new();
+    let reading = place.socket().with_file_name("read.sock");
+    place.config.read_socket = Some(reading.clone());
+    let server = place.start();
+    assert_eq!(request(&reading, "GET", "/v1/ports").0, 200);
+    for (method, path) in [
+        ("POST", "/v1/level?level=user"),
+        ("POST", "/v1/reload"),
+        ("POST", "/v1/flows?op=del"),
+        ("POST", "/v1/capture"),
+        ("DELETE", "/v1/capture?number=0"),
+        ("POST", "/v1/trace"),
+        ("PUT", "/v1/ports"),
+    ] {
+        let (status, answer) = request(&reading, method, path);
+        assert_eq!(
+            (status, &answer["error"]),
+            (403, &format!("{method} {} is not allowed at this socket", path.split('?').next().unwrap()).into())
+        );
+    }
+    // The other takes what it took.
+    assert_eq!(request(place.socket(), "POST", "/v1/reload?dry_run=true").0, 200);
+    drop(server);
+    assert!(!reading.exists() && !place.socket().exists());
 }

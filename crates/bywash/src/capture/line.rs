@@ -32,7 +32,7 @@ impl Lines {
 }
 
 /// Who sends what to whom.
-fn summary(frame: &[u8]) -> String {
+pub fn summary(frame: &[u8]) -> String {
     let Some((header, _)) = ethernet::EthernetHeader::parse(frame) else { return "runt".into() };
     let Some(carried) = ethernet::carried(frame) else { return "runt".into() };
     let l3 = frame.get(carried.offset..).unwrap_or_default();

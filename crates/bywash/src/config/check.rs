@@ -23,10 +23,17 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         return;
     }
     let before = problems.len();
-    let socket = &config.api.socket;
-    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_NAME {
-        let expected = format!("expected a path from the root, at most {SOCKET_NAME} bytes");
-        problems.push(Problem::at("api.socket", format!("cannot listen at {}", socket.display()), expected));
+    let api = &config.api;
+    for (key, socket) in [("api.socket", Some(&api.socket)), ("api.read_socket", api.read_socket.as_ref())] {
+        let Some(socket) = socket else { continue };
+        if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_NAME {
+            let expected = format!("expected a path from the root, at most {SOCKET_NAME} bytes");
+            problems.push(Problem::at(key, format!("cannot listen at {}", socket.display()), expected));
+        }
+    }
+    if api.read_socket.as_ref() == Some(&api.socket) {
+        let what = "`socket` and `read_socket` are the same";
+        problems.push(Problem::at("api.read_socket", what, "expected another path"));
     }
     names(config, problems);
     mode(config, problems);
@@ -364,11 +371,14 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             problems.push(Problem::at("workers.cpus", format!("there is no CPU {cpu}"), expected));
         }
     }
-    if let Some(group) = &config.api.group
-        && crate::api::group_id(group).is_none()
-    {
-        let expected = "not in /etc/group; a number is taken as it is";
-        problems.push(Problem::at("api.group", format!("there is no group {group}"), expected));
+    let api = &config.api;
+    for (key, group) in [("api.group", &api.group), ("api.read_group", &api.read_group)] {
+        if let Some(group) = group
+            && crate::api::group_id(group).is_none()
+        {
+            let expected = "not in /etc/group; a number is taken as it is";
+            problems.push(Problem::at(key, format!("there is no group {group}"), expected));
+        }
     }
     if let Some(file) = &config.switch.flows {
         let problem = |what: String, why: String| Problem::at("switch.flows", what, why);

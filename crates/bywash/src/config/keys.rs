@@ -60,13 +60,22 @@ const DPDK: &[PortKind] = &[PortKind::Dpdk];
 pub static TOP: Section = Section {
     header: "",
     doc: "What stands above the tables.",
-    keys: &[key("mode", "`\"router\"`, `\"switch\"`, `\"cmts\"`", "\"router\"", "")
+    keys: &[
+        key("mode", "`\"router\"`, `\"switch\"`, `\"cmts\"`", "\"router\"", "")
         .doc(
             "What the program is. `router`: it forwards packets by the kernel's own routes and neighbours. `switch`: it \
              forwards frames by flows, of which the learning bridge is one; every frame its ports receive is its own. `cmts`: the downstream of a \
              cable modem termination system.",
         )
-        .example("\"switch\"")],
+        .example("\"switch\""),
+        key("sandbox", "`\"on\"`, `\"off\"`", "\"on\"", "")
+            .doc(
+                "Whether it gives up, once it listens, all privileges but those listed in the user guide, and all system \
+                 calls but those it uses. `bywash show sandbox` has what is left. Root, too, reads and writes then only \
+                 what its owner's mode bits allow. With ports of kind `dpdk` it is always off: their drivers need more.",
+            )
+            .example("\"off\""),
+    ],
 };
 
 pub static SWITCH: Section = Section {
@@ -331,6 +340,15 @@ pub static API: Section = Section {
             .doc("Unix socket with the HTTP API that `bywash show` uses. Each instance needs its own.")
             .example("\"/tmp/bywash.sock\""),
         key("group", "a group's name", "(none)", "").doc("Group that may connect, beside root.").example("\"bywash\""),
+        key("read_socket", "a path", "(none)", "")
+            .doc(
+                "Unix socket with the part of the API that changes nothing and shows no packets: all that is read with \
+                 GET. What else is asked there is forbidden.",
+            )
+            .example("\"/run/bywash/read.sock\""),
+        key("read_group", "a group's name", "(none)", "")
+            .doc("Group that may connect to `read_socket`, beside root.")
+            .example("\"users\""),
         key("metrics", "an address and a port", "(none)", "")
             .doc(
                 "TCP address at which Prometheus finds `/metrics`, and nothing else. Whoever reaches it can read it. \

@@ -8,7 +8,7 @@ use super::model::*;
 use super::problem::{ConfigErrors, Problem, Source, nearest};
 use super::reader::{Notes, Table};
 use bywash_port::memif;
-use clap::ValueEnum as _;
+use clap::ValueEnum;
 use std::net::SocketAddr;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -82,7 +82,11 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
         notes.spans.insert(name.into(), Some(span.clone()));
         let header = keys::SECTIONS.iter().map(|section| section.header).filter(|header| !header.is_empty());
         if name == keys::TOP.keys[0].name {
-            read_mode(value, notes, &mut config.mode);
+            read_choice(name, value, notes, &mut config.mode);
+            continue;
+        }
+        if name == keys::TOP.keys[1].name {
+            read_choice(name, value, notes, &mut config.sandbox);
             continue;
         }
         let known = header.clone().find(|header| header.trim_matches(['[', ']']) == name);
@@ -165,13 +169,14 @@ fn put<T>(to: &mut T, value: Option<T>) {
     }
 }
 
-fn read_mode(value: &toml::Spanned<DeValue<'_>>, notes: &mut Notes, mode: &mut Mode) {
-    match value.get_ref().as_str().and_then(|text| Mode::from_str(text, false).ok()) {
-        Some(wanted) => *mode = wanted,
+fn read_choice<T: ValueEnum>(key: &str, value: &toml::Spanned<DeValue<'_>>, notes: &mut Notes, to: &mut T) {
+    match value.get_ref().as_str().and_then(|text| T::from_str(text, false).ok()) {
+        Some(wanted) => *to = wanted,
         None => {
-            let names: Vec<String> = Mode::value_variants().iter().map(|mode| format!("\"{}\"", mode.name())).collect();
+            let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<String> = names.map(|value| format!("\"{}\"", value.get_name())).collect();
             let expected = format!("expected {}", names.join(" or "));
-            notes.problems.push(Problem::at("mode", "no mode of the program's", expected));
+            notes.problems.push(Problem::at(key, format!("no {key} of the program's"), expected));
         }
     }
 }
@@ -210,6 +215,8 @@ fn read_workers(mut table: Table<'_, '_>, workers: &mut WorkersConfig) {
 fn read_api(mut table: Table<'_, '_>, api: &mut ApiConfig) {
     put(&mut api.socket, table.text("socket", not_empty).map(Into::into));
     put(&mut api.group, table.text("group", not_empty).map(Some));
+    put(&mut api.read_socket, table.text("read_socket", not_empty).map(|path| Some(path.into())));
+    put(&mut api.read_group, table.text("read_group", not_empty).map(Some));
     put(&mut api.metrics, table.text("metrics", address).map(|text| text.parse().ok()));
 }
 

@@ -9,6 +9,7 @@ mod model;
 mod plan;
 mod problem;
 mod reader;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -19,3 +20,4 @@ pub use load::Draft;
 pub use model::*;
 pub use plan::{Plan, WorkerPlan};
 pub use problem::ConfigErrors;
+pub use schema::schema;

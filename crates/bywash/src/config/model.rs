@@ -114,6 +114,17 @@ pub enum Mode {
     Cmts,
 }
 
+/// Whether what the program may do is cut down to what it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Sandbox {
+    /// Few capabilities, no new privileges, and no system calls but those it uses
+    #[default]
+    On,
+    /// All that it was started with
+    Off,
+}
+
 impl Mode {
     /// Its name in the config.
     pub fn name(self) -> &'static str {
@@ -324,6 +335,8 @@ impl Default for Rings {
 pub struct Config {
     /// `mode`
     pub mode: Mode,
+    /// `sandbox`
+    pub sandbox: Sandbox,
     /// `[router]`
     pub router: RouterConfig,
     /// `[switch]`
@@ -474,6 +487,12 @@ pub struct ApiConfig {
     /// Group that may connect, beside root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Unix socket that can be asked, and not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_socket: Option<PathBuf>,
+    /// Group that may connect to that one, beside root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_group: Option<String>,
     /// TCP address at which Prometheus finds the metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -481,7 +500,7 @@ pub struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { socket: crate::api::SOCKET.into(), group: None, metrics: None }
+        Self { socket: crate::api::SOCKET.into(), group: None, read_socket: None, read_group: None, metrics: None }
     }
 }
 

@@ -415,3 +415,40 @@ fn a_tiny_cell_is_one_error() {
     let (wrong, place) = problem("[[port]]\ninterface = \"jumbo0\"\n[pool]\ncell = 1\n");
     assert_eq!((wrong.path.as_str(), place.as_str()), ("pool.cell", "1"));
 }
+
+/// Every key's own example and default pass, and what the reader refuses does not.
+#[test]
+fn the_schema_knows_every_key() {
+    let schema = super::schema();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
+    for section in keys::SECTIONS {
+        for key in section.keys {
+            let text = with(section, key, key.example);
+            let wrong: Vec<String> = validator.iter_errors(&json(&text)).map(|e| e.to_string()).collect();
+            assert!(wrong.is_empty(), "{} {}: {wrong:?}\n{text}", section.header, key.name);
+            if let Ok(default) = toml::from_str::<toml::Table>(&format!("x = {}", key.default)) {
+                let text = with(section, key, &default["x"].to_string());
+                assert!(validator.is_valid(&json(&text)), "the default of {} {}: {text}", section.header, key.name);
+            }
+        }
+    }
+    for wrong in [
+        "modee = \"router\"\n",
+        "mode = \"bridge\"\n",
+        "sandbox = true\n",
+        "[api]\nsocket = 5\n",
+        "[pool]\nkind = \"heap\"\n",
+        "[workers]\ncount = 257\n",
+        "[workers]\ncpus = 3\n",
+    ] {
+        assert!(!validator.is_valid(&json(&format!("{wrong}{PORT}"))), "{wrong}");
+    }
+    assert!(!validator.is_valid(&json("mode = \"router\"\n")), "no port");
+    let ports = |line: &str| format!("[[port]]\ninterface = \"eth0\"\n{line}\n");
+    for wrong in
+        ["queues = [-1]", "ring = \"big\"", "level = \"fast\"", "tx_burst = 65", "colour = 1", "trunks = [4095]"]
+    {
+        assert!(!validator.is_valid(&json(&ports(wrong))), "{wrong}");
+    }
+}

@@ -3,8 +3,10 @@
 use super::instance::mac;
 use super::mode::View;
 use crate::api::{FlowCommand, Topic};
+use crate::capture::summary;
 use crate::flows;
 use bywash_flow::control::FlowControl;
+use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
 use bywash_flow::model::{FlowFilter, Match, OfPort};
 use bywash_flow::ops::Op;
@@ -46,8 +48,21 @@ impl View for Bridge {
                 Ok(json!({ "changed": flows::carry_out(&mut self.control(), items)? }))
             }
             FlowCommand::Trace => {
-                let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
-                Ok(self.trace(&packet))
+                // Fields have values: `PORT HEX` has no `=`.
+                if text.contains('=') || !text.trim().contains(char::is_whitespace) {
+                    let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
+                    return Ok(self.trace(&packet));
+                }
+                let (port, frame) = crate::trace::parse(text)?;
+                let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", self.names.join(", ")))?;
+                let mut key = Default::default();
+                let layout = extract(&frame, of.0, &mut key);
+                layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
+                let mut told = self.trace(&Flow::from(&key));
+                if let Some(story) = told["story"].as_array_mut() {
+                    story.insert(0, format!("{port}: received, {} B: {}", frame.len(), summary(&frame)).into());
+                }
+                Ok(told)
             }
         }
     }

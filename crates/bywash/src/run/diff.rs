@@ -114,6 +114,7 @@ fn why(key: &str) -> &'static str {
         "pool" => "buffers are laid out when bywash starts; restart it",
         "workers" => "workers, their CPUs and their pools are dealt out when bywash starts; restart it",
         "mode" => "what it is, it is from start to end; restart it",
+        "sandbox" => "what was given up cannot be had back; restart it",
         "api" => "the socket is where `reload` came from; restart it",
         _ => "it is read when bywash starts; restart it",
     }

@@ -23,6 +23,7 @@ impl Instance for Running {
             Topic::Drops => self.drops(),
             Topic::Placement => self.placement(),
             Topic::Config => serde_json::to_value(&self.0.live().config).map_err(|e| e.to_string())?,
+            Topic::Sandbox => crate::sandbox::report(),
             Topic::Audit => self.audit(),
             _ => return self.0.view.show(topic, filter),
         })
@@ -37,7 +38,12 @@ impl Instance for Running {
     }
 
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
-        self.0.view.command(command, text)
+        let mut answer = self.0.view.command(command, text)?;
+        // A router's: a switch has no levels to choose from.
+        if command == FlowCommand::Trace && self.0.live().config.mode == Mode::Router {
+            super::trace::placed(&mut answer, &self.placement());
+        }
+        Ok(answer)
     }
 
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {

@@ -21,6 +21,7 @@ mod reload;
 mod router;
 mod routes;
 mod switch;
+mod trace;
 mod workers;
 
 use crate::config::Config;
@@ -75,7 +76,13 @@ fn forward(
 ) -> anyhow::Result<()> {
     // First the socket: it is where a second instance finds out that there is one.
     let listener = crate::api::Listener::bind(&config.api)?;
-    let mut runtime = control::Runtime::start(config, source, journal)?;
+    // Before there is a second thread: each has its own privileges, and gets them from the one that makes it.
+    let sandboxed = crate::sandbox::enter(&config);
+    if sandboxed && let Err(why) = source() {
+        tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
+    }
+    let started = control::Runtime::start(config, source, journal);
+    let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
     let api = crate::api::serve(listener, runtime.instance())?;
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
     let mut notifier = Notifier::from_environment();

@@ -4,6 +4,7 @@ use super::control::Shared;
 use super::mode::{self, Parts, Setup};
 use super::punt::Punt;
 use super::routes::{Names, Routes};
+use super::trace::Tracer;
 use crate::config::PortConfig;
 use bywash_engine::{App, PORTS, PortId};
 use bywash_frame::Buffers;
@@ -54,7 +55,10 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let punt_failed: Arc<[Counter]> = sent.iter().map(|_| Counter::new()).collect();
     let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
     let control = Arc::new(Mutex::new(control));
-    let view = Arc::new(Routes { control: control.clone(), names: names.clone(), punt_failed: punt_failed.clone() });
+    let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
+    let tracer = Tracer { tables, domain: setup.domain.clone(), config };
+    let (seen, failed) = (names.clone(), punt_failed.clone());
+    let view = Arc::new(Routes { control: control.clone(), names: seen, punt_failed: failed, tracer });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
     let control = Box::new(Routing { control, names, requests, bufs, punt, confirmed: Instant::now(), sent });
     Ok(Parts { control, view, apps, links: vec![] })

@@ -2,11 +2,14 @@
 
 use super::instance::mac;
 use super::mode::View;
-use crate::api::Topic;
+use super::trace::{self, Decisions, Followed, Tracer};
+use crate::api::{FlowCommand, Topic};
 use bywash_engine::PortId;
 use bywash_route::model::Prefix;
-use bywash_router::control::{Control, PortView, RouteStatus, RouteView};
+use bywash_router::control::{Control, HopView, PortView, RouteStatus, RouteView};
 use bywash_sync::Counter;
+use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
+use bywash_wire::{ipv4, ipv6};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -20,6 +23,7 @@ pub struct Routes {
     pub names: Names,
     /// Packets taken from workers that the kernel did not take back, by port.
     pub punt_failed: Arc<[Counter]>,
+    pub tracer: Tracer,
 }
 
 impl View for Routes {
@@ -37,12 +41,48 @@ impl View for Routes {
         }
     }
 
+    fn command(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
+        if command != FlowCommand::Trace {
+            return Err("it has no flows: only a switch has (mode = \"switch\")".into());
+        }
+        let (port, frame) = crate::trace::parse(text)?;
+        let ports = self.ports();
+        let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+        let from = ports.iter().find(|view| view.name == port);
+        let from = from.ok_or_else(|| format!("no port `{port}`: there are {}", known()))?.id;
+        let mut names = vec![String::new(); ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0)];
+        ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
+        let followed = self.tracer.follow(names.len(), from, &frame)?;
+        let decisions = self.decisions(&frame, &followed);
+        Ok(trace::told(&names, port, &frame, decisions, &followed))
+    }
+
     fn punt_failed(&self, port: PortId) -> u64 {
         self.punt_failed.get(usize::from(port.0)).map_or(0, Counter::get)
     }
 }
 
 impl Routes {
+    /// The route that a packet is sent by, and the neighbours that it, or what was made of it, was sent to.
+    fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
+        let control = self.control.lock().expect("control");
+        let best = |addr: IpAddr| {
+            let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel);
+            let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
+            covering.max_by_key(|route| route.prefix.len)
+        };
+        let route = destination(frame).and_then(best).map(|route| (route_line(&route), self.route(&route)));
+        let adjacency = |(port, frame): (PortId, &[u8])| {
+            let to = EthernetHeader::parse(frame)?.0.dst.0;
+            let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
+            let state = json!(n.state);
+            let state = state.as_str().unwrap_or_default();
+            let line = format!("adjacency: {} at {}, {}, {state}", n.addr, mac(to), self.port(port));
+            Some((line, json!({ "addr": n.addr, "port": self.port(port), "mac": mac(to), "state": state })))
+        };
+        Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
+    }
+
     fn routes(&self, filter: Option<Prefix>) -> Value {
         let control = self.control.lock().expect("control");
         let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
@@ -96,6 +136,30 @@ impl Routes {
 
     fn port(&self, id: PortId) -> String {
         self.names.lock().expect("names").get(usize::from(id.0)).map_or("?".into(), String::clone)
+    }
+}
+
+/// A route as a line of a trace.
+fn route_line(route: &RouteView) -> String {
+    let hop = |hop: &HopView| {
+        let via = hop.via.map_or(String::new(), |via| format!(" via {via}"));
+        let dev = hop.dev.as_ref().map_or(String::new(), |dev| format!(" dev {dev}"));
+        format!("{via}{dev} ({})", json!(hop.state).as_str().unwrap_or_default())
+    };
+    let hops: Vec<String> = route.next_hops.iter().map(hop).collect();
+    let kind = json!(route.kind);
+    let left = if route.status == RouteStatus::Kernel { ": left to the kernel" } else { "" };
+    format!("route: {} {}{}{left}", kind.as_str().unwrap_or_default(), route.prefix, hops.join(" or"))
+}
+
+/// Where a packet wants to go.
+fn destination(frame: &[u8]) -> Option<IpAddr> {
+    let carried = carried(frame)?;
+    let l3 = frame.get(carried.offset..)?;
+    match carried.ethertype {
+        ethertype::IPV4 => Some(ipv4::Ipv4Header::parse(l3)?.0.dst.into()),
+        ethertype::IPV6 => Some(ipv6::Ipv6Header::parse(l3)?.0.dst.into()),
+        _ => None,
     }
 }
 

@@ -28,7 +28,7 @@ pub fn change_flows(socket: &Path, verb: Verb, lines: &str) -> anyhow::Result<()
 
 /// What becomes of a packet.
 pub fn trace(socket: &Path, packet: &str) -> anyhow::Result<Value> {
-    request(socket, "POST /v1/trace", packet, "flow trace")
+    request(socket, "POST /v1/trace", packet, "trace")
 }
 
 /// Moves ports to a level: all where none is named.

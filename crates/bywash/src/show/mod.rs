@@ -9,12 +9,13 @@ use crate::api::Topic;
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
 pub use flow::run as flow;
-pub use layout::Grid;
+pub use layout::{Grid, bits, pps};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tables::Rates;
+pub use tables::list;
 
 /// Asks the instance at `socket` for a topic.
 pub fn ask(socket: &Path, topic: Topic) -> anyhow::Result<Value> {
@@ -48,6 +49,13 @@ pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 /// Prints what was asked for, once or again and again.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let topics = topics(args)?;
+    if args.schema {
+        let value = match topics.as_slice() {
+            [topic] => crate::api::schema(*topic),
+            topics => Value::Object(topics.iter().map(|t| (t.name().into(), crate::api::schema(*t))).collect()),
+        };
+        return Ok(writeln!(std::io::stdout(), "{value:#}")?);
+    }
     if args.json {
         let value = match topics.as_slice() {
             [topic] => client::ask(&args.socket, *topic, args.filter.as_deref())?,
@@ -93,6 +101,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Drift => vec![Topic::Drift],
         Show::Drops => vec![Topic::Drops],
         Show::Placement => vec![Topic::Placement],
+        Show::Sandbox => vec![Topic::Sandbox],
         Show::Flows => vec![Topic::Flows],
         Show::Groups => vec![Topic::Groups],
         Show::Fdb => vec![Topic::Fdb],

@@ -33,6 +33,7 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Drift => columns(value, &DRIFT, "no drift: the kernel's tables and the data plane's agree"),
         Topic::Drops => drops(value, rates),
         Topic::Placement => placement(value),
+        Topic::Sandbox => sandbox(value),
         Topic::Flows => flows(value),
         Topic::Groups => groups(value),
         Topic::Fdb => addresses(value),
@@ -42,6 +43,35 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Channels => columns(value, &CHANNELS, "no channels"),
         Topic::Config => toml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
     }
+}
+
+fn sandbox(value: &Value) -> String {
+    let words = |key: &str| list(&value[key]).iter().filter_map(Value::as_str).collect::<Vec<_>>();
+    let or_none = |text: String| if text.is_empty() { "none".into() } else { text };
+    let reason = value["reason"].as_str().map_or(String::new(), |why| format!(" ({why})"));
+    let mut lines = vec![
+        format!("sandbox: {}{reason}", text(value, "state")),
+        format!("threads: {}", text(value, "threads")),
+        format!("new privileges: {}", if value["no_new_privs"] == true { "none" } else { "possible" }),
+        format!("capabilities: {}", or_none(words("capabilities").join(" "))),
+    ];
+    let calls = words("system_calls");
+    match value["seccomp"] == true && !calls.is_empty() {
+        false => lines.push("system calls: all".into()),
+        true => {
+            lines.push(format!("system calls: {}", calls.len()));
+            let mut line = String::new();
+            for call in calls {
+                if line.len() + call.len() > 96 {
+                    lines.push(format!(" {line}"));
+                    line.clear();
+                }
+                line += &format!(" {call}");
+            }
+            lines.push(format!(" {line}"));
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// The value as a list: empty when it is none.

@@ -114,6 +114,14 @@ impl<'a> Bywash<'a> {
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 
+    /// `bywash show WHAT`, for people.
+    pub fn text(&self, what: &[&str]) -> String {
+        let (program, socket) = (program(), self.socket());
+        let mut argv = vec![program.as_str(), "show", "--socket", socket.to_str().unwrap()];
+        argv.extend(what);
+        self.namespace.run(&argv).unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log())).stdout
+    }
+
     /// Packets that came in by `port` and were dropped for `reason`.
     pub fn drops(&self, port: &str, reason: &str) -> u64 {
         count(&self.show(&["drops"])["drops"], &[("port", port), ("reason", reason)], "packets")

@@ -1,6 +1,6 @@
-//! The service's unit: sound, tight, and with what it leaves the program forwards.
+//! The sandbox: what every thread is left with, and that of the service's unit, with which the program forwards.
 
-use crate::harness::{PATIENCE, program};
+use crate::harness::{Bywash, PATIENCE, program};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab, run_host};
 use std::path::{Path, PathBuf};
 
@@ -42,9 +42,98 @@ fn the_capabilities_of_the_unit_suffice() {
     assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-    let bits = u64::from_str_radix(&field("CapEff:"), 16).unwrap();
-    assert_eq!(bits.count_ones() as usize, names.len(), "{status}");
-    assert_eq!((field("CapEff:"), field("NoNewPrivs:").as_str()), (field("CapBnd:"), "1"));
+    let bits = |name: &str| u64::from_str_radix(&field(name), 16).unwrap();
+    assert_eq!(bits("CapBnd:").count_ones() as usize, names.len(), "{status}");
+    // What it needs for the socket alone it has given up.
+    let chown = 1 << 0;
+    assert_eq!(bits("CapEff:"), bits("CapBnd:") & !chown, "{status}");
+    assert_eq!(field("NoNewPrivs:"), "1");
     assert!(!process.output().contains("ERROR"), "{}", process.output());
     assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
+}
+
+/// All threads of the running program: the values of a field of their status.
+fn of_threads(pid: u32, field: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let status = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let value = |status: String| status.lines().find_map(|line| line.strip_prefix(field)).map(|v| v.trim().to_owned());
+    status.filter_map(value).collect()
+}
+
+#[test]
+fn every_thread_has_what_is_documented_and_no_more() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
+    let shown = bywash.show(&["sandbox"]);
+    assert_eq!(
+        (&shown["state"], &shown["no_new_privs"], &shown["seccomp"]),
+        (&"on".into(), &true.into(), &true.into())
+    );
+    let names: Vec<&str> =
+        shown["capabilities"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    // The numbers are those of linux/capability.h.
+    let number = |name: &&str| match *name {
+        "CAP_NET_ADMIN" => 12,
+        "CAP_NET_RAW" => 13,
+        "CAP_IPC_LOCK" => 14,
+        "CAP_PERFMON" => 38,
+        "CAP_BPF" => 39,
+        other => panic!("{other} is not documented"),
+    };
+    let mask = names.iter().map(number).fold(0u64, |mask, bit| mask | 1 << bit);
+    assert_eq!(names.len(), 5, "{names:?}");
+    let guide =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user-guide.md")).unwrap();
+    for name in &names {
+        assert!(guide.contains(&format!("| {name} |")), "{name} is not in the user guide");
+    }
+    let pid = bywash.process.pid();
+    let expected = [("CapEff:", format!("{mask:016x}")), ("CapPrm:", format!("{mask:016x}"))];
+    let others = [("CapBnd:", format!("{mask:016x}")), ("CapAmb:", "0".repeat(16)), ("CapInh:", "0".repeat(16))];
+    let closed = [("NoNewPrivs:", "1".to_owned()), ("Seccomp:", "2".to_owned())];
+    for (field, value) in expected.into_iter().chain(others).chain(closed) {
+        let values = of_threads(pid, field);
+        assert!(values.len() > 2 && values.iter().all(|v| *v == value), "{field} {values:?}, not {value}");
+    }
+    let text = bywash.text(&["sandbox"]);
+    assert!(text.starts_with("sandbox: on\n") && text.contains("capabilities: CAP_BPF CAP_IPC_LOCK"), "{text}");
+    assert!(text.contains(" sendto ") && !text.contains("execve"), "{text}");
+    bywash.stop();
+
+    let bywash = Bywash::run(lab.r(), &["--no-sandbox", "r0", "r1"]);
+    let shown = bywash.show(&["sandbox"]);
+    assert_eq!((&shown["state"], &shown["reason"]), (&"off".into(), &"asked for".into()), "{shown}");
+    assert!(of_threads(bywash.process.pid(), "NoNewPrivs:").iter().all(|value| value == "0"));
+    bywash.stop();
+}
+
+/// Root without its usual capabilities is not let into everything.
+#[test]
+fn what_it_may_not_read_again_is_told() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("bywash.toml");
+    let text = "[[port]]\ninterface = \"r0\"\nlevel = \"user\"\n[[port]]\ninterface = \"r1\"\nlevel = \"user\"\n";
+    std::fs::write(&config, text).unwrap();
+    // Somebody else's: root reads it by a capability.
+    let modes =
+        |mode| std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    std::os::unix::fs::chown(place.path(), Some(65534), Some(65534)).unwrap();
+    modes(0o700);
+    let bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
+    assert!(bywash.log().contains("in the sandbox the configuration cannot be read again"), "{}", bywash.log());
+    let said = reload(&bywash);
+    assert!(said.contains("Permission denied"), "{said}");
+    modes(0o755);
+    assert!(reload(&bywash).contains("nothing to change"));
+    bywash.stop();
+}
+
+fn reload(bywash: &Bywash<'_>) -> String {
+    let socket = bywash.socket();
+    let out = crate::harness::bywash(bywash.namespace(), &["reload", "--socket", socket.to_str().unwrap()]);
+    out.stdout + &out.stderr
 }

@@ -1,0 +1,222 @@
+//! What the router does with one packet: its own stages, on a worker of their own, with the tables as they are now.
+//! Nothing leaves this machine, nobody is asked for anything, and the counters that are shown stay as they are.
+
+use super::ANSWER;
+use crate::capture::summary;
+use crate::trace::to_hex;
+use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
+use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
+use bywash_router::tables::Tables;
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use bywash_wire::ethernet::{EthernetHeader, MacAddr};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Buffers of such a worker: the packet, what is made of it, and what its ports hold.
+const CELLS: usize = 512;
+const CELL: usize = 4096;
+/// In its thread's name, apart from those of workers that forward.
+const NUMBER: usize = 999;
+/// Longest that the packet is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long nothing more may happen before that is all.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// What a worker of the router has.
+pub struct Tracer {
+    pub tables: Arc<Published<Tables>>,
+    pub domain: Qsbr,
+    pub config: RouterConfig,
+}
+
+/// One thing that happened.
+pub enum Event {
+    /// A packet left by this port.
+    Sent(PortId, Vec<u8>),
+    /// The packet, or what was made of it, was dropped.
+    Dropped(&'static str),
+    /// Something would be asked of the control side.
+    Asked(String),
+}
+
+/// What became of a packet.
+#[derive(Default)]
+pub struct Followed {
+    /// Names of the stages that had it.
+    pub stages: Vec<&'static str>,
+    pub events: Vec<Event>,
+}
+
+impl Followed {
+    /// Why it was dropped.
+    pub fn dropped(&self) -> Option<&'static str> {
+        self.events.iter().find_map(|event| if let Event::Dropped(reason) = event { Some(*reason) } else { None })
+    }
+
+    /// What was sent.
+    pub fn sent(&self) -> impl Iterator<Item = (PortId, &[u8])> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Sent(port, bytes) => Some((*port, bytes.as_slice())),
+            _ => None,
+        })
+    }
+}
+
+impl Tracer {
+    /// What becomes of a frame that comes in by `port`, of so many.
+    pub fn follow(&self, ports: usize, port: PortId, frame: &[u8]) -> Result<Followed, String> {
+        let failed = |what: &str, why: &dyn std::fmt::Display| format!("cannot trace: {what}: {why}");
+        let arena = Arena::new(ArenaConfig { cells: CELLS, cell: CELL, pages: Pages::Small, ..ArenaConfig::default() });
+        let arena = arena.map_err(|why| failed("no buffers", &why))?;
+        let pools = PoolSet::new(arena, &[PoolConfig::new("trace", PoolKind::Stack, CELLS)]);
+        let pools = pools.map_err(|why| failed("no pool", &why))?;
+        let (mut out, mut far) = (Outputs::new(), vec![]);
+        for _ in 0..ports {
+            let (here, there) = pair(64);
+            out.add(Box::new(here), TxQueue::new(TxQueueConfig::default()));
+            far.push(there);
+        }
+        let (requests, mut asked) = rtrb::RingBuffer::new(16);
+        let app = Box::new(Router::new(self.tables.clone(), requests, self.config.clone()));
+        let config = WorkerConfig { id: NUMBER, cpu: None, idle: Idle::Sleep };
+        let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), self.domain.register());
+        let counters = worker.counters();
+        let worker = worker.spawn().map_err(|why| failed("no thread", &why))?;
+        let all = vec![true; ports];
+        let wanted = Wanted {
+            received: vec![],
+            sent: all.clone(),
+            dropped: all,
+            reasons: DROP_REASONS.iter().map(|reason| reason.bit()).sum(),
+            filter: None,
+            snaplen: CELL,
+        };
+        let (recorder, mut records) = capture(0, wanted, 1 << 20);
+        worker.record(recorder);
+        if worker.report(PATIENCE).is_none() {
+            return Err("cannot trace: its thread gets no CPU: try again".into());
+        }
+
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut one = bufs.alloc_one().ok_or("cannot trace: no buffer")?;
+        if !bufs.arena().write(&mut one, frame) {
+            bufs.free_one(one);
+            return Err(format!("a frame of {} bytes is more than a buffer of {CELL} bytes takes", frame.len()));
+        }
+        let mut batch = Batch::new();
+        // An empty batch has room.
+        if let Err(one) = batch.push(one) {
+            bufs.free_one(one);
+        }
+        far[usize::from(port.0)].tx_burst(&mut bufs, &mut batch);
+        let mut followed = Followed::default();
+        let (started, mut last) = (Instant::now(), None::<Instant>);
+        while started.elapsed() < PATIENCE && last.is_none_or(|last| last.elapsed() < QUIET) {
+            let before = followed.events.len();
+            let drained = records.drain(|record| {
+                followed.events.push(match record.happened {
+                    Happened::Dropped(reason) => {
+                        Event::Dropped(DROP_REASONS.get(usize::from(reason)).map_or("unknown", |reason| reason.name()))
+                    }
+                    _ => Event::Sent(PortId(record.port), record.bytes.to_vec()),
+                });
+                Ok(())
+            });
+            drained.map_err(|why| failed("what happened is lost", &why))?;
+            while let Ok(request) = asked.pop() {
+                followed.events.push(Event::Asked(match request {
+                    Request::Resolve { addr, .. } => {
+                        format!(
+                            "its neighbour {addr} is not known: it would wait, and the kernel be asked to resolve it"
+                        )
+                    }
+                    Request::Punt { frame, .. } => {
+                        bufs.free_one(frame);
+                        "handed to the kernel: it is the kernel's".into()
+                    }
+                }));
+            }
+            if followed.events.len() > before {
+                last = Some(Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stages = counters.stages.iter().filter(|stage| stage.packets.get() > 0).map(|stage| stage.name);
+        followed.stages = stages.filter(|name| !["rx", "tx"].contains(name)).collect();
+        worker.stop_recording(0, ANSWER);
+        worker.stop();
+        far.iter_mut().for_each(|port| port.close(&mut bufs));
+        Ok(followed)
+    }
+}
+
+/// What the tables have to say of a packet.
+#[derive(Default)]
+pub struct Decisions {
+    /// The route that covers its destination.
+    pub route: Option<(String, Value)>,
+    /// The neighbour each packet that was sent went to.
+    pub adjacencies: Vec<(String, Value)>,
+}
+
+/// As the API tells it. `names` are the ports', by number.
+pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Value {
+    let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
+    let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary(frame))];
+    story.push(format!("stages: {}", followed.stages.join(", ")));
+    story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
+    story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
+    story.extend(followed.events.iter().map(|event| match event {
+        Event::Sent(port, bytes) => {
+            let macs = EthernetHeader::parse(bytes).map(|(eth, _)| (eth.src, eth.dst));
+            let (src, dst): (MacAddr, MacAddr) = macs.unwrap_or_default();
+            format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary(bytes))
+        }
+        Event::Dropped(reason) => format!("dropped: {reason}"),
+        Event::Asked(what) => what.clone(),
+    }));
+    if followed.events.is_empty() {
+        story.push("it is kept, or came to nothing".into());
+    }
+    let outputs: Vec<&str> = followed.sent().map(|(port, _)| name(port)).collect();
+    let frames: Vec<Value> =
+        followed.sent().map(|(port, frame)| json!({ "port": name(port), "frame": to_hex(frame) })).collect();
+    json!({
+        "port": from,
+        "stages": followed.stages,
+        "route": decisions.route.map(|route| route.1),
+        "adjacencies": decisions.adjacencies.into_iter().map(|adjacency| adjacency.1).collect::<Vec<_>>(),
+        "story": story,
+        "outputs": outputs,
+        "frames": frames,
+        "dropped": followed.dropped(),
+    })
+}
+
+/// Adds at which level the packet is handled, by what `show placement` has of the ports.
+pub fn placed(told: &mut Value, placement: &Value) {
+    let of = |name: &Value| placement.as_array()?.iter().find(|row| row["port"] == *name).cloned();
+    let Some(port) = of(&told["port"]) else { return };
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let (level, why) = (word(&port["level"]), word(&port["why"]));
+    let to = told["outputs"].as_array().and_then(|outputs| outputs.first()).and_then(&of);
+    let line = match (level.as_str(), to) {
+        ("kernel", _) => format!("level: kernel ({why}): the kernel decides; the rest is what user space would do"),
+        ("driver", Some(to)) if to["target"] == true => {
+            format!("level: driver ({why}): its program does the same as follows where all is plain")
+        }
+        ("driver", Some(to)) => {
+            let (name, why) = (word(&to["port"]), word(&to["target_why"]));
+            format!("level: driver, but {name} is none that it can send to ({why}): user space forwards")
+        }
+        ("driver", None) => format!("level: driver ({why}): its program leaves what it does not send to user space"),
+        _ => format!("level: {level} ({why})"),
+    };
+    if let Some(story) = told["story"].as_array_mut() {
+        story.insert(1.min(story.len()), line.into());
+    }
+    told["level"] = json!({ "level": level, "why": why });
+}

@@ -1,0 +1,122 @@
+//! The system calls that a running instance makes, and the filter that refuses all others.
+//!
+//! Calls whose arguments are not looked at are allowed by number alone: for those the kernel keeps a bitmap and does not
+//! run the filter (seccomp's action cache, Linux 5.11). All that workers make while they forward are of this kind.
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+use std::collections::BTreeMap;
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
+}
+
+type Calls = &'static [(&'static str, libc::c_long)];
+
+/// What workers do: send, wake, wait, tell the time.
+const HOT: Calls = calls! {
+    SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_read SYS_write SYS_readv SYS_writev
+    SYS_ppoll SYS_epoll_pwait SYS_futex SYS_clock_nanosleep SYS_nanosleep SYS_clock_gettime SYS_gettimeofday
+    SYS_sched_yield SYS_getcpu SYS_membarrier
+};
+
+const MEMORY: Calls = calls! {
+    SYS_munmap SYS_mremap SYS_madvise SYS_brk SYS_mlock SYS_mlock2 SYS_munlock SYS_mbind SYS_set_mempolicy
+    SYS_get_mempolicy SYS_memfd_create SYS_mincore
+};
+
+const FILES: Calls = calls! {
+    SYS_openat SYS_close SYS_close_range SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_lseek SYS_fstat
+    SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getdents64
+    SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_ftruncate
+    SYS_fallocate SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_umask
+    SYS_copy_file_range
+};
+
+const SOCKETS: Calls = calls! {
+    SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_connect SYS_setsockopt SYS_getsockopt SYS_getsockname
+    SYS_getpeername SYS_shutdown
+};
+
+const WAITING: Calls = calls! {
+    SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait2 SYS_eventfd2 SYS_timerfd_create SYS_timerfd_settime SYS_pipe2
+    SYS_pselect6 SYS_restart_syscall
+};
+
+/// Threads and signals of the process's own.
+const THREADS: Calls = calls! {
+    SYS_set_robust_list SYS_get_robust_list SYS_rseq SYS_set_tid_address SYS_gettid SYS_getpid SYS_getppid
+    SYS_sched_setaffinity SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_exit SYS_exit_group
+    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_sigaltstack
+};
+
+const ABOUT: Calls = calls! {
+    SYS_getrandom SYS_uname SYS_sysinfo SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getrusage SYS_prlimit64
+    SYS_clock_getres SYS_capget SYS_times
+};
+
+/// The kernel's programs and maps.
+const PROGRAMS: Calls = calls! { SYS_bpf };
+
+/// Older names for what stands above, as the C library still calls it.
+#[cfg(target_arch = "x86_64")]
+const OLDER: Calls = calls! {
+    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_chown
+    SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_time SYS_getrlimit
+};
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: Calls = &[];
+
+/// Allowed only with some arguments: what they must be, for `show` and the docs.
+const WITHIN: &[(&str, libc::c_long)] = calls! {
+    SYS_mmap SYS_mprotect SYS_socket SYS_socketpair SYS_ioctl SYS_prctl SYS_clone SYS_tgkill
+};
+
+/// `PR_SET_VMA` (linux/prctl.h): how the C library names its memory.
+const PR_SET_VMA: u64 = 0x5356_4d41;
+
+fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
+    let free = [HOT, MEMORY, FILES, SOCKETS, WAITING, THREADS, ABOUT, PROGRAMS, OLDER];
+    free.into_iter().flatten().chain(WITHIN)
+}
+
+/// The names of all that are allowed, sorted.
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = all().map(|(name, _)| name.trim_start_matches("SYS_")).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The filter. What it refuses fails with ENOSYS, as a call that the kernel does not have: the C library then does
+/// without (`clone3`, whose arguments cannot be looked at).
+pub fn filter() -> Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
+    let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
+    let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
+    // Memory is written or executed, not both.
+    let (write, exec) = (libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        let either = [write, exec].map(|flag| any(vec![is(2, Op::MaskedEq(flag), 0)?]));
+        rules.insert(call, either.into_iter().collect::<Result<_, _>>()?);
+    }
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+    let family = |family: i32| any(vec![is(0, Op::Eq, family as u64)?]);
+    rules.insert(libc::SYS_socket, families.into_iter().map(family).collect::<Result<_, _>>()?);
+    rules.insert(libc::SYS_socketpair, vec![family(libc::AF_UNIX)?]);
+    // All but putting words into a terminal's mouth.
+    rules.insert(libc::SYS_ioctl, vec![any(vec![is(1, Op::Ne, libc::TIOCSTI)?, is(1, Op::Ne, libc::TIOCLINUX)?])?]);
+    let options = [libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64, PR_SET_VMA];
+    let option = |option: u64| any(vec![is(0, Op::Eq, option)?]);
+    rules.insert(libc::SYS_prctl, options.into_iter().map(option).collect::<Result<_, _>>()?);
+    // Threads, and no processes.
+    let thread = libc::CLONE_THREAD as u64;
+    rules.insert(libc::SYS_clone, vec![any(vec![is(0, Op::MaskedEq(thread), thread)?])?]);
+    // Its own threads are whom it may end: a panic that cannot unwind does.
+    let own = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, own)?])?]);
+    let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
+    let refused = SeccompAction::Errno(libc::ENOSYS as u32);
+    SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture)?.try_into()
+}

@@ -1,0 +1,105 @@
+//! The API in hostile hands: packets go on as if nobody asked.
+//!
+//! `BYWASH_HOSTILE_REQUESTS=10000` asks more often; the test prints what it found.
+
+use crate::harness::{Bywash, PATIENCE, alone};
+use crate::load;
+use bywash_lab::{Topology, require, require_lab};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Packets a second meanwhile: what a busy machine can send without being late.
+const RATE: u32 = 2000;
+/// Connections that are kept half-open all the time: more than are served at once.
+const HALF_OPEN: usize = 80;
+
+/// One hostile request: sent as far as the instance takes it, and answered or not.
+fn attack(socket: &Path, n: usize) {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return };
+    let limit = Some(Duration::from_millis(200));
+    stream.set_write_timeout(limit).unwrap();
+    stream.set_read_timeout(limit).unwrap();
+    let head = |line: &str, length: usize| format!("{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    let request: Vec<u8> = match n % 12 {
+        // Half a header, and gone.
+        0 => b"GET /v1/ports HTTP/1.1\r\nHo".to_vec(),
+        // A header that does not end.
+        1 => [b"GET / HTTP/1.1\r\n".as_slice(), &b"x: y\r\n".repeat(20_000)].concat(),
+        2 => format!("GET /v1/{} HTTP/1.1\r\n\r\n", "a".repeat(100_000)).into_bytes(),
+        // A body that is announced, and one that is sent.
+        3 => head("POST /v1/flows?op=add", 1 << 40).into_bytes(),
+        4 => [head("POST /v1/trace", 4 << 20).as_bytes(), &vec![b'f'; 4 << 20]].concat(),
+        5 => (head("POST /v1/trace", 40) + &"z".repeat(40)).into_bytes(),
+        // Neither HTTP nor text.
+        6 => (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect(),
+        7 => b"DELETE /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        8 => head("POST /v1/capture?port=nobody&snaplen=99999999999", 0).into_bytes(),
+        9 => (head("POST /v1/reload", 17) + "{\"dry_run\": [[[[[").into_bytes(),
+        10 => b"GET /v1/routes?prefix=%00%ff%25/999 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        _ => b"GET /v1/ports HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n".to_vec(),
+    };
+    let _ = stream.write_all(&request);
+    // Who sends half a request gets no answer.
+    if n % 12 > 1 {
+        let _ = stream.read(&mut [0; 512]);
+    }
+}
+
+/// Resident memory, in KiB.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn hostile_requests_leave_forwarding_alone() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = Topology::router().unwrap();
+    load::route(&lab);
+    let router = Bywash::run(lab.r(), &lab.router_interfaces());
+    let requests = std::env::var("BYWASH_HOSTILE_REQUESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let socket = router.socket();
+    let begun = Instant::now();
+    let attack_all = || {
+        let mut half_open = vec![];
+        for n in 0..requests {
+            // Held open, a byte now and then; those that were closed make room for others.
+            if half_open.len() < HALF_OPEN
+                && let Ok(mut stream) = UnixStream::connect(&socket)
+            {
+                let _ = stream.write_all(b"G");
+                half_open.push((stream, Instant::now()));
+            }
+            half_open.retain(|(_, since)| since.elapsed() < Duration::from_millis(100));
+            attack(&socket, n);
+        }
+    };
+    let memory = resident(router.process.pid());
+    let ((), during) = load::during(&lab, RATE, attack_all);
+    let took = begun.elapsed();
+    // As long without, to compare with.
+    let ((), before) = load::during(&lab, RATE, || std::thread::sleep(took.min(Duration::from_secs(3))));
+    println!(
+        "{requests} hostile requests in {:.1} s: {} of {} packets lost, longest gap {:?}; without: {} of {}, {:?}",
+        took.as_secs_f64(),
+        during.lost,
+        during.sent,
+        during.gap,
+        before.lost,
+        before.sent,
+        before.gap
+    );
+    // Nothing like an outage; where others have the CPUs some are lost without attack, too.
+    assert!(during.lost <= before.lost + during.sent / 20, "{during:?}, without {before:?}");
+    assert_eq!(during.twice, 0);
+    let grown = resident(router.process.pid()).saturating_sub(memory);
+    assert!(grown < 64 << 10, "{grown} KiB more");
+    // It answers as ever, once the half-open ones are gone.
+    router.wait("an answer", |router| router.port("r0")["state"] == "up");
+    assert!(router.process.pid() > 0 && begun.elapsed() < 60 * PATIENCE);
+    router.stop();
+}

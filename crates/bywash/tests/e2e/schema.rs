@@ -1,0 +1,51 @@
+//! What `show --json` prints is what `show --schema` says, in every mode.
+
+use crate::harness::{Bywash, bywash};
+use bywash_lab::{Ping, Topology, require, require_lab};
+use serde_json::Value;
+
+/// Compares each topic that this instance has with its schema.
+fn compare(instance: &Bywash<'_>, topics: &[&str]) {
+    for topic in topics {
+        let out = bywash(instance.namespace(), &["show", topic, "--schema"]);
+        let schema: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|why| panic!("{why}: {}", out.stderr));
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        let shown = instance.show(&[topic]);
+        let wrong: Vec<String> =
+            validator.iter_errors(&shown).map(|e| format!("{}: {e}", e.instance_path())).take(5).collect();
+        assert!(wrong.is_empty(), "{topic}: {wrong:#?}\n{shown}");
+        let empty = shown.as_array().is_some_and(Vec::is_empty);
+        // Drift there is none; a switch begins without groups.
+        assert!(!empty || ["drift"].contains(topic), "{topic} is empty: nothing is compared");
+    }
+}
+
+#[test]
+fn answers_are_as_their_schemas_say() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let common = ["ports", "workers", "pools", "drops", "placement", "sandbox", "config"];
+    let router = Bywash::run(lab.r(), &lab.router_interfaces());
+    assert_eq!(Ping::to(lab.b().v4).count(2).run(&lab.a().ns).unwrap().received, 2);
+    compare(&router, &[&common[..], &["routes", "neighbours", "drift"]].concat());
+    router.stop();
+
+    let switch = Bywash::run_as_is(lab.r(), &["--mode", "switch", "r0", "r1"]);
+    // It learns who speaks.
+    lab.a()
+        .ns
+        .try_run(&["ping", "-c", "2", "-i", "0.1", "-W", "1", &lab.b().v4.to_string()], crate::harness::PATIENCE)
+        .unwrap();
+    switch.wait("an address", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
+    compare(&switch, &[&common[..], &["flows", "groups", "fdb", "caches"]].concat());
+    switch.stop();
+
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("cmts.toml");
+    let text = "mode = \"cmts\"\n[[port]]\ninterface = \"r0\"\n[[port]]\nkind = \"null\"\nname = \"cable\"\n\
+                [[group]]\ninput = \"r0\"\noutput = \"cable\"\nmodems = 3\n";
+    std::fs::write(&config, text).unwrap();
+    let cmts = Bywash::run(lab.r(), &["--config", config.to_str().unwrap()]);
+    compare(&cmts, &[&common[..], &["modems", "service-flows", "channels"]].concat());
+    cmts.stop();
+}
