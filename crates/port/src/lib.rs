@@ -10,6 +10,7 @@ mod fault;
 pub mod memif;
 pub mod npe;
 mod null;
+mod pace;
 mod pair;
 pub mod pcap;
 mod port;

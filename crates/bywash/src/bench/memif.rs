@@ -58,6 +58,7 @@ fn start(
     let work = move || -> anyhow::Result<()> {
         super::pin(cpu)?;
         let mut bufs = Buffers::attach(&pools, 0);
+        let arena = bufs.arena().clone();
         let mut batch = Batch::new();
         // As testpmd's: headers are written, what follows is what was there.
         let lines = [Line(std::array::from_fn(|i| i as u8)); BATCH];
@@ -66,10 +67,10 @@ fn start(
             if sends {
                 if batch.is_empty() {
                     let n = bufs.alloc(&mut batch, BATCH);
-                    bufs.arena().clone().write_line_each(batch.as_mut_slice(), &lines[..n], &lens[..n]);
+                    arena.write_line_each(batch.as_mut_slice(), &lines[..n], &lens[..n]);
                     if size > 64 {
                         batch.as_mut_slice().iter_mut().for_each(|frame| {
-                            bufs.arena().resize(frame, size);
+                            arena.resize(frame, size);
                         });
                     }
                 }

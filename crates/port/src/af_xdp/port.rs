@@ -5,6 +5,7 @@ use super::inject::{Injector, Way};
 use super::order::Order;
 use super::socket::{Polling, Socket, SocketConfig, Transmit};
 use super::{Error, Layout, LinkInfo, Umem, driver};
+use crate::pace::Pace;
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +45,7 @@ pub struct AfXdpPort {
     order: Option<Order>,
     polling: Polling,
     burst: usize,
+    pace: Pace,
     interface: String,
     queue: u32,
     max_frame: usize,
@@ -108,6 +110,7 @@ impl AfXdpPort {
             order: config.in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
             burst: config.burst.clamp(1, BATCH),
+            pace: Pace::new(),
             interface: link.name.clone(),
             queue,
             max_frame,
@@ -424,7 +427,11 @@ impl Port for AfXdpPort {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let Some(socket) = &mut self.socket else { return 0 };
-        let n = socket.rx.ready(out.room().min(self.burst) as u32);
+        let want = out.room().min(self.burst) as u32;
+        if socket.rx.waiting() < want {
+            self.pace.look(|| socket.rx.ready(want) as usize);
+        }
+        let n = socket.rx.waiting().min(want);
         if n == 0 {
             return 0;
         }

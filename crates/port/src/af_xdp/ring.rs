@@ -160,7 +160,9 @@ impl<T: Copy> Consumer<T> {
         self.waiting().min(want)
     }
 
-    fn waiting(&self) -> u32 {
+    /// Entries known to be there.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
         self.head.wrapping_sub(self.tail).min(self.ring.size)
     }
 

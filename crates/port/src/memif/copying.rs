@@ -17,6 +17,8 @@ pub struct Copying {
     received: u16,
     /// Slots it has sent in.
     sent: u16,
+    /// Slots that the client has given for sending, as last seen.
+    given: u16,
 }
 
 /// Where a descriptor's bytes are, when they are in a region.
@@ -79,6 +81,7 @@ impl Copying {
         frames.move_to(out);
         self.received = self.received.wrapping_add(n as u16);
         link.rx.set_tail(self.received);
+        link.rx.prefetch(self.received, (waiting - n).min(BATCH));
         counters.rx_packets.add(n as u64);
         counters.rx_bytes.add(bytes);
         Ok(n)
@@ -126,9 +129,13 @@ impl Copying {
         frames: &mut Batch,
         counters: &PortCounters,
     ) -> Result<usize, Refusal> {
-        let room = usize::from(link.tx.head().wrapping_sub(self.sent));
-        if room > link.tx.slots() {
-            return Err(Refusal::Jump);
+        let mut room = usize::from(self.given.wrapping_sub(self.sent));
+        if room < frames.len() {
+            self.given = link.tx.head();
+            room = usize::from(self.given.wrapping_sub(self.sent));
+            if room > link.tx.slots() {
+                return Err(Refusal::Jump);
+            }
         }
         let n = frames.len().min(room);
         let mut descs = [Desc::default(); BATCH];
@@ -156,6 +163,7 @@ impl Copying {
         }
         self.sent = self.sent.wrapping_add(plain as u16);
         link.tx.set_tail(self.sent);
+        link.tx.prefetch_to_write(self.sent, (room - plain).min(BATCH));
         frames.take_front(plain, |i, raw| raws[i] = raw);
         // SAFETY: the caller's frames, taken out of the batch just now.
         unsafe { bufs.free_raw(raws[..plain].iter().copied()) };

@@ -18,19 +18,21 @@ const REFILL: usize = 32;
 /// Frames that the server keeps before anyone looks whether they are back.
 const RECLAIM: usize = 32;
 
-/// Lines at which packets of different cells begin: at one and the same, those of a burst would meet in two sets of the L1
-/// cache, of either side.
+/// Lines at which packets of different cells begin. At one and the same, those of a burst would meet in two sets of the
+/// L1 cache, of either side, and those of a ring in 64 of the L2.
 const LINES: u64 = 4;
 const LINE: u64 = 64;
-/// Bytes of the smallest cell, as a power of two.
-const CELL: u32 = 11;
+/// Bytes of two of the smallest cells, as a power of two: those lie in different sets of the L1 anyway.
+const CELLS: u32 = 12;
+/// Bytes after which cells come back to the same set of an L2 with 2,048 of them, as a power of two.
+const ROUND: u32 = 17;
 /// Bytes of a cell that are not received into for that.
 pub const SPREAD: usize = ((LINES - 1) * LINE) as usize;
 
-/// Bytes between the data offset and where the packet begins, in the cell of `addr`: by the lowest bits of its number.
+/// Bytes between the data offset and where the packet begins, in the cell of `addr`.
 #[inline(always)]
 pub fn skip(addr: u64) -> usize {
-    ((addr >> CELL & (LINES - 1)) * LINE) as usize
+    (((addr >> CELLS ^ addr >> ROUND) & (LINES - 1)) * LINE) as usize
 }
 
 /// Slots of one ring that are the server's, with the cells in them.
@@ -82,6 +84,12 @@ impl Lent {
         let addr = self.addrs[self.slot(self.back)];
         self.back = self.back.wrapping_add(1);
         addr
+    }
+
+    /// The cells in the next `n` slots to come back.
+    #[inline]
+    fn next(&self, n: usize) -> impl Iterator<Item = u64> + '_ {
+        (0..n as u16).map(|i| self.addrs[self.slot(self.back.wrapping_add(i))])
     }
 
     /// Frees the next `n`.
@@ -148,6 +156,8 @@ impl Lending {
             debug_assert!(pushed.is_ok());
             done += 1;
         }
+        // They are written next: given again.
+        link.rx.prefetch_to_write(self.rx.back, (waiting - done).min(BATCH));
         counters.rx_packets.add(done as u64);
         counters.rx_bytes.add(bytes);
         if done == 0 && n > 0 {
@@ -230,6 +240,12 @@ impl Lending {
     pub fn reclaim(&mut self, link: &Link, bufs: &mut Buffers) -> Result<(), Refusal> {
         let n = self.tx.returned(link.tx.tail())?;
         if n > 0 {
+            // The server has read them, so that a write would have to wait for its cache; together they wait once. They
+            // are likely to be the next that are written.
+            if let Some(arena) = link.regions.get(usize::from(ARENA)) {
+                self.tx.next(n.min(BATCH)).for_each(|addr| arena.prefetch_to_write(addr));
+            }
+            link.tx.prefetch_to_write(self.tx.given, BATCH);
             self.tx.free(n, bufs);
         }
         Ok(())

@@ -84,12 +84,13 @@ impl Region {
     /// Starts fetching what lies at `offset`, if anything does.
     #[inline]
     pub fn prefetch(&self, offset: u32) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and cannot fault.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(offset as usize).cast());
-        }
+        fetch(self.base.wrapping_add(offset as usize));
+    }
+
+    /// Starts fetching what lies at `offset`, if anything does, to write there: the peer has read it since.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: u64) {
+        fetch_to_write(self.base.wrapping_add(offset as usize));
     }
 
     /// Copies what lies at `offset` into `to`. False, and nothing done, where it is not all in the region.
@@ -124,6 +125,28 @@ impl Drop for Region {
                 let _ = rustix::mm::munmap(self.base.cast(), self.len);
             }
         }
+    }
+}
+
+/// Starts fetching a line.
+#[inline(always)]
+fn fetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and cannot fault.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+}
+
+/// Starts fetching a line to write to it.
+#[inline(always)]
+fn fetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as for a prefetch to read. (The intrinsic becomes one to read, unless compiled for a named processor;
+    // those that do not know the instruction do nothing.)
+    unsafe {
+        std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
 }
 
@@ -281,6 +304,25 @@ impl Ring {
         let first = self.word::<AtomicU64>(at).load(Ordering::Relaxed);
         let offset = self.word::<AtomicU32>(at + 8).load(Ordering::Relaxed);
         Desc { next: first as u16 & NEXT != 0, region: (first >> 16) as u16, length: (first >> 32) as u32, offset }
+    }
+
+    /// Starts fetching the `n` descriptors from an index on.
+    #[inline]
+    pub fn prefetch(&self, index: u16, n: usize) {
+        self.lines(index, n).for_each(fetch);
+    }
+
+    /// The same, to write them.
+    #[inline]
+    pub fn prefetch_to_write(&self, index: u16, n: usize) {
+        self.lines(index, n).for_each(fetch_to_write);
+    }
+
+    /// The cache lines that `n` descriptors from an index on lie in; the last may be left out.
+    #[inline]
+    fn lines(&self, index: u16, n: usize) -> impl Iterator<Item = *const u8> + '_ {
+        let at = move |i| HEAD + DESC * self.slot(index.wrapping_add(i as u16));
+        (0..n).step_by(LINE / DESC).map(move |i| self.base.wrapping_add(at(i)).cast_const())
     }
 
     /// Writes the descriptor of an index; its metadata are zero.

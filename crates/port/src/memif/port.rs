@@ -6,8 +6,9 @@ use super::lending::{Lending, SPREAD};
 use super::link::Link;
 use super::refusal::Refusal;
 use super::{Config, Error, RING, Role, SECRET};
+use crate::pace::Pace;
 use crate::{Port, PortCounters, PortState};
-use bywash_frame::{Arena, Batch, Buffers};
+use bywash_frame::{Arena, BATCH, Batch, Buffers};
 use rustix::event::EventfdFlags;
 use rustix::io::ReadWriteFlags;
 use std::cell::Cell;
@@ -28,6 +29,9 @@ enum Side {
 struct Using {
     link: Link,
     side: Side,
+    /// The index up to which there was something to receive, when it was looked at last.
+    known: u16,
+    pace: Pace,
     /// The connection has ended: what had been sent up to here is still received.
     last: Option<u16>,
 }
@@ -47,6 +51,8 @@ pub struct MemifPort {
     seen: u64,
     /// The peer was asked to wake us.
     asleep: Cell<bool>,
+    /// Something was sent in this turn.
+    sent: bool,
     /// Readable always: for a worker that must not go to sleep.
     ready: OwnedFd,
     max_frame: usize,
@@ -79,6 +85,7 @@ impl MemifPort {
             ring: config.ring,
             seen: 0,
             asleep: Cell::new(false),
+            sent: false,
             ready,
             // A peer like us receives no longer ones.
             max_frame: arena.max_data() - SPREAD,
@@ -111,7 +118,7 @@ impl MemifPort {
                 Role::Server => Side::Server(Copying::default()),
                 Role::Client => Side::Client(Lending::new(&link)),
             };
-            let mut using = Using { link, side, last: None };
+            let mut using = Using { link, side, known: 0, pace: Pace::new(), last: None };
             using.link.rx.poll();
             if let Side::Client(lending) = &mut using.side {
                 lending.refill(&using.link, bufs);
@@ -163,17 +170,44 @@ impl MemifPort {
 }
 
 impl Using {
+    /// The index up to which to receive: the one seen last where that is a burst, or was looked for just now.
+    #[inline]
+    fn look(&mut self) -> u16 {
+        if matches!(self.waiting(self.known), Ok(BATCH..)) {
+            return self.known;
+        }
+        let Self { link, side, known, pace, .. } = self;
+        pace.look(|| {
+            *known = side.limit(link);
+            side.waiting(link, *known).unwrap_or(BATCH)
+        });
+        self.known
+    }
+
     #[inline]
     fn limit(&self) -> u16 {
-        match &self.side {
-            Side::Server(_) => Copying::limit(&self.link),
-            Side::Client(_) => Lending::limit(&self.link),
+        self.side.limit(&self.link)
+    }
+
+    #[inline]
+    fn waiting(&self, limit: u16) -> Result<usize, Refusal> {
+        self.side.waiting(&self.link, limit)
+    }
+}
+
+impl Side {
+    #[inline]
+    fn limit(&self, link: &Link) -> u16 {
+        match self {
+            Side::Server(_) => Copying::limit(link),
+            Side::Client(_) => Lending::limit(link),
         }
     }
 
-    fn waiting(&self, limit: u16) -> Result<usize, Refusal> {
-        match &self.side {
-            Side::Server(copying) => copying.waiting(&self.link, limit),
+    #[inline]
+    fn waiting(&self, link: &Link, limit: u16) -> Result<usize, Refusal> {
+        match self {
+            Side::Server(copying) => copying.waiting(link, limit),
             Side::Client(lending) => lending.waiting(limit),
         }
     }
@@ -189,7 +223,8 @@ impl Port for MemifPort {
             self.awake();
         }
         let Some(using) = &mut self.using else { return 0 };
-        let from = (&using.link, using.last.unwrap_or_else(|| using.limit()));
+        let limit = using.last.unwrap_or_else(|| using.look());
+        let from = (&using.link, limit);
         let counters = &*self.counters;
         let got = match &mut using.side {
             Side::Server(copying) => copying.receive(from, bufs, out, counters),
@@ -233,6 +268,7 @@ impl Port for MemifPort {
             counters.tx_full.add(1);
         }
         if sent > 0 {
+            self.sent = true;
             // Either the receiver sees what was sent before it sleeps, or this sees that it wants to be woken.
             fence(Ordering::SeqCst);
             if using.link.tx.wants_waking()
@@ -250,8 +286,11 @@ impl Port for MemifPort {
         if self.control.as_ref().is_some_and(|control| control.desk.news() != self.seen) {
             self.look(bufs);
         }
-        let Some(Using { link, side: Side::Client(lending), last: None }) = &mut self.using else { return };
-        if lending.sending() > 0
+        let Some(Using { link, side: Side::Client(lending), last: None, .. }) = &mut self.using else { return };
+        // What sends looks for it before.
+        let idle = !std::mem::take(&mut self.sent);
+        if idle
+            && lending.sending() > 0
             && let Err(why) = lending.reclaim(link, bufs)
         {
             self.refuse(why, bufs);
