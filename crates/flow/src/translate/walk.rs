@@ -2,7 +2,7 @@
 
 use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, tell};
 use crate::field::Field;
-use crate::key::{Flow, hash_words};
+use crate::key::{FRAG_ANY, Flow, at, hash_words};
 use crate::model::{Action, GroupKind, OfPort};
 use crate::pipeline::Group;
 use bywash_engine::DropReason;
@@ -22,7 +22,12 @@ impl<'t> Trip<'_, 't> {
     fn find(&mut self, table: u8) -> Option<&'t [Action]> {
         self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
         let mut looked = Flow::default();
-        let flow = self.now.flow;
+        let mut flow = self.now.flow;
+        // Of fragments, the first as well, flows see no ports and no ICMP type, so that one flow has all of a packet: OVS's
+        // `set-frags normal`, its default (ovs-ofctl(8)).
+        if flow.u8(at::NW_FRAG) & FRAG_ANY != 0 {
+            flow.put(at::TP_SRC, &[0; 4]);
+        }
         let found = self.pipeline.table(table).and_then(|t| t.lookup(&flow, |bits| looked = looked | *bits));
         self.look(&looked);
         match found {
