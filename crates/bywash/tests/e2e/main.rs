@@ -35,6 +35,7 @@ mod raw;
 mod reload;
 mod sandbox;
 mod schema;
+mod scale_out;
 mod soak;
 mod switch;
 mod tcp;

@@ -3,17 +3,16 @@
 use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
+use super::shares::{Shares, Weighted};
 use crate::tables::{Cold, Entry, Kind};
 use std::net::IpAddr;
-
-/// Most buckets of a group.
-pub(super) const MAX_BUCKETS: usize = 256;
 
 /// Entries by id, kept up to date between publications.
 #[derive(Default)]
 pub(super) struct Image {
     pub entries: Vec<Entry>,
     pub cold: Vec<Cold>,
+    shares: Shares,
 }
 
 impl Image {
@@ -35,33 +34,23 @@ impl Image {
     }
 
     /// Lays out the buckets of all groups. Members whose link is down are left out while another's is up, as the
-    /// kernel does with `ignore_routes_with_linkdown`; those whose neighbour is not resolved stay.
+    /// kernel does with `ignore_routes_with_linkdown`; those whose neighbour is not resolved stay. Flows stay with their
+    /// members ([`Shares`]).
     pub fn buckets(&mut self, hops: &Hops, links: &Links) -> Vec<u32> {
         let mut buckets = Vec::new();
+        self.shares.retain(|id| matches!(hops.key(id), Some(HopKey::Group(_))));
         for (id, members) in hops.groups() {
             let up = |m: &&(u32, u32)| hops.adjacency(m.0).is_none_or(|a| links.running(a.index));
-            let mut shares: Vec<(u32, u32)> = members.iter().filter(up).copied().collect();
+            let mut shares: Vec<Weighted> = members.iter().filter(up).copied().collect();
             if shares.is_empty() {
                 shares = members.to_vec();
             }
             let first = buckets.len();
-            spread(&shares, &mut buckets);
+            buckets.extend_from_slice(self.shares.of(id, &shares));
             let group = &mut self.entries[id as usize];
             (group.first, group.count) = (first as u32, (buckets.len() - first) as u32);
         }
         buckets
-    }
-}
-
-/// Each id as often as its share asks, at least once, in at most [`MAX_BUCKETS`].
-fn spread(shares: &[(u32, u32)], buckets: &mut Vec<u32>) {
-    let shares = &shares[..shares.len().min(MAX_BUCKETS)];
-    let total: u64 = shares.iter().map(|s| u64::from(s.1)).sum();
-    let room = (MAX_BUCKETS - shares.len()) as u64;
-    for &(id, weight) in shares {
-        // Too many to have one bucket per unit of weight: one for everybody, the rest in proportion.
-        let n = if total <= MAX_BUCKETS as u64 { u64::from(weight) } else { 1 + u64::from(weight) * room / total };
-        buckets.extend(std::iter::repeat_n(id, n as usize));
     }
 }
 

@@ -21,6 +21,7 @@ mod plan;
 mod ports;
 mod rib;
 mod sets;
+mod shares;
 mod view;
 
 pub use ports::Ports;

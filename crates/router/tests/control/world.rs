@@ -27,9 +27,21 @@ pub enum Got {
         source4: Option<Ipv4Addr>,
         source6: Option<Ipv6Addr>,
     },
-    /// Members with their share of the buckets, without a common divisor.
-    Group(Vec<(Got, usize)>),
+    /// Members with their shares of the flows.
+    Group(Vec<(Got, Share)>),
 }
+
+/// A share of flows in 1/65,536. Equal to the nearest of 256 buckets.
+#[derive(Clone, Copy, Debug, PartialOrd, Ord)]
+pub struct Share(pub usize);
+
+impl PartialEq for Share {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.abs_diff(other.0) <= 256 + 16
+    }
+}
+
+impl Eq for Share {}
 
 pub struct World {
     pub domain: Qsbr,
@@ -131,7 +143,12 @@ pub fn got(t: &Tables, id: u32) -> Got {
 }
 
 /// A group of members with weights, equal members merged.
-pub fn share(mut members: Vec<(Got, usize)>) -> Got {
+pub fn share(members: Vec<(Got, usize)>) -> Got {
+    let total: usize = members.iter().map(|m| m.1).sum();
+    Got::Group(merged(members).into_iter().map(|(got, weight)| (got, Share(weight * 65_536 / total))).collect())
+}
+
+fn merged(mut members: Vec<(Got, usize)>) -> Vec<(Got, usize)> {
     members.sort();
     members.dedup_by(|next, kept| {
         next.0 == kept.0 && {
@@ -139,13 +156,7 @@ pub fn share(mut members: Vec<(Got, usize)>) -> Got {
             true
         }
     });
-    let common = members.iter().fold(0, |a, m| gcd(a, m.1));
-    members.iter_mut().for_each(|m| m.1 /= common);
-    Got::Group(members)
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+    members
 }
 
 pub fn kind_name(kind: Kind) -> &'static str {
