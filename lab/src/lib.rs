@@ -30,6 +30,7 @@ mod snapshot;
 mod sweep;
 mod topology;
 mod transfer;
+mod wire;
 
 pub use command::{Output, run_host, run_host_with_timeout};
 pub use counters::{Counters, counters};
@@ -44,6 +45,7 @@ pub use snapshot::Snapshot;
 pub use sweep::sweep;
 pub use topology::{Host, Topology, TopologyBuilder, detached, detached_ports};
 pub use transfer::{Transfer, TransferReport};
+pub use wire::Wire;
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

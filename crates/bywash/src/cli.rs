@@ -5,6 +5,7 @@ pub mod capture;
 pub mod docsis;
 pub mod doctor;
 pub mod flow;
+pub mod new;
 pub mod profile;
 pub mod tester;
 pub mod top;
@@ -19,6 +20,7 @@ use clap_complete::Shell;
 use docsis::DocsisArgs;
 use doctor::DoctorArgs;
 use flow::FlowArgs;
+use new::NewArgs;
 use profile::ProfileArgs;
 use std::path::PathBuf;
 use tester::{GenArgs, Rfc2544Args};
@@ -88,6 +90,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Put back the settings that a killed run left changed, and those that `doctor --fix` made
     Restore(RestoreArgs),
+    /// Begin a project of your own on Bywash's crates
+    #[command(subcommand)]
+    New(NewArgs),
     /// Build host - router - host on this machine, try it out, and remove it
     Demo(DemoArgs),
     /// Send frames at an exact rate, and tell what came of them: loss, order, delay

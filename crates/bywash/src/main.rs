@@ -15,6 +15,7 @@ mod error;
 mod flows;
 mod log;
 mod man;
+mod new;
 mod notify;
 mod privileges;
 mod profile;
@@ -63,6 +64,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Schema) => Ok(writeln!(std::io::stdout(), "{:#}", config::schema())?),
         Command::Doctor(args) => doctor::run(&args),
         Command::Restore(args) => run::restore(args.json),
+        Command::New(args) => new::run(&args),
         Command::Demo(args) => demo::run(args),
         Command::Gen(args) => tester::generate(&args),
         Command::Rfc2544(args) => tester::rfc2544(&args),

@@ -12,7 +12,9 @@ use std::cell::Cell;
 /// drop, or is kept and reported by [`App::held`].
 pub trait App: Send {
     /// Names of its stages, for [`Context::stage`].
-    fn stages(&self) -> &'static [&'static str];
+    fn stages(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Handles a burst received by port `from`. Leaves `batch` empty.
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch);
@@ -30,6 +32,13 @@ pub trait App: Send {
 
     /// Gives back every frame it keeps: the worker ends.
     fn close(&mut self, _cx: &mut Context<'_>) {}
+}
+
+/// What handles bursts and no more is an application as it is.
+impl<F: FnMut(&mut Context<'_>, PortId, &mut Batch) + Send> App for F {
+    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        self(cx, from, batch);
+    }
 }
 
 /// What an application may use while it handles a burst.

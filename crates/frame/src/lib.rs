@@ -29,7 +29,7 @@ pub use buffers::Buffers;
 pub use frame::{Frame, RawFrame};
 pub use heads::{Burst, Heads};
 pub use pages::{PageKind, Pages};
-pub use pool::{Audit, BLOCK, BlockStats, CellPool, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
+pub use pool::{Audit, BLOCK, BlockStats, CellPool, Policy, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
 
 /// Bytes of a cell reserved for metadata: room for a DPDK `struct rte_mbuf`.
 pub const META: usize = 128;

@@ -24,6 +24,7 @@ mod harness;
 mod hostile;
 mod input;
 mod interfaces;
+mod kit;
 mod load;
 mod memif;
 mod metrics;

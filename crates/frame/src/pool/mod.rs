@@ -4,6 +4,7 @@ mod blocks;
 mod cells;
 mod guard;
 mod looks;
+mod own;
 mod ring;
 mod slots;
 mod stack;
@@ -19,6 +20,8 @@ use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
 pub use cells::CellPool;
 pub(crate) use guard::Guard;
 use looks::Looks;
+use own::Own;
+pub use own::Policy;
 use ring::Ring;
 use serde::{Deserialize, Serialize};
 use stack::Stack;
@@ -185,6 +188,7 @@ enum Backend {
     Ring(Ring),
     Stack(Stack),
     Blocks(Blocks),
+    Own(Own),
 }
 
 /// Written by one worker's handle on a pool, read by everyone.
@@ -269,6 +273,11 @@ impl Pool {
                 Backend::Blocks(Blocks::new(first, size << lines, frames / size, shared, config.lifo))
             }
         };
+        Self::with_backend(config, first, marks, backend)
+    }
+
+    fn with_backend(config: PoolConfig, first: u32, marks: Option<Arc<Marks>>, backend: Backend) -> Self {
+        let frames = config.frames;
         let pool = Self {
             first,
             marks,
@@ -298,6 +307,7 @@ impl Pool {
             Backend::Ring(r) => r.len(),
             Backend::Stack(s) => s.len(),
             Backend::Blocks(b) => b.free() >> self.lines(),
+            Backend::Own(own) => own.free(),
         }
     }
 
@@ -331,6 +341,10 @@ impl Pool {
                 }
                 true
             }
+            Backend::Own(own) => {
+                own.put(cells);
+                true
+            }
         };
         if !taken && !cells.is_empty() {
             self.refused(cells.len());
@@ -356,6 +370,13 @@ impl Pool {
                     (n, Some(left)) => (n, left >> self.lines()),
                     (n, None) => return n,
                 }
+            }
+            Backend::Own(own) => {
+                let (n, wrong) = own.take(out);
+                if wrong > 0 {
+                    self.refused(wrong);
+                }
+                (n, own.free())
             }
         };
         self.lower(left);
@@ -519,6 +540,32 @@ impl PoolSet {
         let units = first << arena.marks().map_or(0, |marks| marks.lines_shift());
         let guard = guarded.then(|| Guard::new(units));
         Ok(Arc::new(Self { arena, pools, guard, units: units as u32 }))
+    }
+
+    /// One pool of `cells` of the arena's, by a policy of the caller's.
+    ///
+    /// # Errors
+    /// As [`PoolSet::new`]; [`PoolError::Packed`] in an arena for packets of any length.
+    pub fn with_policy(
+        arena: Arc<Arena>,
+        name: &str,
+        cells: usize,
+        policy: Box<dyn Policy>,
+    ) -> Result<Arc<Self>, PoolError> {
+        // (It is shown as what it is nearest to: cells one by one, without a cache.)
+        let config = PoolConfig::stack(name, cells);
+        if arena.marks().is_some() {
+            return Err(PoolError::Packed { name: config.name, kind: config.kind });
+        }
+        if cells == 0 {
+            return Err(PoolError::Empty(config.name));
+        }
+        if cells > arena.cells() {
+            return Err(PoolError::NoCells { name: config.name, frames: cells, left: arena.cells() });
+        }
+        let guard = cfg!(debug_assertions).then(|| Guard::new(cells));
+        let pools = vec![Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)))];
+        Ok(Arc::new(Self { arena, pools, guard, units: cells as u32 }))
     }
 
     /// These cells are handed out.

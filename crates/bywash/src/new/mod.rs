@@ -1,0 +1,98 @@
+//! `bywash new`: begins a project of one's own on Bywash's crates.
+
+use crate::cli::new::{NewAppArgs, NewArgs};
+use anyhow::{Context as _, bail};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const MAIN: &str = include_str!("main.rs.in");
+const MANIFEST: &str = include_str!("Cargo.toml.in");
+const IGNORED: &str = "/target\n";
+
+/// The crates a new application uses, and where each is in the repository.
+const CRATES: [(&str, &str); 4] =
+    [("engine", "crates/engine"), ("frame", "crates/frame"), ("kit", "crates/kit"), ("lab", "lab")];
+
+pub fn run(args: &NewArgs) -> anyhow::Result<()> {
+    match args {
+        NewArgs::App(args) => app(args),
+    }
+}
+
+fn app(args: &NewAppArgs) -> anyhow::Result<()> {
+    let directory = PathBuf::from(&args.name);
+    let source = source(args.crates.as_deref())?;
+    let files = [
+        ("Cargo.toml", manifest(&args.name, &source)),
+        ("src/main.rs", MAIN.replace("{{type}}", &type_name(&args.name))),
+        (".gitignore", IGNORED.into()),
+    ];
+    if let Err(why) = std::fs::create_dir(&directory) {
+        if why.kind() == std::io::ErrorKind::AlreadyExists {
+            bail!("{} is there already: choose another name, or move it away", directory.display());
+        }
+        return Err(why).with_context(|| format!("cannot make {}", directory.display()));
+    }
+    for (name, text) in files {
+        let path = directory.join(name);
+        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, text));
+        made.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{}: made; its stages are in src/main.rs", args.name)?;
+    writeln!(out, "  cd {} && cargo build && sudo target/debug/{}", args.name, args.name)?;
+    Ok(writeln!(out, "tries it between two hosts in a lab of network namespaces")?)
+}
+
+/// Where the crates come from, by crate, as Cargo.toml has it.
+fn source(crates: Option<&Path>) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let Some(repository) = crates else {
+        let from = format!("git = \"{}\", tag = \"v{}\"", env!("CARGO_PKG_REPOSITORY"), env!("CARGO_PKG_VERSION"));
+        return Ok(CRATES.map(|(name, _)| (name, from.clone())).into());
+    };
+    let repository = std::path::absolute(repository)?;
+    let of = |(name, place): (&'static str, &str)| {
+        let path = repository.join(place);
+        if !path.join("Cargo.toml").is_file() {
+            bail!("{} has no {place}: --crates is a directory with Bywash's sources", repository.display());
+        }
+        Ok((name, format!("path = {:?}", path.display().to_string())))
+    };
+    CRATES.into_iter().map(of).collect()
+}
+
+fn manifest(name: &str, source: &[(&str, String)]) -> String {
+    let line = |(name, from): &(&str, String)| format!("bywash-{name} = {{ {from} }}\n");
+    MANIFEST.replace("{{name}}", name).replace("{{crates}}\n", &source.iter().map(line).collect::<String>())
+}
+
+/// A type named after the project: `packet-counter` is `PacketCounter`.
+fn type_name(name: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    name.split(['-', '_']).map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_types() {
+        assert_eq!((type_name("hello"), type_name("a-b_c")), ("Hello".into(), "ABC".into()));
+    }
+
+    #[test]
+    fn crates_by_path_or_by_version() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = manifest("hello", &source(Some(&repository)).unwrap());
+        assert!(text.contains("name = \"hello\"") && text.contains("bywash-lab = { path = \"/"), "{text}");
+        let text = manifest("hello", &source(None).unwrap());
+        assert!(text.contains("bywash-kit = { git = \"https://") && text.contains("tag = \"v"), "{text}");
+        let wrong = source(Some(Path::new("/nosuch"))).unwrap_err().to_string();
+        assert!(wrong.contains("/nosuch has no crates/engine"), "{wrong}");
+    }
+}

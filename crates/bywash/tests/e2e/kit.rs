@@ -1,0 +1,58 @@
+//! The development kit as its user meets it: the examples, and a project that `bywash new app` begins.
+
+use crate::harness::program;
+use bywash_lab::{has_tool, require, require_lab, run_host_with_timeout};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For a build of the crates a new project uses, on a busy machine.
+const BUILD: Duration = Duration::from_secs(1200);
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn cargo(directory: &Path, arguments: &[&str]) -> String {
+    let target = repository().join("target");
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or(target.display().to_string());
+    let change = format!("cd {} && CARGO_TARGET_DIR={target} exec cargo \"$@\"", directory.display());
+    let argv = [&["sh", "-c", change.as_str(), "cargo"], arguments].concat();
+    run_host_with_timeout(&argv, BUILD).unwrap().stdout
+}
+
+#[test]
+fn examples_do_what_they_say_in_less_than_60_lines() {
+    require!(require_lab(), has_tool("cargo"));
+    let directory = repository().join("examples");
+    for (name, said) in [
+        ("own_stage", "5 of 10 answered"),
+        ("own_port", "100 of 100 came"),
+        ("own_pool", "10 of 10 answered"),
+        ("own_app", "10 of 10 answered"),
+    ] {
+        let lines = std::fs::read_to_string(directory.join(format!("{name}.rs"))).unwrap().lines().count();
+        assert!(lines < 60, "{name}: {lines} lines");
+        let told = cargo(&directory, &["run", "-q", "--offline", "--locked", "--example", name]);
+        println!("{name}: {told}");
+        assert!(told.contains(said), "{name}: {told}");
+    }
+}
+
+#[test]
+fn a_new_application_builds_and_forwards_in_the_lab() {
+    require!(require_lab(), has_tool("cargo"));
+    let place = tempfile::tempdir().unwrap();
+    let repository = repository();
+    let make =
+        format!("cd {} && {} new app hello --crates {}", place.path().display(), program(), repository.display());
+    let told = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap().stdout;
+    assert!(told.contains("its stages are in src/main.rs"), "{told}");
+    let again = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap_err().to_string();
+    assert!(again.contains("hello is there already"), "{again}");
+    // Its dependencies are the workspace's: nothing is fetched.
+    let hello = place.path().join("hello");
+    std::fs::copy(repository.join("Cargo.lock"), hello.join("Cargo.lock")).unwrap();
+    let told = cargo(&hello, &["run", "-q", "--offline"]);
+    println!("{told}");
+    assert!(told.contains("5 of 5 pings answered through the application"), "{told}");
+}

@@ -1,0 +1,132 @@
+//! A policy of the caller's own, and a watch over it.
+
+use bywash_sync::facade::{AtomicBool, Ordering};
+
+/// A pool's policy of the caller's own: which of the free cells are handed out next.
+///
+/// Whatever it does, no cell is anybody's twice: what it hands out although it is out already, or was never given, is
+/// withheld, and counted as surplus in the pool's figures.
+///
+/// # Thread-safety
+/// Called by all workers that share the pool, at once, for a burst of cells at a time: a lock taken here is taken once a
+/// burst.
+pub trait Policy: Send + Sync {
+    /// Takes cells back. At first all of the pool's, the highest first.
+    fn put(&self, cells: &[u32]);
+
+    /// Hands out free cells from the front of `out`; how many. Fewer when there are no more.
+    fn take(&self, out: &mut [u32]) -> usize;
+
+    /// How many are free.
+    fn free(&self) -> usize;
+}
+
+/// A policy, and which cells are out.
+pub(super) struct Own {
+    policy: Box<dyn Policy>,
+    out: Box<[AtomicBool]>,
+}
+
+impl Own {
+    /// For cells 0 to `cells` - 1, all of which are out at first.
+    pub fn new(policy: Box<dyn Policy>, cells: usize) -> Self {
+        Self { policy, out: (0..cells).map(|_| AtomicBool::new(true)).collect() }
+    }
+
+    pub fn free(&self) -> usize {
+        self.policy.free()
+    }
+
+    /// Takes cells back, which are its own and out.
+    pub fn put(&self, cells: &[u32]) {
+        cells.iter().for_each(|cell| self.out[*cell as usize].store(false, Ordering::Relaxed));
+        self.policy.put(cells);
+    }
+
+    /// Hands out cells from the front of `out`; how many, and how many were none to be handed out.
+    pub fn take(&self, out: &mut [u32]) -> (usize, usize) {
+        let n = self.policy.take(out).min(out.len());
+        let mut good = 0;
+        for at in 0..n {
+            let known = self.out.get(out[at] as usize);
+            if known.is_some_and(|cell| !cell.swap(true, Ordering::Relaxed)) {
+                out[good] = out[at];
+                good += 1;
+            }
+        }
+        (good, n - good)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolError, PoolSet};
+    use std::sync::Mutex;
+
+    /// First in, first out; what it says instead of a cell, once.
+    struct Queue(Mutex<std::collections::VecDeque<u32>>, Mutex<Vec<u32>>);
+
+    impl Policy for Queue {
+        fn put(&self, cells: &[u32]) {
+            self.0.lock().unwrap().extend(cells);
+        }
+
+        fn take(&self, out: &mut [u32]) -> usize {
+            let (mut free, mut lies) = (self.0.lock().unwrap(), self.1.lock().unwrap());
+            out.iter_mut().map_while(|place| lies.pop().or_else(|| free.pop_front()).map(|cell| *place = cell)).count()
+        }
+
+        fn free(&self) -> usize {
+            self.0.lock().unwrap().len()
+        }
+    }
+
+    fn pools(lies: &[u32]) -> std::sync::Arc<PoolSet> {
+        let arena = Arena::new(ArenaConfig { cells: 16, pages: Pages::Small, ..Default::default() }).unwrap();
+        let policy = Queue(Mutex::default(), Mutex::new(lies.to_vec()));
+        PoolSet::with_policy(arena, "queue", 16, Box::new(policy)).unwrap()
+    }
+
+    fn take(bufs: &mut Buffers, n: usize) -> (Batch, Vec<u32>) {
+        let mut batch = Batch::new();
+        bufs.alloc(&mut batch, n);
+        let cells = batch.as_slice().iter().map(|f| bufs.arena().cell_of(f.addr())).collect();
+        (batch, cells)
+    }
+
+    #[test]
+    fn cells_come_as_the_policy_says_and_all_come_back() {
+        let pools = pools(&[]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let (mut batch, cells) = take(&mut bufs, 3);
+        assert_eq!(cells, [15, 14, 13]);
+        bufs.free(&mut batch);
+        let (mut batch, cells) = take(&mut bufs, 32);
+        assert_eq!((cells.len(), &cells[13..]), (16, &[15, 14, 13][..]));
+        assert_eq!(pools.pools()[0].stats().in_use, 16);
+        bufs.free(&mut batch);
+        drop(bufs);
+        assert_eq!(pools.verify(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_policy_that_lies_hands_no_cell_out_twice() {
+        // A cell that is none, and one that is out already.
+        let pools = pools(&[15, 99, 15]);
+        let mut bufs = Buffers::attach(&pools, 0);
+        let (mut batch, cells) = take(&mut bufs, 8);
+        // Asked for eight it gave 15, the two lies, 15 once more, and four others.
+        assert_eq!(cells, [15, 14, 13, 12, 11]);
+        assert_eq!(pools.pools()[0].stats().surplus, 3);
+        bufs.free(&mut batch);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let arena = || Arena::new(ArenaConfig { cells: 16, pages: Pages::Small, ..Default::default() }).unwrap();
+        let policy = || Box::new(Queue(Mutex::default(), Mutex::default()));
+        assert!(matches!(PoolSet::with_policy(arena(), "p", 0, policy()), Err(PoolError::Empty(_))));
+        assert!(matches!(PoolSet::with_policy(arena(), "p", 17, policy()), Err(PoolError::NoCells { .. })));
+    }
+}

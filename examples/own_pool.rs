@@ -1,0 +1,48 @@
+//! A pool policy of one's own: the free cell with the lowest address goes out first, so that what is used lies together.
+//!
+//!     sudo -E cargo run -p bywash-examples --example own_pool
+
+use bywash_engine::{Context, PortId};
+use bywash_frame::{Arena, ArenaConfig, Batch, Policy, PoolSet};
+use bywash_kit::Kit;
+use bywash_lab::{Ping, Wire};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::Mutex;
+
+const CELLS: usize = 16_384;
+
+/// Under a lock: one worker's own, taken once a burst.
+#[derive(Default)]
+struct Lowest(Mutex<BTreeSet<u32>>);
+
+impl Policy for Lowest {
+    fn put(&self, cells: &[u32]) {
+        self.0.lock().expect("cells").extend(cells);
+    }
+
+    fn take(&self, out: &mut [u32]) -> usize {
+        let mut free = self.0.lock().expect("cells");
+        out.iter_mut().map_while(|place| free.pop_first().map(|cell| *place = cell)).count()
+    }
+
+    fn free(&self) -> usize {
+        self.0.lock().expect("cells").len()
+    }
+}
+
+fn forward(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+    cx.send_batch(from, PortId(1 - from.0), batch);
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let lab = Wire::new()?;
+    let arena = Arena::new(ArenaConfig { cells: CELLS, ..ArenaConfig::default() })?;
+    let pools = PoolSet::with_policy(arena, "lowest", CELLS, Box::new(Lowest::default()))?;
+    let mut kit = Kit::with_pools(pools.clone());
+    lab.r.enter(|| kit.interface("r0").and_then(|_| kit.interface("r1")))??;
+    let running = kit.start(forward)?;
+    let report = Ping::to(Wire::B).count(10).run(&lab.a)?;
+    println!("{} of {} answered; {} of {CELLS} cells free", report.received, report.sent, pools.pools()[0].free());
+    Ok(running.stop()?)
+}

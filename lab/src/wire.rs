@@ -1,0 +1,38 @@
+//! Two hosts and what lies between them: for what forwards frames as they are.
+
+use crate::error::Result;
+use crate::link::{End, Veth};
+use crate::namespace::Namespace;
+use std::net::Ipv4Addr;
+
+/// Hosts a and b in one network, with nothing but `r0` and `r1` of the namespace `r` between them. Gone when dropped.
+///
+/// ```text
+///   10.0.0.1 a0 ───── r0 r r1 ───── b0 10.0.0.2
+/// ```
+#[derive(Debug)]
+pub struct Wire {
+    /// Host a.
+    pub a: Namespace,
+    /// What lies between.
+    pub r: Namespace,
+    /// Host b.
+    pub b: Namespace,
+}
+
+impl Wire {
+    /// Host a's address.
+    pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    /// Host b's address.
+    pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    /// Makes it. The hosts finish their checksums themselves: nobody on the way does.
+    pub fn new() -> Result<Self> {
+        let (a, r, b) = (Namespace::new("a")?, Namespace::new("r")?, Namespace::new("b")?);
+        for (host, interface, address, port) in [(&a, "a0", Self::A, "r0"), (&b, "b0", Self::B, "r1")] {
+            let end = End::new(host, interface).address(format!("{address}/24")).offload("tx", false);
+            Veth::new(end, End::new(&r, port)).create()?;
+        }
+        Ok(Self { a, r, b })
+    }
+}
