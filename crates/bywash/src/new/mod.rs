@@ -5,7 +5,8 @@ use anyhow::{Context as _, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-const MAIN: &str = include_str!("main.rs.in");
+/// Also built, and run, as an example.
+const MAIN: &str = include_str!("app.rs");
 const MANIFEST: &str = include_str!("Cargo.toml.in");
 const IGNORED: &str = "/target\n";
 
@@ -22,11 +23,8 @@ pub fn run(args: &NewArgs) -> anyhow::Result<()> {
 fn app(args: &NewAppArgs) -> anyhow::Result<()> {
     let directory = PathBuf::from(&args.name);
     let source = source(args.crates.as_deref())?;
-    let files = [
-        ("Cargo.toml", manifest(&args.name, &source)),
-        ("src/main.rs", MAIN.replace("{{type}}", &type_name(&args.name))),
-        (".gitignore", IGNORED.into()),
-    ];
+    let files =
+        [("Cargo.toml", manifest(&args.name, &source)), ("src/main.rs", MAIN.into()), (".gitignore", IGNORED.into())];
     if let Err(why) = std::fs::create_dir(&directory) {
         if why.kind() == std::io::ErrorKind::AlreadyExists {
             bail!("{} is there already: choose another name, or move it away", directory.display());
@@ -66,24 +64,9 @@ fn manifest(name: &str, source: &[(&str, String)]) -> String {
     MANIFEST.replace("{{name}}", name).replace("{{crates}}\n", &source.iter().map(line).collect::<String>())
 }
 
-/// A type named after the project: `packet-counter` is `PacketCounter`.
-fn type_name(name: &str) -> String {
-    let word = |word: &str| {
-        let mut letters = word.chars();
-        let first = letters.next().map(|first| first.to_ascii_uppercase());
-        first.into_iter().chain(letters).collect::<String>()
-    };
-    name.split(['-', '_']).map(word).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_become_types() {
-        assert_eq!((type_name("hello"), type_name("a-b_c")), ("Hello".into(), "ABC".into()));
-    }
 
     #[test]
     fn crates_by_path_or_by_version() {

@@ -22,12 +22,15 @@ pub(super) type Weighted = (u32, u32);
 struct Layout {
     shares: Vec<Weighted>,
     buckets: Vec<u32>,
+    /// Counts layouts: of two it says which is later.
+    made: u64,
 }
 
 /// The layouts of all groups, by their ids.
 #[derive(Default)]
 pub(super) struct Shares {
     layouts: HashMap<u32, Layout>,
+    made: u64,
 }
 
 impl Shares {
@@ -45,7 +48,8 @@ impl Shares {
                 _ => size(shares, self.layouts.len()),
             };
             let buckets = lay_out(shares, before, count);
-            self.layouts.insert(id, Layout { shares: shares.to_vec(), buckets });
+            self.made += 1;
+            self.layouts.insert(id, Layout { shares: shares.to_vec(), buckets, made: self.made });
         }
         &self.layouts[&id].buckets
     }
@@ -55,14 +59,15 @@ impl Shares {
         self.layouts.retain(|id, _| lives(*id));
     }
 
-    /// The layout that shares most of its members with a group that is new.
+    /// The layout that shares most of its members with a group that is new; of several the latest, which is the one in use:
+    /// those before it wait for their end.
     fn nearest(&self, shares: &[Weighted]) -> Option<&Layout> {
         let common = |layout: &Layout| {
             let theirs = |id: u32| layout.shares.binary_search_by_key(&id, |share| share.0).is_ok();
             shares.iter().filter(|share| theirs(share.0)).count()
         };
-        let known = self.layouts.iter().take(COMPARED).map(|(id, layout)| ((common(layout), *id), layout));
-        known.filter(|((common, _), _)| *common > 0).max_by_key(|(rank, _)| *rank).map(|(_, layout)| layout)
+        let known = self.layouts.values().take(COMPARED).map(|layout| (common(layout), layout));
+        known.filter(|(n, _)| *n > 0).max_by_key(|(n, layout)| (*n, layout.made)).map(|(_, layout)| layout)
     }
 }
 
@@ -171,6 +176,12 @@ mod tests {
         let down = all.of(3, &four[..2]).to_vec();
         assert!(back.iter().zip(&down).all(|(was, is)| *was > 11 || was == is));
         assert_eq!(counts(&down), [(10, 128), (11, 128)]);
+        // Two go, one after the other, while the groups before are not forgotten: it is the latest that counts.
+        let mut all = Shares::default();
+        all.of(9, &four);
+        let three = all.of(5, &without).to_vec();
+        let two = all.of(7, &[four[0], four[1]]).to_vec();
+        assert!(three.iter().zip(&two).all(|(was, is)| *was == 13 || was == is));
         // Other weights move what they must.
         let heavier = all.of(4, &[(10, 2), (11, 1), (12, 1), (13, 1)]).to_vec();
         assert!(heavier.iter().filter(|id| **id == 10).count() >= 102);

@@ -12,9 +12,9 @@ use std::error::Error;
 const BUFFERS: usize = 16_384;
 
 /// The application: its state on one worker.
-struct {{type}};
+struct Application;
 
-impl App for {{type}} {
+impl App for Application {
     /// What `stage` below counts packets and cycles for.
     fn stages(&self) -> &'static [&'static str] {
         &["forward"]
@@ -35,7 +35,7 @@ fn start(interfaces: [&str; 2]) -> Result<Running, bywash_kit::Error> {
     for interface in interfaces {
         kit.interface(interface)?;
     }
-    kit.start({{type}})
+    kit.start(Application)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
