@@ -264,6 +264,8 @@ fn four_routers_share_and_one_is_lost() {
         wait_until("packets to be sent", 6 * PATIENCE, || sent() >= until).unwrap();
         sent()
     };
+    // And by the edge's own tables, which hear of them a moment later.
+    during(&lab, |sent| wait_until("packets to be sent", 6 * PATIENCE, || sent() >= FLOWS).unwrap());
     let (mut quiet, mut killed, mut alone_at, mut drained) = (0, 0, 0, 0);
     let came = during(&lab, |sent| {
         quiet = two_rounds(sent);
