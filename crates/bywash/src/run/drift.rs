@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_millis(100);
 const TIMES: usize = 5;
 const LONG: Duration = Duration::from_secs(2);
+/// Most rows: who is that far behind is only told how far.
+const ROWS: usize = 1000;
 
 /// A row for each difference that lasts: `{object, name, drift}`.
 pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
@@ -20,16 +22,24 @@ pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
             std::thread::sleep(AGAIN);
         }
         let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
-        let control = control.lock().expect("control");
+        // Held no longer than it takes to copy: routes are to be followed meanwhile.
+        let (all, astray) = {
+            let control = control.lock().expect("control");
+            (control.known().collect::<Vec<Change>>(), control.astray())
+        };
         let mut known = State::default();
-        control.known().for_each(|change| known.apply(&change));
-        let astray = control.astray();
-        drop(control);
+        all.iter().for_each(|change| known.apply(change));
+        drop(all);
         rows = differences(&known, &kernel);
         rows.extend(astray.iter().map(|p| row("fib", p, "the table that is looked up does not have what was routed")));
         if rows.is_empty() || started.elapsed() > LONG {
             break;
         }
+    }
+    let more = rows.len().saturating_sub(ROWS);
+    if more > 0 {
+        rows.truncate(ROWS);
+        rows.push(row("all", format!("{more} more"), "there are as many more differences"));
     }
     Ok(rows.into())
 }

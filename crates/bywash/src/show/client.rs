@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Longest that nothing may come.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same where the kernel's tables are read anew first.
+const READING: Duration = Duration::from_secs(120);
 
 /// Asks the instance at `socket`.
 pub fn ask(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Value> {
@@ -91,6 +93,9 @@ fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<
     let mut answer = Vec::new();
     let exchange = || {
         send(&mut stream, line, "1.1", body)?;
+        if line.ends_with(&format!("/{}", Topic::Drift.name())) {
+            stream.set_read_timeout(Some(READING))?;
+        }
         // The server closes after one answer.
         stream.read_to_end(&mut answer).map(drop)
     };
