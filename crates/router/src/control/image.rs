@@ -46,7 +46,7 @@ impl Image {
                 shares = members.to_vec();
             }
             let first = buckets.len();
-            buckets.extend_from_slice(self.shares.of(id, &shares));
+            buckets.extend_from_slice(self.shares.of(id, members, &shares));
             let group = &mut self.entries[id as usize];
             (group.first, group.count) = (first as u32, (buckets.len() - first) as u32);
         }

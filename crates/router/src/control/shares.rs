@@ -6,6 +6,7 @@
 //! change from when a router is lost or comes back.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Most buckets of a group, and how many it has while there are few groups: a share is exact to 1/256.
 pub(super) const MAX_BUCKETS: usize = 256;
@@ -20,6 +21,8 @@ const COMPARED: usize = 1024;
 pub(super) type Weighted = (u32, u32);
 
 struct Layout {
+    /// Who the group is: its id may have been another's before.
+    group: Arc<[Weighted]>,
     shares: Vec<Weighted>,
     buckets: Vec<u32>,
     /// Counts layouts: of two it says which is later.
@@ -34,14 +37,12 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The buckets of group `id` for these members, which are sorted by id.
-    pub fn of(&mut self, id: u32, shares: &[Weighted]) -> &[u32] {
+    /// The buckets of the group `id` for those of its members that are used now, sorted by id.
+    pub fn of(&mut self, id: u32, group: &Arc<[Weighted]>, shares: &[Weighted]) -> &[u32] {
         let shares = &shares[..shares.len().min(MAX_BUCKETS)];
-        if self.layouts.get(&id).is_none_or(|layout| layout.shares != shares) {
-            let before = match self.layouts.get(&id) {
-                Some(layout) => Some(layout),
-                None => self.nearest(shares),
-            };
+        let own = self.layouts.get(&id).filter(|layout| layout.group == *group);
+        if own.is_none_or(|layout| layout.shares != shares) {
+            let before = own.or_else(|| self.nearest(shares));
             let before = before.map(|layout| layout.buckets.as_slice()).unwrap_or_default();
             let count = match before.len() {
                 known if known >= shares.len() && known > 0 => known,
@@ -49,7 +50,7 @@ impl Shares {
             };
             let buckets = lay_out(shares, before, count);
             self.made += 1;
-            self.layouts.insert(id, Layout { shares: shares.to_vec(), buckets, made: self.made });
+            self.layouts.insert(id, Layout { group: group.clone(), shares: shares.to_vec(), buckets, made: self.made });
         }
         &self.layouts[&id].buckets
     }
@@ -127,6 +128,13 @@ fn lay_out(shares: &[Weighted], before: &[u32], count: usize) -> Vec<u32> {
 mod tests {
     use super::*;
 
+    impl Shares {
+        /// All of whose members are used.
+        fn all(&mut self, id: u32, members: &[Weighted]) -> &[u32] {
+            self.of(id, &members.into(), members)
+        }
+    }
+
     fn counts(buckets: &[u32]) -> Vec<(u32, usize)> {
         let mut counts = std::collections::BTreeMap::new();
         buckets.iter().for_each(|id| *counts.entry(*id).or_default() += 1);
@@ -143,47 +151,51 @@ mod tests {
         let mut all = Shares::default();
         let even = |n: u32| (0..n).map(|id| (id, 1)).collect::<Vec<_>>();
         for n in 1..=256 {
-            let counts = counts(all.of(1000 + n, &even(n)));
+            let counts = counts(all.all(1000 + n, &even(n)));
             assert_eq!(counts.len(), n as usize);
             let (least, most) = (counts.iter().map(|c| c.1).min(), counts.iter().map(|c| c.1).max());
             assert!(most.unwrap() - least.unwrap() <= 1, "{n}: {counts:?}");
         }
-        let weighted = counts(Shares::default().of(1, &[(7, 3), (8, 1)]));
+        let weighted = counts(Shares::default().all(1, &[(7, 3), (8, 1)]));
         assert_eq!(weighted, [(7, 192), (8, 64)]);
         // Somebody with next to nothing gets something all the same.
-        let weighted = counts(Shares::default().of(1, &[(7, 256), (8, 256), (9, 1)]));
+        let weighted = counts(Shares::default().all(1, &[(7, 256), (8, 256), (9, 1)]));
         assert_eq!(weighted.last(), Some(&(9, 1)));
-        assert_eq!(Shares::default().of(1, &even(300)).len(), 256);
+        assert_eq!(Shares::default().all(1, &even(300)).len(), 256);
     }
 
     #[test]
     fn only_the_flows_of_who_goes_or_comes_move() {
         let mut all = Shares::default();
         let four = [(10, 1), (11, 1), (12, 1), (13, 1)];
-        let before = all.of(1, &four).to_vec();
+        let before = all.all(1, &four).to_vec();
         // A new group without one of them: FRR makes one when a router is lost.
         let without = [four[0], four[1], four[3]];
-        let after = all.of(2, &without).to_vec();
+        let after = all.all(2, &without).to_vec();
         let lost = |(was, is): (&u32, &u32)| if *was == 12 { *is != 12 } else { is == was };
         assert!(before.iter().zip(&after).all(lost), "{before:?}\n{after:?}");
         assert_eq!(counts(&after).iter().map(|c| c.1).max(), Some(86));
         // The first group has gone meanwhile; the member comes back: it gets a quarter, nothing else moves.
         all.retain(|id| id == 2);
-        let back = all.of(3, &four).to_vec();
+        let back = all.all(3, &four).to_vec();
         assert_eq!(moved(&after, &back), 64);
         assert!(after.iter().zip(&back).all(|(was, is)| was == is || *is == 12));
         // In the same group: a link that goes down and comes up.
-        let down = all.of(3, &four[..2]).to_vec();
+        let down = all.of(3, &four.into(), &four[..2]).to_vec();
         assert!(back.iter().zip(&down).all(|(was, is)| *was > 11 || was == is));
         assert_eq!(counts(&down), [(10, 128), (11, 128)]);
         // Two go, one after the other, while the groups before are not forgotten: it is the latest that counts.
         let mut all = Shares::default();
-        all.of(9, &four);
-        let three = all.of(5, &without).to_vec();
-        let two = all.of(7, &[four[0], four[1]]).to_vec();
+        all.all(9, &four);
+        let three = all.all(5, &without).to_vec();
+        let two = all.all(7, &[four[0], four[1]]).to_vec();
         assert!(three.iter().zip(&two).all(|(was, is)| *was == 13 || was == is));
+        // An id that was another group's says nothing of what this one was.
+        all.all(8, &[(20, 1), (21, 1)]);
+        let again = all.all(8, &[four[0], four[1], four[3]]).to_vec();
+        assert_eq!(moved(&two, &again), 256 / 3);
         // Other weights move what they must.
-        let heavier = all.of(4, &[(10, 2), (11, 1), (12, 1), (13, 1)]).to_vec();
+        let heavier = all.all(4, &[(10, 2), (11, 1), (12, 1), (13, 1)]).to_vec();
         assert!(heavier.iter().filter(|id| **id == 10).count() >= 102);
     }
 
@@ -191,10 +203,10 @@ mod tests {
     fn many_groups_are_smaller_and_no_stranger_matters() {
         let mut all = Shares::default();
         for n in 0..1000 {
-            let count = all.of(n, &[(2 * n, 1), (2 * n + 1, 1)]).len();
+            let count = all.all(n, &[(2 * n, 1), (2 * n + 1, 1)]).len();
             assert_eq!(count, if n < 128 { 256 } else { 64 }, "{n}");
         }
-        let total: usize = (0..1000).map(|n| all.of(n, &[(2 * n, 1), (2 * n + 1, 1)]).len()).sum();
+        let total: usize = (0..1000).map(|n| all.all(n, &[(2 * n, 1), (2 * n + 1, 1)]).len()).sum();
         assert!(total > 65_536, "as many as this do not fit, and the rest is forwarded in user space");
     }
 }
