@@ -124,6 +124,11 @@ pub enum Command {
 /// `bywash run`
 #[derive(Debug, Default, Args)]
 pub struct RunArgs {
+    /// Take over the ports of the instance that runs at this socket, without loss, and end it; where none runs, just start.
+    /// SIGUSR2 has an instance without a sandbox do this itself, with the program and the file as they are now
+    #[arg(long)]
+    pub takeover: bool,
+
     /// Interfaces to forward between, each with default settings
     #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface)]
     pub interfaces: Vec<String>,

@@ -45,7 +45,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let default = if matches!(cli.command, Command::Run(_)) { "info" } else { "warn" };
     log::init(cli.log.as_deref(), default)?;
     match cli.command {
-        Command::Run(args) => run::run(Box::new(move || configure(&args))),
+        Command::Run(args) => {
+            let take_over = args.takeover;
+            run::run(Box::new(move || configure(&args)), take_over)
+        }
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),
         Command::Top(args) => top::run(&args),

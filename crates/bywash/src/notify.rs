@@ -56,6 +56,11 @@ impl Notifier {
         }
     }
 
+    /// It ends, and this process is the one to look after from now on.
+    pub fn followed_by(&self, pid: i32) {
+        self.say(&format!("MAINPID={pid}\nSTATUS=pid {pid} has taken over"));
+    }
+
     /// It ends.
     pub fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=the kernel forwards");

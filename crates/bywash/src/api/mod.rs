@@ -12,6 +12,7 @@
 //! | `POST /v1/audit` | every cell counted: where it is |
 //! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
 //! | `POST /v1/reload` `?dry_run=true` | the configuration is read again and taken over: `{"changes": [text], "applied"}` |
+//! | `POST /v1/takeover?socket=NAME` | the process that waits at that abstract socket takes over: `{}` when both have met |
 //! | `POST /v1/capture?port=P&drops=R&way=W&snaplen=N` | packets as pcapng, until `DELETE /v1/capture?number=N` |
 //! | `GET /metrics` | all counters, as Prometheus reads them |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
@@ -209,6 +210,12 @@ pub trait Instance: Send + Sync {
     /// Reads the configuration again and takes it over, or only says what that would change: a line each. An error is
     /// told to the client as a bad request; nothing is changed then.
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
+
+    /// Meets the process that is to take over, at the abstract socket where it waits. An error is told to the client as a bad
+    /// request; it goes on then.
+    fn take_over(&self, _socket: &str) -> Result<(), String> {
+        Err("it cannot be taken over".into())
+    }
 
     /// Gets a capture ready. An error is told to the client as a bad request.
     fn capture(&self, _request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {

@@ -204,6 +204,7 @@ fn routes(instance: Shared) -> Router {
         .route("/v1/audit", post(audit))
         .route("/v1/level", post(set_level))
         .route("/v1/reload", post(reload))
+        .route("/v1/takeover", post(take_over))
         .route("/v1/trace", post(trace))
         .route("/v1/capture", capture::routes())
         .route("/metrics", get(metrics))
@@ -247,6 +248,14 @@ async fn reload(State(instance): State<Shared>, Query(query): Query<HashMap<Stri
     };
     let changes = move || instance.reload(dry_run);
     answer(move || Ok(json!({ "changes": changes()?, "applied": !dry_run }))).await
+}
+
+async fn take_over(State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>) -> Response {
+    let Some(socket) = query.get("socket").filter(|_| query.len() == 1).cloned() else {
+        let hint = "one `socket`, as `bywash run --takeover` gives it";
+        return error(StatusCode::BAD_REQUEST, "no socket given", hint);
+    };
+    answer(move || instance.take_over(&socket).map(|()| json!({}))).await
 }
 
 async fn change_flows(
@@ -317,6 +326,6 @@ async fn as_json(request: Request, next: Next) -> Response {
     error(
         status,
         &format!("{reason}: {what}"),
-        "GET reads; /v1/audit, /v1/capture, /v1/level, /v1/flows and /v1/trace are POSTed to",
+        "GET reads; /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/reload, /v1/takeover and /v1/trace are POSTed to",
     )
 }

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where the API is asked.
 ///
@@ -25,16 +26,37 @@ impl Listener {
     /// Listens at `config.socket`, for root and `config.group`, and wherever else is configured. A socket that nobody
     /// listens at any more is replaced; one that somebody does listen at is an error that names the process.
     pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
-        let all = Named::bind(&config.socket, ("group", config.group.as_deref()))?;
+        let mut listener = Self::make(config)?;
+        listener.named().try_for_each(|named| named.claim(vacate))?;
+        listener.listen_for_metrics(config)?;
+        Ok(listener)
+    }
+
+    /// The sockets with all that takes privileges, while another instance has their names: nobody finds them yet.
+    pub fn make(config: &ApiConfig) -> anyhow::Result<Self> {
+        let all = Named::make(&config.socket, ("group", config.group.as_deref()))?;
         let read_group = ("read_group", config.read_group.as_deref());
-        let reading = config.read_socket.as_ref().map(|path| Named::bind(path, read_group)).transpose()?;
-        let metrics = match config.metrics {
-            Some(at) => Some(TcpListener::bind(at).with_context(|| {
-                format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
-            })?),
-            None => None,
-        };
-        Ok(Self { all, reading, metrics })
+        let reading = config.read_socket.as_ref().map(|path| Named::make(path, read_group)).transpose()?;
+        Ok(Self { all, reading, metrics: None })
+    }
+
+    /// Gives the sockets their names, also if another instance has them still.
+    pub fn take_names(&mut self) -> anyhow::Result<()> {
+        self.named().try_for_each(|named| named.claim(|_| Ok(())))
+    }
+
+    fn named(&mut self) -> impl Iterator<Item = &mut Named> {
+        std::iter::once(&mut self.all).chain(&mut self.reading)
+    }
+
+    /// Listens for those who want metrics, if that is configured. The port is free once another instance has ended.
+    pub fn listen_for_metrics(&mut self, config: &ApiConfig) -> anyhow::Result<()> {
+        let Some(at) = config.metrics else { return Ok(()) };
+        let socket = TcpListener::bind(at).with_context(|| {
+            format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
+        })?;
+        self.metrics = Some(socket);
+        Ok(())
     }
 }
 
@@ -42,55 +64,71 @@ impl Listener {
 #[derive(Debug)]
 pub struct Named {
     pub(super) socket: UnixListener,
+    /// What it is to be called.
     path: PathBuf,
+    /// What it is called now.
+    now: PathBuf,
     /// Device and inode: the name may since be another instance's.
     identity: (u64, u64),
 }
 
 impl Named {
-    /// Listens at `path`, for root and a group, which is a key's of `[api]`.
-    fn bind(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
+    /// Listens for root and a group, which is a key's of `[api]`, under another name than `path` yet: nobody connects
+    /// before its owner and mode are right.
+    fn make(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
         let name = path.display();
         let group = match group {
             Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: make it"))?),
             None => None,
         };
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = directory(path);
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(directory)
             .with_context(|| format!("cannot make {} for the API's socket", directory.display()))?;
-        // Held while the name changes hands, against another instance that starts at this moment. It ends with
-        // the descriptor.
-        let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
-        let _lock = lock.with_context(|| format!("cannot lock {}", directory.display()))?;
-        vacate(path)?;
-        // Under another name until its owner and mode are right: nobody connects before.
+        /// How many this process has made.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
         let mut early = path.as_os_str().to_os_string();
-        early.push(format!(".{}", std::process::id()));
+        early.push(format!(".{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
         let early = PathBuf::from(early);
         // Left by a process that had our number and died in between.
         let _ = std::fs::remove_file(&early);
         let socket = UnixListener::bind(&early).with_context(|| format!("cannot listen at {name}"))?;
-        let rename = || -> std::io::Result<(u64, u64)> {
+        let ready = || -> std::io::Result<(u64, u64)> {
             if let Some(group) = group {
                 rustix::fs::chown(&early, None, Some(group))?;
             }
             std::fs::set_permissions(&early, Permissions::from_mode(0o660))?;
             let metadata = std::fs::metadata(&early)?;
-            std::fs::rename(&early, path)?;
             Ok((metadata.dev(), metadata.ino()))
         };
-        match rename() {
-            Ok(identity) => Ok(Self { socket, path: path.into(), identity }),
+        match ready() {
+            Ok(identity) => Ok(Self { socket, path: path.into(), now: early, identity }),
             Err(why) => {
                 let _ = std::fs::remove_file(&early);
                 Err(why).with_context(|| format!("cannot listen at {name}"))
             }
         }
     }
+
+    /// Gives it its name, if `vacate` finds that it can be had.
+    fn claim(&mut self, vacate: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        // Held while the name changes hands, against another instance that starts at this moment. It ends with the
+        // descriptor.
+        let directory = directory(&self.path);
+        let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let _lock = lock.with_context(|| format!("cannot lock {}", directory.display()))?;
+        vacate(&self.path)?;
+        std::fs::rename(&self.now, &self.path).with_context(|| format!("cannot listen at {}", self.path.display()))?;
+        self.now.clone_from(&self.path);
+        Ok(())
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Makes sure that nobody listens at `path` and that what is there is a socket.
@@ -114,9 +152,9 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        let ours = std::fs::symlink_metadata(&self.now).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
         if ours {
-            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(&self.now);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::ApiConfig;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -154,6 +154,33 @@ fn another_instances_socket_is_left_alone() {
     let _second = Listener::bind(&place.config).unwrap();
     drop(first);
     assert!(place.socket().exists());
+}
+
+#[test]
+fn one_that_takes_over_takes_the_names() {
+    let mut place = Place::new();
+    place.config.read_socket = Some(place.socket().with_file_name("read.sock"));
+    let read = place.config.read_socket.clone().unwrap();
+    let files = || std::fs::read_dir(read.parent().unwrap()).unwrap().count();
+    let first = Listener::bind(&place.config).unwrap();
+    let mut second = Listener::make(&place.config).unwrap();
+    let inodes = || [place.socket(), &read].map(|path| std::fs::metadata(path).unwrap().ino());
+    let before = inodes();
+    assert_eq!(files(), 4, "both have their sockets");
+    // One that gives up leaves the names alone.
+    drop(Listener::make(&place.config).unwrap());
+    assert_eq!((files(), inodes()), (4, before));
+    second.take_names().unwrap();
+    let after = inodes();
+    assert!(files() == 2 && before.iter().all(|inode| !after.contains(inode)));
+    // The first has lost them, and removes only what is its own.
+    drop(first);
+    assert_eq!((files(), inodes()), (2, after));
+    let mode = std::fs::metadata(&read).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    drop(UnixStream::connect(place.socket()).unwrap());
+    drop(second);
+    assert_eq!(files(), 0);
 }
 
 #[test]

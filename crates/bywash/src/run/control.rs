@@ -4,6 +4,7 @@ use super::driver::{Driver, Targets};
 use super::live::Live;
 use super::mode::{self, Parts, Setup, View};
 use super::ports::{Opened, Opener, Xdp, queues};
+use super::succession::{Predecessor, Successor};
 use super::workers;
 use super::{ANSWER, instance};
 use crate::bench::cpus::Placement;
@@ -32,6 +33,9 @@ const IDLE_TICK: Duration = Duration::from_millis(16);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it asks whether interfaces can be redirected to.
 const ASK: Duration = Duration::from_secs(1);
+/// What has arrived when the programs are told to leave frames to the kernel is still forwarded: as long as it takes to
+/// go through the rings.
+pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
 /// Longest wait for the kernel's tables at the start.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
@@ -74,6 +78,36 @@ pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
 pub enum Ask {
     /// To take over this configuration: what has changed, or why nothing has.
     Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
+    /// To meet the process that is to take over, at this socket.
+    TakeOver(String, mpsc::Sender<Result<(), String>>),
+}
+
+/// How following ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was told to stop.
+    Stopped,
+    /// A new process waits for the ports.
+    TakenOver,
+}
+
+/// Takes in all the kernel has before any frame is taken from it, and gives what that means for ports.
+fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
+    let until = Instant::now() + FIRST_DUMP;
+    let mut all = vec![];
+    loop {
+        let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
+            bail!("the kernel did not tell its routes within {} s", FIRST_DUMP.as_secs())
+        };
+        let applied = apply(&changes);
+        let done = applied.synced;
+        // Routes are of no more use: there may be a million.
+        let links = |change: &Change| matches!(change, Change::Link(_) | Change::LinkGone { .. });
+        all.push((changes.into_iter().filter(links).collect(), applied));
+        if done {
+            return Ok(all);
+        }
+    }
 }
 
 /// A running instance.
@@ -83,6 +117,8 @@ pub struct Runtime {
     mirror: Mirror,
     pub(super) mode: Box<dyn mode::Control>,
     asked_for: mpsc::Receiver<Ask>,
+    /// Who is about to take over.
+    pub(super) successor: Option<Successor>,
     looked: Instant,
     asked: Instant,
     /// VLAN interfaces, and what they are on.
@@ -93,7 +129,14 @@ pub struct Runtime {
 
 impl Runtime {
     /// Opens everything and starts forwarding.
-    pub fn start(config: Config, source: Source, journal: &mut Journal) -> anyhow::Result<Self> {
+    ///
+    /// With a predecessor, its ports are taken over when everything else is ready.
+    pub fn start(
+        config: Config,
+        source: Source,
+        journal: &mut Journal,
+        mut predecessor: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Self> {
         // Following begins first: nothing the kernel changes from here on is missed.
         let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
@@ -141,7 +184,11 @@ impl Runtime {
         let dpdk = super::dpdk::Dpdk::start(&config.ports, &pools)?;
         let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
         for (id, port) in config.ports.iter().enumerate() {
-            ports.push(opener.open((id, port), journal).with_context(|| format!("port `{}`", port.name))?);
+            let opened = match &mut predecessor {
+                Some(predecessor) => opener.announce((id, port), journal, predecessor),
+                None => opener.open((id, port), journal),
+            };
+            ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
         }
         let domain = Qsbr::new();
         let setup = Setup {
@@ -152,7 +199,16 @@ impl Runtime {
             driver: opener.driver.as_ref(),
             workers: plan.workers.len(),
         };
-        let Parts { control: mode, view, apps, links } = mode::set_up(&setup)?;
+        let Parts { control: mut mode, view, apps, links } = mode::set_up(&setup)?;
+        let mut known = vec![];
+        if let Some(predecessor) = &mut predecessor {
+            known = dump(&mirror, |changes| mode.apply(changes))?;
+            predecessor.let_go()?;
+            for (id, opened) in ports.iter_mut().enumerate() {
+                let name = opened.config.name.clone();
+                opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
+            }
+        }
         let counters = ports
             .iter()
             .enumerate()
@@ -177,12 +233,16 @@ impl Runtime {
             mirror,
             mode,
             asked_for,
+            successor: None,
             looked: Instant::now(),
             asked: Instant::now(),
             vlans: BTreeMap::new(),
             members: BTreeSet::new(),
         };
-        runtime.first_dump()?;
+        if predecessor.is_none() {
+            known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
+        }
+        known.iter().for_each(|(changes, applied)| runtime.follow_ports(changes, applied));
         // A worker reports after a turn, in which its ports posted buffers: before, what arrives would be lost.
         for worker in &runtime.shared.workers {
             if worker.handle.report(super::ANSWER).is_none() {
@@ -192,30 +252,22 @@ impl Runtime {
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
             xdp.enable()?;
         }
-        Ok(runtime)
-    }
-
-    /// Takes in all the kernel has before any frame is taken from it.
-    fn first_dump(&mut self) -> anyhow::Result<()> {
-        let until = Instant::now() + FIRST_DUMP;
-        loop {
-            match self.mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(changes) => {
-                    if self.take(&changes) {
-                        return Ok(());
-                    }
-                }
-                Err(_) => bail!("the kernel did not tell its routes within {} s", FIRST_DUMP.as_secs()),
-            }
+        if let Some(predecessor) = predecessor {
+            predecessor.done();
         }
+        Ok(runtime)
     }
 
     pub fn instance(&self) -> Arc<instance::Running> {
         Arc::new(instance::Running(self.shared.clone()))
     }
 
-    /// Runs until `stop`, or until a worker dies.
-    pub fn follow(&mut self, stop: &AtomicBool, reload: &AtomicBool, notifier: &mut Notifier) -> anyhow::Result<()> {
+    /// Runs until `stop`, until a new process takes over, or until a worker dies.
+    pub fn follow(
+        &mut self,
+        (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
+        notifier: &mut Notifier,
+    ) -> anyhow::Result<End> {
         let mut tick = TICK;
         while !stop.load(Ordering::Acquire) {
             notifier.alive();
@@ -235,6 +287,16 @@ impl Runtime {
                     bail!("netlink following ended: routes can no longer be kept; the kernel forwards from now on")
                 }
             }
+            if let Some(successor) = &self.successor {
+                match successor.wants_all() {
+                    Ok(true) => return Ok(End::TakenOver),
+                    Ok(false) => {}
+                    Err(e) => {
+                        tracing::warn!("pid {} does not take over: {e:#}; going on", successor.pid);
+                        self.successor = None;
+                    }
+                }
+            }
             busy |= self.mode.tick(&self.shared, &self.mirror);
             tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
             self.look();
@@ -245,12 +307,15 @@ impl Runtime {
             if reload.swap(false, Ordering::AcqRel) {
                 self.reload_by_signal();
             }
+            if upgrade.swap(false, Ordering::AcqRel) {
+                super::upgrade();
+            }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
             }
         }
-        Ok(())
+        Ok(End::Stopped)
     }
 
     /// Notes how full the pools are.
@@ -264,9 +329,14 @@ impl Runtime {
     /// Applies changes; true when the kernel's tables are complete.
     fn take(&mut self, changes: &[Change]) -> bool {
         let applied = self.mode.apply(changes);
-        self.carry_out(&applied);
-        self.note_relations(changes);
+        self.follow_ports(changes, &applied);
         applied.synced
+    }
+
+    /// Does for the ports' programs what the changes mean for them.
+    fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
+        self.carry_out(applied);
+        self.note_relations(changes);
     }
 
     /// Leaves ports to the kernel of which it has built something else: see [`super::ports::Xdp::carries`].
@@ -387,17 +457,31 @@ impl Runtime {
         }
     }
 
+    /// Takes everything apart for the process that takes over, and tells it ([`super::succession`]). That waits for the
+    /// end of what is given back.
+    pub fn hand_over(mut self) -> Option<Successor> {
+        let successor = self.successor.take();
+        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
+        self.take_apart(|| successor.iter().for_each(Successor::gone));
+        successor
+    }
+
     /// Takes everything apart: the programs first.
     pub fn stop(self) {
-        let mut programs = self.shared.xdp.lock().expect("programs");
-        programs.iter_mut().flatten().for_each(Xdp::disable);
+        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
+        self.take_apart(|| ());
+    }
+
+    /// Ends the workers, once what is with them is forwarded, then all else. `closed`: the sockets are.
+    fn take_apart(self, closed: impl FnOnce()) {
+        std::thread::sleep(LAST_FRAMES);
         for worker in &self.shared.workers {
             if let WorkerExit::Panicked(why) = worker.handle.stop() {
                 tracing::error!("worker {} had failed: {why}", worker.handle.id());
             }
         }
-        programs.clear();
-        drop(programs);
+        self.shared.xdp.lock().expect("programs").clear();
+        closed();
         let Self { shared, mode, .. } = self;
         mode.stop();
         let (missing, wrong) = shared.pools.verify();

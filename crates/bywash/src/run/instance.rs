@@ -33,6 +33,10 @@ impl Instance for Running {
         self.0.reload(dry_run)
     }
 
+    fn take_over(&self, socket: &str) -> Result<(), String> {
+        self.0.take_over(socket)
+    }
+
     fn capture(&self, request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {
         super::capture::prepare(&self.0, request)
     }

@@ -20,18 +20,22 @@ mod punt;
 mod reload;
 mod router;
 mod routes;
+mod succession;
 mod switch;
 mod trace;
 mod workers;
 
+use crate::api::Listener;
 use crate::config::Config;
 use crate::notify::Notifier;
 use bywash_port::af_xdp::Journal;
-use control::Source;
+use control::{End, Source};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use succession::Predecessor;
 
 /// Where changed interface settings are written down until they are put back.
 const STATE: &str = "/run/bywash";
@@ -46,8 +50,9 @@ pub fn journal(what: &str) -> PathBuf {
     Path::new(STATE).join(format!("{what}-{ns}.json"))
 }
 
-/// Forwards until told to stop, by what `source` gives now and whenever a reload is asked for.
-pub fn run(source: Source) -> anyhow::Result<()> {
+/// Forwards until told to stop, by what `source` gives now and whenever a reload is asked for. With `take_over`, from
+/// the process that runs already, if there is one.
+pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     let config = source()?;
     crate::privileges::check()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -58,36 +63,91 @@ pub fn run(source: Source) -> anyhow::Result<()> {
     }
     let reload = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, reload.clone())?;
+    let upgrade = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR2, upgrade.clone())?;
     let mut journal = Journal::open(journal_path())?;
-    if !journal.changes().is_empty() {
+    let mut predecessor = if take_over { Predecessor::find(&config.api.socket)? } else { None };
+    if predecessor.is_none() && !journal.changes().is_empty() {
         tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
         put_back(&mut journal)?;
     }
-    let result = forward((config, source), &mut journal, (&stop, &reload));
+    let result = forward((config, source), &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
+    if matches!(result, Ok(End::TakenOver)) {
+        tracing::info!("ends: another process has taken over");
+        return Ok(());
+    }
+    if predecessor.is_some_and(|predecessor| !predecessor.has_let_go()) {
+        // It goes on, and puts everything back when it ends.
+        return result.map(drop);
+    }
     // Others wrote into it, too: ports that came later.
     put_back(&mut Journal::open(journal_path())?)?;
-    result
+    result.map(drop)
+}
+
+/// Starts the program anew, as it is in its file now, to take over from this process.
+fn upgrade() {
+    if crate::sandbox::entered() {
+        tracing::warn!(
+            "SIGUSR2: in its sandbox it can start no program; start the new one yourself, as this one was started and \
+             with --takeover, or run it with --no-sandbox; going on"
+        );
+        return;
+    }
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    let program = arguments.remove(0);
+    if !arguments.iter().any(|argument| argument == "--takeover") {
+        arguments.push("--takeover".into());
+    }
+    // The watchdog's number is ours; the new process is looked after as the main one.
+    match Command::new(&program).args(arguments).env_remove("WATCHDOG_PID").spawn() {
+        Ok(mut child) => {
+            tracing::info!("SIGUSR2: pid {} is to take over", child.id());
+            // Should it fail, its end is noticed.
+            std::thread::spawn(move || child.wait());
+        }
+        Err(e) => tracing::error!("SIGUSR2: cannot run {}: {e}; going on", program.display()),
+    }
 }
 
 fn forward(
     (config, source): (Config, Source),
     journal: &mut Journal,
-    (stop, reload): (&AtomicBool, &AtomicBool),
-) -> anyhow::Result<()> {
-    // First the socket: it is where a second instance finds out that there is one.
-    let listener = crate::api::Listener::bind(&config.api)?;
+    (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
+    mut predecessor: Option<&mut Predecessor>,
+) -> anyhow::Result<End> {
+    let at = config.api.clone();
+    // First the sockets: they are where a second instance finds out that there is one, and making them takes privileges
+    // that are given up next. One that takes over makes them, too, and has their names later.
+    let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
     // Before there is a second thread: each has its own privileges, and gets them from the one that makes it.
     let sandboxed = crate::sandbox::enter(&config);
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
-    let started = control::Runtime::start(config, source, journal);
+    let started = control::Runtime::start(config, source, journal, predecessor.as_deref_mut());
     let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
+    if let Some(predecessor) = predecessor {
+        predecessor.wait_for_its_end();
+        listener.take_names()?;
+        // Forwarding goes on without it.
+        if let Err(why) = listener.listen_for_metrics(&at) {
+            tracing::error!("{:#}; going on without", crate::sandbox::explain(why, sandboxed));
+        }
+    }
     let api = crate::api::serve(listener, runtime.instance())?;
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
     let mut notifier = Notifier::from_environment();
     notifier.ready("forwarding");
-    let result = runtime.follow(stop, reload, &mut notifier);
+    let result = runtime.follow((stop, reload, upgrade), &mut notifier);
+    if let Ok(End::TakenOver) = result {
+        let successor = runtime.hand_over();
+        successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
+        drop(api);
+        // Its end is what the new process waits for: the socket's name is free.
+        drop(successor);
+        return result;
+    }
     notifier.stopping();
     drop(api);
     if stop.load(Ordering::Acquire) {

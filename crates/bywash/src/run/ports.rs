@@ -1,12 +1,13 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
 use super::driver::{Driver, Target, Targets};
+use super::succession::{self, Predecessor};
 use crate::config::{self, Checksum, Level, MemifRole, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
-    AfXdpPort, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem, XdpAttach,
-    XdpConfig, driver, max_frame, takes_frames,
+    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem,
+    XdpAttach, XdpConfig, driver, max_frame, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -31,6 +32,19 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// Nothing of the port is open yet.
+    fn none(port: &PortConfig) -> Self {
+        Self {
+            config: port.clone(),
+            index: 0,
+            partial_checksums: false,
+            promiscuous: false,
+            ends: vec![],
+            from_kernel: None,
+            xdp: None,
+        }
+    }
+
     /// The port as it is followed.
     pub fn spec(&self, id: usize) -> PortSpec {
         PortSpec {
@@ -92,7 +106,17 @@ impl Xdp {
             driver: matches!(self.level(), Level::Driver),
             ..self.program.config()
         };
-        Ok(self.program.set_config(config)?)
+        self.program.set_config(config)?;
+        Ok(self.program.take_over()?)
+    }
+
+    /// Another process takes over: what goes to user space is the kernel's until then, what the program forwards it still
+    /// does.
+    pub fn hand_over(&mut self) {
+        if self.level() != Level::Driver {
+            self.disable();
+        }
+        self.program.hand_over();
     }
 
     /// Where what the port receives is forwarded now.
@@ -230,22 +254,47 @@ pub struct Opener {
 }
 
 impl Opener {
+    fn attach(
+        &self,
+        (id, port): (usize, &PortConfig),
+        journal: &mut Journal,
+        from: Option<Attachment>,
+    ) -> anyhow::Result<Opened> {
+        let driver = self.driver.as_ref().context("no XDP program")?;
+        attach_af_xdp((id, port), &self.umem, (driver, self.raw), journal, from)
+    }
+
+    /// What can be opened of a port while another process has it.
+    pub fn announce(
+        &self,
+        (id, port): (usize, &PortConfig),
+        journal: &mut Journal,
+        from: &mut Predecessor,
+    ) -> anyhow::Result<Opened> {
+        anyhow::ensure!(succession::can_follow(port), "{}", succession::why_not(port));
+        match port.kind {
+            PortKind::AfXdp => self.attach((id, port), journal, from.take(interface(port)?)),
+            _ => Ok(Opened::none(port)),
+        }
+    }
+
+    /// The rest, when the other has let go.
+    pub fn open_announced(&self, id: usize, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
+        match opened.config.kind {
+            PortKind::AfXdp => open_sockets(&self.umem, opened, journal)?,
+            _ => *opened = self.open((id, &opened.config.clone()), journal)?,
+        }
+        Ok(())
+    }
+
     /// Opens one port.
     pub fn open(&self, (id, port): (usize, &PortConfig), journal: &mut Journal) -> anyhow::Result<Opened> {
         let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
-        let mut opened = Opened {
-            config: port.clone(),
-            index: 0,
-            partial_checksums: false,
-            promiscuous: false,
-            ends: vec![],
-            from_kernel: None,
-            xdp: None,
-        };
+        let mut opened = Opened::none(port);
         match port.kind {
             PortKind::AfXdp => {
-                let driver = self.driver.as_ref().context("no XDP program")?;
-                open_af_xdp((id, port), &self.umem, (driver, self.raw), journal, &mut opened)?;
+                opened = self.attach((id, port), journal, None)?;
+                open_sockets(&self.umem, &mut opened, journal)?;
             }
             PortKind::Dpdk => self.open_dpdk(port, &mut opened)?,
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),
@@ -347,13 +396,14 @@ fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open_af_xdp(
+/// The program on an interface, new or the one that `from` had, and what goes with it: all but the sockets.
+fn attach_af_xdp(
     (id, port): (usize, &PortConfig),
     umem: &Arc<Umem>,
     (shared, raw): (&Driver, bool),
     journal: &mut Journal,
-    opened: &mut Opened,
-) -> anyhow::Result<()> {
+    from: Option<Attachment>,
+) -> anyhow::Result<Opened> {
     let af_xdp = port.af_xdp.clone().unwrap_or_default();
     let interface = interface(port)?;
     let link = LinkInfo::query(interface)?;
@@ -367,50 +417,39 @@ fn open_af_xdp(
         XdpMode::Native => XdpAttach::Native,
         XdpMode::Generic => XdpAttach::Generic,
     };
-    let mut program = Program::attach_to(&shared.program, id as u16, &link, how)?;
-    shared.program.set_device(id as u16, link.index)?;
-    if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
-        tracing::info!(
-            "{interface}: no native XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
-        );
-    } else if !program.note().is_empty() {
-        tracing::warn!("{interface}: not the best mode: {}", program.note());
-    }
-    prepare(interface, (&driver, program.is_native(), raw), journal);
-    let r = af_xdp.ring;
-    let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
-    let mut config = SocketConfig {
-        rings,
-        zero_copy: af_xdp.zero_copy.into(),
-        transmit: af_xdp.transmit.into(),
-        in_order: af_xdp.in_order,
-        ..SocketConfig::default()
+    let mut program = match from {
+        Some(from) => {
+            let other = how != XdpAttach::Auto && from.native != (how == XdpAttach::Native);
+            anyhow::ensure!(
+                !other || af_xdp.mode == XdpMode::Auto,
+                "{interface} cannot be taken over: its XDP program is {}; restart it",
+                if from.native { "native" } else { "not native" }
+            );
+            Program::succeed(&shared.program, id as u16, &link, from)
+        }
+        None => {
+            let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
+            if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
+                tracing::info!(
+                    "{interface}: no native XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
+                );
+            } else if !program.note().is_empty() {
+                tracing::warn!("{interface}: not the best mode: {}", program.note());
+            }
+            program
+        }
     };
-    if af_xdp.busy_poll > 0 {
-        (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
-        journal.busy_poll(interface)?;
-    }
-    let mut sockets = vec![];
-    for queue in queues(port)? {
-        let end = AfXdpPort::open(umem, &link, queue, &config)?;
-        if let (0, Some(why)) = (queue, end.transmit_fallback()) {
-            tracing::warn!("{interface}: {why}");
-        }
-        if let Some(fd) = end.fd() {
-            sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
-        }
-        opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
-    }
+    shared.program.set_device(id as u16, link.index)?;
+    prepare(interface, (&driver, program.is_native(), raw), journal);
     let room = umem.arena().max_data();
     let max_frame = max_frame(link.mtu, room) as u32;
-    opened.index = link.index;
-    opened.partial_checksums = match af_xdp.checksum {
+    let partial_checksums = match af_xdp.checksum {
         Checksum::Auto => driver == "veth" || driver == "tun",
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
     // A native program's frames lose what an skb knows of them: that its checksum is not finished.
-    let partial = opened.partial_checksums && program.is_native();
+    let partial = partial_checksums && program.is_native();
     program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, ..XdpConfig::default() })?;
     let promiscuous = raw.then(|| Promiscuous::new(link.index));
     let xdp = Xdp {
@@ -425,11 +464,45 @@ fn open_af_xdp(
         targets: shared.targets.clone(),
         id,
         index: link.index,
-        sockets,
+        sockets: vec![],
         _promiscuous: promiscuous.transpose().with_context(|| format!("{interface} does not become promiscuous"))?,
     };
     xdp.look();
-    opened.xdp = Some(xdp);
+    Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
+}
+
+/// The sockets of a port that has its program.
+fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
+    let af_xdp = opened.config.af_xdp.clone().unwrap_or_default();
+    let interface = interface(&opened.config)?;
+    let link = LinkInfo::query(interface)?;
+    let r = af_xdp.ring;
+    let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
+    let mut config = SocketConfig {
+        rings,
+        zero_copy: af_xdp.zero_copy.into(),
+        transmit: af_xdp.transmit.into(),
+        in_order: af_xdp.in_order,
+        ..SocketConfig::default()
+    };
+    if af_xdp.busy_poll > 0 {
+        (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
+        journal.busy_poll(interface)?;
+    }
+    let mut sockets = vec![];
+    for queue in queues(&opened.config)? {
+        let end = AfXdpPort::open(umem, &link, queue, &config)?;
+        if let (0, Some(why)) = (queue, end.transmit_fallback()) {
+            tracing::warn!("{interface}: {why}");
+        }
+        if let Some(fd) = end.fd() {
+            sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
+        }
+        opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
+    }
+    if let Some(xdp) = &mut opened.xdp {
+        xdp.sockets = sockets;
+    }
     Ok(())
 }
 

@@ -4,10 +4,11 @@
 //! what cannot fail comes last. Ports that are not named in the difference are not touched: their sockets, rings and
 //! workers go on.
 
-use super::control::{Ask, Runtime, Shared};
+use super::control::{Ask, LAST_FRAMES, Runtime, Shared};
 use super::diff::{Step, diff};
 use super::live::Live;
 use super::ports::{Opened, Xdp, queues};
+use super::succession::Successor;
 use super::{ANSWER, journal_path, workers};
 use crate::config::{Config, Level, PortConfig};
 use anyhow::{Context as _, bail};
@@ -19,8 +20,6 @@ use std::time::Duration;
 
 /// Longest that a client waits for the control loop.
 const PATIENCE: Duration = Duration::from_secs(14);
-/// What has arrived when a port is taken away is still forwarded: as long as it takes to go through the rings.
-const LAST_FRAMES: Duration = Duration::from_millis(5);
 
 /// How a step is undone.
 enum Undo {
@@ -50,6 +49,14 @@ impl Shared {
         asked.map_err(|_| "it is ending")?;
         done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
     }
+
+    /// For the API: meets the process that is to take over.
+    pub fn take_over(&self, socket: &str) -> Result<(), String> {
+        let (answer, done) = mpsc::channel();
+        let asked = self.asks.lock().expect("asks").send(Ask::TakeOver(socket.into(), answer));
+        asked.map_err(|_| "it is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
+    }
 }
 
 impl Runtime {
@@ -58,6 +65,10 @@ impl Runtime {
             Ask::Reload(config, answer) => {
                 // Whoever asked may have gone.
                 let _ = answer.send(self.reload(*config).map_err(|e| format!("nothing changed: {e:#}")));
+            }
+            Ask::TakeOver(socket, answer) => {
+                let met = Successor::meet(&socket, &self.shared).map(|successor| self.successor = Some(successor));
+                let _ = answer.send(met.map_err(|e| format!("{e:#}")));
             }
         }
     }
@@ -75,6 +86,9 @@ impl Runtime {
 
     /// Takes `new` over, and says what changed. After an error everything is as it was.
     fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
+        if let Some(successor) = &self.successor {
+            bail!("pid {} is taking over", successor.pid);
+        }
         let old = self.shared.live();
         // Anew: between reading it and now, another may have been taken over.
         let steps = diff(&old.config, &new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;

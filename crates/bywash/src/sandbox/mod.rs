@@ -47,6 +47,11 @@ pub fn enter(config: &Config) -> bool {
     entered
 }
 
+/// Whether this process is in the sandbox, at least in part.
+pub fn entered() -> bool {
+    ENTERED.get().is_some_and(|(entered, _)| *entered)
+}
+
 /// Says what an error may come from.
 pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     let denied = |cause: &(dyn std::error::Error + 'static)| {

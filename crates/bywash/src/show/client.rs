@@ -44,6 +44,16 @@ pub fn reload(socket: &Path, dry_run: bool) -> anyhow::Result<Value> {
     request(socket, &format!("POST /v1/reload?dry_run={dry_run}"), "", "reload")
 }
 
+/// Whether an instance listens at `socket`.
+pub fn answers(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+/// Has the instance meet the process that takes over from it, which waits at the abstract socket `name`.
+pub fn take_over(socket: &Path, name: &str) -> anyhow::Result<()> {
+    request(socket, &format!("POST /v1/takeover?socket={}", encode(name)), "", "takeover").map(drop)
+}
+
 /// A capture that runs.
 pub struct Capture {
     /// Its number, by which it is ended.

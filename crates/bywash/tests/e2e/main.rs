@@ -39,6 +39,7 @@ mod scale_out;
 mod schema;
 mod soak;
 mod switch;
+mod takeover;
 mod tcp;
 mod top;
 mod trace;

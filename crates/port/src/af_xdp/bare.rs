@@ -1,11 +1,11 @@
 //! The barest XDP programs: what a benchmark holds a program that does more against.
 
 use super::Error;
+use super::attach::{Attached, Hook};
 use super::link::LinkInfo;
 use super::program::{attach_link, chain};
 use aya::maps::{DevMap, MapData, MapError};
-use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::programs::{ProgramError, Xdp};
 use aya::{Ebpf, EbpfLoader};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o");
@@ -13,7 +13,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o")
 /// A program that looks at no frame, on one interface, in native mode. Detached when dropped.
 pub struct Bare {
     // First: detached before its map goes.
-    _link: FdLink,
+    _link: Attached,
     _ebpf: Ebpf,
 }
 
@@ -51,7 +51,7 @@ impl Bare {
             .try_into()
             .map_err(|e: ProgramError| load(chain(&e)))?;
         xdp.load().map_err(|e| load(chain(&e)))?;
-        let attached = attach_link(xdp, &link, XdpMode::Driver);
+        let attached = attach_link(xdp, &link, Hook::XdpDriver);
         let attached = attached.map_err(|reason| Error::Attach { interface: on.into(), reason })?;
         Ok(Self { _link: attached, _ebpf: ebpf })
     }

@@ -6,6 +6,7 @@
 //! receive what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
 
 mod abi;
+mod attach;
 mod bare;
 mod custody;
 mod driver;
@@ -40,7 +41,7 @@ pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Change, Features, Journal, Value, driver};
 pub use port::{AfXdpPort, max_frame, wait};
-pub use program::{Program, XdpAttach, XdpConfig};
+pub use program::{Attachment, Program, XdpAttach, XdpConfig};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};

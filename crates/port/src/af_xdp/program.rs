@@ -3,13 +3,13 @@
 use super::abi::{
     FLAG_DRIVER, FLAG_ENABLED, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters,
 };
+use super::attach::{Attached, Hook};
 use super::{Driver, Error, LinkInfo};
 use aya::Ebpf;
-use aya::programs::links::{FdLink, LinkOrder};
-use aya::programs::tc::{TcAttachOptions, TcAttachType};
-use aya::programs::{ProgramError, SchedClassifier, Xdp, XdpMode};
+use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
 use serde::{Deserialize, Serialize};
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How the program may be attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,14 +57,29 @@ pub struct XdpConfig {
 pub struct Program {
     interface: String,
     // Declared before the driver: detached before its maps go.
-    xdp: Option<FdLink>,
-    tc: Option<FdLink>,
+    xdp: Option<Attached>,
+    tc: Option<Attached>,
     native: bool,
     note: String,
     config: XdpConfig,
     id: u16,
     index: u32,
     driver: Driver,
+    /// What is attached is another process's program still: see [`Program::succeed`].
+    waits: bool,
+    /// What is attached is for another process to replace: see [`Program::hand_over`].
+    left: bool,
+}
+
+/// What one process hands to the next: where its program is attached.
+#[derive(Debug)]
+pub struct Attachment {
+    /// Whether XDP runs in the driver.
+    pub native: bool,
+    /// The XDP program's link, if it is attached.
+    pub xdp: Option<OwnedFd>,
+    /// That of its twin for traffic control.
+    pub tc: Option<OwnedFd>,
 }
 
 impl Program {
@@ -94,7 +109,7 @@ impl Program {
                 return Err(Error::Attach { interface, reason });
             }
             XdpAttach::Generic => (None, "native mode was not to be tried".into()),
-            XdpAttach::Auto | XdpAttach::Native => match attach_xdp(&mut inner.ebpf, link, XdpMode::Driver) {
+            XdpAttach::Auto | XdpAttach::Native => match attach_xdp(&mut inner.ebpf, link, Hook::XdpDriver) {
                 Ok(fd) => (Some(fd), String::new()),
                 Err(reason) => (None, format!("no native mode: {reason}")),
             },
@@ -113,7 +128,7 @@ impl Program {
                 Ok(fd) => tc = Some(fd),
                 Err(reason) => {
                     note = format!("{note}; no traffic control program: {reason}");
-                    let attached = attach_xdp(&mut inner.ebpf, link, XdpMode::Skb);
+                    let attached = attach_xdp(&mut inner.ebpf, link, Hook::XdpSkb);
                     xdp = Some(attached.map_err(|reason| {
                         let reason = format!("{note}; no generic mode: {reason}");
                         Error::Attach { interface: interface.clone(), reason }
@@ -125,7 +140,55 @@ impl Program {
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver) = (link.index, driver.clone());
-        Ok(Self { interface, xdp, tc, native, note, config, id, index, driver })
+        Ok(Self { interface, xdp, tc, native, note, config, id, index, driver, waits: false, left: false })
+    }
+
+    /// Follows another process's program, as port `id`: what that has attached stays as it is until
+    /// [`Program::take_over`].
+    pub fn succeed(driver: &Driver, id: u16, link: &LinkInfo, from: Attachment) -> Self {
+        let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
+        let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
+        let (native, note) = (from.native, if from.native { "" } else { "as it was taken over" }.into());
+        let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
+        Self { interface, xdp, tc, native, note, config, id, index, driver, waits: true, left: false }
+    }
+
+    /// Puts this program in the place of the one it follows: each frame meets one or the other. Does nothing the second
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] with the kernel's reason, as when the interface has gone meanwhile.
+    pub fn take_over(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.waits) {
+            return Ok(());
+        }
+        let failed = |reason: String| Error::Attach { interface: self.interface.clone(), reason };
+        {
+            let mut inner = self.driver.lock();
+            for (attached, name) in [(&self.xdp, "bywash"), (&self.tc, "bywash_tc")] {
+                let Some(attached) = attached else { continue };
+                let program = program_fd(&mut inner.ebpf, name).map_err(failed)?;
+                let refused = |e: io::Error| failed(format!("its program cannot be replaced: {e}"));
+                attached.replace(program.as_fd()).map_err(refused)?;
+            }
+        }
+        // What is not needed for this goes.
+        self.set_config(self.config)
+    }
+
+    /// Where it is attached, for another process to follow: [`Program::succeed`].
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn attachment(&self) -> io::Result<Attachment> {
+        let clone = |attached: &Option<Attached>| attached.as_ref().map(|a| a.as_fd().try_clone_to_owned()).transpose();
+        Ok(Attachment { native: self.native, xdp: clone(&self.xdp)?, tc: clone(&self.tc)? })
+    }
+
+    /// Dropped from now on, it does not change what is done with frames: another process has what is attached and
+    /// replaces it.
+    pub fn hand_over(&mut self) {
+        self.left = true;
     }
 
     /// Where the program is now: `native` or `generic` of XDP, or `tc`, traffic control.
@@ -168,7 +231,7 @@ impl Program {
             // Until the flags change, it does what its twin does.
             let link = LinkInfo::query(&self.interface)?;
             refuse_other(&link)?;
-            let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, XdpMode::Skb);
+            let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
@@ -186,7 +249,7 @@ impl Program {
         let (mac, max_frame, ifindex, id) = (config.mac, config.max_frame, self.index, self.id);
         self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, reserved: 0 }))?;
         self.config = config;
-        if !for_user && self.tc.is_some() {
+        if !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
         }
         Ok(())
@@ -219,6 +282,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        if self.left {
+            return;
+        }
         // Detached next, before the driver can be: nothing to be done about an error.
         let _ = self.driver.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
@@ -240,42 +306,42 @@ where
     program.try_into().map_err(|e| chain(&e))
 }
 
-fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
-    attach_link(named(ebpf, "bywash")?, link, mode)
+/// The descriptor of a loaded program of the object.
+fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, String> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program `{name}`"))?;
+    let fd = program.fd().map_err(|e| chain(&e))?;
+    fd.try_clone().map_err(|e| e.to_string())
 }
 
-/// Attaches by bpf_link only: on EINVAL the loader falls back to a netlink attachment, which would outlive us.
-pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, mode: XdpMode) -> Result<FdLink, String> {
-    let id = xdp.attach_to_if_index(link.index, mode).map_err(|e| reason(&e))?;
-    let attached = xdp.take_link(id).map_err(|e| chain(&e))?;
-    attached.try_into().map_err(|_| "the kernel has no bpf_link for XDP (5.9 or newer is needed)".into())
+fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
+    attach_link(named(ebpf, "bywash")?, link, hook)
+}
+
+/// Attaches by bpf_link only: an attachment by netlink would outlive us.
+pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
+    let program = xdp.fd().map_err(|e| chain(&e))?;
+    Attached::new(program.as_fd(), link.index, hook).map_err(|e| reason(&e))
 }
 
 /// By tcx, never by a filter of the older kind, which would outlive us. Behind the programs that are there.
-fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<FdLink, String> {
+fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<Attached, String> {
     let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
-    let by = TcAttachOptions::TcxOrder(LinkOrder::default());
-    let id = tc.attach_with_options(&link.name, TcAttachType::Ingress, by);
-    let id = id.map_err(|e| format!("{} (tcx is of Linux 6.6)", chain(&e)))?;
-    let attached = tc.take_link(id).map_err(|e| chain(&e))?;
-    attached.try_into().map_err(|_| "it is not attached by a bpf_link".into())
+    let program = tc.fd().map_err(|e| chain(&e))?;
+    Attached::new(program.as_fd(), link.index, Hook::Tcx).map_err(|e| format!("{e} (tcx is of Linux 6.6)"))
 }
 
 /// The kernel's reason, with what it means where we know.
-fn reason(e: &ProgramError) -> String {
-    let errno = match e {
-        ProgramError::SyscallError(e) => e.io_error.raw_os_error(),
-        _ => None,
-    };
-    let hint = match errno {
+fn reason(e: &io::Error) -> String {
+    let hint = match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => " (the driver has no native XDP)",
         Some(libc::ENOSPC) => " (veth: it needs at least as many receive queues as its peer has transmit queues)",
         Some(libc::ERANGE) => " (the MTU, or the veth peer's, is too large for XDP)",
         Some(libc::EPERM) => " (CAP_NET_ADMIN and CAP_BPF are needed)",
         Some(libc::ENOTCONN) => " (the veth has no peer)",
+        Some(libc::EINVAL) => " (bpf_link for XDP is of Linux 5.9)",
         _ => "",
     };
-    format!("{}{hint}", chain(e))
+    format!("{e}{hint}")
 }
 
 /// An error with its causes, on one line.

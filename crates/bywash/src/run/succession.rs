@@ -1,0 +1,293 @@
+//! A new process takes over a running one's ports.
+//!
+//! It makes all of its own ready first: buffers, the kernel's tables, the program. Then it asks the running one, by its
+//! API, to come to a socket of its own, and is told there where that one's programs are attached (bpf_link, by descriptor).
+//! Nothing has changed so far, and whoever of the two fails, the running one goes on. Told to let go, that one leaves its
+//! user-space ports to the kernel, lets its workers finish, closes its sockets and says so. The new one opens its own, and
+//! last replaces the attached programs by its own: what is forwarded in the driver is so without a pause, the rest by the
+//! kernel meanwhile. No program is detached, no interface set up anew.
+//!
+//! | who | says | with |
+//! |---|---|---|
+//! | running | `{"interface", "native", "xdp", "tc"}`, once for each AF_XDP port | the links' descriptors |
+//! | running | `"ready"` | |
+//! | new | `"let go"` | |
+//! | running | `"gone"`, its sockets are closed | |
+//! | running | the end, its process has nothing left to do | |
+
+use super::control::Shared;
+use crate::config::{PortConfig, PortKind};
+use crate::show;
+use anyhow::{Context as _, bail, ensure};
+use bywash_port::af_xdp::Attachment;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes of a message.
+const MESSAGE: usize = 1024;
+/// Longest that the running one may take for each of its steps.
+const STEP: Duration = Duration::from_secs(5);
+
+/// A message.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    /// A port's program; which of the descriptors there are.
+    Port {
+        interface: String,
+        native: bool,
+        xdp: bool,
+        tc: bool,
+    },
+    Ready,
+    LetGo,
+    Gone,
+}
+
+/// The socket between the two.
+struct Line(OwnedFd);
+
+impl Line {
+    fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message, if there is one by then; none: the other has ended.
+    fn receive(&self, wait: Duration) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
+        let until = Instant::now() + wait;
+        loop {
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now()))?;
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
+                Ok(0) => bail!("it did not answer within {} s", wait.as_secs()),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut bytes = [0; MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+        let got = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Ok(got) => got.bytes,
+            Err(Errno::CONNRESET) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        let mut fds = vec![];
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        if got == 0 {
+            return Ok(None);
+        }
+        let text = bytes.get(..got).context("too long a message")?;
+        Ok(Some((serde_json::from_slice(text).context("a message of another version")?, fds)))
+    }
+
+    /// Whether something is to be received now.
+    fn ready(&self) -> bool {
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
+    }
+
+    /// The process at the other end, if it is of our own user.
+    fn peer(&self) -> anyhow::Result<i32> {
+        let peer = sockopt::socket_peercred(&self.0)?;
+        ensure!(peer.uid == rustix::process::geteuid(), "pid {} is another user's", peer.pid.as_raw_nonzero());
+        Ok(peer.pid.as_raw_nonzero().get())
+    }
+}
+
+fn line() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// The process whose ports are taken over, as the new one sees it.
+pub struct Predecessor {
+    line: Line,
+    pid: i32,
+    ports: BTreeMap<String, Attachment>,
+    /// When it was told to let go.
+    let_go: Option<Instant>,
+}
+
+impl Predecessor {
+    /// Asks the instance at `api` for its ports. None when nobody runs there.
+    pub fn find(api: &Path) -> anyhow::Result<Option<Self>> {
+        if !show::client::answers(api) {
+            return Ok(None);
+        }
+        let name = format!("bywash-takeover-{}", std::process::id());
+        let door = line()?;
+        bind(&door, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("a socket for the running one")?;
+        listen(&door, 1)?;
+        // It has connected when it answers.
+        show::client::take_over(api, &name)?;
+        let line = Line(accept_with(&door, SocketFlags::CLOEXEC)?);
+        let pid = line.peer()?;
+        let mut ports = BTreeMap::new();
+        loop {
+            match line.receive(STEP)?.context("it has ended")? {
+                (Message::Port { interface, native, xdp, tc }, fds) => {
+                    let mut fds = fds.into_iter();
+                    let mut next =
+                        |there: bool| there.then(|| fds.next().context("a descriptor is missing")).transpose();
+                    ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
+                }
+                (Message::Ready, _) => break,
+                (other, _) => bail!("{other:?} was not expected"),
+            }
+        }
+        tracing::info!("taking over from pid {pid}");
+        Ok(Some(Self { line, pid, ports, let_go: None }))
+    }
+
+    /// What it has attached to an interface, for the one that follows it.
+    pub fn take(&mut self, interface: &str) -> Option<Attachment> {
+        self.ports.remove(interface)
+    }
+
+    /// Has it let go: when this returns its sockets are closed.
+    pub fn let_go(&mut self) -> anyhow::Result<()> {
+        self.line.send(&Message::LetGo, &[])?;
+        self.let_go = Some(Instant::now());
+        match self.line.receive(STEP)?.context("it has ended")? {
+            (Message::Gone, _) => Ok(()),
+            (other, _) => bail!("{other:?} was not expected"),
+        }
+    }
+
+    /// Whether it has been told to let go: from then on it does not come back.
+    pub fn has_let_go(&self) -> bool {
+        self.let_go.is_some()
+    }
+
+    /// Everything is taken over.
+    pub fn done(&mut self) {
+        // What it had on interfaces that are no ports any more is detached.
+        self.ports.clear();
+        let took = self.let_go.map_or(Duration::ZERO, |since| since.elapsed());
+        let took = took.as_secs_f64() * 1e3;
+        tracing::info!("taken over from pid {}: user space paused for {took:.1} ms, the kernel forwarded", self.pid);
+    }
+
+    /// Waits until it has given up its API's socket.
+    pub fn wait_for_its_end(&self) {
+        if !matches!(self.line.receive(STEP), Ok(None)) {
+            tracing::warn!("pid {} has not ended within {} s", self.pid, STEP.as_secs());
+        }
+    }
+}
+
+/// The process that takes over, as the running one sees it.
+pub struct Successor {
+    line: Line,
+    pub pid: i32,
+}
+
+impl Successor {
+    /// Goes to where the new process waits, and tells it what there is.
+    pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
+        let line = Line(line()?);
+        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("nobody waits there")?;
+        let pid = line.peer()?;
+        can_be_followed(shared)?;
+        for xdp in shared.xdp.lock().expect("programs").iter().flatten() {
+            let Attachment { native, xdp: link, tc } = xdp.program.attachment()?;
+            let fds: Vec<BorrowedFd<'_>> = link.iter().chain(&tc).map(OwnedFd::as_fd).collect();
+            let interface = xdp.interface.clone();
+            line.send(&Message::Port { interface, native, xdp: link.is_some(), tc: tc.is_some() }, &fds)?;
+        }
+        line.send(&Message::Ready, &[])?;
+        tracing::info!("pid {pid} makes ready to take over");
+        Ok(Self { line, pid })
+    }
+
+    /// Whether it has said that everything is to be let go; an error when it has given up.
+    pub fn wants_all(&self) -> anyhow::Result<bool> {
+        if !self.line.ready() {
+            return Ok(false);
+        }
+        match self.line.receive(Duration::ZERO)? {
+            Some((Message::LetGo, _)) => Ok(true),
+            Some((other, _)) => bail!("{other:?} was not expected"),
+            None => bail!("it has ended"),
+        }
+    }
+
+    /// The sockets are closed.
+    pub fn gone(&self) {
+        if let Err(e) = self.line.send(&Message::Gone, &[]) {
+            tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);
+        }
+    }
+}
+
+/// Ports whose interface would go with this process cannot be taken over.
+fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
+    match shared.live().ports().find(|(_, port)| !can_follow(port)) {
+        Some((_, port)) => bail!("{}", why_not(port)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a port can be taken over, or opened while another process has its like.
+pub fn can_follow(port: &PortConfig) -> bool {
+    match port.kind {
+        PortKind::AfXdp => true,
+        PortKind::Dpdk => false,
+        _ => port.interface.is_none(),
+    }
+}
+
+/// Why a port cannot be taken over.
+pub fn why_not(port: &PortConfig) -> String {
+    let interface = port.interface.as_deref().unwrap_or("its device");
+    format!("port `{}` cannot be taken over: {interface} goes with the process that has it; restart it", port.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_descriptors() {
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (one, other) = (Line(one), Line(other));
+        assert!(!other.ready());
+        let file = tempfile::tempfile().unwrap();
+        let port = || Message::Port { interface: "eth0".into(), native: true, xdp: true, tc: true };
+        one.send(&port(), &[file.as_fd(), file.as_fd()]).unwrap();
+        one.send(&Message::Ready, &[]).unwrap();
+        let (message, fds) = other.receive(STEP).unwrap().unwrap();
+        assert_eq!((message, fds.len()), (port(), 2));
+        assert_eq!(other.receive(STEP).unwrap().unwrap().0, Message::Ready);
+        assert!(other.receive(Duration::ZERO).is_err());
+        assert_eq!(one.peer().unwrap(), std::process::id() as i32);
+        sendmsg(&one.0, &[IoSlice::new(b"{}")], &mut SendAncillaryBuffer::default(), SendFlags::empty()).unwrap();
+        assert!(other.receive(STEP).unwrap_err().to_string().contains("another version"));
+        drop(one);
+        assert!(other.ready() && other.receive(STEP).unwrap().is_none());
+    }
+}

@@ -1,0 +1,179 @@
+//! A new process takes over a running one's ports under load, and one that is killed is replaced by the kernel and then by
+//! the next: packets numbered by their sender say what was lost.
+
+use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash, program};
+use crate::load;
+use bywash_lab::{Process, Snapshot, Topology, require, require_lab, wait_until};
+use rustix::process::Signal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const RATE: u32 = 10_000;
+
+fn lab() -> Topology {
+    let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
+    let lab = lab.build().unwrap();
+    load::route(&lab);
+    lab
+}
+
+/// Another `bywash run` at the same socket, to take over.
+fn next(lab: &Topology, socket: &Path, arguments: &[&str]) -> Process {
+    let program = program();
+    let argv = [&[program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap()], arguments].concat();
+    lab.r().spawn(&argv).unwrap()
+}
+
+/// Where a port is forwarded, as the one who answers at the socket says.
+fn level_of(lab: &Topology, socket: &Path, port: usize) -> String {
+    let shown = bywash(lab.r(), &["show", "placement", "--json", "--socket", socket.to_str().unwrap()]);
+    let shown: serde_json::Value = serde_json::from_str(&shown.ok().unwrap().stdout).unwrap();
+    shown[port]["level"].as_str().unwrap().to_owned()
+}
+
+/// How long user space paused, as the new process says.
+fn pause(log: &str) -> &str {
+    log.split("user space paused for ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap_or_else(|| panic!("{log}"))
+}
+
+fn ends_in_peace(mut process: Process, end: impl FnOnce(&mut Process)) -> String {
+    end(&mut process);
+    let status = process.wait(PATIENCE).unwrap();
+    let log = process.output();
+    assert!(status.success() && log.contains("cells are back in their pools") && !log.contains("ERROR"), "{log}");
+    log
+}
+
+#[test]
+fn a_new_process_takes_over_and_nothing_is_lost() {
+    require!(require_lab());
+    let _alone = alone();
+    for (xdp, first, then) in [("generic", "user", "user"), ("native", "user", "driver"), ("native", "driver", "user")]
+    {
+        let lab = lab();
+        let before = Snapshot::of(lab.r()).unwrap();
+        let arguments = |level| ["--xdp", xdp, "--level", level, "r0", "r1"];
+        let first_running = Bywash::run_as_is(lab.r(), &arguments(first));
+        let socket = first_running.socket();
+        let (second, loss) = load::during(&lab, RATE, || {
+            std::thread::sleep(Duration::from_millis(200));
+            let mut second = next(&lab, &socket, &arguments(then));
+            second.wait_for_output("forwarding;", PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", second.output()));
+            std::thread::sleep(Duration::from_millis(200));
+            second
+        });
+        println!(
+            "{xdp}, {first} to {then}: {} sent, {} lost, none for {:?}; user space paused for {}",
+            loss.sent,
+            loss.lost,
+            loss.gap,
+            pause(&second.output())
+        );
+        // The first has ended by itself; what it set is not put back before the second ends.
+        let Bywash { process, .. } = &first_running;
+        let log = || process.output();
+        wait_until("the first to end", PATIENCE, || log().contains("another process has taken over")).unwrap();
+        assert!(log().contains("cells are back in their pools") && !log().contains("ERROR"), "{}", log());
+        assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {} {}", log(), second.output());
+        assert_eq!(level_of(&lab, &socket, 0), then);
+        let sandbox = ["show", "sandbox", "--socket", socket.to_str().unwrap()];
+        assert!(bywash(lab.r(), &sandbox).ok().unwrap().stdout.starts_with("sandbox: on\n"));
+        ends_in_peace(second, |process| process.signal(Signal::TERM).unwrap());
+        assert_detached(lab.r());
+        let differences = before.differences(&Snapshot::of(lab.r()).unwrap());
+        assert!(differences.is_empty(), "{differences:#?}");
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn by_signal_and_where_nobody_runs() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = lab();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    // Nobody runs: it starts.
+    let mut first = next(&lab, &socket, &["--no-sandbox", "--level", "user", "r0", "r1"]);
+    first.wait_for_output("forwarding;", PATIENCE).unwrap();
+    let ((), loss) = load::during(&lab, RATE, || {
+        std::thread::sleep(Duration::from_millis(100));
+        first.signal(Signal::USR2).unwrap();
+        let ended = first.wait(PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", first.output()));
+        assert!(ended.success(), "{}", first.output());
+        let answers = || bywash(lab.r(), &["show", "ports", "--socket", socket.to_str().unwrap()]).status.success();
+        wait_until("the second to answer", PATIENCE, answers).unwrap();
+    });
+    println!("by SIGUSR2: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", first.output());
+    let log = first.output();
+    let pid = log.split("SIGUSR2: pid ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let second = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(second, Signal::TERM).unwrap();
+    let detached = || !lab.r().ip(&["-d", "link", "show"]).unwrap().stdout.contains("xdp");
+    wait_until("the second to end", PATIENCE, || !socket.exists() && detached()).unwrap();
+}
+
+/// In its sandbox no process starts another: it says so and goes on.
+#[test]
+fn by_signal_in_the_sandbox_nothing_changes() {
+    require!(require_lab());
+    let lab = lab();
+    let mut running = Bywash::run(lab.r(), &["r0", "r1"]);
+    running.process.signal(Signal::USR2).unwrap();
+    wait_until("a word about it", PATIENCE, || running.log().contains("SIGUSR2: in its sandbox")).unwrap();
+    assert!(bywash(lab.r(), &["show", "ports", "--socket", running.socket().to_str().unwrap()]).status.success());
+    assert!(running.log().contains("--no-sandbox") && running.log().contains("--takeover"), "{}", running.log());
+    running.stop();
+    assert_detached(lab.r());
+}
+
+#[test]
+fn a_takeover_that_fails_leaves_the_running_one() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = lab();
+    let running = Bywash::run(lab.r(), &["--xdp", "native", "r0", "r1"]);
+    let before = Snapshot::of(lab.r()).unwrap();
+    let ((), loss) = load::during(&lab, RATE, || {
+        for arguments in [&["--xdp", "generic", "r0", "r1"][..], &["r0", "r1", "nosuch0"]] {
+            let mut process = next(&lab, &running.socket(), arguments);
+            let status = process.wait(PATIENCE).unwrap();
+            assert!(!status.success(), "{arguments:?}: {}", process.output());
+            println!("{arguments:?}: {}", process.output().lines().last().unwrap_or_default());
+        }
+    });
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.log());
+    assert!(before.differences(&Snapshot::of(lab.r()).unwrap()).is_empty());
+    let left: Vec<_> =
+        std::fs::read_dir(running.socket().parent().unwrap()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(left, [running.socket()]);
+    running.stop();
+}
+
+#[test]
+fn killed_under_load_and_started_again() {
+    require!(require_lab());
+    let _alone = alone();
+    for level in ["user", "driver"] {
+        let lab = lab();
+        let mut running = Bywash::run_as_is(lab.r(), &["--level", level, "r0", "r1"]);
+        let socket = running.socket();
+        let (_second, loss) = load::during(&lab, RATE, || {
+            std::thread::sleep(Duration::from_millis(200));
+            running.signalled(Signal::KILL);
+            let started = Instant::now();
+            // As a service manager does, and with the same command line as ever.
+            let mut second = next(&lab, &socket, &["--level", level, "r0", "r1"]);
+            second.wait_for_output("forwarding;", PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", second.output()));
+            println!("{level}: forwarding again after {:?}", started.elapsed());
+            second
+        });
+        println!("{level}, killed: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+        // What was in its rings.
+        assert!(loss.lost < u64::from(RATE) / 2, "{loss:?}");
+    }
+}
