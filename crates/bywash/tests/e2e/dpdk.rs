@@ -131,9 +131,10 @@ fn a_device_is_unplugged() {
         let running = Bywash::run(&switch, &["--config", path.to_str().unwrap()]);
         running.wait("the device", |running| running.port("d")["state"] == "up");
         switch.ip(&["link", "del", gone]).unwrap();
-        running.wait("it to be missed", |running| running.port("d")["state"] == "down");
-        let port = running.port("d");
-        assert!(port["reason"].as_str().unwrap().contains("unplugged"), "{port}");
+        // First its link is seen to be down, then that it is no more.
+        let unplugged = |port: serde_json::Value| port["reason"].as_str().is_some_and(|why| why.contains("unplugged"));
+        running.wait("it to be missed", |running| unplugged(running.port("d")));
+        assert_eq!(running.port("d")["state"], "down");
         wait_until("the hosts to reach each other", PATIENCE, || reaches(&a, "10.9.0.2")).unwrap();
         running.stop();
     }
