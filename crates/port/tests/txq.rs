@@ -71,7 +71,7 @@ proptest! {
                     port.take.clear();
                     port.take.push_back(takes);
                     let due = !queue.is_empty()
-                        && (queue.len() >= burst || now - oldest >= clock::us_to_ticks(deadline_us) * 7 / 8);
+                        && (queue.len() >= burst || now - oldest >= clock::us_to_ticks(deadline_us) * 3 / 4);
                     prop_assert_eq!(queue.due(now), due);
                     if due {
                         let before = queue.len();
@@ -136,7 +136,7 @@ fn the_oldest_frame_s_wait_is_counted_once_a_burst() {
         let since = clock::tsc() - clock::us_to_ticks(wait_us as u64);
         queue.push(bufs.alloc_one().unwrap(), since).unwrap();
         queue.push(bufs.alloc_one().unwrap(), clock::tsc()).unwrap();
-        assert_eq!(queue.deadline(), Some(since + clock::us_to_ticks(50) * 7 / 8));
+        assert_eq!(queue.deadline(), Some(since + clock::us_to_ticks(50) * 3 / 4));
         queue.flush(&mut port, &mut bufs, clock::tsc());
         let counts = queue.stats().waits.counts().since(&before);
         let got = counts.quantile_us(1.0).unwrap();
