@@ -134,7 +134,7 @@ pub static CMTS: Section = Section {
             .example("\"portable\"")
             .only(Mode::Cmts),
         key("assist", "`true`, `false`", "true", "")
-            .doc("Whether the upper MAC's worker seals as well while 256 frames or more wait for the lower MAC's.")
+            .doc("Whether the upper MAC's worker seals as well while 128 frames or more wait for the lower MAC's.")
             .example("false")
             .only(Mode::Cmts),
         key("queue", "1 to 65536", "256", "frames")
