@@ -499,40 +499,48 @@ pub struct Audit {
     pub missing: i64,
 }
 
+impl PoolConfig {
+    /// Whether such a pool can be, of the cells of `arena` from `first` on.
+    fn check(&self, arena: &Arena, first: usize) -> Result<(), PoolError> {
+        let name = || self.name.clone();
+        if self.kind.packed() != arena.marks().is_some() {
+            return Err(PoolError::Packed { name: name(), kind: self.kind });
+        }
+        if self.frames == 0 {
+            return Err(PoolError::Empty(name()));
+        }
+        if self.cache > self.frames / 2 {
+            return Err(PoolError::Cache { name: name(), cache: self.cache, frames: self.frames });
+        }
+        if self.kind.blocks() {
+            if self.cache > 0 {
+                return Err(PoolError::BlockCache { name: name(), kind: self.kind });
+            }
+            if !blocks::SIZES.contains(&self.block) || !self.block.is_power_of_two() {
+                return Err(PoolError::Block { name: name(), block: self.block });
+            }
+            if !self.frames.is_multiple_of(self.block) || self.frames < 2 * self.block {
+                return Err(PoolError::Blocks { name: name(), frames: self.frames, block: self.block });
+            }
+        }
+        let left = arena.cells() - first;
+        if self.frames > left {
+            return Err(PoolError::NoCells { name: name(), frames: self.frames, left });
+        }
+        Ok(())
+    }
+}
+
 impl PoolSet {
     /// Makes pools out of `arena`'s cells, in order.
     pub fn new(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut first = 0;
         for c in configs {
-            let name = || c.name.clone();
             if pools.iter().any(|p| p.config.name == c.name) {
-                return Err(PoolError::Duplicate(name()));
+                return Err(PoolError::Duplicate(c.name.clone()));
             }
-            if c.kind.packed() != arena.marks().is_some() {
-                return Err(PoolError::Packed { name: name(), kind: c.kind });
-            }
-            if c.frames == 0 {
-                return Err(PoolError::Empty(name()));
-            }
-            if c.cache > c.frames / 2 {
-                return Err(PoolError::Cache { name: name(), cache: c.cache, frames: c.frames });
-            }
-            if c.kind.blocks() {
-                if c.cache > 0 {
-                    return Err(PoolError::BlockCache { name: name(), kind: c.kind });
-                }
-                if !blocks::SIZES.contains(&c.block) || !c.block.is_power_of_two() {
-                    return Err(PoolError::Block { name: name(), block: c.block });
-                }
-                if c.frames % c.block != 0 || c.frames < 2 * c.block {
-                    return Err(PoolError::Blocks { name: name(), frames: c.frames, block: c.block });
-                }
-            }
-            let left = arena.cells() - first;
-            if c.frames > left {
-                return Err(PoolError::NoCells { name: name(), frames: c.frames, left });
-            }
+            c.check(&arena, first)?;
             pools.push(Pool::new(c.clone(), first as u32, arena.marks().cloned()));
             first += c.frames;
         }
@@ -554,15 +562,7 @@ impl PoolSet {
     ) -> Result<Arc<Self>, PoolError> {
         // (It is shown as what it is nearest to: cells one by one, without a cache.)
         let config = PoolConfig::stack(name, cells);
-        if arena.marks().is_some() {
-            return Err(PoolError::Packed { name: config.name, kind: config.kind });
-        }
-        if cells == 0 {
-            return Err(PoolError::Empty(config.name));
-        }
-        if cells > arena.cells() {
-            return Err(PoolError::NoCells { name: config.name, frames: cells, left: arena.cells() });
-        }
+        config.check(&arena, 0)?;
         let guard = cfg!(debug_assertions).then(|| Guard::new(cells));
         let pools = vec![Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)))];
         Ok(Arc::new(Self { arena, pools, guard, units: cells as u32 }))

@@ -61,7 +61,8 @@ impl Own {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolError, PoolSet};
+    use crate::pool::tests::threads::take;
+    use crate::{Arena, ArenaConfig, Buffers, Pages, PoolError, PoolSet};
     use std::sync::Mutex;
 
     /// First in, first out; what it says instead of a cell, once.
@@ -86,13 +87,6 @@ mod tests {
         let arena = Arena::new(ArenaConfig { cells: 16, pages: Pages::Small, ..Default::default() }).unwrap();
         let policy = Queue(Mutex::default(), Mutex::new(lies.to_vec()));
         PoolSet::with_policy(arena, "queue", 16, Box::new(policy)).unwrap()
-    }
-
-    fn take(bufs: &mut Buffers, n: usize) -> (Batch, Vec<u32>) {
-        let mut batch = Batch::new();
-        bufs.alloc(&mut batch, n);
-        let cells = batch.as_slice().iter().map(|f| bufs.arena().cell_of(f.addr())).collect();
-        (batch, cells)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 #[cfg(not(loom))]
-mod threads {
+pub(super) mod threads {
     use super::*;
     use crate::{ArenaConfig, Batch, Buffers, Pages, RawFrame};
 
@@ -18,7 +18,7 @@ mod threads {
         PoolConfig { block, cache: 0, ..PoolConfig::new(name, kind, frames) }
     }
 
-    fn take(bufs: &mut Buffers, n: usize) -> (Batch, Vec<u32>) {
+    pub(in crate::pool) fn take(bufs: &mut Buffers, n: usize) -> (Batch, Vec<u32>) {
         let mut batch = Batch::new();
         bufs.alloc(&mut batch, n);
         let cells = batch.as_slice().iter().map(|f| bufs.arena().cell_of(f.addr())).collect();
