@@ -80,9 +80,7 @@ impl Assist {
 
     #[inline]
     pub(crate) fn flush(&mut self, out: &mut Vec<Frame>) {
-        if self.sealer.waiting() > 0 {
-            self.sealer.flush(|frame| out.push(frame));
-        }
+        self.sealer.flush(|frame| out.push(frame));
     }
 
     #[inline]

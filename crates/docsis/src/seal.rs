@@ -1,7 +1,6 @@
 //! Sealing frames: by libipsec-mb, many at a time, where it is installed, else one after the other.
 
 use crate::cipher::{BLOCK, Tek};
-use crate::crc::CRC_LEN;
 use crate::protect::{self, CLEAR, Protection};
 use bywash_frame::{Arena, Frame};
 use bywash_ipsec_mb::{Job, Library, Manager, Unavailable};
@@ -172,16 +171,10 @@ impl Sealer {
     }
 }
 
-/// Makes room for the CRC behind the PDU. False when the cell has none.
-#[inline]
-pub fn make_room(arena: &Arena, frame: &mut Frame) -> bool {
-    let len = frame.len() + CRC_LEN;
-    arena.resize(frame, len)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crc::CRC_LEN;
     use bywash_frame::{ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
     use proptest::prelude::*;
 

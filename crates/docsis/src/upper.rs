@@ -72,11 +72,11 @@ impl Upper {
     #[inline]
     fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, out: &mut Batch) {
         let Self { group, arena, lower, flows, assist, done, .. } = self;
-        let mut sent = out.len();
         if let Some(assist) = assist {
             self.account = from;
             let share = assist.share(cx.now, done);
             if share > 0 {
+                let n = out.len().min(share);
                 for (i, (mut frame, &flow)) in out.drain().zip(flows.iter()).enumerate() {
                     if i >= share {
                         assist.pass(frame, done);
@@ -88,12 +88,11 @@ impl Upper {
                         cx.drop(from, DropReason::Oversize, frame);
                     }
                 }
-                cx.stage(SEAL, sent.min(share));
-                sent = 0;
+                cx.stage(SEAL, n);
             }
-            sent += done.len();
-            send_all(cx, from, *lower, done);
         }
+        let sent = done.len() + out.len();
+        send_all(cx, from, *lower, done);
         cx.send_batch(from, *lower, out);
         cx.sent(sent);
     }
