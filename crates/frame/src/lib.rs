@@ -19,6 +19,7 @@ mod batch;
 mod buffers;
 mod frame;
 mod heads;
+mod heap;
 mod marks;
 mod pages;
 mod pool;
@@ -28,6 +29,7 @@ pub use batch::{BATCH, Batch};
 pub use buffers::Buffers;
 pub use frame::{Frame, RawFrame};
 pub use heads::{Burst, Heads};
+pub use heap::Heap;
 pub use pages::{PageKind, Pages};
 pub use pool::{Audit, BLOCK, BlockStats, CellPool, Policy, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
 

@@ -235,6 +235,8 @@ impl Kernel {
             }
         }
         gone.into_iter().rev().for_each(emit);
+        self.routes4.trim();
+        self.routes6.trim();
     }
 
     /// Links, addresses, routes of both families, neighbours, and distinct route bodies.
@@ -493,7 +495,6 @@ fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pend
             bodies.release(*id);
         }
     }
-    routes.trim();
 }
 
 fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> {

@@ -8,12 +8,16 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// A node that only branches. No next hop has this id (they are below 2^31).
 const BRANCH: NextHopId = u32::MAX;
 
+#[derive(Clone, Copy)]
 struct Node<A> {
     key: A,
     value: NextHopId,
     child: [u32; 2],
     len: u8,
 }
+
+/// Free nodes that are kept in any case.
+const ROOM: usize = 1 << 12;
 
 /// What covers a place from above: a next hop and the length of the prefix it came from (0 also for "no route").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +130,27 @@ impl<A: Addr> Rib<A> {
                 self.splice(above, parent);
             }
         }
+        if self.free.len() > 3 * (self.nodes.len() - self.free.len()) + ROOM {
+            self.compact();
+        }
         Some(old)
+    }
+
+    /// Moves all nodes together: most routes have gone, and a vector keeps its size.
+    fn compact(&mut self) {
+        let mut nodes: Vec<Node<A>> = Vec::with_capacity(2 * (self.nodes.len() - self.free.len()));
+        let mut stack = vec![(0, None)];
+        while let Some((old, parent)) = stack.pop() {
+            let (n, node) = (nodes.len() as u32, *self.at(old));
+            nodes.push(node);
+            if let Some((parent, side)) = parent {
+                let above: &mut Node<A> = &mut nodes[parent as usize];
+                above.child[side] = n;
+            }
+            let children = node.child.into_iter().enumerate().filter(|(_, child)| *child != NONE);
+            stack.extend(children.map(|(side, child)| (child, Some((n, side)))));
+        }
+        (self.nodes, self.free) = (nodes, Vec::new());
     }
 
     /// Takes `n`, child of `parent`, out if it has neither a route nor two children.
@@ -272,5 +296,29 @@ impl<A: Addr> Rib<A> {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Net;
+
+    #[test]
+    fn what_most_routes_leave_behind_is_given_back() {
+        let net = |n: u32| Net::new(n.wrapping_mul(0x9e37_79b1), 32).unwrap();
+        let mut rib = Rib::new();
+        for n in 0..100_000 {
+            rib.insert(net(n), n);
+        }
+        let full = rib.bytes();
+        for n in (0..100_000).filter(|n| n % 100 > 0) {
+            assert_eq!(rib.remove(net(n)), Some(n));
+        }
+        assert!(rib.bytes() < full / 10, "{} of {full}", rib.bytes());
+        assert_eq!((rib.len(), rib.iter().count()), (1_000, 1_000));
+        for n in 0..100_000 {
+            assert_eq!(rib.get(net(n)), (n % 100 == 0).then_some(n));
+        }
     }
 }

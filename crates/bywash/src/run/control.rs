@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigErrors, Host, Level, Mode, PoolKind, PortKind,
 use crate::notify::Notifier;
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
-use bywash_frame::{Arena, ArenaConfig, PageKind, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Heap, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
@@ -31,6 +31,8 @@ const TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(16);
 /// How often the pools are looked at: the median is of the last 100 s.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often free memory is given back: that of routes that are withdrawn, of long answers.
+const TEND: Duration = Duration::from_secs(2);
 /// How often it asks whether interfaces can be redirected to.
 const ASK: Duration = Duration::from_secs(1);
 /// What has arrived when the programs are told to leave frames to the kernel is still forwarded: as long as it takes to
@@ -120,6 +122,8 @@ pub struct Runtime {
     /// Who is about to take over.
     pub(super) successor: Option<Successor>,
     looked: Instant,
+    heap: Heap,
+    tended: Instant,
     asked: Instant,
     /// VLAN interfaces, and what they are on.
     vlans: BTreeMap<u32, u32>,
@@ -235,6 +239,8 @@ impl Runtime {
             asked_for,
             successor: None,
             looked: Instant::now(),
+            heap: Heap::new(),
+            tended: Instant::now(),
             asked: Instant::now(),
             vlans: BTreeMap::new(),
             members: BTreeSet::new(),
@@ -300,6 +306,7 @@ impl Runtime {
             busy |= self.mode.tick(&self.shared, &self.mirror);
             tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
             self.look();
+            self.tend(busy);
             self.ask();
             while let Ok(ask) = self.asked_for.try_recv() {
                 self.obey(ask);
@@ -323,6 +330,14 @@ impl Runtime {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.shared.pools.look();
+        }
+    }
+
+    /// Gives back memory that is free, when there is nothing else to do.
+    fn tend(&mut self, busy: bool) {
+        if !busy && self.tended.elapsed() >= TEND {
+            self.heap.tend();
+            self.tended = Instant::now();
         }
     }
 

@@ -8,15 +8,13 @@
 //!
 //! Between r2 and r4 there may be a memif, which is no interface: e4 and e2 are its twins then.
 
+use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, alone};
 use crate::load;
-use bywash_lab::{Namespace, Ping, Process, has_tool, require, require_lab, wait_until};
+use bywash_lab::{Namespace, Ping, has_tool, require, require_lab, wait_until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Packets a second.
@@ -29,14 +27,6 @@ const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
     (3, "e4", "10.34.0.3", 4, "e3", "10.34.0.4"),
 ];
 
-struct Router {
-    ns: Namespace,
-    /// Its daemons' sockets.
-    directory: PathBuf,
-    /// Zebra, ospfd, bgpd; they end when this goes.
-    daemons: Mutex<Vec<Process>>,
-}
-
 /// The link that may be a memif.
 const MEMIF: usize = 2;
 
@@ -46,14 +36,6 @@ struct Lab {
     routers: Vec<Router>,
 }
 
-fn join(one: &Namespace, (name, address): (&str, &str), other: &Namespace, (peer, its): (&str, &str)) {
-    one.ip(&["link", "add", name, "type", "veth", "peer", "name", peer, "netns", other.name()]).unwrap();
-    for (ns, name, address) in [(one, name, address), (other, peer, its)] {
-        ns.ip(&["address", "add", &format!("{address}/24"), "dev", name]).unwrap();
-        ns.ip(&["link", "set", name, "up"]).unwrap();
-    }
-}
-
 impl Lab {
     /// With a veth everywhere, or twins on one link.
     fn new(twins: bool) -> Self {
@@ -61,25 +43,20 @@ impl Lab {
         open_to_all(daemons_directory.path());
         let mut routers = vec![];
         for n in 1..=4 {
-            let ns = Namespace::new(&format!("r{n}")).unwrap();
-            ns.ip(&["link", "set", "lo", "up"]).unwrap();
-            ns.ip(&["address", "add", &format!("10.0.0.{n}/32"), "dev", "lo"]).unwrap();
-            ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
-            ns.sysctl("net/ipv4/fib_multipath_hash_policy", "1").unwrap();
-            let directory = daemons_directory.path().join(n.to_string());
-            std::fs::create_dir(&directory).unwrap();
-            open_to_all(&directory);
-            routers.push(Router { ns, directory, daemons: Mutex::default() });
+            let router = Router::new(&format!("r{n}"), daemons_directory.path());
+            router.ns.ip(&["address", "add", &format!("10.0.0.{n}/32"), "dev", "lo"]).unwrap();
+            routers.push(router);
         }
         for (n, (one, name, address, other, peer, its)) in LINKS.into_iter().enumerate() {
             if twins && n == MEMIF {
                 continue;
             }
-            join(&routers[one - 1].ns, (name, address), &routers[other - 1].ns, (peer, its));
+            let [address, its] = [address, its].map(|address| format!("{address}/24"));
+            join(&routers[one - 1].ns, (name, &address), &routers[other - 1].ns, (peer, &its));
         }
         let hosts = ["h1", "h4"].map(|name| Namespace::new(name).unwrap());
         for (host, n) in hosts.iter().zip([1, 4]) {
-            join(&routers[n - 1].ns, ("h0", &format!("10.{n}.0.1")), host, ("eth0", &format!("10.{n}.0.2")));
+            join(&routers[n - 1].ns, ("h0", &format!("10.{n}.0.1/24")), host, ("eth0", &format!("10.{n}.0.2/24")));
             host.ip(&["link", "set", "lo", "up"]).unwrap();
             host.ip(&["route", "add", "default", "via", &format!("10.{n}.0.1")]).unwrap();
         }
@@ -135,11 +112,6 @@ impl Lab {
     }
 }
 
-fn open_to_all(directory: &Path) {
-    // The daemons run as a user of their own.
-    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
-}
-
 fn ospf(n: usize) -> String {
     let mut text = format!("router ospf\n ospf router-id 10.0.0.{n}\n network 10.0.0.{n}/32 area 0\n");
     for net in [12, 13, 24, 34] {
@@ -160,46 +132,13 @@ fn bgp(n: usize) -> String {
         writeln!(text, " neighbor {address} remote-as {}", 65000 + peer).unwrap();
         writeln!(text, " neighbor {address} timers connect 1\n neighbor {address} advertisement-interval 0").unwrap();
     }
-    if n == 1 {
-        // Who announces many routes: see announcer.
-        text += " neighbor 10.1.0.2 remote-as 65100\n neighbor 10.1.0.2 passive\n";
-    }
     text += " address-family ipv4 unicast\n  maximum-paths 4\n";
     match n {
-        1 => text += "  network 10.1.0.0/24\n  neighbor 10.1.0.2 prefix-list none out\n",
+        1 => text += "  network 10.1.0.0/24\n",
         4 => text += "  network 10.4.0.0/24\n  network 44.0.0.0/8\n",
         _ => {}
     }
-    if n == 1 {
-        // What it announces is r1's own affair.
-        text += "  neighbor 10.12.0.2 prefix-list own out\n  neighbor 10.13.0.3 prefix-list own out\n exit-address-family\n";
-        text += "ip prefix-list none deny any\nip prefix-list own permit 10.1.0.0/24\n";
-    }
     text
-}
-
-impl Router {
-    fn start(&self, daemon: &str, config: &str) {
-        let at = |name: String| self.directory.join(name).to_str().unwrap().to_owned();
-        let file = at(format!("{daemon}.conf"));
-        std::fs::write(&file, format!("log stdout\n{config}")).unwrap();
-        let (pid, zserv, sockets) = (at(format!("{daemon}.pid")), at("zserv".into()), at(String::new()));
-        let program = format!("/usr/lib/frr/{daemon}");
-        let argv = [&program, "-f", &file, "-i", &pid, "-z", &zserv, "--vty_socket", &sockets, "-A", "127.0.0.1"];
-        self.daemons.lock().unwrap().push(self.ns.spawn(&argv).unwrap());
-        wait_until(daemon, PATIENCE, || self.directory.join(format!("{daemon}.vty")).exists()).unwrap();
-    }
-
-    /// What `vtysh -c COMMAND` says.
-    fn ask(&self, command: &str) -> Value {
-        let sockets = self.directory.to_str().unwrap();
-        let output = self.ns.run(&["vtysh", "--vty_socket", sockets, "-c", command]).unwrap();
-        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
-    }
-
-    fn daemons_say(&self) -> String {
-        self.daemons.lock().unwrap().iter().map(Process::output).collect()
-    }
 }
 
 /// IPv4 routes of table main: prefix, ways out.
@@ -244,36 +183,6 @@ fn of_bywash(running: &Bywash) -> Routes {
     let rows = all.as_array().unwrap().iter().filter(main);
     routes(rows.map(|row| (row["prefix"].as_str().unwrap().to_owned(), &row["next_hops"], ["via", "interface"])))
 }
-
-/// A BGP speaker that announces routes when told to, and withdraws them again: 45.0.0.0 and on, a /28 each.
-const ANNOUNCER: &str = r"
-import socket, struct, sys, threading, time
-count = int(sys.argv[1])
-s = socket.create_connection(('10.1.0.1', 179))
-one = threading.Lock()
-def msg(kind, body):
-    with one:
-        s.sendall(b'\xff' * 16 + struct.pack('!HB', 19 + len(body), kind) + body)
-msg(1, struct.pack('!BHH4sB', 4, 65100, 90, socket.inet_aton('10.1.0.2'), 0))
-msg(4, b'')
-threading.Thread(target=lambda: [None for _ in iter(lambda: s.recv(65536), b'')], daemon=True).start()
-def beat():
-    while True:
-        time.sleep(0.5)
-        msg(4, b'')
-threading.Thread(target=beat, daemon=True).start()
-nlri = lambda n: b'\x1c' + struct.pack('!I', (45 << 24) + (n << 4))
-attrs = b'\x40\x01\x01\x00' + b'\x40\x02\x04\x02\x01' + struct.pack('!H', 65100) + b'\x40\x03\x04' + socket.inet_aton('10.1.0.2')
-print('up', flush=True)
-for line in sys.stdin:
-    for first in range(0, count, 700):
-        nets = b''.join(nlri(n) for n in range(first, min(first + 700, count)))
-        if line.strip() == 'announce':
-            msg(2, struct.pack('!HH', 0, len(attrs)) + attrs + nets)
-        else:
-            msg(2, struct.pack('!H', len(nets)) + nets + struct.pack('!H', 0))
-    print('did ' + line.strip(), flush=True)
-";
 
 #[test]
 fn ospf_and_bgp_with_equal_paths() {
@@ -337,71 +246,4 @@ fn converge_share_and_survive(twins: bool) {
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(RATE) * 2.0);
     println!("one of two died: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
     assert!(dark < Duration::from_secs(5), "{loss:?}");
-}
-
-/// Ten thousand routes, or as many as BYWASH_ROUTES says.
-#[test]
-fn a_daemon_announces_many_routes_and_other_flows_lose_nothing() {
-    require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"), has_tool("python3"));
-    let _alone = alone();
-    let count: usize = std::env::var("BYWASH_ROUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
-    let lab = Lab::new(false);
-    lab.routers[0].start("zebra", "");
-    lab.routers[0].start("bgpd", &bgp(1));
-    let r1 = &lab.routers[0];
-    // The way to the other host does not depend on who is not there.
-    r1.ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.12.0.2"]).unwrap();
-    lab.routers[1].ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.24.0.4"]).unwrap();
-    let running = Bywash::run(&r1.ns, &Lab::ports(1));
-    let mut announcer = std::process::Command::new("ip")
-        .args(["netns", "exec", lab.hosts[0].name(), "python3", "-c", ANNOUNCER, &count.to_string()])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut to = announcer.stdin.take().unwrap();
-    let of_bgp = || r1.ns.ip(&["-4", "route", "show", "proto", "bgp"]).unwrap().stdout.lines().count();
-    let patience = Duration::from_secs(20) + Duration::from_micros(300) * count as u32;
-    let memory = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", running.process.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
-    };
-    let before = memory();
-    let [h1, h4] = &lab.hosts;
-    // Until everybody knows the neighbours on the way.
-    load::between(h1, h4, RATE, || std::thread::sleep(Duration::from_millis(300)));
-    use std::io::Write as _;
-    let ((kernel, ours, most), loss) = load::between(h1, h4, RATE, || {
-        let started = Instant::now();
-        writeln!(to, "announce").unwrap();
-        wait_until("the kernel to have them", patience, || of_bgp() == count)
-            .unwrap_or_else(|e| panic!("{e}: {} {}", of_bgp(), r1.daemons_say()));
-        let kernel = started.elapsed();
-        // Looked up one by one: the last and the first; then all.
-        let last = format!("{}/28", std::net::Ipv4Addr::from((45u32 << 24) + ((count as u32 - 1) << 4)));
-        let has = |prefix: &str| !running.show(&["routes", prefix]).as_array().unwrap().is_empty();
-        wait_until("the last route", patience, || has(&last)).unwrap();
-        let ours = started.elapsed();
-        wait_until("no drift", patience, || running.show(&["drift"]) == json!([])).unwrap();
-        let most = memory();
-        writeln!(to, "withdraw").unwrap();
-        wait_until("the kernel to have none", patience, || of_bgp() == 0).unwrap();
-        wait_until("no drift", patience, || running.show(&["drift"]) == json!([])).unwrap();
-        (kernel, ours, most)
-    });
-    let after = memory();
-    println!(
-        "{count} routes: the kernel had them after {:.2} s, bywash after {:.2} s; {} of {} packets lost; {before} MiB \
-         before, {most} with them, {after} after",
-        kernel.as_secs_f64(),
-        ours.as_secs_f64(),
-        loss.lost,
-        loss.sent
-    );
-    drop(to);
-    announcer.kill().unwrap();
-    announcer.wait().unwrap();
-    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}");
-    assert!(ours <= kernel.mul_f64(1.5) + Duration::from_secs(1), "{ours:?} {kernel:?}");
 }

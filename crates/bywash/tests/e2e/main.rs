@@ -8,6 +8,7 @@ mod around;
 mod capture;
 mod churn;
 mod cmts;
+mod daemons;
 mod doctor;
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -19,6 +20,7 @@ mod follow;
 mod footprint;
 mod forward;
 mod frr;
+mod full_tables;
 mod garbage;
 mod harness;
 mod hostile;

@@ -1,0 +1,85 @@
+//! A router of the lab: its namespace, and the routing daemons that run in it.
+
+use crate::harness::PATIENCE;
+use bywash_lab::{Namespace, Process, wait_until};
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+pub struct Router {
+    pub ns: Namespace,
+    /// Its daemons' sockets.
+    directory: PathBuf,
+    /// By name; they end when this goes.
+    daemons: Mutex<Vec<(String, Process)>>,
+}
+
+/// Makes a directory the daemons', which run as a user of their own.
+pub fn open_to_all(directory: &Path) {
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+/// A veth pair with an address, with its prefix length, at either end; none is as well.
+pub fn join(one: &Namespace, (name, address): (&str, &str), other: &Namespace, (peer, its): (&str, &str)) {
+    one.ip(&["link", "add", name, "type", "veth", "peer", "name", peer, "netns", other.name()]).unwrap();
+    for (ns, name, address) in [(one, name, address), (other, peer, its)] {
+        if !address.is_empty() {
+            ns.ip(&["address", "add", address, "dev", name]).unwrap();
+        }
+        ns.ip(&["link", "set", name, "up"]).unwrap();
+    }
+}
+
+impl Router {
+    /// One that forwards and shares flows by their ports. `directory`: for its daemons.
+    pub fn new(hint: &str, directory: &Path) -> Self {
+        let ns = Namespace::new(hint).unwrap();
+        ns.ip(&["link", "set", "lo", "up"]).unwrap();
+        ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        ns.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+        ns.sysctl("net/ipv4/fib_multipath_hash_policy", "1").unwrap();
+        let directory = directory.join(hint);
+        std::fs::create_dir(&directory).unwrap();
+        open_to_all(&directory);
+        Self { ns, directory, daemons: Mutex::default() }
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.directory.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let file = self.at(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    fn add(&self, name: &str, argv: &[&str]) {
+        self.daemons.lock().unwrap().push((name.to_owned(), self.ns.spawn(argv).unwrap()));
+    }
+
+    /// Starts one of FRR's.
+    pub fn start(&self, daemon: &str, config: &str) {
+        let file = self.write(&format!("{daemon}.conf"), &format!("log stdout\n{config}"));
+        let (pid, zserv, sockets) = (self.at(&format!("{daemon}.pid")), self.at("zserv"), self.at(""));
+        let (program, vty) = (format!("/usr/lib/frr/{daemon}"), format!("{daemon}.vty"));
+        let _ = std::fs::remove_file(self.at(&vty));
+        let mut argv = vec![program.as_str(), "-f", &file, "-i", &pid, "-z", &zserv];
+        argv.extend(["--vty_socket", &sockets, "-A", "127.0.0.1"]);
+        self.add(daemon, &argv);
+        wait_until(daemon, PATIENCE, || self.directory.join(&vty).exists())
+            .unwrap_or_else(|e| panic!("{e}: {}", self.daemons_say()));
+    }
+
+    /// What `vtysh -c COMMAND` says.
+    pub fn ask(&self, command: &str) -> Value {
+        let sockets = self.directory.to_str().unwrap();
+        let output = self.ns.run(&["vtysh", "--vty_socket", sockets, "-c", command]).unwrap();
+        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
+    }
+
+    pub fn daemons_say(&self) -> String {
+        self.daemons.lock().unwrap().iter().map(|(_, daemon)| daemon.output()).collect()
+    }
+}
