@@ -2,7 +2,7 @@
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::{App, Context, Outputs, PortId, WorkerCounters};
-use bywash_frame::{Batch, Buffers};
+use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
 use bywash_sync::{Reader, clock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,6 +87,8 @@ pub enum Change {
     Remove(PortId),
     /// What to do when idle.
     Idle(Idle),
+    /// Frames are taken from this pool. Also, which pools there are is taken in ([`Buffers::refresh`]).
+    Pool(Arc<Pool>),
 }
 
 enum Command {
@@ -314,6 +316,7 @@ impl Worker {
                 self.out.remove(&mut self.bufs, id);
             }
             Change::Idle(idle) => self.config.idle = idle,
+            Change::Pool(pool) => self.bufs.take_from(&pool),
         }
     }
 

@@ -10,6 +10,9 @@ const TAIL: usize = 4;
 
 /// One worker's side of one pool: its cache and its counters.
 struct Handle {
+    pool: Arc<Pool>,
+    /// The pool's first unit, and how many it has.
+    range: (u32, u32),
     /// LIFO: the end is the warm side.
     cache: Vec<u32>,
     limit: usize,
@@ -17,19 +20,34 @@ struct Handle {
 }
 
 impl Handle {
-    fn new(pool: &Pool) -> Self {
+    fn new(pool: Arc<Pool>) -> Self {
         let limit = pool.config().cache;
-        Self { cache: Vec::with_capacity(limit * 3 / 2 + BATCH), limit, stats: pool.register() }
+        let cache = Vec::with_capacity(limit * 3 / 2 + BATCH);
+        Self { range: pool.range(), cache, limit, stats: pool.register(), pool }
+    }
+
+    #[inline]
+    fn owns(&self, unit: u32) -> bool {
+        unit.wrapping_sub(self.range.0) < self.range.1
+    }
+
+    /// Keeps nothing for itself from now on: the pool drains, or this handle goes.
+    fn retire(&mut self) {
+        self.limit = 0;
+        self.pool.push(&self.cache);
+        self.cache.clear();
+        self.stats.cached.set(0);
+        self.pool.close(&self.stats);
     }
 
     /// Fills `out` as far as possible, from the end of the cache and then from the pool.
     #[inline]
-    fn take(&mut self, pool: &Pool, out: &mut [u32]) -> usize {
+    fn take(&mut self, out: &mut [u32]) -> usize {
         let n = if self.limit == 0 {
-            pool.pop(&self.stats.open, out)
+            self.pool.pop(&self.stats.open, out)
         } else {
             if self.cache.len() < out.len() {
-                self.refill(pool, out.len());
+                self.refill(out.len());
             }
             let n = out.len().min(self.cache.len());
             let from = self.cache.len() - n;
@@ -46,27 +64,27 @@ impl Handle {
     }
 
     #[cold]
-    fn refill(&mut self, pool: &Pool, need: usize) {
+    fn refill(&mut self, need: usize) {
         let have = self.cache.len();
         let want = self.limit.max(need) + need - have;
         self.cache.resize(have + want, 0);
         // Cold cells go below the warm ones.
         self.cache.copy_within(..have, want);
-        let got = pool.pop(&self.stats.open, &mut self.cache[..want]);
+        let got = self.pool.pop(&self.stats.open, &mut self.cache[..want]);
         self.cache.drain(got..want);
     }
 
     #[inline]
-    fn give(&mut self, pool: &Pool, cells: &[u32]) {
+    fn give(&mut self, cells: &[u32]) {
         self.stats.freed.add(cells.len() as u64);
         if self.limit == 0 {
-            return pool.push(cells);
+            return self.pool.push(cells);
         }
         self.cache.extend_from_slice(cells);
         if self.cache.len() > self.limit * 3 / 2 {
             // The cold end goes back; the cache keeps what was freed last.
             let surplus = self.cache.len() - self.limit;
-            pool.push(&self.cache[..surplus]);
+            self.pool.push(&self.cache[..surplus]);
             self.cache.drain(..surplus);
         }
         self.stats.cached.set(self.cache.len() as u64);
@@ -80,6 +98,8 @@ impl Handle {
 /// Belongs to one thread; any number of them share the [`PoolSet`].
 pub struct Buffers {
     pools: Arc<PoolSet>,
+    /// The version of the pools that `handles` are for.
+    version: u32,
     handles: Vec<Handle>,
     own: usize,
 }
@@ -90,8 +110,47 @@ impl Buffers {
     /// # Panics
     /// When there is no such pool.
     pub fn attach(pools: &Arc<PoolSet>, own: usize) -> Self {
-        assert!(own < pools.pools().len(), "no pool {own}");
-        Self { handles: pools.pools().iter().map(Handle::new).collect(), pools: pools.clone(), own }
+        let mut bufs = Self { pools: pools.clone(), version: 0, handles: vec![], own };
+        bufs.refresh();
+        assert!(own < bufs.handles.len(), "no pool {own}");
+        bufs.handles[own].pool.taker_comes();
+        bufs
+    }
+
+    /// Takes from this pool from now on; one that has gone already changes nothing.
+    pub fn take_from(&mut self, pool: &Arc<Pool>) {
+        self.refresh();
+        let known = self.handles.iter().position(|handle| Arc::ptr_eq(&handle.pool, pool));
+        let Some(own) = known else { return };
+        // A taker of the new one before it is none of the old one: neither is without while it is taken from.
+        pool.taker_comes();
+        let before = &mut self.handles[self.own];
+        before.pool.close(&before.stats);
+        before.pool.taker_goes();
+        self.own = own;
+    }
+
+    /// Takes in which pools there are now. Whoever takes and gives back does so by itself; this is for those who do
+    /// neither for long, and keep what they have cached of a pool that drains.
+    #[cold]
+    pub fn refresh(&mut self) {
+        let (version, pools) = self.pools.current();
+        let mut before = std::mem::take(&mut self.handles);
+        let own = before.get(self.own).map(|handle| handle.pool.clone());
+        for pool in pools.iter() {
+            let known = before.iter().position(|handle| Arc::ptr_eq(&handle.pool, pool));
+            let mut handle = known.map_or_else(|| Handle::new(pool.clone()), |at| before.swap_remove(at));
+            if pool.drains() {
+                handle.retire();
+            }
+            self.handles.push(handle);
+        }
+        // A pool goes when nobody takes from it, and all is back.
+        before.iter_mut().for_each(Handle::retire);
+        if let Some(own) = own {
+            self.own = self.handles.iter().position(|handle| Arc::ptr_eq(&handle.pool, &own)).unwrap_or(0);
+        }
+        self.version = version;
     }
 
     /// The arena.
@@ -111,7 +170,7 @@ impl Buffers {
     pub fn alloc(&mut self, out: &mut Batch, n: usize) -> usize {
         let mut cells = [0u32; BATCH];
         let n = n.min(out.room());
-        let n = self.handles[self.own].take(&self.pools.pools()[self.own], &mut cells[..n]);
+        let n = self.handles[self.own].take(&mut cells[..n]);
         self.pools.taken(&cells[..n]);
         let arena = self.pools.arena();
         // SAFETY: a pool hands out each of its cells to one taker until it is given back.
@@ -124,7 +183,7 @@ impl Buffers {
     /// gets a whole one, and will not fit it.
     #[inline]
     pub fn alloc_for(&mut self, out: &mut Batch, lens: &[u32]) -> usize {
-        let (arena, pool) = (self.pools.arena(), &self.pools.pools()[self.own]);
+        let arena = self.pools.arena();
         if arena.marks().is_none() {
             return self.alloc(out, lens.len());
         }
@@ -136,7 +195,7 @@ impl Buffers {
             *slot = ((DATA_OFFSET + TAIL) as u32).saturating_add(*len).div_ceil(1 << LINE_SHIFT);
         }
         let handle = &self.handles[self.own];
-        let Some(got) = pool.pop_slots(&handle.stats.open, slots) else { return 0 };
+        let Some(got) = handle.pool.pop_slots(&handle.stats.open, slots) else { return 0 };
         handle.stats.allocated.add(got as u64);
         if got < n {
             handle.stats.exhausted.add(1);
@@ -177,7 +236,7 @@ impl Buffers {
     #[inline]
     pub fn alloc_cells(&mut self, cells: &mut [u32]) -> usize {
         debug_assert!(!self.packed(), "a cell may hold several packets");
-        let n = self.handles[self.own].take(&self.pools.pools()[self.own], cells);
+        let n = self.handles[self.own].take(cells);
         self.pools.taken(&cells[..n]);
         n
     }
@@ -219,23 +278,25 @@ impl Buffers {
 
     #[inline]
     fn give(&mut self, cells: &mut [u32]) {
-        let pools = self.pools.pools();
+        if self.version != self.pools.version() {
+            self.refresh();
+        }
         let good = self.pools.given(cells);
         if good < cells.len() {
-            pools[self.own].refused(cells.len() - good);
+            self.handles[self.own].pool.refused(cells.len() - good);
         }
         let cells = &cells[..good];
-        if let [pool] = pools {
-            return self.handles[0].give(pool, cells);
+        if let [handle] = &mut self.handles[..] {
+            return handle.give(cells);
         }
         let mut rest = cells;
         while let Some(&first) = rest.first() {
-            let Some(at) = pools.iter().position(|p| p.owns(first)) else {
+            let Some(handle) = self.handles.iter_mut().find(|handle| handle.owns(first)) else {
                 debug_assert!(false, "cell {first} belongs to no pool");
                 return;
             };
-            let run = rest.iter().take_while(|c| pools[at].owns(**c)).count();
-            self.handles[at].give(&pools[at], &rest[..run]);
+            let run = rest.iter().take_while(|c| handle.owns(**c)).count();
+            handle.give(&rest[..run]);
             rest = &rest[run..];
         }
     }
@@ -243,11 +304,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        for (handle, pool) in self.handles.iter_mut().zip(self.pools.pools()) {
-            pool.push(&handle.cache);
-            pool.close(&handle.stats);
-            handle.cache.clear();
-            handle.stats.cached.set(0);
-        }
+        self.handles.iter_mut().for_each(Handle::retire);
+        self.handles[self.own].pool.taker_goes();
     }
 }

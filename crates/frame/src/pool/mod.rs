@@ -6,6 +6,7 @@ mod guard;
 mod looks;
 mod own;
 mod ring;
+mod set;
 mod slots;
 mod stack;
 #[cfg(test)]
@@ -16,14 +17,14 @@ use crate::marks::Marks;
 pub use blocks::BlockStats;
 use blocks::Blocks;
 use bywash_sync::Counter;
-use bywash_sync::facade::{AtomicU32, AtomicU64, Ordering};
+use bywash_sync::facade::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use cells::CellPool;
-pub(crate) use guard::Guard;
 use looks::Looks;
 use own::Own;
 pub use own::Policy;
 use ring::Ring;
 use serde::{Deserialize, Serialize};
+pub use set::{Audit, PoolSet};
 use stack::Stack;
 use std::sync::{Arc, Mutex};
 
@@ -80,7 +81,7 @@ impl std::fmt::Display for PoolKind {
 }
 
 /// What a pool is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Its name in `show` and in errors.
     pub name: String,
@@ -114,6 +115,37 @@ impl PoolConfig {
     /// A `stack` pool, without cache.
     pub fn stack(name: &str, frames: usize) -> Self {
         Self::new(name, PoolKind::Stack, frames)
+    }
+}
+
+impl PoolConfig {
+    /// Whether such a pool can be, of `left` cells of `arena`.
+    fn check(&self, arena: &Arena, left: usize) -> Result<(), PoolError> {
+        let name = || self.name.clone();
+        if self.kind.packed() != arena.marks().is_some() {
+            return Err(PoolError::Packed { name: name(), kind: self.kind });
+        }
+        if self.frames == 0 {
+            return Err(PoolError::Empty(name()));
+        }
+        if self.cache > self.frames / 2 {
+            return Err(PoolError::Cache { name: name(), cache: self.cache, frames: self.frames });
+        }
+        if self.kind.blocks() {
+            if self.cache > 0 {
+                return Err(PoolError::BlockCache { name: name(), kind: self.kind });
+            }
+            if !blocks::SIZES.contains(&self.block) || !self.block.is_power_of_two() {
+                return Err(PoolError::Block { name: name(), block: self.block });
+            }
+            if !self.frames.is_multiple_of(self.block) || self.frames < 2 * self.block {
+                return Err(PoolError::Blocks { name: name(), frames: self.frames, block: self.block });
+            }
+        }
+        if self.frames > left {
+            return Err(PoolError::NoCells { name: name(), frames: self.frames, left });
+        }
+        Ok(())
     }
 }
 
@@ -177,6 +209,14 @@ pub enum PoolError {
         /// Its policy.
         kind: PoolKind,
     },
+    /// A pool of blocks that comes where cells were not watched from the start.
+    #[error("pool `{name}`: a pool of kind {kind} cannot come while frames of pools without blocks are out")]
+    Unwatched {
+        /// The pool.
+        name: String,
+        /// Its policy.
+        kind: PoolKind,
+    },
     /// Two pools of one name.
     #[error("two pools are named `{0}`")]
     Duplicate(String),
@@ -219,6 +259,10 @@ pub struct Pool {
     surplus: AtomicU64,
     handles: Mutex<Vec<Arc<HandleStats>>>,
     looks: Mutex<Looks>,
+    /// Those who take from it.
+    takers: AtomicU32,
+    /// It goes as soon as nobody takes from it and all is back.
+    drains: AtomicBool,
 }
 
 /// A pool's figures at one moment. Counted in frames.
@@ -255,6 +299,8 @@ pub struct PoolStats {
     pub exhausted: u64,
     /// Frames that were refused, because they were free already or no pool's here; a bug when not zero.
     pub surplus: u64,
+    /// It goes as soon as all of its frames are back.
+    pub draining: bool,
     /// Where there are blocks: these by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockStats>,
@@ -286,6 +332,8 @@ impl Pool {
             surplus: AtomicU64::new(0),
             handles: Mutex::new(Vec::new()),
             looks: Mutex::default(),
+            takers: AtomicU32::new(0),
+            drains: AtomicBool::new(false),
             config,
         };
         if !pool.config.kind.blocks() {
@@ -316,8 +364,35 @@ impl Pool {
         self.marks.as_ref().map_or(0, |marks| marks.lines_shift())
     }
 
-    pub(crate) fn owns(&self, unit: u32) -> bool {
-        unit.wrapping_sub(self.first) < (self.config.frames as u32) << self.lines()
+    /// The first of what it hands out, and how many there are.
+    pub(crate) fn range(&self) -> (u32, u32) {
+        (self.first, (self.config.frames as u32) << self.lines())
+    }
+
+    /// Its first cell.
+    fn cell(&self) -> usize {
+        (self.first >> self.lines()) as usize
+    }
+
+    /// Whether it goes as soon as all of its frames are back.
+    pub fn drains(&self) -> bool {
+        self.drains.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn taker_comes(&self) {
+        self.takers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn taker_goes(&self) {
+        self.takers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether it has drained: nobody takes from it, and all of its frames are back.
+    fn drained(&self) -> bool {
+        self.drains() && self.takers.load(Ordering::Acquire) == 0 && {
+            let stats = self.stats();
+            stats.in_use == 0 && stats.cached == 0
+        }
     }
 
     pub(crate) fn register(&self) -> Arc<HandleStats> {
@@ -453,6 +528,7 @@ impl Pool {
             freed,
             exhausted: sum(|h| &h.exhausted),
             surplus: self.surplus.load(Ordering::Relaxed),
+            draining: self.drains(),
             blocks,
         }
     }
@@ -470,197 +546,5 @@ impl Pool {
         let handles = self.handles.lock().expect("pool registry");
         cells.extend(b.opened(handles.iter().map(|h| h.open.get())).into_iter().flatten());
         cells
-    }
-}
-
-/// The pools of one arena.
-pub struct PoolSet {
-    arena: Arc<Arena>,
-    pools: Vec<Pool>,
-    guard: Option<Guard>,
-    /// Cells, or lines of them, that belong to pools.
-    units: u32,
-}
-
-/// Where every cell of an arena is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Audit {
-    /// Cells that belong to pools.
-    pub cells: usize,
-    /// Free in pools.
-    pub free: usize,
-    /// Free in workers' caches.
-    pub cached: usize,
-    /// Given back to blocks that are not free yet.
-    pub parked: usize,
-    /// Held by ports, queues and workers, by their own count.
-    pub held: usize,
-    /// In no place, or (negative) in two.
-    pub missing: i64,
-}
-
-impl PoolConfig {
-    /// Whether such a pool can be, of the cells of `arena` from `first` on.
-    fn check(&self, arena: &Arena, first: usize) -> Result<(), PoolError> {
-        let name = || self.name.clone();
-        if self.kind.packed() != arena.marks().is_some() {
-            return Err(PoolError::Packed { name: name(), kind: self.kind });
-        }
-        if self.frames == 0 {
-            return Err(PoolError::Empty(name()));
-        }
-        if self.cache > self.frames / 2 {
-            return Err(PoolError::Cache { name: name(), cache: self.cache, frames: self.frames });
-        }
-        if self.kind.blocks() {
-            if self.cache > 0 {
-                return Err(PoolError::BlockCache { name: name(), kind: self.kind });
-            }
-            if !blocks::SIZES.contains(&self.block) || !self.block.is_power_of_two() {
-                return Err(PoolError::Block { name: name(), block: self.block });
-            }
-            if !self.frames.is_multiple_of(self.block) || self.frames < 2 * self.block {
-                return Err(PoolError::Blocks { name: name(), frames: self.frames, block: self.block });
-            }
-        }
-        let left = arena.cells() - first;
-        if self.frames > left {
-            return Err(PoolError::NoCells { name: name(), frames: self.frames, left });
-        }
-        Ok(())
-    }
-}
-
-impl PoolSet {
-    /// Makes pools out of `arena`'s cells, in order.
-    pub fn new(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
-        let mut pools: Vec<Pool> = Vec::new();
-        let mut first = 0;
-        for c in configs {
-            if pools.iter().any(|p| p.config.name == c.name) {
-                return Err(PoolError::Duplicate(c.name.clone()));
-            }
-            c.check(&arena, first)?;
-            pools.push(Pool::new(c.clone(), first as u32, arena.marks().cloned()));
-            first += c.frames;
-        }
-        let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
-        let units = first << arena.marks().map_or(0, |marks| marks.lines_shift());
-        let guard = guarded.then(|| Guard::new(units));
-        Ok(Arc::new(Self { arena, pools, guard, units: units as u32 }))
-    }
-
-    /// One pool of `cells` of the arena's, by a policy of the caller's.
-    ///
-    /// # Errors
-    /// As [`PoolSet::new`]; [`PoolError::Packed`] in an arena for packets of any length.
-    pub fn with_policy(
-        arena: Arc<Arena>,
-        name: &str,
-        cells: usize,
-        policy: Box<dyn Policy>,
-    ) -> Result<Arc<Self>, PoolError> {
-        // (It is shown as what it is nearest to: cells one by one, without a cache.)
-        let config = PoolConfig::stack(name, cells);
-        config.check(&arena, 0)?;
-        let guard = cfg!(debug_assertions).then(|| Guard::new(cells));
-        let pools = vec![Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)))];
-        Ok(Arc::new(Self { arena, pools, guard, units: cells as u32 }))
-    }
-
-    /// These cells are handed out.
-    #[inline]
-    pub(crate) fn taken(&self, cells: &[u32]) {
-        if let Some(guard) = &self.guard {
-            guard.take(cells);
-        }
-    }
-
-    /// These come back, at most a batch. Moves those that may to the front, in order, and returns how many they are.
-    #[inline]
-    pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
-        match &self.guard {
-            Some(guard) => guard.give(cells),
-            // (The largest of all is found in vectors; the first that is too large would be looked for one by one.)
-            None if cells.iter().fold(0, |most, c| most.max(*c)) < self.units => cells.len(),
-            None => self.own(cells),
-        }
-    }
-
-    #[cold]
-    fn own(&self, cells: &mut [u32]) -> usize {
-        let mut kept = 0;
-        for i in 0..cells.len() {
-            if cells[i] < self.units {
-                cells[kept] = cells[i];
-                kept += 1;
-            }
-        }
-        kept
-    }
-
-    /// Notes how many frames are held, for [`PoolStats::normal`] and [`PoolStats::peak`]: call it now and then.
-    pub fn look(&self) {
-        for pool in &self.pools {
-            let in_use = pool.in_use();
-            pool.looks.lock().expect("looks").note(in_use);
-        }
-    }
-
-    /// The arena.
-    pub fn arena(&self) -> &Arc<Arena> {
-        &self.arena
-    }
-
-    /// The pools, in config order.
-    pub fn pools(&self) -> &[Pool] {
-        &self.pools
-    }
-
-    /// Counts every cell, given how many the ports, queues and workers say they hold. Exact when they stand still.
-    pub fn audit(&self, held: usize) -> Audit {
-        let stats: Vec<_> = self.pools.iter().map(Pool::stats).collect();
-        let sum = |f: fn(&PoolStats) -> usize| stats.iter().map(f).sum::<usize>();
-        let (cells, free, cached, parked) = (sum(|s| s.frames), sum(|s| s.free), sum(|s| s.cached), sum(|s| s.parked));
-        let missing = match self.arena.marks() {
-            None => cells as i64 - (free + cached + parked + held) as i64,
-            // A cell is in several places: packets are counted.
-            Some(_) => sum(|s| s.in_use) as i64 - held as i64,
-        };
-        Audit { cells, free, cached, parked, held, missing }
-    }
-
-    /// Looks at every free cell: each must be in its own pool, once. Call when all workers have let go: it empties
-    /// the pools and fills them again. Returns the cells that are missing and those found twice or in a wrong pool.
-    pub fn verify(&self) -> (Vec<u32>, Vec<u32>) {
-        let (mut missing, mut wrong) = (vec![], vec![]);
-        let marks = self.arena.marks();
-        let is_out = |unit: &u32| {
-            // A slot is known by its first line.
-            let known = marks.map_or(*unit, |marks| marks.around(u64::from(*unit)).0 as u32);
-            self.guard.as_ref().is_some_and(|guard| guard.is_out(known))
-        };
-        for pool in &self.pools {
-            let mut seen = vec![false; pool.config.frames << pool.lines()];
-            for unit in pool.sweep() {
-                match seen.get_mut(unit.wrapping_sub(pool.first) as usize) {
-                    Some(seen) if !*seen && !is_out(&unit) => *seen = true,
-                    _ => wrong.push(unit >> pool.lines()),
-                }
-            }
-            let unseen = (pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c);
-            // A block is not free before its last cell is: the others are only counted.
-            let parked = match &pool.backend {
-                Backend::Blocks(b) => b.parked(),
-                _ => 0,
-            };
-            let (out, back): (Vec<u32>, Vec<u32>) = unseen.partition(is_out);
-            let lost = if back.len() == parked { vec![] } else { back };
-            missing.extend(out.into_iter().chain(lost).map(|unit| unit >> pool.lines()));
-        }
-        if marks.is_some() {
-            [&mut missing, &mut wrong].into_iter().for_each(Vec::dedup);
-        }
-        (missing, wrong)
     }
 }

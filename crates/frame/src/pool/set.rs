@@ -1,0 +1,431 @@
+//! The pools of one arena: some from the start, others that come and go while frames are out.
+
+use super::*;
+use crate::pool::guard::Guard;
+
+/// The pools of one arena.
+///
+/// What of the arena belongs to no pool is spare: pools that come later ([`PoolSet::add`]) are made of it, and it has the
+/// cells again of those that went.
+pub struct PoolSet {
+    arena: Arc<Arena>,
+    guard: Option<Guard>,
+    /// Cells, or lines of them, up to the end of the last pool.
+    units: AtomicU32,
+    /// Which pools there are, by number: whoever uses them compares it with what it knows.
+    version: AtomicU32,
+    changing: Mutex<Changing>,
+}
+
+struct Changing {
+    pools: Arc<[Arc<Pool>]>,
+    /// Drained. Their cells are spare when nobody knows them any more.
+    gone: Vec<Arc<Pool>>,
+    /// Cells of no pool: first, how many; by their place.
+    spare: Vec<(usize, usize)>,
+}
+
+impl Changing {
+    /// Takes `cells` consecutive ones out of what is spare.
+    fn carve(&mut self, cells: usize) -> Option<usize> {
+        let at = self.spare.iter().position(|(_, n)| *n >= cells)?;
+        let (first, n) = self.spare[at];
+        match n - cells {
+            0 => drop(self.spare.remove(at)),
+            left => self.spare[at] = (first + cells, left),
+        }
+        Some(first)
+    }
+
+    fn give_back(&mut self, first: usize, cells: usize) {
+        self.spare.push((first, cells));
+        self.spare.sort_unstable();
+        self.spare.dedup_by(|next, before| {
+            let joins = before.0 + before.1 == next.0;
+            if joins {
+                before.1 += next.1;
+            }
+            joins
+        });
+    }
+
+    /// Pools that nobody knows any more become spare cells.
+    fn bury(&mut self) {
+        let mut at = 0;
+        while at < self.gone.len() {
+            if Arc::strong_count(&self.gone[at]) > 1 {
+                at += 1;
+                continue;
+            }
+            let pool = self.gone.swap_remove(at);
+            self.give_back(pool.cell(), pool.config.frames);
+        }
+    }
+}
+
+/// Where every cell of an arena is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// Cells that belong to pools.
+    pub cells: usize,
+    /// Free in pools.
+    pub free: usize,
+    /// Free in workers' caches.
+    pub cached: usize,
+    /// Given back to blocks that are not free yet.
+    pub parked: usize,
+    /// Held by ports, queues and workers, by their own count.
+    pub held: usize,
+    /// In no place, or (negative) in two.
+    pub missing: i64,
+}
+
+impl PoolSet {
+    /// Makes pools out of `arena`'s cells, in order.
+    pub fn new(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
+        let mut pools: Vec<Pool> = Vec::new();
+        let mut first = 0;
+        for c in configs {
+            if pools.iter().any(|p| p.config.name == c.name) {
+                return Err(PoolError::Duplicate(c.name.clone()));
+            }
+            c.check(&arena, arena.cells() - first)?;
+            pools.push(Pool::new(c.clone(), first as u32, arena.marks().cloned()));
+            first += c.frames;
+        }
+        let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
+        Ok(Self::with_pools(arena, pools, guarded))
+    }
+
+    fn with_pools(arena: Arc<Arena>, pools: Vec<Pool>, guarded: bool) -> Arc<Self> {
+        let lines = arena.marks().map_or(0, |marks| marks.lines_shift());
+        let used: usize = pools.iter().map(|pool| pool.config.frames).sum();
+        let left = arena.cells() - used;
+        let spare = if left > 0 { vec![(used, left)] } else { vec![] };
+        let changing = Changing { pools: pools.into_iter().map(Arc::new).collect(), gone: vec![], spare };
+        Arc::new(Self {
+            guard: guarded.then(|| Guard::new(arena.cells() << lines)),
+            units: AtomicU32::new((used << lines) as u32),
+            version: AtomicU32::new(1),
+            changing: Mutex::new(changing),
+            arena,
+        })
+    }
+
+    /// One pool of `cells` of the arena's, by a policy of the caller's.
+    ///
+    /// # Errors
+    /// As [`PoolSet::new`]; [`PoolError::Packed`] in an arena for packets of any length.
+    pub fn with_policy(
+        arena: Arc<Arena>,
+        name: &str,
+        cells: usize,
+        policy: Box<dyn Policy>,
+    ) -> Result<Arc<Self>, PoolError> {
+        // (It is shown as what it is nearest to: cells one by one, without a cache.)
+        let config = PoolConfig::stack(name, cells);
+        config.check(&arena, arena.cells())?;
+        let pool = Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)));
+        Ok(Self::with_pools(arena, vec![pool], cfg!(debug_assertions)))
+    }
+
+    fn changing(&self) -> std::sync::MutexGuard<'_, Changing> {
+        self.changing.lock().expect("pools")
+    }
+
+    fn set_pools(&self, changing: &mut Changing, pools: Vec<Arc<Pool>>) {
+        changing.pools = pools.into();
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Makes one more pool, of spare cells.
+    ///
+    /// # Errors
+    /// As [`PoolSet::new`]; and [`PoolError::Unwatched`] for one of blocks beside pools that have none: which of the
+    /// cells are out has not been noted from the start.
+    pub fn add(&self, config: PoolConfig) -> Result<Arc<Pool>, PoolError> {
+        let mut changing = self.changing();
+        changing.bury();
+        if changing.pools.iter().any(|pool| pool.config.name == config.name) {
+            return Err(PoolError::Duplicate(config.name));
+        }
+        if self.guard.is_none() && config.kind.blocks() {
+            return Err(PoolError::Unwatched { name: config.name, kind: config.kind });
+        }
+        let most = changing.spare.iter().map(|(_, n)| *n).max().unwrap_or(0);
+        config.check(&self.arena, most)?;
+        let first = changing.carve(config.frames).unwrap_or_default();
+        let pool = Arc::new(Pool::new(config, first as u32, self.arena.marks().cloned()));
+        let (start, units) = pool.range();
+        self.units.fetch_max(start + units, Ordering::Relaxed);
+        let pools = changing.pools.iter().cloned().chain([pool.clone()]).collect();
+        self.set_pools(&mut changing, pools);
+        Ok(pool)
+    }
+
+    /// This pool is to go: it does when its takers take from another ([`crate::Buffers::take_from`]), and all of its
+    /// frames are back.
+    pub fn drain(&self, pool: &Pool) {
+        let changing = self.changing();
+        pool.drains.store(true, Ordering::Release);
+        drop(changing);
+        // Whoever caches cells of it gives them back.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Lets pools go that have drained; whether there were any. Their cells are spare as soon as every [`crate::Buffers`]
+    /// has taken it in ([`crate::Buffers::refresh`]).
+    pub fn collect(&self) -> bool {
+        let mut changing = self.changing();
+        changing.bury();
+        let (gone, left): (Vec<_>, Vec<_>) = changing.pools.iter().cloned().partition(|pool| pool.drained());
+        let some = !gone.is_empty();
+        if some {
+            changing.gone.extend(gone);
+            self.set_pools(&mut changing, left);
+        }
+        some
+    }
+
+    /// Cells that belong to no pool.
+    pub fn spare(&self) -> usize {
+        let mut changing = self.changing();
+        changing.bury();
+        changing.spare.iter().map(|(_, n)| n).sum()
+    }
+
+    /// The pools, and which version of them this is.
+    pub(crate) fn current(&self) -> (u32, Arc<[Arc<Pool>]>) {
+        let changing = self.changing();
+        (self.version.load(Ordering::Acquire), changing.pools.clone())
+    }
+
+    #[inline]
+    pub(crate) fn version(&self) -> u32 {
+        // Who is given a cell of a new pool has been so by one who knew the pool.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// These cells are handed out.
+    #[inline]
+    pub(crate) fn taken(&self, cells: &[u32]) {
+        if let Some(guard) = &self.guard {
+            guard.take(cells);
+        }
+    }
+
+    /// These come back, at most a batch. Moves those that may to the front, in order, and returns how many they are.
+    #[inline]
+    pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
+        match &self.guard {
+            Some(guard) => guard.give(cells),
+            // (The largest of all is found in vectors; the first that is too large would be looked for one by one.)
+            None if cells.iter().fold(0, |most, c| most.max(*c)) < self.units.load(Ordering::Relaxed) => cells.len(),
+            None => self.own(cells),
+        }
+    }
+
+    #[cold]
+    fn own(&self, cells: &mut [u32]) -> usize {
+        let (mut kept, units) = (0, self.units.load(Ordering::Relaxed));
+        for i in 0..cells.len() {
+            if cells[i] < units {
+                cells[kept] = cells[i];
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Notes how many frames are held, for [`PoolStats::normal`] and [`PoolStats::peak`]: call it now and then.
+    pub fn look(&self) {
+        for pool in self.pools().iter() {
+            let in_use = pool.in_use();
+            pool.looks.lock().expect("looks").note(in_use);
+        }
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// The pools there are now: those it began with in config order, then those that came.
+    pub fn pools(&self) -> Arc<[Arc<Pool>]> {
+        self.changing().pools.clone()
+    }
+
+    /// Counts every cell, given how many the ports, queues and workers say they hold. Exact when they stand still.
+    pub fn audit(&self, held: usize) -> Audit {
+        let stats: Vec<_> = self.pools().iter().map(|pool| pool.stats()).collect();
+        let sum = |f: fn(&PoolStats) -> usize| stats.iter().map(f).sum::<usize>();
+        let (cells, free, cached, parked) = (sum(|s| s.frames), sum(|s| s.free), sum(|s| s.cached), sum(|s| s.parked));
+        let missing = match self.arena.marks() {
+            None => cells as i64 - (free + cached + parked + held) as i64,
+            // A cell is in several places: packets are counted.
+            Some(_) => sum(|s| s.in_use) as i64 - held as i64,
+        };
+        Audit { cells, free, cached, parked, held, missing }
+    }
+
+    /// Looks at every free cell: each must be in its own pool, once. Call when all workers have let go: it empties
+    /// the pools and fills them again. Returns the cells that are missing and those found twice or in a wrong pool.
+    pub fn verify(&self) -> (Vec<u32>, Vec<u32>) {
+        let (mut missing, mut wrong) = (vec![], vec![]);
+        let marks = self.arena.marks();
+        let is_out = |unit: &u32| {
+            // A slot is known by its first line.
+            let known = marks.map_or(*unit, |marks| marks.around(u64::from(*unit)).0 as u32);
+            self.guard.as_ref().is_some_and(|guard| guard.is_out(known))
+        };
+        for pool in self.pools().iter() {
+            let mut seen = vec![false; pool.config.frames << pool.lines()];
+            for unit in pool.sweep() {
+                match seen.get_mut(unit.wrapping_sub(pool.first) as usize) {
+                    Some(seen) if !*seen && !is_out(&unit) => *seen = true,
+                    _ => wrong.push(unit >> pool.lines()),
+                }
+            }
+            let unseen = (pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c);
+            // A block is not free before its last cell is: the others are only counted.
+            let parked = match &pool.backend {
+                Backend::Blocks(b) => b.parked(),
+                _ => 0,
+            };
+            let (out, back): (Vec<u32>, Vec<u32>) = unseen.partition(is_out);
+            let lost = if back.len() == parked { vec![] } else { back };
+            missing.extend(out.into_iter().chain(lost).map(|unit| unit >> pool.lines()));
+        }
+        if marks.is_some() {
+            [&mut missing, &mut wrong].into_iter().for_each(Vec::dedup);
+        }
+        (missing, wrong)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pool::tests::threads::take;
+    use crate::{ArenaConfig, Batch, Buffers, Pages};
+
+    fn config(name: &str, kind: PoolKind) -> PoolConfig {
+        let cache = if kind == PoolKind::Ring { 32 } else { 0 };
+        PoolConfig { cache, block: 64, ..PoolConfig::new(name, kind, 256) }
+    }
+
+    fn with_spare(kind: PoolKind, cells: usize) -> Arc<PoolSet> {
+        let packed = kind.packed();
+        let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, packed, ..Default::default() }).unwrap();
+        PoolSet::new(arena, &[config("first", kind)]).unwrap()
+    }
+
+    fn names(pools: &PoolSet) -> Vec<String> {
+        pools.pools().iter().map(|pool| pool.config.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_pool_goes_when_its_last_frame_is_back_and_the_next_has_its_cells() {
+        for kind in PoolKind::ALL {
+            let pools = with_spare(kind, 512);
+            let (mut a, mut b) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
+            let (mut of_first, _) = take(&mut a, 40);
+            let (mut some, _) = take(&mut b, 3);
+            b.free(&mut some);
+            let first = pools.pools()[0].clone();
+            let second = pools.add(config("second", kind)).unwrap();
+            assert_eq!((pools.spare(), names(&pools)), (0, vec!["first".into(), "second".into()]));
+            assert!(matches!(pools.add(config("third", kind)), Err(PoolError::NoCells { left: 0, .. })), "{kind}");
+            assert!(matches!(pools.add(config("second", kind)), Err(PoolError::Duplicate(_))), "{kind}");
+            a.take_from(&second);
+            pools.drain(&first);
+            let (mut of_second, cells) = take(&mut a, 40);
+            assert!(cells.iter().all(|cell| (256..512).contains(cell)), "{kind}: {cells:?}");
+            // Another takes from it still, and has never heard of what it is given.
+            b.free(&mut of_second);
+            assert_eq!((pools.collect(), first.stats().draining), (false, true), "{kind}");
+            b.take_from(&second);
+            a.refresh();
+            assert!(!pools.collect(), "{kind}: 40 frames are out");
+            assert_eq!((first.stats().in_use, first.stats().cached), (40, 0), "{kind}");
+            b.free(&mut of_first);
+            assert!(pools.collect(), "{kind}: {:?}", first.stats());
+            assert_eq!(names(&pools), ["second"]);
+            drop(first);
+            // Whoever has not taken it in could give its cells to the wrong pool.
+            assert_eq!(pools.spare(), 0, "{kind}");
+            [&mut a, &mut b].into_iter().for_each(Buffers::refresh);
+            assert_eq!(pools.spare(), 256, "{kind}");
+            let third = pools.add(config("third", kind)).unwrap();
+            b.take_from(&third);
+            let (mut of_third, cells) = take(&mut b, 40);
+            assert!(cells.iter().all(|cell| *cell < 256), "{kind}: {cells:?}");
+            a.free(&mut of_third);
+            assert_eq!(pools.audit(0).missing, 0, "{kind}");
+            drop((a, b));
+            assert_eq!(pools.verify(), (vec![], vec![]), "{kind}");
+        }
+    }
+
+    #[test]
+    fn spare_cells_join_again() {
+        let pools = with_spare(PoolKind::Stack, 4 * 256);
+        let more: Vec<_> = ["b", "c", "d"].map(|name| pools.add(config(name, PoolKind::Stack)).unwrap()).into();
+        for at in [0, 2, 1] {
+            pools.drain(&more[at]);
+        }
+        drop(more);
+        assert!(pools.collect() && pools.spare() == 3 * 256);
+        let all = PoolConfig::stack("all", 3 * 256);
+        assert!(pools.add(PoolConfig::stack("more", 3 * 256 + 1)).is_err());
+        assert_eq!(pools.add(all).unwrap().free(), 3 * 256);
+    }
+
+    #[test]
+    fn pools_come_and_go_under_load() {
+        for kind in PoolKind::ALL {
+            let pools = with_spare(kind, 768);
+            pools.add(config("other", kind)).unwrap();
+            let (to_b, from_a) = std::sync::mpsc::sync_channel::<Batch>(4);
+            let done = AtomicBool::new(false);
+            let (tell, told) = std::sync::mpsc::channel::<Arc<Pool>>();
+            std::thread::scope(|threads| {
+                let (pools, done) = (&pools, &done);
+                let (mut bufs, mut others) = (Buffers::attach(pools, 0), Buffers::attach(pools, 1));
+                threads.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        told.try_iter().for_each(|pool| bufs.take_from(&pool));
+                        bufs.refresh();
+                        let mut batch = Batch::new();
+                        if bufs.alloc(&mut batch, 16) == 0 {
+                            std::thread::yield_now();
+                        }
+                        to_b.send(batch).unwrap();
+                    }
+                });
+                // It is told nothing: what it is given tells it.
+                threads.spawn(move || {
+                    from_a.iter().for_each(|mut batch| others.free(&mut batch));
+                });
+                let mut current = pools.pools()[0].clone();
+                for n in 0..50 {
+                    let next = loop {
+                        pools.collect();
+                        match pools.add(config(&format!("next{n}"), kind)) {
+                            Ok(pool) => break pool,
+                            Err(PoolError::NoCells { .. }) => std::thread::yield_now(),
+                            Err(e) => panic!("{e}"),
+                        }
+                    };
+                    tell.send(next.clone()).unwrap();
+                    let before = std::mem::replace(&mut current, next);
+                    pools.drain(&before);
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            pools.collect();
+            assert_eq!(names(&pools), ["other", "next49"], "{kind}");
+            assert_eq!((pools.audit(0).missing, pools.verify()), (0, (vec![], vec![])), "{kind}");
+        }
+    }
+}
