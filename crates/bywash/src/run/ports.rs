@@ -6,8 +6,8 @@ use crate::config::{self, Checksum, Level, MemifRole, PortConfig, PortKind, Queu
 use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
-    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem,
-    XdpAttach, XdpConfig, driver, max_frame, takes_frames,
+    AfXdpPort, Attachment, Features, Injector, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes,
+    SocketConfig, Umem, XdpAttach, XdpConfig, driver, max_frame, may_inject, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -29,6 +29,8 @@ pub struct Opened {
     /// By which comes what the kernel sends by a twin.
     pub from_kernel: Option<Box<dyn Port>>,
     pub xdp: Option<Xdp>,
+    /// What its ends will send by, where that was loaded before their sockets are opened.
+    injectors: Vec<Injector>,
 }
 
 impl Opened {
@@ -42,6 +44,7 @@ impl Opened {
             ends: vec![],
             from_kernel: None,
             xdp: None,
+            injectors: vec![],
         }
     }
 
@@ -273,7 +276,15 @@ impl Opener {
     ) -> anyhow::Result<Opened> {
         anyhow::ensure!(succession::can_follow(port), "{}", succession::why_not(port));
         match port.kind {
-            PortKind::AfXdp => self.attach((id, port), journal, from.take(interface(port)?)),
+            PortKind::AfXdp => {
+                let mut opened = self.attach((id, port), journal, from.take(interface(port)?))?;
+                let transmit = port.af_xdp.clone().unwrap_or_default().transmit.into();
+                if may_inject(transmit, interface(port)?) {
+                    // What cannot be loaded is tried again, and told, when the sockets are opened.
+                    opened.injectors = queues(port)?.iter().filter_map(|_| Injector::new().ok()).collect();
+                }
+                Ok(opened)
+            }
             _ => Ok(Opened::none(port)),
         }
     }
@@ -491,7 +502,7 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
     }
     let mut sockets = vec![];
     for queue in queues(&opened.config)? {
-        let end = AfXdpPort::open(umem, &link, queue, &config)?;
+        let end = AfXdpPort::open_with(umem, &link, queue, &config, opened.injectors.pop())?;
         if let (0, Some(why)) = (queue, end.transmit_fallback()) {
             tracing::warn!("{interface}: {why}");
         }

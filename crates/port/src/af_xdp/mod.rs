@@ -40,7 +40,7 @@ pub use link::LinkInfo;
 pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Change, Features, Journal, Value, driver};
-pub use port::{AfXdpPort, max_frame, wait};
+pub use port::{AfXdpPort, max_frame, may_inject, wait};
 pub use program::{Attachment, Program, XdpAttach, XdpConfig};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};

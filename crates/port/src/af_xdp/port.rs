@@ -69,6 +69,17 @@ impl AfXdpPort {
     /// Opens a socket for `queue` of the interface and binds it. Frames reach it when the program knows it
     /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has turned once.
     pub fn open(umem: &Arc<Umem>, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
+        Self::open_with(umem, link, queue, config, None)
+    }
+
+    /// As [`AfXdpPort::open`], with an injector loaded before ([`may_inject`]): nothing is loaded while frames wait.
+    pub fn open_with(
+        umem: &Arc<Umem>,
+        link: &LinkInfo,
+        queue: u32,
+        config: &SocketConfig,
+        ahead: Option<Injector>,
+    ) -> Result<Self, Error> {
         let socket = Socket::open(umem, link, queue, config)?;
         let arena = umem.arena();
         let max_frame = max_frame(link.mtu, arena.max_data());
@@ -98,7 +109,7 @@ impl AfXdpPort {
         if config.in_order {
             details.push(("completion", "in order".into()));
         }
-        let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name)?;
+        let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name, ahead)?;
         details.push(("transmit", if injector.is_some() { "inject" } else { "socket" }.to_owned()));
         details.extend(why.map(|why| ("transmit_note", why)));
         Ok(Self {
@@ -384,15 +395,30 @@ impl AfXdpPort {
     }
 }
 
-/// What sends in place of the socket, and why it is as it is where that was not asked for.
-fn injector(transmit: Transmit, zero_copy: bool, interface: &str) -> Result<(Option<Injector>, Option<String>), Error> {
-    if transmit == Transmit::Inject {
-        return Ok((Some(Injector::new()?), None));
+/// Whether a port of this interface sends by injection, unless its socket turns out to be zero-copy.
+pub fn may_inject(transmit: Transmit, interface: &str) -> bool {
+    match transmit {
+        Transmit::Inject => true,
+        Transmit::Socket => false,
+        _ => driver(interface).is_some_and(|driver| driver == "veth"),
     }
-    if transmit == Transmit::Socket || zero_copy || driver(interface).is_none_or(|driver| driver != "veth") {
+}
+
+/// What sends in place of the socket, and why it is as it is where that was not asked for.
+fn injector(
+    transmit: Transmit,
+    zero_copy: bool,
+    interface: &str,
+    ahead: Option<Injector>,
+) -> Result<(Option<Injector>, Option<String>), Error> {
+    let load = || ahead.map_or_else(Injector::new, Ok);
+    if transmit == Transmit::Inject {
+        return Ok((Some(load()?), None));
+    }
+    if zero_copy || !may_inject(transmit, interface) {
         return Ok((None, None));
     }
-    Ok(match Injector::new() {
+    Ok(match load() {
         Ok(injector) => (Some(injector), Some("sends by injection, of which a veth receives many at once".into())),
         Err(e) => (None, Some(format!("sends by the socket: {e}"))),
     })
