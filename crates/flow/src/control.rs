@@ -445,13 +445,23 @@ impl FlowControl {
 
     /// Limits what each port may have flooded, in packets a second; 0: no limit.
     pub fn set_storm_limits(&mut self, limits: &[u32]) {
-        let meter = |rate: &u32| {
-            (*rate > 0).then(|| {
-                Arc::new(Meter::new(MeterSpec { id: 0, packets: true, rate: *rate, burst: (*rate / 10).max(1) }))
-            })
-        };
-        self.changes.push(Change::Storm(limits.iter().map(meter).collect()));
+        self.changes.push(Change::Storm(storm(limits)));
         self.commit();
+    }
+
+    /// Other ports from now on, by the engine's numbers, with limits and mirrors as of [`FlowControl::set_storm_limits`] and
+    /// [`FlowControl::set_mirrors`]. When it returns, no worker sends by a port that is not among them, and the addresses
+    /// behind such are forgotten.
+    pub fn set_ports(&mut self, ports: Vec<SwitchPort>, limits: &[u32], mirrors: Vec<Mirror>) {
+        let gone: Vec<OfPort> = self.live.ports.iter().map(|p| p.of).filter(|of| !has(&ports, *of)).collect();
+        self.changes.push(Change::Ports(ports));
+        self.changes.push(Change::Storm(storm(limits)));
+        self.set_mirrors(mirrors);
+        // What was learned meanwhile is not taken for a later port of the same number.
+        self.poll();
+        for of in gone {
+            self.flush_macs(Some(of));
+        }
     }
 
     /// Notes whether a port works; addresses behind one that does not are forgotten.
@@ -574,6 +584,18 @@ impl FlowControl {
         translator.translate(&self.live, key);
         translator
     }
+}
+
+fn has(ports: &[SwitchPort], of: OfPort) -> bool {
+    ports.iter().any(|port| port.of == of)
+}
+
+fn storm(limits: &[u32]) -> Vec<Option<Arc<Meter>>> {
+    let meter = |rate: &u32| {
+        let spec = || MeterSpec { id: 0, packets: true, rate: *rate, burst: (*rate / 10).max(1) };
+        (*rate > 0).then(|| Arc::new(Meter::new(spec())))
+    };
+    limits.iter().map(meter).collect()
 }
 
 /// A hash of what tells a flow from others.

@@ -232,17 +232,22 @@ impl Pipeline {
 
     /// The number flows know an engine port by.
     pub fn of_port(&self, id: PortId) -> Option<OfPort> {
-        // Ports are listed in the engine's order.
+        self.by_id(id).map(|port| port.of)
+    }
+
+    #[inline]
+    fn by_id(&self, id: PortId) -> Option<&SwitchPort> {
+        // Ports are listed in the engine's order, without those that went.
         match self.ports.get(usize::from(id.0)) {
-            Some(port) if port.id == id => Some(port.of),
-            _ => self.ports.iter().find(|p| p.id == id).map(|p| p.of),
+            Some(port) if port.id == id => Some(port),
+            _ => self.ports.iter().find(|p| p.id == id),
         }
     }
 
     /// Whether frames received by an engine port may carry unfinished checksums.
     #[inline]
     pub(crate) fn partial(&self, id: PortId) -> bool {
-        self.ports.get(usize::from(id.0)).is_some_and(|p| p.id == id && p.partial_checksums)
+        self.by_id(id).is_some_and(|p| p.partial_checksums)
     }
 
     /// Whether an address is known to be where it was seen.

@@ -2,13 +2,14 @@
 
 use super::instance::mac;
 use super::mode::View;
+use super::routes::Names;
 use crate::api::{FlowCommand, Topic};
 use crate::capture::summary;
 use crate::flows;
 use bywash_flow::control::FlowControl;
 use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
-use bywash_flow::model::{FlowFilter, Match, OfPort};
+use bywash_flow::model::{FlowFilter, Match};
 use bywash_flow::ops::Op;
 use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
 use bywash_router::control::{PortView, Ports};
@@ -20,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Bridge {
     pub flows: Arc<Mutex<FlowControl>>,
     pub ports: Arc<Mutex<Ports>>,
-    /// Ports' names, by number less 1.
-    pub names: Vec<String>,
+    /// Ports' names, by number less 1; empty where a port has gone.
+    pub names: Names,
 }
 
 impl View for Bridge {
@@ -40,7 +41,8 @@ impl View for Bridge {
     }
 
     fn command(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
-        let names = |name: &str| flows::port_number(&self.names, name);
+        let known = self.names();
+        let names = |name: &str| flows::port_number(&known, name);
         match command {
             FlowCommand::Change(verb) => {
                 // Read before the tables are held: a worker's news wait for them.
@@ -54,7 +56,7 @@ impl View for Bridge {
                     return Ok(self.trace(&packet));
                 }
                 let (port, frame) = crate::trace::parse(text)?;
-                let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", self.names.join(", ")))?;
+                let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", known.join(", ")))?;
                 let mut key = Default::default();
                 let layout = extract(&frame, of.0, &mut key);
                 layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
@@ -73,12 +75,13 @@ impl Bridge {
         self.flows.lock().expect("flows")
     }
 
-    fn port(&self, of: OfPort) -> Option<&str> {
-        self.names.get(usize::from(of.0).checked_sub(1)?).map(String::as_str)
+    fn names(&self) -> Vec<String> {
+        self.names.lock().expect("names").clone()
     }
 
     fn flows(&self, filter: &str) -> Result<Value, String> {
-        let names = |name: &str| flows::port_number(&self.names, name);
+        let known = self.names();
+        let names = |name: &str| flows::port_number(&known, name);
         let filter = match filter.trim() {
             "" => FlowFilter::default(),
             text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
@@ -115,12 +118,12 @@ impl Bridge {
     }
 
     fn addresses(&self) -> Value {
-        let list = self.control().macs();
+        let (list, names) = (self.control().macs(), self.names());
         let row = list.iter().map(|(vlan, address, of, age)| {
             let bytes = address.to_be_bytes();
             let address: [u8; 6] = std::array::from_fn(|at| bytes[at + 2]);
             json!({
-                "port": self.port(*of),
+                "port": usize::from(of.0).checked_sub(1).and_then(|at| names.get(at)),
                 "number": of.0,
                 "vlan": vlan,
                 "mac": mac(address),

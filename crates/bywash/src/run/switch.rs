@@ -3,16 +3,18 @@
 use super::bridge::Bridge;
 use super::control::Shared;
 use super::mode::{self, Parts, Setup};
+use super::routes::Names;
 use crate::config::{PortConfig, SwitchConfig};
 use crate::flows::{self, Verb};
 use anyhow::Context as _;
-use bywash_engine::App;
+use bywash_engine::{App, PortId};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
+use bywash_flow::model::OfPort;
 use bywash_flow::pipeline::{Mirror as Copies, SwitchPort, Vlans};
 use bywash_mirror::Mirror;
 use bywash_route::model::Change;
-use bywash_router::control::{Applied, PortView, Ports};
+use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,9 +27,30 @@ const EXPIRE: Duration = Duration::from_secs(1);
 struct Switching {
     flows: Arc<Mutex<FlowControl>>,
     ports: Arc<Mutex<Ports>>,
-    /// Ports with an interface, which works or does not.
-    interfaces: Vec<bool>,
+    names: Names,
+    /// By the engine's number; none: no such port.
+    slots: Vec<Option<Slot>>,
     expired: Instant,
+}
+
+/// One of its ports.
+struct Slot {
+    config: PortConfig,
+    partial_checksums: bool,
+    up: bool,
+}
+
+impl Switching {
+    fn set_slot(&mut self, id: PortId, slot: Option<Slot>) {
+        let at = usize::from(id.0);
+        let mut names = self.names.lock().expect("names");
+        let len = self.slots.len().max(at + 1);
+        self.slots.resize_with(len, || None);
+        names.resize(len, String::new());
+        names[at] = slot.as_ref().map_or_else(String::new, |slot| slot.config.name.clone());
+        self.slots[at] = slot;
+        set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names);
+    }
 }
 
 /// Makes a switch of what is opened.
@@ -35,24 +58,14 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let config = &setup.config.switch;
     let names: Vec<String> = setup.config.ports.iter().map(|port| port.name.clone()).collect();
     let specs = setup.specs();
-    let ports = specs.iter().zip(&setup.config.ports).map(|(spec, port)| SwitchPort {
-        of: flows::port_number(&names, &port.name).expect("a port's own name"),
-        id: spec.id,
-        name: port.name.clone(),
-        vlans: match (port.bridge.tag, &port.bridge.trunks) {
-            (Some(tag), _) => Vlans::Access(tag),
-            (_, Some(trunks)) => Vlans::Trunk(trunks.clone()),
-            _ => Vlans::All,
-        },
-        flood: port.bridge.flood,
-        up: true,
-        partial_checksums: spec.partial_checksums,
-    });
+    let slot = |(spec, port): (&PortSpec, &PortConfig)| {
+        Some(Slot { config: port.clone(), partial_checksums: spec.partial_checksums, up: true })
+    };
+    let slots: Vec<Option<Slot>> = specs.iter().zip(&setup.config.ports).map(slot).collect();
     let ageing = Duration::from_secs(config.mac_ageing_s.into());
     let bridge = BridgeConfig { macs: config.macs, ageing, ..BridgeConfig::default() };
-    let mut control = FlowControl::new(setup.domain, ports.collect(), bridge);
-    control.set_storm_limits(&setup.config.ports.iter().map(|port| port.bridge.storm).collect::<Vec<_>>());
-    control.set_mirrors(copies(&setup.config.ports, &names));
+    let mut control = FlowControl::new(setup.domain, vec![], bridge);
+    set_ports(&mut control, &slots, &names);
     first_flows(&mut control, config, &names)?;
     let caches = CacheConfig {
         exact: config.exact,
@@ -61,16 +74,38 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         idle_s: config.megaflow_idle_s.into(),
     };
     let apps = (0..setup.workers).map(|_| Box::new(control.worker(caches, random_seed())) as Box<dyn App>).collect();
-    let interfaces = setup.config.ports.iter().map(|port| port.interface.is_some()).collect();
+    let names: Names = Arc::new(Mutex::new(names));
     let (flows, ports) = (Arc::new(Mutex::new(control)), Arc::new(Mutex::new(Ports::new(specs))));
-    let view = Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names });
-    let control = Box::new(Switching { flows, ports, interfaces, expired: Instant::now() });
+    let view = Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names: names.clone() });
+    let control = Box::new(Switching { flows, ports, names, slots, expired: Instant::now() });
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
+/// Has the workers use these ports, and no others.
+fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]) {
+    let there = || slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?)));
+    let ports = there().map(|(at, Slot { config, partial_checksums, up })| SwitchPort {
+        of: OfPort(at as u16 + 1),
+        id: PortId(at as u16),
+        name: config.name.clone(),
+        vlans: match (config.bridge.tag, &config.bridge.trunks) {
+            (Some(tag), _) => Vlans::Access(tag),
+            (_, Some(trunks)) => Vlans::Trunk(trunks.clone()),
+            _ => Vlans::All,
+        },
+        flood: config.bridge.flood,
+        up: *up,
+        partial_checksums: *partial_checksums,
+    });
+    let limit = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.config.bridge.storm);
+    let limits: Vec<u32> = slots.iter().map(limit).collect();
+    let mirrors = copies(there().map(|(_, slot)| &slot.config), names);
+    control.set_ports(ports.collect(), &limits, mirrors);
+}
+
 /// One mirror for each port that has copies.
-fn copies(ports: &[PortConfig], names: &[String]) -> Vec<Copies> {
-    let copies = ports.iter().filter_map(|port| {
+fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, names: &[String]) -> Vec<Copies> {
+    let copies = ports.filter_map(|port| {
         let (own, to) = (flows::port_number(names, &port.name)?, port.bridge.mirror.as_ref()?);
         let output = flows::port_number(names, to);
         Some(Copies { name: port.name.clone(), sources: vec![own], destinations: vec![own], output })
@@ -101,12 +136,35 @@ impl mode::Control for Switching {
         let changed: Vec<PortView> = ports.ports().filter(|port| applied.ports_changed.contains(&port.id)).collect();
         drop(ports);
         let mut flows = self.flows.lock().expect("flows");
-        for port in changed.iter().filter(|port| self.interfaces.get(usize::from(port.id.0)) == Some(&true)) {
+        for port in changed {
+            // Those with an interface, which works or does not.
+            let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
+            let Some(slot) = slot.filter(|slot| slot.config.interface.is_some()) else { continue };
+            slot.up = port.running;
             if let Some(of) = flows.pipeline().of_port(port.id) {
                 flows.set_port_up(of, port.running);
             }
         }
         applied
+    }
+
+    fn ports_can_change(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn add_port(&mut self, spec: PortSpec, config: &PortConfig) {
+        let (id, partial_checksums) = (spec.id, spec.partial_checksums);
+        let mut ports = self.ports.lock().expect("ports");
+        ports.add_port(spec);
+        let running = ports.ports().any(|port| port.id == id && port.running);
+        drop(ports);
+        let up = config.interface.is_none() || running;
+        self.set_slot(id, Some(Slot { config: config.clone(), partial_checksums, up }));
+    }
+
+    fn remove_port(&mut self, id: PortId) {
+        self.ports.lock().expect("ports").remove_port(id);
+        self.set_slot(id, None);
     }
 
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {

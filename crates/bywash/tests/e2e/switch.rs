@@ -388,3 +388,48 @@ fn many_flows_come_and_go() {
     assert!(after[9] < after[1] + 200_000, "it grows: {after:?} KiB");
     switch.stop();
 }
+
+#[test]
+fn ports_come_and_go_under_load() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = Lab::new(4);
+    lab.host(1).ip(&["route", "add", "44.0.0.0/8", "via", &Lab::address(2).to_string()]).unwrap();
+    lab.host(2).ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
+    let write = |ports: &[usize]| {
+        let ports = ports.iter().map(|n| format!("[[port]]\ninterface = \"p{n}\"\nring = 512\n"));
+        lab.file("bywash.toml", &format!("mode = \"switch\"\n[pool]\nframes = 8192\n{}", ports.collect::<String>()))
+    };
+    let file = write(&[1, 2, 3]);
+    let mut running = Bywash::run_as_is(&lab.switch, &["--config", file.to_str().unwrap()]);
+    let socket = running.socket();
+    let reload = || bywash(&lab.switch, &["reload", "--socket", socket.to_str().unwrap()]).ok().unwrap().stdout;
+    // Ports with learned addresses: name, number.
+    let known = || -> Vec<(String, u64)> {
+        let list = running.show(&["fdb"]).as_array().unwrap().clone();
+        let of = |row: &serde_json::Value| (row["port"].as_str().unwrap().to_owned(), row["number"].as_u64().unwrap());
+        list.iter().map(of).collect()
+    };
+    lab.assert_reaches(1, 2);
+    let (gone, loss) = crate::load::between(lab.host(1), lab.host(2), 5_000, || {
+        lab.assert_reaches(1, 3);
+        assert!(known().contains(&("p3".into(), 3)), "{:?}", known());
+        write(&[1, 2, 4]);
+        assert_eq!(reload(), "port p4 added: af_xdp\nport p3 removed\n");
+        assert!(known().iter().all(|(name, _)| name != "p3"), "{:?}", known());
+        lab.assert_reaches(1, 4);
+        assert!(known().contains(&("p4".into(), 4)), "{:?}", known());
+        assert!(!lab.reaches(1, 3), "what was removed is still bridged");
+        // And back: the number of what went first is free again.
+        write(&[3, 1, 2]);
+        assert_eq!(reload(), "port p3 added: af_xdp\nport p4 removed\n");
+        lab.assert_reaches(1, 3);
+        known()
+    });
+    assert!(gone.contains(&("p3".into(), 3)) && gone.iter().all(|(name, _)| name != "p4"), "{gone:?}");
+    println!("a switch's ports come and go under 5000 packets/s: {} sent, {} lost", loss.sent, loss.lost);
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
+    // What went with a port is no longer counted: packets do not balance, buffers do.
+    let status = running.signalled(rustix::process::Signal::TERM);
+    assert!(status.success() && running.log().contains("cells are back in their pools"), "{}", running.log());
+}

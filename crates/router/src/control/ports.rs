@@ -2,6 +2,7 @@
 
 use super::links::Links;
 use super::{Applied, PortSpec, PortView};
+use bywash_engine::PortId;
 use bywash_route::model::Change;
 
 /// The ports of what is no router: a switch bridges between interfaces whatever is routed by them.
@@ -47,6 +48,19 @@ impl Ports {
         applied
     }
 
+    /// A port comes, with the next number or one whose port has gone.
+    ///
+    /// # Panics
+    /// When its number leaves a gap.
+    pub fn add_port(&mut self, spec: PortSpec) {
+        self.links.add_port(spec);
+    }
+
+    /// A port goes; its interface stays.
+    pub fn remove_port(&mut self, id: PortId) {
+        self.links.remove_port(id);
+    }
+
     /// All ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
         self.links.views()
@@ -56,7 +70,6 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_engine::PortId;
     use bywash_route::model::Link;
 
     fn link(index: u32, name: &str, up: bool) -> Change {
