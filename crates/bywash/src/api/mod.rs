@@ -50,7 +50,7 @@ pub enum Topic {
     /// `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
     /// cycles}], rx_burst_mean, ..}]`
     Workers,
-    /// `{arena: {cells, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, parked, held, missing}}`
+    /// `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, parked, held, missing}}`
     Pools,
     /// `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu, installed,
     /// reason?}]`

@@ -81,10 +81,10 @@ fn shape(topic: Topic) -> Value {
             "tx_queues": [queue_with(&[("port", "string")])],
         }]),
         Topic::Pools => json!({
-            "arena": { "cells": "integer", "cell": "integer", "bytes": "integer", "pages": "string", "note": "string" },
+            "arena": { "cells": "integer", "spare": "integer", "cell": "integer", "bytes": "integer", "pages": "string", "note": "string" },
             "pools": [{
                 "name": "string", "kind": "string", "frames": "integer", "free": "integer", "cached": "integer",
-                "parked": "integer", "in_use": "integer", "normal": "integer", "peak": "integer",
+                "parked": "integer", "draining": "boolean", "in_use": "integer", "normal": "integer", "peak": "integer",
                 "high_water": "integer", "allocated": "integer", "freed": "integer", "exhausted": "integer",
                 "*": "any",
             }],

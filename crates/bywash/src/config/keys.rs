@@ -301,6 +301,12 @@ pub static POOL: Section = Section {
                  `auto` adds two.",
             )
             .example("65536"),
+        key("reserve", "0 to 16777216", "0", "buffers")
+            .doc(
+                "Buffers that belong to no pool at first: `bywash reload` makes other pools of them, and has those again of pools \
+                 that are gone. Another pool for a worker takes as many as it holds.",
+            )
+            .example("32768"),
         key("block", "a power of two from 64 to 65536", "1024", "buffers")
             .doc("Size of a block of `sdb`, `tabm` and `typewriter`. One buffer that is held long keeps its block from being used.")
             .example("256"),

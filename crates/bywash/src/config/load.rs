@@ -200,6 +200,7 @@ fn read_pool(mut table: Table<'_, '_>, pool: &mut PoolConfig) {
     put(&mut pool.kind, table.choice("kind"));
     put(&mut pool.cache, table.auto_integer("cache", 0..=8192));
     put(&mut pool.frames, table.auto_integer("frames", FRAMES));
+    put(&mut pool.reserve, table.integer("reserve", 0..=*FRAMES.end()));
     put(&mut pool.block, table.integer("block", 1..=*BLOCK.end()));
     put(&mut pool.cell, table.integer("cell", 1..=1 << 20));
     put(&mut pool.pages, table.choice("pages"));

@@ -3,6 +3,7 @@
 //! It serializes to what can be read back: `bywash show config` prints a file.
 
 use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
+use super::plan::SPARE;
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 use std::net::SocketAddr;
@@ -431,6 +432,8 @@ pub struct PoolConfig {
     pub frames: Auto<usize>,
     /// Frames a block, where the policy has blocks.
     pub block: usize,
+    /// Frames beside, for pools that come later.
+    pub reserve: usize,
     /// Bytes a cell: 2048 or 4096.
     pub cell: usize,
     /// Pages the cells lie in.
@@ -440,7 +443,7 @@ pub struct PoolConfig {
 impl Default for PoolConfig {
     fn default() -> Self {
         let (kind, pages) = (PoolKind::default(), Pages::default());
-        Self { kind, cache: Auto::Auto, frames: Auto::Auto, block: bywash_frame::BLOCK, cell: 2048, pages }
+        Self { kind, cache: Auto::Auto, frames: Auto::Auto, block: bywash_frame::BLOCK, reserve: 0, cell: 2048, pages }
     }
 }
 
@@ -449,6 +452,20 @@ impl PoolConfig {
     pub fn cache_frames(&self) -> usize {
         let default = || bywash_frame::PoolKind::from(self.kind).default_cache();
         self.cache.set().copied().unwrap_or_else(default)
+    }
+
+    /// Frames of a pool that must hold `needed`.
+    ///
+    /// # Errors
+    /// What is configured, where that is fewer.
+    pub fn frames_for(&self, needed: usize) -> Result<usize, usize> {
+        match self.frames.set() {
+            // One block is being handed out, one waits for its last cell.
+            None if self.blocks() => Ok((needed + SPARE).next_multiple_of(self.block) + 2 * self.block),
+            None => Ok(needed + SPARE),
+            Some(&frames) if frames >= needed => Ok(frames),
+            Some(&frames) => Err(frames),
+        }
     }
 
     /// Whether cells are handed out and taken back by blocks.

@@ -6,7 +6,7 @@ use super::problem::{ConfigErrors, Problem};
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
 /// collected.
-const SPARE: usize = 1024;
+pub const SPARE: usize = 1024;
 /// Frames a port without rings may hold: what was received and not yet sent.
 const NO_RINGS: usize = 64;
 
@@ -127,18 +127,11 @@ impl Config {
         // An upper MAC's frames are what the ring and the queues behind it hold.
         let downstream = if self.mode == Mode::Cmts { self.cmts.queues + bywash_docsis::instance::RING } else { 0 };
         let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();
-        let block = self.pool.block;
-        match self.pool.frames.set() {
-            // One block is being handed out, one waits for its last cell.
-            None if self.pool.blocks() => Ok((needed + SPARE).next_multiple_of(block) + 2 * block),
-            None => Ok(needed + SPARE),
-            Some(&frames) if frames >= needed => Ok(frames),
-            Some(&frames) => {
-                let what = format!("{frames} buffers are too few for worker {index}");
-                let (rings, cache) = (needed - self.pool.cache_frames(), self.pool.cache_frames());
-                let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
-                Err(Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help).into())
-            }
-        }
+        self.pool.frames_for(needed).map_err(|frames| {
+            let what = format!("{frames} buffers are too few for worker {index}");
+            let (rings, cache) = (needed - self.pool.cache_frames(), self.pool.cache_frames());
+            let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
+            Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help).into()
+        })
     }
 }

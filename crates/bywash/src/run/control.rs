@@ -156,7 +156,7 @@ impl Runtime {
 
         let total = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {
-            cells: total,
+            cells: total + config.pool.reserve,
             cell: config.pool.cell,
             pages: config.pool.pages.into(),
             node: None,
@@ -330,6 +330,7 @@ impl Runtime {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.shared.pools.look();
+            self.collect_pools();
         }
     }
 

@@ -1,8 +1,10 @@
 //! What a changed configuration means for what runs.
 
-use crate::config::{Config, Idle, Level, PortConfig};
+use crate::config::{Config, Idle, Level, Mode, PortConfig, PortKind};
+use bywash_frame::PoolConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// One thing to be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,12 +19,19 @@ pub enum Step {
     Level(String, Level, Level),
     /// Workers idle otherwise.
     Idle(Idle, Idle),
+    /// These workers take from another pool than before.
+    Pool(Range<usize>, PoolConfig, PoolConfig),
 }
 
 impl Step {
     /// Whether it changes which ports there are.
     pub fn is_of_ports(&self) -> bool {
         matches!(self, Self::Add(_) | Self::Remove(_) | Self::Reopen(..))
+    }
+
+    /// Buffers of a pool that comes.
+    pub fn frames(&self) -> usize {
+        if let Self::Pool(_, _, is) = self { is.frames } else { 0 }
     }
 }
 
@@ -37,6 +46,14 @@ impl std::fmt::Display for Step {
             Self::Remove(name) => write!(f, "port {name} removed"),
             Self::Reopen(port, why) => write!(f, "port {} opened again: {why}", port.name),
             Self::Level(name, was, is) => write!(f, "port {name} level: {} -> {}", was.name(), is.name()),
+            Self::Pool(_, was, is) => {
+                let of = |pool: &PoolConfig| match (pool.cache, pool.kind.blocks()) {
+                    (_, true) => format!("{} of {} in blocks of {}", pool.kind, pool.frames, pool.block),
+                    (0, _) => format!("{} of {}", pool.kind, pool.frames),
+                    (cache, _) => format!("{} of {} behind caches of {cache}", pool.kind, pool.frames),
+                };
+                write!(f, "pool {} added: {}; {} drains: {}", is.name, of(is), was.name, of(was))
+            }
             Self::Idle(was, is) => write!(f, "workers.idle: {} -> {}", idle(was), idle(is)),
         }
     }
@@ -50,9 +67,11 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
     for key in keys {
         let value = |of: &[(String, Value)]| of.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
         let (was, is) = (value(&was), value(&is));
-        if was != is && key != "workers.idle" {
+        if was != is
+            && let Some(why) = why(key, old, new)
+        {
             let text = |value: Option<Value>| value.map_or("nothing".into(), |value| value.to_string());
-            refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why(key)));
+            refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why));
         }
     }
     if !refused.is_empty() {
@@ -108,22 +127,32 @@ fn flat(config: &Config) -> Vec<(String, Value)> {
     keys.collect()
 }
 
-/// Why a setting cannot change while it runs.
-fn why(key: &str) -> &'static str {
-    match key.split('.').next().unwrap_or_default() {
-        "pool" => "buffers are laid out when bywash starts; restart it",
-        "workers" => "workers, their CPUs and their pools are dealt out when bywash starts; restart it",
+/// Why a setting cannot change while it runs, if it cannot.
+fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
+    let dpdk = |config: &Config| config.ports.iter().any(|port| port.kind == PortKind::Dpdk);
+    Some(match key.split('.').next().unwrap_or_default() {
+        _ if key == "workers.idle" => return None,
+        "pool" if ["pool.cell", "pool.pages", "pool.reserve"].contains(&key) => {
+            "all pools lie in the arena, which is laid out when bywash starts; restart it"
+        }
+        "pool" if old.mode == Mode::Cmts => "the two workers of a group share what they take from; restart it",
+        "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers hold on to the pools they began with; restart it",
+        "pool" if old.pool.packed() != new.pool.packed() => {
+            "in an arena of packets of any length there are no other pools; restart it"
+        }
+        "pool" => return None,
+        "workers" => "queues, and the rings between workers, are dealt out when bywash starts; restart it",
         "mode" => "what it is, it is from start to end; restart it",
         "sandbox" => "what was given up cannot be had back; restart it",
         "api" => "the socket is where `reload` came from; restart it",
         _ => "it is read when bywash starts; restart it",
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Auto, PortKind};
+    use crate::config::Auto;
 
     fn config(ports: &[&str]) -> Config {
         Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
@@ -158,10 +187,10 @@ mod tests {
     #[test]
     fn what_cannot_change_is_refused_all_at_once() {
         let (old, mut new) = (config(&["a"]), config(&["a", "b"]));
-        new.pool.frames = Auto::Set(4096);
+        (new.pool.cell, new.pool.frames) = (4096, Auto::Set(4096));
         new.workers.count = Auto::Set(2);
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
-        assert!(refused[0].starts_with("pool.frames: \"auto\" -> 4096: buffers are laid out"), "{refused:?}");
+        assert!(refused[0].starts_with("pool.cell: 2048 -> 4096: all pools lie in the arena"), "{refused:?}");
     }
 }

@@ -273,6 +273,7 @@ impl Running {
         json!({
             "arena": {
                 "cells": arena.cells(),
+                "spare": self.0.pools.spare(),
                 "cell": arena.cell_size(),
                 "bytes": arena.mapped(),
                 "pages": arena.pages().to_string(),

@@ -15,6 +15,7 @@ mod headend;
 mod instance;
 mod live;
 mod mode;
+mod pools;
 mod ports;
 mod punt;
 mod reload;

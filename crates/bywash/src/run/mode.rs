@@ -10,7 +10,7 @@ use super::{cmts, router, switch};
 use crate::api::{FlowCommand, Topic};
 use crate::config::{Config, Mode, PortConfig};
 use bywash_engine::{App, PortId};
-use bywash_frame::PoolSet;
+use bywash_frame::{Pool, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_route::model::Change;
 use bywash_router::control::{Applied, PortSpec, PortView};
@@ -70,6 +70,9 @@ pub trait Control {
 
     /// The devices that the XDP programs can send to are others now.
     fn targets_changed(&mut self) {}
+
+    /// Frames it needs are taken from this pool.
+    fn take_from(&mut self, _pool: &Arc<Pool>) {}
 
     /// Gives back every frame it holds: the workers have ended.
     fn stop(self: Box<Self>) {}

@@ -7,12 +7,13 @@
 use super::control::{Ask, LAST_FRAMES, Runtime, Shared};
 use super::diff::{Step, diff};
 use super::live::Live;
+use super::pools::Changed;
 use super::ports::{Opened, Xdp, queues};
 use super::succession::Successor;
 use super::{ANSWER, journal_path, workers};
 use crate::config::{Config, Level, PortConfig};
 use anyhow::{Context as _, bail};
-use bywash_engine::{Change, PORTS, PortId};
+use bywash_engine::{Change, PortId};
 use bywash_port::Port;
 use bywash_port::af_xdp::Journal;
 use std::sync::mpsc;
@@ -28,14 +29,30 @@ enum Undo {
     /// The port that went comes back.
     Open(usize, Box<PortConfig>),
     Level(usize, Level),
+    /// Workers take from where they took before.
+    Pool(Changed),
+}
+
+impl Undo {
+    fn pool(self) -> Option<Changed> {
+        if let Self::Pool(changed) = self { Some(changed) } else { None }
+    }
 }
 
 impl Shared {
     /// What a reload would change: read now, and compared with what runs.
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
         let new = (self.source)().map_err(|wrong| format!("nothing changed: {wrong}"))?;
-        let steps = diff(&self.live().config, &new).map_err(|all| format!("nothing changed: {}", all.join("; ")))?;
+        let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
         Ok((new, steps))
+    }
+
+    /// What leads to this configuration.
+    fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
+        let steps = diff(&self.live().config, new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
+        let mut all = self.pool_steps(new, &steps)?;
+        all.extend(steps);
+        Ok(all)
     }
 
     /// For the API: what changes, and with `dry` nothing else.
@@ -91,7 +108,7 @@ impl Runtime {
         }
         let old = self.shared.live();
         // Anew: between reading it and now, another may have been taken over.
-        let steps = diff(&old.config, &new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
+        let steps = self.shared.steps(&new)?;
         if steps.iter().any(Step::is_of_ports)
             && let Err(why) = self.mode.ports_can_change()
         {
@@ -117,7 +134,11 @@ impl Runtime {
         let number = |name: &str| old.number(name).map(|(at, _)| at).context("no such port");
         let interfaces = |port: &PortConfig| port.interface.clone();
         let taken: Vec<String> = old.ports().filter_map(|(_, port)| interfaces(port)).collect();
-        self.check_room(steps)?;
+        for step in steps {
+            if let Step::Pool(workers, _, config) = step {
+                undo.push(Undo::Pool(self.change_pool(workers.clone(), config)?));
+            }
+        }
         // Those of an interface that another port has still come after that has gone.
         let mut later = vec![];
         let mut gone: Vec<usize> = vec![];
@@ -154,6 +175,9 @@ impl Runtime {
             }
         }
         // From here on nothing can fail.
+        let pools: Vec<Changed> =
+            undo.extract_if(.., |undo| matches!(undo, Undo::Pool(_))).filter_map(Undo::pool).collect();
+        self.pools_changed(&pools);
         for step in steps {
             match step {
                 Step::Remove(name) => {
@@ -179,6 +203,10 @@ impl Runtime {
                 self.go(at, &mut vec![]);
                 Ok(())
             }
+            Undo::Pool(changed) => {
+                self.undo_pool(&changed);
+                Ok(())
+            }
             Undo::Open(at, port) => self.install(at, &port).with_context(|| format!("port `{}`", port.name)),
             Undo::Level(at, level) => {
                 self.shared.levels.lock().expect("levels")[at] = Some(level);
@@ -189,49 +217,6 @@ impl Runtime {
         if let Err(e) = done {
             tracing::error!("reload: what it had begun could not be undone: {e:#}");
         }
-    }
-
-    /// Whether the workers' buffers are enough for what comes, while what goes is still there.
-    fn check_room(&self, steps: &[Step]) -> anyhow::Result<()> {
-        let live = self.shared.live();
-        let mut needed: Vec<usize> = vec![];
-        for worker in &self.shared.workers {
-            let of = |&(port, _): &(usize, usize)| live.port(port).map_or(0, PortConfig::frames);
-            needed.push(worker.polls().iter().map(of).sum::<usize>() + live.config.pool.cache_frames());
-        }
-        let mut at = live.free();
-        for step in steps {
-            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
-            let places =
-                places(port, at, self.shared.workers.len()).with_context(|| format!("port `{}`", port.name))?;
-            places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
-            if let Some((number, before)) = live.number(&port.name) {
-                // It goes before it comes.
-                for worker in &self.shared.workers {
-                    let its = worker.polls().iter().filter(|(port, _)| *port == number).count() * before.frames();
-                    needed[worker.handle.id()] -= its;
-                }
-                continue;
-            }
-            at += 1;
-            if at > PORTS {
-                bail!("port `{}`: there can be {PORTS} ports", port.name);
-            }
-        }
-        let pools = self.shared.pools.pools();
-        let has = |worker: usize| pools[worker.min(pools.len() - 1)].stats().frames;
-        let shared = pools.len() == 1 && needed.len() > 1;
-        let sum = needed.iter().sum();
-        for (worker, &needed) in needed.iter().enumerate() {
-            let (needed, has) = if shared { (sum, has(0)) } else { (needed, has(worker)) };
-            if needed > has {
-                bail!(
-                    "worker {worker} would need {needed} buffers and has {has}: give the new ports smaller rings \
-                     (`ring`), or set pool.frames to at least {needed} and restart"
-                );
-            }
-        }
-        Ok(())
     }
 
     /// A port comes, with a free number.
@@ -351,7 +336,7 @@ impl Runtime {
 }
 
 /// Which worker polls which queue of a port with this number.
-fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
+pub(super) fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
     let queues = queues(port)?;
     let count = queues.len();
     let place = |(order, queue): (usize, u32)| {

@@ -7,7 +7,7 @@ use super::routes::{Names, Routes};
 use super::trace::Tracer;
 use crate::config::PortConfig;
 use bywash_engine::{App, PORTS, PortId};
-use bywash_frame::Buffers;
+use bywash_frame::{Buffers, Pool};
 use bywash_mirror::Mirror;
 use bywash_route::model::{Change, NeighbourState};
 use bywash_router::control::{self, Applied, Control, PortSpec};
@@ -94,6 +94,10 @@ impl mode::Control for Routing {
 
     fn targets_changed(&mut self) {
         self.control.lock().expect("control").republish();
+    }
+
+    fn take_from(&mut self, pool: &Arc<Pool>) {
+        self.bufs.take_from(pool);
     }
 
     fn stop(self: Box<Self>) {

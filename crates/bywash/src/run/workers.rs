@@ -7,7 +7,7 @@ use super::ports::Opened;
 use crate::config::{Config, Idle, Plan, PortConfig};
 use anyhow::Context as _;
 use bywash_engine::{App, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
-use bywash_frame::{Buffers, PoolSet};
+use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +23,8 @@ pub struct Shown {
     pub polls: Mutex<Vec<(usize, usize)>>,
     /// Its tx queues' statistics, by port.
     pub queues: Mutex<Vec<Arc<TxQueueStats>>>,
+    /// What it takes frames from.
+    pub pool: Mutex<Arc<Pool>>,
 }
 
 impl Shown {
@@ -32,6 +34,14 @@ impl Shown {
 
     pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
         self.queues.lock().expect("a worker's tx queues")
+    }
+
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.lock().expect("a worker's pool").clone()
+    }
+
+    pub fn take_from(&self, pool: &Arc<Pool>) {
+        self.pool.lock().expect("a worker's pool").clone_from(pool);
     }
 }
 
@@ -131,17 +141,18 @@ pub fn start(
         let cpu = plan.workers[w].cpu;
         let worker_config = WorkerConfig { id: w, cpu, idle: idle(config.workers.idle) };
         // Its own pool, or the only one.
-        let mut worker = Worker::new(
-            worker_config,
-            out,
-            app,
-            Buffers::attach(pools, w.min(pools.pools().len() - 1)),
-            domain.register(),
-        );
+        let own = w.min(pools.pools().len() - 1);
+        let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
         let polls = Mutex::new(plan.workers[w].queues.clone());
-        running.push(Shown { handle, cpu, polls, queues: Mutex::new(queues) });
+        running.push(Shown {
+            handle,
+            cpu,
+            polls,
+            queues: Mutex::new(queues),
+            pool: Mutex::new(pools.pools()[own].clone()),
+        });
     }
     Ok(running)
 }

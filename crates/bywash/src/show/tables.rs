@@ -201,9 +201,10 @@ fn pools(value: &Value) -> String {
     let arena = &value["arena"];
     if arena.is_object() {
         out += &format!(
-            "arena: {} cells of {} B, {}, pages {}\n",
+            "arena: {} cells of {} B, {}{}, pages {}\n",
             text(arena, "cells"),
             text(arena, "cell"),
+            if number(&arena["spare"]) > 0.0 { format!("{} spare, ", text(arena, "spare")) } else { String::new() },
             bytes(number(&arena["bytes"])),
             text(arena, "pages")
         );
@@ -228,7 +229,11 @@ fn pools(value: &Value) -> String {
     ];
     let mut grid = Grid::new(&columns.map(|(title, _)| title));
     for pool in list(&value["pools"]) {
-        grid.row(columns.iter().map(|(_, column)| text(pool, column)).collect());
+        let mut row: Vec<String> = columns.iter().map(|(_, column)| text(pool, column)).collect();
+        if pool["draining"] == true {
+            row[0] += " (draining)";
+        }
+        grid.row(row);
     }
     out += &grid.render("no pools");
     if list(&value["pools"]).iter().any(|pool| pool["blocks"].is_object()) {
