@@ -98,7 +98,7 @@ fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
 }
 
 /// The expression as a program, by tcpdump itself.
-fn compile(expression: &str) -> anyhow::Result<String> {
+pub fn compile(expression: &str) -> anyhow::Result<String> {
     let out = Command::new("tcpdump").args(["-y", "EN10MB", "-s", "262144", "-ddd", "--", expression]).output();
     let out = match out {
         Err(why) if why.kind() == ErrorKind::NotFound => {

@@ -61,16 +61,27 @@ impl<'a> Burst<'a> {
 }
 
 impl Heads {
+    /// Bytes of a packet before its first word.
+    pub const FROM: usize = FROM;
+    /// Words of a packet.
+    pub const WORDS: usize = WORDS;
+
     /// Reads the packets of `frames`, at most [`BATCH`].
     #[inline]
     pub fn read<'a>(&mut self, arena: &'a Arena, frames: &'a mut [Frame]) -> Burst<'a> {
-        let whole = if is_x86_feature_detected!("avx2") {
+        let whole = self.look(arena, frames);
+        Burst { arena, whole: whole && frames.len() <= BATCH, frames }
+    }
+
+    /// As `read`, of packets that stay as they are; whether each has all its words.
+    #[inline]
+    pub fn look(&mut self, arena: &Arena, frames: &[Frame]) -> bool {
+        if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has the instructions.
             unsafe { self.read_avx2(arena, frames) }
         } else {
             self.read_from(arena, frames, 0)
-        };
-        Burst { arena, whole: whole && frames.len() <= BATCH, frames }
+        }
     }
 
     /// The scalar kernel, from packet `from` on: each row by itself. Whether each has all its words.

@@ -3,7 +3,7 @@
 //! The worker's half is a [`Recorder`], the other a [`Records`]; between them is a ring of bytes. What does not fit is
 //! lost to the capture, and counted; nobody waits for it.
 
-use crate::pcap::{Filter, wall_ns};
+use crate::pcap::{Filter, Matcher, wall_ns};
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -81,6 +81,7 @@ pub struct Record<'a> {
 pub struct Recorder {
     id: u64,
     wanted: Wanted,
+    matcher: Option<Box<Matcher>>,
     ring: Producer<u8>,
     counts: Arc<Counts>,
     /// Records of a burst, kept back until it is known how many of its packets count, and where each of them ends.
@@ -100,7 +101,8 @@ pub fn capture(id: u64, wanted: Wanted, bytes: usize) -> (Recorder, Records) {
     let (tx, rx) = RingBuffer::new(bytes);
     let counts = Arc::new(Counts::default());
     let (staged, ends) = (Vec::with_capacity(1 << 16), Vec::with_capacity(BATCH));
-    let recorder = Recorder { id, wanted, ring: tx, counts: counts.clone(), staged, ends };
+    let matcher = wanted.filter.clone().map(|filter| Box::new(Matcher::new(filter)));
+    let recorder = Recorder { id, wanted, matcher, ring: tx, counts: counts.clone(), staged, ends };
     (recorder, Records { ring: rx, counts, bytes: vec![] })
 }
 
@@ -133,28 +135,38 @@ impl Recorder {
 
     /// Copies those of `frames` that pass.
     fn stage(&mut self, arena: &Arena, port: u16, happened: u8, frames: &[Frame]) {
-        let Self { wanted, staged, ends, .. } = self;
+        let Self { wanted, matcher, staged, ends, .. } = self;
         staged.clear();
         ends.clear();
         let mut time = None;
-        for frame in frames {
-            let data = arena.data(frame);
-            if wanted.filter.as_ref().is_none_or(|filter| filter.accepts(data, data.len())) {
-                let kept = &data[..data.len().min(wanted.snaplen)];
-                staged.extend(time.get_or_insert_with(wall_ns).to_ne_bytes());
-                staged.extend((data.len() as u32).to_ne_bytes());
-                staged.extend((kept.len() as u32).to_ne_bytes());
-                staged.extend(port.to_ne_bytes());
-                staged.push(happened);
-                staged.extend(kept);
+        for burst in frames.chunks(BATCH) {
+            let passing = matcher.as_mut().map_or(u64::MAX, |matcher| matcher.passing(arena, burst));
+            if passing == 0 {
+                ends.resize(ends.len() + burst.len(), staged.len());
+                continue;
             }
-            // One that does not pass ends where it begins.
-            ends.push(staged.len());
+            for (i, frame) in burst.iter().enumerate() {
+                if passing >> i & 1 == 1 {
+                    let data = arena.data(frame);
+                    let kept = &data[..data.len().min(wanted.snaplen)];
+                    staged.extend(time.get_or_insert_with(wall_ns).to_ne_bytes());
+                    staged.extend((data.len() as u32).to_ne_bytes());
+                    staged.extend((kept.len() as u32).to_ne_bytes());
+                    staged.extend(port.to_ne_bytes());
+                    staged.push(happened);
+                    staged.extend(kept);
+                }
+                // One that does not pass ends where it begins.
+                ends.push(staged.len());
+            }
         }
     }
 
     /// Puts the records of the first `n` frames into the ring, as far as it has room.
     fn commit(&mut self, n: usize) {
+        if self.staged.is_empty() {
+            return;
+        }
         let (mut from, mut captured, mut lost) = (0, 0, 0);
         for &end in self.ends.iter().take(n) {
             if end == from {

@@ -167,7 +167,8 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let before = Sample::take(worker.counters(), &ports);
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = Sample::take(worker.counters(), &ports);
-    let capture = args.capture.map(|what| captured::cost(what, &worker, &ports, args.seconds)).transpose()?;
+    let capture =
+        args.capture.map(|what| captured::cost(what, &args.filter, &worker, &ports, args.seconds)).transpose()?;
     let counters = worker.counters().clone();
     worker.stop();
     super::all_back(&pools)?;

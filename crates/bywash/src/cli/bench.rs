@@ -172,6 +172,9 @@ pub struct ForwardArgs {
     /// Measure as well, by turns, what a capture costs that captures nothing
     #[arg(long, value_name = "WHAT")]
     pub capture: Option<Captured>,
+    /// The filter of `--capture filtered`, in tcpdump's language: one that no packet of the traffic passes
+    #[arg(long, value_name = "EXPR", default_value = "udp src port 9999")]
+    pub filter: String,
     /// CPU to run on  [default: where the kernel puts it]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,

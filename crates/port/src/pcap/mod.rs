@@ -7,7 +7,7 @@ mod record;
 mod replay;
 
 pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
-pub use filter::{Filter, FilterError};
+pub use filter::{Filter, FilterError, Matcher};
 pub use port::PcapPort;
 pub use record::{PcapRecorder, wall_ns};
 pub use replay::{Pace, PcapError, PcapSource};

@@ -1,0 +1,284 @@
+//! Filters: against libpcap's own, by tcpdump, and against one packet at a time.
+
+mod common;
+
+use bywash_frame::{BATCH, Buffers, PoolSet};
+use bywash_lab::{has_tool, require};
+use bywash_port::pcap::{CaptureFile, Filter, Format, Matcher, PacketMeta, PcapError, PcapSource};
+use common::{assert_conserved, batch_of, pools};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestRunner;
+use std::cell::Cell;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+/// Words of a filter's memory.
+const MEMORY: usize = 16;
+
+/// Which of `packets` pass, in bursts of `burst`.
+fn passing(pools: &Arc<PoolSet>, text: &str, packets: &[Vec<u8>], burst: usize) -> Vec<bool> {
+    let mut bufs = Buffers::attach(pools, 0);
+    let mut matcher = Matcher::new(Arc::new(Filter::parse(text).unwrap()));
+    let mut all = vec![];
+    for packets in packets.chunks(burst) {
+        let mut batch = batch_of(&mut bufs, packets);
+        let bits = matcher.passing(bufs.arena(), batch.as_slice());
+        assert_eq!(bits.checked_shr(packets.len() as u32).unwrap_or(0), 0, "packets that are not there pass");
+        all.extend((0..packets.len()).map(|i| bits >> i & 1 == 1));
+        bufs.free(&mut batch);
+    }
+    all
+}
+
+/// Classic BPF as its paper has it, a packet at a time: what the packet is to be cut to. None where it reads beyond the
+/// packet or divides by zero.
+fn one_by_one(program: &[(u16, u8, u8, u32)], data: &[u8]) -> Option<u32> {
+    let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY]);
+    let load = |offset: u32, size: usize| -> Option<u32> {
+        let bytes = data.get(offset as usize..)?.get(..size)?;
+        Some(bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+    };
+    let mut at = 0;
+    loop {
+        let (code, jt, jf, k) = program[at];
+        at += 1;
+        let operand = if code & 8 == 0 { k } else { x };
+        match code {
+            0x20 => a = load(k, 4)?,
+            0x28 => a = load(k, 2)?,
+            0x30 => a = load(k, 1)?,
+            0x40 => a = load(x.checked_add(k)?, 4)?,
+            0x48 => a = load(x.checked_add(k)?, 2)?,
+            0x50 => a = load(x.checked_add(k)?, 1)?,
+            0xb1 => x = (load(k, 1)? & 15) * 4,
+            0x00 => a = k,
+            0x01 => x = k,
+            0x80 => a = data.len() as u32,
+            0x81 => x = data.len() as u32,
+            0x60 => a = memory[k as usize],
+            0x61 => x = memory[k as usize],
+            0x02 => memory[k as usize] = a,
+            0x03 => memory[k as usize] = x,
+            0x04 | 0x0c => a = a.wrapping_add(operand),
+            0x14 | 0x1c => a = a.wrapping_sub(operand),
+            0x24 | 0x2c => a = a.wrapping_mul(operand),
+            0x34 | 0x3c => a = a.checked_div(operand)?,
+            0x94 | 0x9c => a = a.checked_rem(operand)?,
+            0x44 | 0x4c => a |= operand,
+            0x54 | 0x5c => a &= operand,
+            0xa4 | 0xac => a ^= operand,
+            0x64 | 0x6c => a = a.checked_shl(operand).unwrap_or(0),
+            0x74 | 0x7c => a = a.checked_shr(operand).unwrap_or(0),
+            0x84 => a = a.wrapping_neg(),
+            0x05 => at += k as usize,
+            0x15 | 0x1d => at += usize::from(if a == operand { jt } else { jf }),
+            0x25 | 0x2d => at += usize::from(if a > operand { jt } else { jf }),
+            0x35 | 0x3d => at += usize::from(if a >= operand { jt } else { jf }),
+            0x45 | 0x4d => at += usize::from(if a & operand != 0 { jt } else { jf }),
+            0x06 => return Some(k),
+            0x16 => return Some(a),
+            0x07 => x = a,
+            0x87 => a = x,
+            _ => unreachable!("a filter that was verified"),
+        }
+    }
+}
+
+const CODES: &[u16] = &[
+    0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1, 0x00, 0x01, 0x80, 0x81, 0x60, 0x61, 0x02, 0x03, 0x04, 0x0c, 0x14, 0x1c,
+    0x24, 0x2c, 0x34, 0x3c, 0x94, 0x9c, 0x44, 0x4c, 0x54, 0x5c, 0xa4, 0xac, 0x64, 0x6c, 0x74, 0x7c, 0x84, 0x05, 0x15,
+    0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, 0x06, 0x16, 0x07, 0x87,
+];
+
+/// Instructions that a filter can begin with: with offsets near a packet's size, and jumps that stay inside.
+fn programs() -> impl Strategy<Value = Vec<(u16, u8, u8, u32)>> {
+    let k = prop_oneof![4 => 0u32..100, 1 => any::<u32>(), 1 => Just(i32::MAX as u32)];
+    vec((select(CODES), any::<u8>(), any::<u8>(), k), 0..40).prop_map(|mut program| {
+        program.push((0x16, 0, 0, 0));
+        let len = program.len();
+        for (at, (code, jt, jf, k)) in program.iter_mut().enumerate() {
+            let left = len - at - 1;
+            match *code & 7 {
+                _ if *code == 0x05 => *k %= left as u32,
+                5 => (*jt, *jf) = ((usize::from(*jt) % left) as u8, (usize::from(*jf) % left) as u8),
+                _ if matches!(*code, 0x60 | 0x61 | 2 | 3) => *k %= MEMORY as u32,
+                _ if matches!(*code, 0x64 | 0x74) => *k %= 32,
+                _ if matches!(*code, 0x34 | 0x94) => *k = (*k).max(1),
+                0 | 1 if *code & 0xe0 != 0x80 && *code > 1 => *k &= i32::MAX as u32,
+                _ => {}
+            }
+        }
+        program
+    })
+}
+
+fn text(program: &[(u16, u8, u8, u32)]) -> String {
+    let lines = program.iter().map(|(code, jt, jf, k)| format!("{code} {jt} {jf} {k}\n"));
+    format!("{}\n{}", program.len(), lines.collect::<String>())
+}
+
+/// Packets of few kinds and few values, so that filters find something in them; some cut short, some without sense.
+fn packets() -> impl Strategy<Value = Vec<u8>> {
+    let port = || select(&[9u16, 53, 80, 1000, 65535][..]);
+    let host = || select(&[[10, 0, 0, 1], [10, 9, 9, 9], [192, 0, 2, 1]][..]);
+    let kind = select(&[0x0800u16, 0x0800, 0x86dd, 0x0806, 0x8100, 0x8847][..]);
+    let ip = (host(), host(), select(&[1u8, 6, 17, 58, 132][..]), 0u8..4, select(&[0u16, 0, 0x4000, 1, 0x2000][..]));
+    let end = prop_oneof![3 => Just(usize::MAX), 1 => 0usize..120];
+    (kind, ip, port(), port(), vec(any::<u8>(), 0..40), end).prop_map(
+        |(kind, (src, dst, protocol, options, fragment), from, to, rest, end)| {
+            let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+            let mut kind = kind;
+            if kind == 0x8100 {
+                packet.extend([0x81, 0, 0, 7]);
+                kind = 0x0800;
+            }
+            packet.extend(kind.to_be_bytes());
+            match kind {
+                0x86dd => {
+                    packet.extend([0x60, 0, 0, 0, 0, 40, protocol, 64]);
+                    for host in [src, dst] {
+                        packet.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+                        packet.extend(host);
+                    }
+                }
+                0x0806 => {
+                    packet.extend([0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1]);
+                    packet.extend(src);
+                    packet.extend([0; 6]);
+                    packet.extend(dst);
+                }
+                _ => {
+                    packet.extend([0x45 + options, 0, 0, 60, 0, 1]);
+                    packet.extend(fragment.to_be_bytes());
+                    packet.extend([64, protocol, 0, 0]);
+                    packet.extend(src);
+                    packet.extend(dst);
+                    packet.extend(vec![1; 4 * usize::from(options)]);
+                }
+            }
+            packet.extend(from.to_be_bytes());
+            packet.extend(to.to_be_bytes());
+            packet.extend(rest);
+            packet.truncate(end);
+            packet
+        },
+    )
+}
+
+/// Expressions of tcpdump's language.
+fn expressions() -> impl Strategy<Value = String> {
+    const SIMPLE: &[&str] = &[
+        "ip",
+        "ip6",
+        "arp",
+        "tcp",
+        "udp",
+        "icmp",
+        "icmp6",
+        "sctp",
+        "tcp port 9",
+        "udp dst port 53",
+        "port 80",
+        "src port 1000",
+        "portrange 50-90",
+        "host 10.9.9.9",
+        "src host 10.0.0.1",
+        "dst net 10.0.0.0/8",
+        "net 192.0.2.0/24",
+        "ip6 host 2001:db8::a09:909",
+        "ether host 02:00:00:00:00:01",
+        "ether proto 0x8847",
+        "broadcast",
+        "multicast",
+        "greater 80",
+        "less 50",
+        "len > 60 and len <= 90",
+        "ip[8] = 64",
+        "ip[0] & 0xf != 5",
+        "ip[6:2] & 0x1fff != 0",
+        "udp[4:2] + 1 > 200",
+        "tcp[13] & 2 != 0",
+        "ip[2:2] - (ip[0] & 0xf) * 4 > 30",
+        "ether[12:2] > 1500",
+        "ip[12:4] % 7 = 3",
+        "ip[16:4] / ip[9] > 100000",
+        "ip[9] << 2 >= 40",
+        "ip6[6] = 17",
+        "ip proto 132",
+        "vlan and udp",
+        "vlan 7",
+        "ip protochain 17",
+    ];
+    let simple = select(SIMPLE).prop_map(str::to_owned);
+    simple.prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a}) and ({b})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a}) or ({b})")),
+            inner.prop_map(|a| format!("not ({a})")),
+        ]
+    })
+}
+
+fn tcpdump(arguments: &[&str]) -> Output {
+    Command::new("tcpdump").args(arguments).output().unwrap()
+}
+
+/// What tcpdump finds in a file of `packets`, in their order.
+fn tcpdump_finds(place: &Path, packets: &[Vec<u8>], expression: &str) -> Vec<Vec<u8>> {
+    let (all, found) = (place.join("all.pcap"), place.join("found.pcap"));
+    let mut file = CaptureFile::new(std::fs::File::create(&all).unwrap(), Format::Pcap, &["p"], 65535).unwrap();
+    for (packet, n) in packets.iter().zip(0u64..) {
+        let meta = PacketMeta { time_ns: n, length: packet.len() as u32, direction: None, interface: 0 };
+        file.write(meta, packet).unwrap();
+    }
+    file.flush().unwrap();
+    let [all, to] = [&all, &found].map(|path| path.to_str().unwrap());
+    let out = tcpdump(&["-r", all, "-w", to, "--", expression]);
+    assert!(out.status.success(), "{expression}: {}", String::from_utf8_lossy(&out.stderr));
+    match PcapSource::load(&found) {
+        Err(PcapError::Empty(_)) => vec![],
+        found => found.unwrap().frames().collect(),
+    }
+}
+
+#[test]
+fn a_filter_passes_what_libpcap_passes() {
+    require!(has_tool("tcpdump"));
+    let (pools, place) = (pools(2 * BATCH), tempfile::tempdir().unwrap());
+    let (found, all) = (Cell::new(0), Cell::new(0));
+    let packets = vec(packets(), 1..400);
+    let config = ProptestConfig { cases: 80, ..Default::default() };
+    let tested = TestRunner::new(config).run(&(expressions(), packets, 1..=BATCH), |(expression, packets, burst)| {
+        let compiled = tcpdump(&["-y", "EN10MB", "-s", "262144", "-ddd", "--", &expression]);
+        // What cannot be true is refused: "expression rejects all packets".
+        prop_assume!(compiled.status.success());
+        let text = String::from_utf8(compiled.stdout).unwrap();
+        // Loops are the kernel's own invention (`protochain`), and metadata that a worker does not have.
+        prop_assume!(Filter::parse(&text).is_ok());
+        let ours = passing(&pools, &text, &packets, burst);
+        let ours: Vec<_> = packets.iter().zip(ours).filter(|(_, passes)| *passes).map(|(p, _)| p.clone()).collect();
+        prop_assert_eq!(&ours, &tcpdump_finds(place.path(), &packets, &expression), "{}", expression);
+        found.set(found.get() + ours.len());
+        all.set(all.get() + packets.len());
+        Ok(())
+    });
+    tested.unwrap();
+    let (found, all) = (found.get(), all.get());
+    assert!(found > all / 20 && found < all - all / 20, "{found} of {all} passed: that tells little");
+    assert_conserved(&pools);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..Default::default() })]
+
+    /// Whatever instructions in whatever order, and however the packets come: in whole bursts, or one by one.
+    #[test]
+    fn a_burst_at_a_time_is_as_one_by_one(program in programs(), packets in vec(packets(), 1..200), burst in 1..=BATCH) {
+        let pools = pools(2 * BATCH);
+        let wanted: Vec<_> = packets.iter().map(|p| one_by_one(&program, p).unwrap_or(0) > 0).collect();
+        prop_assert_eq!(passing(&pools, &text(&program), &packets, burst), wanted);
+    }
+}
