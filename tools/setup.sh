@@ -31,6 +31,7 @@ network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
+    bird:bird2 keepalived:keepalived
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
 case $task in
@@ -60,6 +61,8 @@ install_packages() {
 
 readarray -t packages < <(missing)
 had_frr=$(command -v /usr/lib/frr/zebra || true)
+had_bird=$(command -v bird || true)
+had_keepalived=$(command -v keepalived || true)
 had_ovs=$(command -v ovs-vswitchd || true)
 had_prometheus=$(command -v prometheus || true)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
@@ -73,6 +76,8 @@ unwanted() {
     if [ -d /run/systemd/system ]; then as_root systemctl disable "$1" >/dev/null 2>&1 || true; fi
 }
 if [ -z "$had_frr" ] && [ -e /usr/lib/frr/zebra ]; then unwanted frr; fi
+if [ -z "$had_bird" ] && command -v bird >/dev/null; then unwanted bird; fi
+if [ -z "$had_keepalived" ] && command -v keepalived >/dev/null; then unwanted keepalived; fi
 if [ -z "$had_ovs" ] && command -v ovs-vswitchd >/dev/null; then unwanted openvswitch-switch; fi
 if [ -z "$had_prometheus" ] && command -v prometheus >/dev/null; then
     unwanted prometheus

@@ -67,9 +67,36 @@ impl Router {
         let _ = std::fs::remove_file(self.at(&vty));
         let mut argv = vec![program.as_str(), "-f", &file, "-i", &pid, "-z", &zserv];
         argv.extend(["--vty_socket", &sockets, "-A", "127.0.0.1"]);
+        let control = self.at("bfd.ctl");
+        if daemon == "bfdd" {
+            argv.extend(["--bfdctl", &control]);
+        }
         self.add(daemon, &argv);
         wait_until(daemon, PATIENCE, || self.directory.join(&vty).exists())
             .unwrap_or_else(|e| panic!("{e}: {}", self.daemons_say()));
+    }
+
+    /// Starts BIRD.
+    pub fn start_bird(&self, config: &str) {
+        let file = self.write("bird.conf", config);
+        self.add("bird", &["bird", "-f", "-c", &file, "-s", &self.at("bird.ctl")]);
+        wait_until("bird", PATIENCE, || self.directory.join("bird.ctl").exists())
+            .unwrap_or_else(|e| panic!("{e}: {}", self.daemons_say()));
+    }
+
+    /// Starts keepalived's VRRP.
+    pub fn start_keepalived(&self, config: &str) {
+        let file = self.write("keepalived.conf", config);
+        let (pid, vrrp) = (self.at("keepalived.pid"), self.at("vrrp.pid"));
+        let argv = ["keepalived", "-n", "-l", "-D", "-P", "-f", &file, "-p", &pid, "-r", &vrrp];
+        self.add("keepalived", &argv);
+    }
+
+    /// Kills one, as a crash would.
+    pub fn kill(&self, daemon: &str) {
+        let mut daemons = self.daemons.lock().unwrap();
+        let at = daemons.iter().position(|(name, _)| name == daemon).unwrap();
+        daemons.remove(at).1.kill().unwrap();
     }
 
     /// What `vtysh -c COMMAND` says.
@@ -77,6 +104,15 @@ impl Router {
         let sockets = self.directory.to_str().unwrap();
         let output = self.ns.run(&["vtysh", "--vty_socket", sockets, "-c", command]).unwrap();
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
+    }
+
+    /// What `birdc COMMAND` says.
+    pub fn ask_bird(&self, command: &str) -> String {
+        let mut argv = vec!["birdc", "-s"];
+        let socket = self.at("bird.ctl");
+        argv.push(&socket);
+        argv.extend(command.split(' '));
+        self.ns.run(&argv).unwrap().stdout
     }
 
     pub fn daemons_say(&self) -> String {

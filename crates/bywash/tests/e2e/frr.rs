@@ -1,4 +1,4 @@
-//! Routing daemons, unmodified: FRR's OSPF and BGP on four routers with two ways between their hosts.
+//! Routing daemons, unmodified: OSPF and BGP of FRR's and of BIRD's on four routers with two ways between their hosts.
 //!
 //! ```text
 //!              ┌─ e2 ── e1 r2 e4 ── e2 ─┐
@@ -6,12 +6,13 @@
 //!              └─ e3 ── e1 r3 e4 ── e3 ─┘
 //! ```
 //!
-//! Between r2 and r4 there may be a memif, which is no interface: e4 and e2 are its twins then.
+//! Between r2 and r4 there may be a memif, which is no interface: e4 and e2 are its twins then. Or r2's links may go by
+//! switches, so that the others keep their carrier when it falls silent.
 
 use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, alone};
 use crate::load;
-use bywash_lab::{Namespace, Ping, has_tool, require, require_lab, wait_until};
+use bywash_lab::{Namespace, Ping, has_tool, kernel_has, require, require_lab, wait_until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,29 +31,57 @@ const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
 /// The link that may be a memif.
 const MEMIF: usize = 2;
 
+/// What the links are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wiring {
+    Veth,
+    /// Twins at one of them.
+    Twins,
+    /// Those of r2 by way of switches.
+    Switches,
+}
+
+/// Whose daemons.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suite {
+    Frr,
+    Bird,
+}
+
 struct Lab {
     daemons_directory: tempfile::TempDir,
     hosts: [Namespace; 2],
     routers: Vec<Router>,
+    switches: Vec<Namespace>,
 }
 
 impl Lab {
-    /// With a veth everywhere, or twins on one link.
-    fn new(twins: bool) -> Self {
+    fn new(wiring: Wiring) -> Self {
         let daemons_directory = tempfile::tempdir().unwrap();
         open_to_all(daemons_directory.path());
-        let mut routers = vec![];
+        let (mut routers, mut switches) = (vec![], vec![]);
         for n in 1..=4 {
             let router = Router::new(&format!("r{n}"), daemons_directory.path());
             router.ns.ip(&["address", "add", &format!("10.0.0.{n}/32"), "dev", "lo"]).unwrap();
             routers.push(router);
         }
         for (n, (one, name, address, other, peer, its)) in LINKS.into_iter().enumerate() {
-            if twins && n == MEMIF {
-                continue;
-            }
+            let ends = [one, other].map(|n| &routers[n - 1].ns);
             let [address, its] = [address, its].map(|address| format!("{address}/24"));
-            join(&routers[one - 1].ns, (name, &address), &routers[other - 1].ns, (peer, &its));
+            match wiring {
+                Wiring::Twins if n == MEMIF => {}
+                Wiring::Switches if [one, other].contains(&2) => {
+                    let switch = Namespace::new("sw").unwrap();
+                    switch.ip_batch("link add br0 type bridge\nlink set br0 up\n").unwrap();
+                    for (ns, end, address, at) in [(ends[0], name, address, one), (ends[1], peer, its, other)] {
+                        let port = format!("to{at}");
+                        join(ns, (end, &address), &switch, (&port, ""));
+                        switch.ip(&["link", "set", &port, "master", "br0"]).unwrap();
+                    }
+                    switches.push(switch);
+                }
+                _ => join(ends[0], (name, &address), ends[1], (peer, &its)),
+            }
         }
         let hosts = ["h1", "h4"].map(|name| Namespace::new(name).unwrap());
         for (host, n) in hosts.iter().zip([1, 4]) {
@@ -63,13 +92,16 @@ impl Lab {
         // Where numbered packets go.
         hosts[1].ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
         routers[3].ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.4.0.2"]).unwrap();
-        Self { daemons_directory, hosts, routers }
+        Self { daemons_directory, hosts, routers, switches }
     }
 
     /// Starts the daemons of every router.
-    fn start_daemons(&self) {
-        for n in 1..=4 {
-            let router = &self.routers[n - 1];
+    fn start_daemons(&self, suite: Suite) {
+        for (router, n) in self.routers.iter().zip(1..) {
+            if suite == Suite::Bird {
+                router.start_bird(&bird(n));
+                continue;
+            }
             for (daemon, config) in [("zebra", String::new()), ("ospfd", ospf(n)), ("bgpd", bgp(n))] {
                 router.start(daemon, &config);
             }
@@ -77,7 +109,8 @@ impl Lab {
     }
 
     /// Runs bywash on every router. The twins it makes get their addresses.
-    fn run(&self, twins: bool) -> Vec<Bywash<'_>> {
+    fn run(&self, wiring: Wiring) -> Vec<Bywash<'_>> {
+        let twins = wiring == Wiring::Twins;
         let (_, e4, at_2, _, e2, at_4) = LINKS[MEMIF];
         let run = |n: usize| {
             let ns = &self.routers[n - 1].ns;
@@ -127,8 +160,7 @@ fn ospf(n: usize) -> String {
 fn bgp(n: usize) -> String {
     let mut text = format!("router bgp {}\n bgp router-id 10.0.0.{n}\n no bgp ebgp-requires-policy\n", 65000 + n);
     text += " timers bgp 1 3\n bgp bestpath as-path multipath-relax\n";
-    let ends = LINKS.iter().flat_map(|&(a, _, at_a, b, _, at_b)| [(a, b, at_b), (b, a, at_a)]);
-    for (_, peer, address) in ends.filter(|(own, ..)| *own == n) {
+    for (peer, address) in neighbours(n) {
         writeln!(text, " neighbor {address} remote-as {}", 65000 + peer).unwrap();
         writeln!(text, " neighbor {address} timers connect 1\n neighbor {address} advertisement-interval 0").unwrap();
     }
@@ -137,6 +169,43 @@ fn bgp(n: usize) -> String {
         1 => text += "  network 10.1.0.0/24\n",
         4 => text += "  network 10.4.0.0/24\n  network 44.0.0.0/8\n",
         _ => {}
+    }
+    text
+}
+
+fn neighbours(n: usize) -> impl Iterator<Item = (usize, &'static str)> {
+    let ends = LINKS.into_iter().flat_map(|(a, _, at_a, b, _, at_b)| [(a, b, at_b), (b, a, at_a)]);
+    ends.filter(move |(own, ..)| *own == n).map(|(_, peer, address)| (peer, address))
+}
+
+fn bird(n: usize) -> String {
+    let mut text = format!("log stderr all;\nrouter id 10.0.0.{n};\nprotocol device {{ scan time 1; }}\n");
+    // What is on a link is the kernel's own route.
+    writeln!(
+        text,
+        "filter learnt {{ if source = RTS_STATIC || net ~ [10.12.0.0/24, 10.13.0.0/24, 10.24.0.0/24, 10.34.0.0/24, \
+         10.0.0.{n}/32] then reject; accept; }}"
+    )
+    .unwrap();
+    text += "protocol kernel { merge paths yes; ipv4 { import none; export filter learnt; }; }\n";
+    text +=
+        "protocol ospf v2 { ecmp yes; ipv4 { import all; export none; }; area 0 { interface \"lo\" { stub yes; };\n";
+    text += "interface \"e*\" { type ptp; hello 1; dead 4; }; }; }\n";
+    text += match n {
+        1 => "protocol static { ipv4; route 10.1.0.0/24 blackhole; }\n",
+        4 => "protocol static { ipv4; route 10.4.0.0/24 blackhole; route 44.0.0.0/8 blackhole; }\n",
+        _ => "",
+    };
+    for (peer, address) in neighbours(n) {
+        writeln!(
+            text,
+            "protocol bgp to{peer} {{ local as {}; neighbor {address} as {}; hold time 3; keepalive time 1;\n\
+             connect delay time 1; connect retry time 1; error wait time 1, 2;\n\
+             ipv4 {{ import all; export where source ~ [RTS_STATIC, RTS_BGP]; }}; }}",
+            65000 + n,
+            65000 + peer
+        )
+        .unwrap();
     }
     text
 }
@@ -177,6 +246,30 @@ fn of_frr(router: &Router) -> Routes {
     routes(rows)
 }
 
+/// What BIRD has given to the kernel, and what it leaves to it.
+fn of_bird(router: &Router) -> Routes {
+    let mut all = of_kernel(router);
+    let text = router.ns.ip(&["-4", "route", "show", "proto", "bird"]).unwrap().stdout;
+    all.retain(|prefix, _| !text.contains(prefix.trim_end_matches("/32")));
+    let mut at: Option<String> = None;
+    for line in router.ask_bird("show route export kernel1").lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [prefix, "unicast", ..] => {
+                all.insert(prefix.to_owned(), vec![]);
+                at = Some(prefix.to_owned());
+            }
+            ["via", gateway, "on", dev, ..] => {
+                let hops = all.get_mut(at.as_ref().unwrap()).unwrap();
+                hops.push((gateway.to_owned(), dev.to_owned()));
+                hops.sort();
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
 fn of_bywash(running: &Bywash) -> Routes {
     let all = running.show(&["routes"]);
     let main = |row: &&Value| row["table"] == 254 && !row["prefix"].as_str().unwrap().contains(':');
@@ -186,20 +279,35 @@ fn of_bywash(running: &Bywash) -> Routes {
 
 #[test]
 fn ospf_and_bgp_with_equal_paths() {
-    converge_share_and_survive(false);
+    converge_share_and_survive(Suite::Frr, Wiring::Veth);
 }
 
 #[test]
 fn ospf_and_bgp_over_twins() {
-    converge_share_and_survive(true);
+    converge_share_and_survive(Suite::Frr, Wiring::Twins);
 }
 
-fn converge_share_and_survive(twins: bool) {
-    require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
+#[test]
+fn ospf_and_bgp_of_bird_with_equal_paths() {
+    converge_share_and_survive(Suite::Bird, Wiring::Veth);
+}
+
+#[test]
+fn ospf_and_bgp_of_bird_over_twins() {
+    converge_share_and_survive(Suite::Bird, Wiring::Twins);
+}
+
+fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
+    require!(require_lab());
+    if suite == Suite::Frr {
+        require!(has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
+    } else {
+        require!(has_tool("bird"));
+    }
     let _alone = alone();
-    let lab = Lab::new(twins);
-    let running = lab.run(twins);
-    lab.start_daemons();
+    let lab = Lab::new(wiring);
+    let running = lab.run(wiring);
+    lab.start_daemons(suite);
     let started = Instant::now();
     let both = |table: &Routes| table.get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2);
     let converged = || {
@@ -215,10 +323,10 @@ fn converge_share_and_survive(twins: bool) {
 
     // The same routes everywhere, and nothing adrift.
     for (router, running) in lab.routers.iter().zip(&running) {
-        let same = || of_frr(router) == of_kernel(router) && of_bywash(running) == of_kernel(router);
-        wait_until("the same routes", PATIENCE, same).unwrap_or_else(|e| {
-            panic!("{e}:\n{:?}\n{:?}\n{:?}", of_frr(router), of_kernel(router), of_bywash(running))
-        });
+        let of_daemon = || if suite == Suite::Frr { of_frr(router) } else { of_bird(router) };
+        let same = || of_daemon() == of_kernel(router) && of_bywash(running) == of_kernel(router);
+        wait_until("the same routes", PATIENCE, same)
+            .unwrap_or_else(|e| panic!("{e}:\n{:?}\n{:?}\n{:?}", of_daemon(), of_kernel(router), of_bywash(running)));
         let none = || running.show(&["drift"]) == json!([]);
         wait_until("no drift", PATIENCE, none).unwrap_or_else(|e| panic!("{e}: {}", running.show(&["drift"])));
     }
@@ -246,4 +354,108 @@ fn converge_share_and_survive(twins: bool) {
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(RATE) * 2.0);
     println!("one of two died: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
     assert!(dark < Duration::from_secs(5), "{loss:?}");
+}
+
+/// Whether routes go both ways: what waits for more must see it all the time.
+fn both_ways(running: &Bywash) -> bool {
+    of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2)
+}
+
+fn wait_for_both_ways(lab: &Lab, running: &[Bywash]) {
+    let there = || both_ways(&running[0]) && of_bywash(&running[3]).get("10.1.0.0/24").is_some_and(|h| h.len() == 2);
+    wait_until("both ways", Duration::from_secs(40), there)
+        .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
+    let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
+    wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
+}
+
+/// r2 falls silent behind its switches: nobody's carrier goes, and BGP would need minutes.
+#[test]
+fn bfd_notices_a_silent_neighbour() {
+    require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bfdd"), kernel_has("bridge"));
+    let _alone = alone();
+    let lab = Lab::new(Wiring::Switches);
+    let running = lab.run(Wiring::Switches);
+    for (router, n) in lab.routers.iter().zip(1..) {
+        router.start("zebra", "");
+        let profile = "detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100";
+        router.start("bfdd", &format!("bfd\n profile fast\n  {profile}\n"));
+        let mut text = bgp(n).replace("timers bgp 1 3", "timers bgp 60 180");
+        for (_, address) in neighbours(n) {
+            let line = format!(" neighbor {address} timers connect 1\n");
+            text = text.replace(&line, &format!("{line} neighbor {address} bfd profile fast\n"));
+        }
+        router.start("bgpd", &text);
+    }
+    wait_for_both_ways(&lab, &running);
+    let peers = || lab.routers[0].ask("show bfd peers json");
+    let up = || peers().as_array().unwrap().iter().filter(|peer| peer["status"] == "up").count() == 2;
+    wait_until("BFD", PATIENCE, up).unwrap_or_else(|e| panic!("{e}: {}", peers()));
+    let [h1, h4] = &lab.hosts;
+    let ((), loss) = load::between(h1, h4, RATE, || {
+        std::thread::sleep(Duration::from_millis(300));
+        for switch in &lab.switches {
+            switch.ip(&["link", "set", "to2", "down"]).unwrap();
+        }
+        running[0].wait("one way", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(RATE) * 2.0);
+    println!("one of two silent: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
+    assert_eq!(running[0].port("e2")["state"], "up", "its carrier went");
+    assert!(loss.lost > 0, "nothing fell silent");
+}
+
+/// bgpd is killed and started again: its routes stay, here and with its peers, and no packet is lost.
+#[test]
+fn bgp_restarts_gracefully() {
+    require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
+    let _alone = alone();
+    let lab = Lab::new(Wiring::Veth);
+    let running = lab.run(Wiring::Veth);
+    let config = |n: usize| {
+        let graceful = " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n";
+        bgp(n).replace(" timers bgp 1 3\n", &format!(" timers bgp 1 3\n{graceful}"))
+    };
+    for (router, n) in lab.routers.iter().zip(1..) {
+        router.start("zebra", "");
+        router.start("bgpd", &config(n));
+    }
+    wait_for_both_ways(&lab, &running);
+    let established = |n: usize| {
+        let summary = lab.routers[n].ask("show bgp ipv4 unicast summary json");
+        let peers = summary["peers"].as_object();
+        peers.is_some_and(|p| p.len() == 2 && p.values().all(|p| p["state"] == "Established" && p["pfxRcd"] != 0))
+    };
+    wait_until("the peers", PATIENCE, || established(0)).unwrap();
+    let [h1, h4] = &lab.hosts;
+    let (took, loss) = load::between(h1, h4, RATE, || {
+        let still = || assert!(both_ways(&running[0]) && of_bywash(&running[3]).contains_key("10.1.0.0/24"));
+        std::thread::sleep(Duration::from_millis(300));
+        let started = Instant::now();
+        lab.routers[0].kill("bgpd");
+        let gone = |n: usize| {
+            let summary = lab.routers[n].ask("show bgp ipv4 unicast summary json");
+            summary["peers"]["10.12.0.1"]["state"] != "Established"
+        };
+        let mut noticed = || {
+            still();
+            gone(1)
+        };
+        wait_until("its peer to notice", PATIENCE, &mut noticed).unwrap();
+        lab.routers[0].start("bgpd", &config(1));
+        let mut back = || {
+            still();
+            established(0)
+        };
+        wait_until("the peers again", Duration::from_secs(30), &mut back)
+            .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
+        let took = started.elapsed();
+        std::thread::sleep(Duration::from_millis(500));
+        still();
+        took
+    });
+    println!("bgpd killed and back after {took:.1?}: {} of {} packets lost", loss.lost, loss.sent);
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}");
+    wait_until("no drift", PATIENCE, || running[0].show(&["drift"]) == json!([])).unwrap();
 }

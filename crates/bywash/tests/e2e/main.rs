@@ -45,4 +45,5 @@ mod takeover;
 mod tcp;
 mod top;
 mod trace;
+mod vrrp;
 mod web;
