@@ -387,6 +387,7 @@ fn rule(body: &[u8]) -> Parsed {
         table: u32::from(u8_at(body, 4)?),
         special: u8_at(body, 7)? != FR_ACT_TO_TBL || body.get(1..4)? != [0, 0, 0] || flags != 0,
     };
+    let mut of_vrf = false;
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             FRA_PRIORITY => rule.priority = u32_at(value, 0)?,
@@ -394,10 +395,15 @@ fn rule(body: &[u8]) -> Parsed {
             // Present in every rule; these values mean nothing is asked.
             FRA_SUPPRESS_PREFIXLEN if u32_at(value, 0)? == u32::MAX => {}
             FRA_PROTOCOL => {}
-            FRA_L3MDEV if u8_at(value, 0)? == 0 => {}
+            FRA_L3MDEV => of_vrf = u8_at(value, 0)? != 0,
             _ => rule.special = true,
         }
     }
+    if of_vrf && !rule.special {
+        // "To the table of the packet's VRF" comes with the first VRF, and concerns its members alone.
+        return Some(None);
+    }
+    rule.special |= of_vrf;
     Some(Some(Event::Rule(rule)))
 }
 

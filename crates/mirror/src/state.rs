@@ -64,6 +64,7 @@ pub struct State {
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     bodies: HashSet<Arc<RouteBody>>,
+    unfollowed: Vec<String>,
     /// Size of `bodies` at which those that no route has any more are dropped.
     sweep_at: usize,
 }
@@ -126,6 +127,16 @@ impl State {
         }));
         changes.extend(missing(&from.links, &to.links).map(|index| Change::LinkGone { index: *index }));
         changes
+    }
+
+    /// What steers packets in the kernel and is no part of this, in words: policy rules. Known of what was read
+    /// ([`State::read`]) only.
+    pub fn unfollowed(&self) -> &[String] {
+        &self.unfollowed
+    }
+
+    pub(crate) fn set_unfollowed(&mut self, warnings: Vec<String>) {
+        self.unfollowed = warnings;
     }
 
     /// Links, by index.

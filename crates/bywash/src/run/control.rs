@@ -129,6 +129,8 @@ pub struct Runtime {
     vlans: BTreeMap<u32, u32>,
     /// Interfaces that belong to another.
     members: BTreeSet<u32>,
+    /// What has been said of what is not followed.
+    warned: Vec<String>,
 }
 
 impl Runtime {
@@ -244,6 +246,7 @@ impl Runtime {
             asked: Instant::now(),
             vlans: BTreeMap::new(),
             members: BTreeSet::new(),
+            warned: vec![],
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -458,12 +461,22 @@ impl Runtime {
         Ok(())
     }
 
+    /// Says what the kernel goes by and this does not, when it is new: policy rules.
+    fn warn(&mut self) {
+        let warnings = self.mirror.stats().warnings;
+        for news in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
+            tracing::warn!("{news}");
+        }
+        self.warned = warnings;
+    }
+
     /// Finds out whether frames can be redirected to the ports' interfaces still, or by now: a veth's peer decides.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
         }
         self.asked = Instant::now();
+        self.warn();
         let programs = self.shared.xdp.lock().expect("programs");
         // Each is asked, whatever another said.
         let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;

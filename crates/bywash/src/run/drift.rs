@@ -49,6 +49,7 @@ fn row(object: &str, name: impl ToString, drift: &str) -> Value {
 }
 
 fn differences(known: &State, kernel: &State) -> Vec<Value> {
+    const UNFOLLOWED: &str = "the kernel goes by it, the data plane does not";
     const MISSING: &str = "the kernel has it, the data plane does not";
     const DIFFERENT: &str = "the kernel has it otherwise";
     const GONE: &str = "the data plane has it, the kernel does not";
@@ -87,5 +88,5 @@ fn differences(known: &State, kernel: &State) -> Vec<Value> {
             Change::Synced => return None,
         })
     });
-    rows.collect()
+    rows.chain(kernel.unfollowed().iter().map(|what| row("policy", what, UNFOLLOWED))).collect()
 }

@@ -39,7 +39,7 @@ pub fn drift_is_seen_and_is_none_when_idle() {
 
     let holder = hold(r, &running);
     r.ip_batch(
-        "route add 48.0.0.0/8 via 10.0.2.2\nroute del 46.0.0.0/8\nroute replace 47.0.0.0/8 via 10.0.1.2\n\
+        "route add 48.0.0.0/8 via 10.0.2.2\nroute add 49.0.0.0/8 via 10.0.2.2 table 100\nroute del 46.0.0.0/8\nroute replace 47.0.0.0/8 via 10.0.1.2\n\
          address add 10.0.9.1/32 dev lo\n",
     )
     .unwrap();
@@ -50,11 +50,29 @@ pub fn drift_is_seen_and_is_none_when_idle() {
     };
     let missing = Some("the kernel has it, the data plane does not".to_owned());
     assert_eq!(of("route", "48.0.0.0/8 table 254 metric 0"), missing, "{drift}");
+    assert_eq!(of("route", "49.0.0.0/8 table 100 metric 0"), missing, "{drift}");
     assert_eq!(of("address", "10.0.9.1/32 dev lo"), missing, "{drift}");
     let gone = Some("the data plane has it, the kernel does not".to_owned());
     assert_eq!(of("route", "46.0.0.0/8 table 254 metric 0"), gone, "{drift}");
     assert_eq!(of("route", "47.0.0.0/8 table 254 metric 0"), Some("the kernel has it otherwise".into()), "{drift}");
     drop(holder);
     running.wait("no drift", |running| running.show(&["drift"]) == json!([]));
+    running.stop();
+}
+
+/// Table main decides, whatever rules there are: that is said, not silent.
+#[test]
+pub fn rules_that_are_not_followed_are_drift() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(2).static_neighbours(true).build().unwrap();
+    let r = lab.r();
+    let running = Bywash::run(r, &["r0", "r1"]);
+    assert_eq!(running.show(&["drift"]), json!([]));
+    r.ip(&["rule", "add", "from", "198.51.100.0/24", "table", "100"]).unwrap();
+    running.wait("the log", |running| running.log().contains("policy rule(s) (ip rule) are not followed"));
+    let drift = running.show(&["drift"]);
+    assert_eq!((drift.as_array().unwrap().len(), &drift[0]["object"]), (1, &json!("policy")), "{drift}");
+    r.ip(&["rule", "del", "from", "198.51.100.0/24", "table", "100"]).unwrap();
+    assert_eq!(running.show(&["drift"]), json!([]));
     running.stop();
 }
