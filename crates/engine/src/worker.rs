@@ -87,6 +87,8 @@ pub enum Change {
     Remove(PortId),
     /// What to do when idle.
     Idle(Idle),
+    /// It runs on this CPU from now on.
+    Cpu(usize),
     /// Frames are taken from this pool. Also, which pools there are is taken in ([`Buffers::refresh`]).
     Pool(Arc<Pool>),
 }
@@ -316,6 +318,10 @@ impl Worker {
                 self.out.remove(&mut self.bufs, id);
             }
             Change::Idle(idle) => self.config.idle = idle,
+            Change::Cpu(cpu) => {
+                self.config.cpu = Some(cpu);
+                self.pin();
+            }
             Change::Pool(pool) => self.bufs.take_from(&pool),
         }
     }

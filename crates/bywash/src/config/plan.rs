@@ -56,6 +56,18 @@ impl Config {
         self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![*problem]))
     }
 
+    /// The CPU that a worker is pinned to, if it is to any.
+    pub fn cpu_of(&self, worker: usize, allowed: &[usize]) -> Option<usize> {
+        match self.workers.cpus.set() {
+            Some(cpus) => cpus.get(worker).copied(),
+            // The first CPU takes most of the machine's other work: last.
+            None if allowed.is_empty() => None,
+            // The two of a group stay together.
+            None if self.mode == Mode::Cmts => Some(allowed[worker % allowed.len()]),
+            None => Some(allowed[(worker + 1) % allowed.len()]),
+        }
+    }
+
     pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Box<Problem>> {
         let fewest = queues.iter().map(Vec::len).min().unwrap_or(0);
         let named = self.workers.cpus.set();
@@ -67,14 +79,7 @@ impl Config {
         };
         let mut workers = vec![WorkerPlan::default(); count];
         for (index, worker) in workers.iter_mut().enumerate() {
-            worker.cpu = match named {
-                Some(cpus) => cpus.get(index).copied(),
-                // The first CPU takes most of the machine's other work: last.
-                None if allowed.is_empty() => None,
-                // The two of a group stay together.
-                None if cmts => Some(allowed[index % allowed.len()]),
-                None => Some(allowed[(index + 1) % allowed.len()]),
-            };
+            worker.cpu = self.cpu_of(index, allowed);
         }
         for (at, (port, queues)) in self.ports.iter().zip(queues).enumerate() {
             for (order, &queue) in queues.iter().enumerate() {

@@ -19,6 +19,8 @@ pub enum Step {
     Level(String, Level, Level),
     /// Workers idle otherwise.
     Idle(Idle, Idle),
+    /// A worker runs on another CPU.
+    Cpu(usize, Option<usize>, usize),
     /// These workers take from another pool than before.
     Pool(Range<usize>, PoolConfig, PoolConfig),
 }
@@ -54,6 +56,8 @@ impl std::fmt::Display for Step {
                 };
                 write!(f, "pool {} added: {}; {} drains: {}", is.name, of(is), was.name, of(was))
             }
+            Self::Cpu(worker, Some(was), is) => write!(f, "worker {worker} moves from CPU {was} to {is}"),
+            Self::Cpu(worker, None, is) => write!(f, "worker {worker} moves to CPU {is}"),
             Self::Idle(was, is) => write!(f, "workers.idle: {} -> {}", idle(was), idle(is)),
         }
     }
@@ -131,7 +135,7 @@ fn flat(config: &Config) -> Vec<(String, Value)> {
 fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     let dpdk = |config: &Config| config.ports.iter().any(|port| port.kind == PortKind::Dpdk);
     Some(match key.split('.').next().unwrap_or_default() {
-        _ if key == "workers.idle" => return None,
+        _ if key == "workers.idle" || (key == "workers.cpus" && old.mode != Mode::Cmts) => return None,
         "pool" if ["pool.cell", "pool.pages", "pool.reserve"].contains(&key) => {
             "all pools lie in the arena, which is laid out when bywash starts; restart it"
         }

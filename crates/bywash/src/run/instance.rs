@@ -248,7 +248,7 @@ impl Running {
             let polls = w.polls().clone().into_iter().map(|(p, q)| json!({ "port": live.name(p), "queue": q }));
             json!({
                 "id": w.handle.id(),
-                "cpu": w.cpu,
+                "cpu": w.cpu(),
                 "idle": live.config.workers.idle,
                 "polls": polls.collect::<Vec<_>>(),
                 "turns": c.turns.get(),

@@ -11,7 +11,7 @@ use super::pools::Changed;
 use super::ports::{Opened, Xdp, queues};
 use super::succession::Successor;
 use super::{ANSWER, journal_path, workers};
-use crate::config::{Config, Level, PortConfig};
+use crate::config::{Config, Host, Level, PortConfig};
 use anyhow::{Context as _, bail};
 use bywash_engine::{Change, PortId};
 use bywash_port::Port;
@@ -52,7 +52,23 @@ impl Shared {
         let steps = diff(&self.live().config, new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
         let mut all = self.pool_steps(new, &steps)?;
         all.extend(steps);
+        all.extend(self.cpu_steps(new)?);
         Ok(all)
+    }
+
+    /// Which workers are to run on other CPUs.
+    fn cpu_steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
+        if new.workers.cpus == self.live().config.workers.cpus {
+            return Ok(vec![]);
+        }
+        let (allowed, workers) = (Host::this().allowed, self.workers.len());
+        let cpus = (0..workers).map(|worker| new.cpu_of(worker, &allowed)).collect::<Option<Vec<usize>>>();
+        let cpus = cpus.with_context(|| format!("workers.cpus: there are {workers} workers; restart it for fewer"))?;
+        let step = |(worker, cpu): (&workers::Shown, usize)| {
+            let was = worker.cpu();
+            (was != Some(cpu)).then(|| Step::Cpu(worker.handle.id(), was, cpu))
+        };
+        Ok(self.workers.iter().zip(cpus).filter_map(step).collect())
     }
 
     /// For the API: what changes, and with `dry` nothing else.
@@ -186,6 +202,7 @@ impl Runtime {
                         self.go(at, &mut vec![]);
                     }
                 }
+                Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
                 Step::Idle(_, idle) => {
                     for worker in &self.shared.workers {
                         worker.handle.change(vec![Change::Idle(workers::idle(*idle))], ANSWER);

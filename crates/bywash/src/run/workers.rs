@@ -3,10 +3,11 @@
 //! Every worker can send by every port. Where it has no queue of its own it hands its frames, by a ring in memory, to a
 //! worker that has.
 
+use super::ANSWER;
 use super::ports::Opened;
 use crate::config::{Config, Idle, Plan, PortConfig};
 use anyhow::Context as _;
-use bywash_engine::{App, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Change, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;
@@ -18,7 +19,7 @@ const HANDOFF: usize = 1024;
 /// A running worker, as everyone sees it.
 pub struct Shown {
     pub handle: WorkerHandle,
-    pub cpu: Option<usize>,
+    cpu: Mutex<Option<usize>>,
     /// What it polls: port, queue.
     pub polls: Mutex<Vec<(usize, usize)>>,
     /// Its tx queues' statistics, by port.
@@ -34,6 +35,16 @@ impl Shown {
 
     pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
         self.queues.lock().expect("a worker's tx queues")
+    }
+
+    pub fn cpu(&self) -> Option<usize> {
+        *self.cpu.lock().expect("a worker's CPU")
+    }
+
+    /// It runs on this CPU from its next turn on.
+    pub fn move_to(&self, cpu: usize) {
+        *self.cpu.lock().expect("a worker's CPU") = Some(cpu);
+        self.handle.change(vec![Change::Cpu(cpu)], ANSWER);
     }
 
     pub fn pool(&self) -> Arc<Pool> {
@@ -148,7 +159,7 @@ pub fn start(
         let polls = Mutex::new(plan.workers[w].queues.clone());
         running.push(Shown {
             handle,
-            cpu,
+            cpu: Mutex::new(cpu),
             polls,
             queues: Mutex::new(queues),
             pool: Mutex::new(pools.pools()[own].clone()),

@@ -248,3 +248,35 @@ fn what_has_no_file_says_so() {
     assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
     running.stop();
 }
+
+#[test]
+fn workers_move_to_other_cpus() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = Topology::builder().ports(2).static_neighbours(true).build().unwrap();
+    load::route(&lab);
+    let good = config(&[("r0", ""), ("r1", "")]);
+    let file = File::new(&good);
+    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let runs_on = || {
+        let worker = running.show(&["workers"])[0].clone();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", worker["thread"])).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+        assert_eq!(line, worker["cpu"].to_string());
+        line
+    };
+    let ((), loss) = load::during(&lab, RATE, || {
+        for cpu in [0, std::thread::available_parallelism().unwrap().get() - 1] {
+            file.write(&good.replace("count = 1\n", &format!("count = 1\ncpus = [{cpu}]\n")));
+            let told = reload(&running, &[]).ok().unwrap().stdout;
+            assert!(told.contains(&format!("to {cpu}\n")) || told == "nothing to change\n", "{told}");
+            assert_eq!(runs_on(), cpu.to_string());
+        }
+        file.write(&good.replace("count = 1\n", "count = 2\n"));
+        let refused = reload(&running, &[]).stderr;
+        assert!(refused.contains("workers.count: 1 -> 2: queues, and the rings between workers"), "{refused}");
+    });
+    println!("workers move under {RATE} packets/s: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+    assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
+    end(running);
+}
