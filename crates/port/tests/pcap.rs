@@ -165,6 +165,25 @@ fn a_repeated_source_goes_on_in_order_and_survives_an_empty_pool() {
 }
 
 #[test]
+fn headers_alone_leave_payloads_as_they_were() {
+    let pools = pools(1);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let full = PcapSource::from_frames(packets()).unwrap();
+    let other = PcapSource::from_frames([vec![0xee; 1792]]).unwrap();
+    let mut heads = PcapPort::replay(full.clone().heads_only());
+    for want in packets() {
+        // The only buffer there is.
+        assert_eq!(deliver(&mut PcapPort::replay(other.clone()), &mut bufs, 1), [vec![0xee; 1792]]);
+        let got = deliver(&mut heads, &mut bufs, 1).pop().unwrap();
+        let head = want.len().min(64);
+        assert_eq!((got.len(), &got[..head]), (want.len(), &want[..head]));
+        assert!(got[head..].iter().all(|byte| *byte == 0xee), "of {} bytes", want.len());
+    }
+    drop(bufs);
+    assert_conserved(&pools);
+}
+
+#[test]
 fn a_paced_source_never_exceeds_its_rate() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);

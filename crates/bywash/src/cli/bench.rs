@@ -430,6 +430,10 @@ pub struct CmtsArgs {
     /// Replay this pcap instead; its destination addresses are the modems
     #[arg(long, value_name = "FILE", conflicts_with_all = ["imix", "size", "modems"])]
     pub pcap: Option<PathBuf>,
+    /// What the source, which stands for a device, writes of a packet: `headers` (64 bytes, the payload being what the
+    /// buffer held) or `all`, copied by the upper MAC's CPU
+    #[arg(long, value_name = "PART", default_value = "headers")]
+    pub writes: Writes,
     /// Gbit/s of each instance, whatever is lost  [default: no more than can be done, and then the search]
     #[arg(long, value_name = "GBITS", value_parser = gbits)]
     pub rate: Option<f64>,
@@ -454,6 +458,16 @@ pub struct CmtsArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the source of `bench cmts` writes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// Its first 64 bytes, as a generator whose payloads do not change: the processor does not do the device's work
+    Headers,
+    /// Every byte: the processor does
+    All,
 }
 
 /// A share of packets.

@@ -77,6 +77,8 @@ pub struct PcapSource {
     sums: Vec<u64>,
     next: usize,
     repeat: bool,
+    /// Of each packet only the first line is written.
+    heads: bool,
     pace: Option<Pacer>,
     /// Bytes of the lines of the longest packet.
     longest: usize,
@@ -138,6 +140,12 @@ impl PcapSource {
     /// Starts again at the end, for ever.
     pub fn repeated(self) -> Self {
         Self { repeat: true, ..self }
+    }
+
+    /// Writes the first 64 bytes of each packet, its headers, and leaves as payload what the buffer held: a device
+    /// writes payloads without taking the processor's time, and a copy that stands for it does not.
+    pub fn heads_only(self) -> Self {
+        Self { heads: true, ..self }
     }
 
     /// Delivers at this pace.
@@ -240,8 +248,10 @@ impl PcapSource {
             arena.write_line_each(frames, &self.lines[run], lens);
         } else {
             for ((frame, first), len) in frames.iter_mut().zip(&self.first[run]).zip(lens) {
-                let lines = &self.lines[*first as usize..][..lines_of(*len)];
-                let fits = arena.write_lines(frame, lines, *len as usize);
+                let len = *len as usize;
+                let written = if self.heads { len.min(LINE) } else { len };
+                let lines = &self.lines[*first as usize..][..lines_of(written as u32)];
+                let fits = arena.write_lines(frame, lines, written) && (written == len || arena.resize(frame, len));
                 debug_assert!(fits);
             }
         }
@@ -269,6 +279,7 @@ impl PcapSource {
             sums: vec![0],
             next: 0,
             repeat: false,
+            heads: false,
             pace: None,
             longest: 0,
             oversize: 0,

@@ -1,6 +1,7 @@
 //! The cable downstream: instances of two workers each, from traffic in memory to sealed frames that nobody keeps.
 //!
-//! Receiving is a copy from memory, which stands for what a device does; its source fits a second-level cache.
+//! Receiving stands for what a device does: headers, or all of a packet, are copied from memory (`--writes`); the source fits a
+//! second-level cache.
 //! Everything from there on is what `mode = "cmts"` runs.
 
 mod library;
@@ -8,7 +9,7 @@ mod search;
 mod trial;
 
 use super::cpus;
-use crate::cli::bench::{CmtsArgs, OnOff};
+use crate::cli::bench::{CmtsArgs, OnOff, Writes};
 use anyhow::Context as _;
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::classify::Rule;
@@ -45,6 +46,8 @@ struct Figures {
     /// Packets before they come again.
     packets: usize,
     mean_size: f64,
+    /// What the source writes of each.
+    writes: Writes,
     frames: usize,
     pages: String,
     seconds: u64,
@@ -119,6 +122,7 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         modems: bench.modems.len(),
         packets: bench.source.len(),
         mean_size: bench.mean_size,
+        writes: args.writes,
         frames: args.frames,
         pages: first.map(|row| row.pages.clone()).unwrap_or_default(),
         seconds: args.seconds,
@@ -183,7 +187,9 @@ impl<'a> Bench<'a> {
         };
         let bytes: usize = source.frames().map(|f| f.len()).sum();
         let mean_size = bytes as f64 / source.len().max(1) as f64;
-        Ok(Self { args, source: source.repeated(), modems, mean_size, cpus })
+        let source = source.repeated();
+        let source = if args.writes == Writes::Headers { source.heads_only() } else { source };
+        Ok(Self { args, source, modems, mean_size, cpus })
     }
 
     fn protection(&self) -> Protection {
