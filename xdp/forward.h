@@ -10,7 +10,8 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 
-/* Two versions; `version` says which one holds. The other is written only when no program can be in it any more. */
+/* Two of each; the lowest bit of `version` says which one holds. The other is written only when no program can be in it any
+ * more. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -35,17 +36,18 @@ struct {
 	__type(value, __u64);
 } version SEC(".maps");
 
-static __always_inline __u32 current_version(void)
+/* Of the next hops and of the routes to them. */
+static __always_inline __u64 current_version(void)
 {
 	__u32 zero = 0;
 	volatile __u64 *v = bpf_map_lookup_elem(&version, &zero);
 
-	return v ? *v & 1 : 0;
+	return v ? *v : 0;
 }
 
-static __always_inline struct bywash_hop *hop_of(__u32 v, __u32 id)
+static __always_inline struct bywash_hop *hop_of(__u64 v, __u32 id)
 {
-	__u32 key = v * BYWASH_HOPS + id;
+	__u32 key = (v & 1) * BYWASH_HOPS + id;
 
 	return id < BYWASH_HOPS ? bpf_map_lookup_elem(&hops, &key) : NULL;
 }
@@ -100,10 +102,10 @@ static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
 }
 
 /* The member of a group that a flow takes. */
-static __always_inline struct bywash_hop *member(__u32 v, const struct bywash_hop *group, __u32 hash)
+static __always_inline struct bywash_hop *member(__u64 v, const struct bywash_hop *group, __u32 hash)
 {
 	__u32 at = group->first + (((__u64)hash * group->count) >> 32);
-	__u32 key = v * BYWASH_BUCKETS + at;
+	__u32 key = (v & 1) * BYWASH_BUCKETS + at;
 	__u64 *id = at < BYWASH_BUCKETS ? bpf_map_lookup_elem(&buckets, &key) : NULL;
 
 	return id ? hop_of(v, *id) : NULL;

@@ -12,7 +12,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #ifndef BYWASH_PLAIN
-#include "fib.h"
+#include "known.h"
 #endif
 #include "forward.h"
 
@@ -25,7 +25,7 @@ struct frame {
 	void *end;                    /* of what lies in one piece: the headers, at least */
 	__u32 bytes;                  /* of the frame: XDP's as far as it lies in one piece, an skb's in full */
 	__u32 gso_size;               /* payload of each packet that an skb will be cut into; 0: it is one packet */
-	__u32 version;
+	__u64 version;
 	__u32 len;                    /* of the IP packet, once it is known to be sound */
 	const struct bywash_hop *hop; /* once the way is known */
 };
@@ -83,7 +83,7 @@ static __always_inline int route_v4(struct frame *f, const __u8 *ip)
 	return whose(f, &to);
 #else
 	f->version = current_version();
-	struct bywash_hop *hop = hop_of(f->version, fib_lookup4(be32_at(dst)));
+	struct bywash_hop *hop = hop_of(f->version, lookup4(f->version, be32_at(dst)));
 	if (!hop)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
@@ -125,7 +125,7 @@ static __always_inline int route_v6(struct frame *f, const __u8 *ip)
 	return whose(f, &to);
 #else
 	f->version = current_version();
-	struct bywash_hop *hop = hop_of(f->version, fib_lookup6(high, low));
+	struct bywash_hop *hop = hop_of(f->version, lookup6(f->version, high, low));
 	if (!hop)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)

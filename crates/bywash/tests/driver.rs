@@ -81,6 +81,12 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
+/// Where a next hop's own subnets lie.
+fn subnets(id: u32) -> (Net4, Net6) {
+    let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
+    (Net::new(net4, 16).unwrap(), Net::new(net6, 64).unwrap())
+}
+
 /// Two ways; several of which one waits and one is no target; one of which is the kernel's.
 const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
 
@@ -205,7 +211,7 @@ struct Twin {
     programs: Vec<(Program, u32)>,
     domain: Qsbr,
     tables: Arc<Published<Tables>>,
-    _tables: (Table4, Table6),
+    fibs: (Table4, Table6),
     routes4: Vec<(Net4, u32)>,
     routes6: Vec<(Net6, u32)>,
     targets4: Vec<u32>,
@@ -238,11 +244,12 @@ impl Twin {
         table6.load(routes6.iter().copied());
         let (mut targets4, mut targets6) = (synth::under(&routes4, 500, SEED), synth::under(&routes6, 500, SEED));
         for id in 0..ids {
-            let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
-            routes4.push((Net::new(net4, 16).unwrap(), id));
-            routes6.push((Net::new(net6, 64).unwrap(), id));
-            table4.insert(Net::new(net4, 16).unwrap(), id);
-            table6.insert(Net::new(net6, 64).unwrap(), id);
+            let (net4, net6) = subnets(id);
+            routes4.push((net4, id));
+            routes6.push((net6, id));
+            table4.insert(net4, id);
+            table6.insert(net6, id);
+            let (net4, net6) = (net4.addr(), net6.addr());
             targets4.extend((0..20).map(|i| net4 + i + 1));
             targets6.extend((0..20).map(|i| net6 + i + 2));
         }
@@ -265,7 +272,18 @@ impl Twin {
             ports: (0..PORTS).map(port).collect(),
         };
         let tables = Arc::new(Published::new(&domain, tables));
-        Self { driver, programs, domain, tables, _tables: (table4, table6), routes4, routes6, targets4, targets6 }
+        Self { driver, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
+    }
+
+    /// Each of the subnets leads to what the next one led to. Most of their addresses were looked up before.
+    fn turn(&mut self) {
+        let ids = entries().len() as u32;
+        for id in 0..ids {
+            let (net4, net6) = subnets(id);
+            self.fibs.0.insert(net4, (id + 1) % ids);
+            self.fibs.1.insert(net6, (id + 1) % ids);
+        }
+        self.driver.changed();
     }
 
     fn set_up(&mut self, redirects: bool) {
@@ -566,6 +584,7 @@ fn the_program_does_what_the_router_does() {
                 if let Err(e) = done {
                     panic!("{e}");
                 }
+                twin.turn();
             }
             for (reason, frames) in &twin.counters()[0] {
                 seen.insert(reason, *frames);

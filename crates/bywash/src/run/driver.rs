@@ -57,6 +57,10 @@ impl control::Driver for Driver {
         let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
         self.program.publish(&hops, &tables.buckets);
     }
+
+    fn changed(&mut self) {
+        self.program.changed();
+    }
 }
 
 impl Driver {

@@ -34,6 +34,12 @@ pub(crate) const QUEUES: u32 = 256;
 pub const HOPS: usize = 16384;
 /// Members of groups it knows.
 pub const BUCKETS: usize = 65536;
+/// IPv4 destinations that a CPU remembers the next hop of.
+pub(crate) const KNOWN4: u32 = 32768;
+/// IPv6 ones.
+pub(crate) const KNOWN6: u32 = 16384;
+/// CPUs that remember each for itself; beyond these they share.
+pub(crate) const KNOWN_CPUS: u32 = 64;
 
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
 pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
@@ -186,6 +192,9 @@ mod tests {
             ("BYWASH_QUEUES", QUEUES as usize),
             ("BYWASH_HOPS", HOPS),
             ("BYWASH_BUCKETS", BUCKETS),
+            ("BYWASH_KNOWN4", KNOWN4 as usize),
+            ("BYWASH_KNOWN6", KNOWN6 as usize),
+            ("BYWASH_KNOWN_CPUS", KNOWN_CPUS as usize),
         ] {
             let line = HEADER.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
             assert_eq!(line.split_whitespace().nth(2).unwrap().parse(), Ok(value), "{name}");

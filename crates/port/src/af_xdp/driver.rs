@@ -10,8 +10,14 @@
 //! hops before a route names them, and a number may be given to another next hop once no route names it: whoever reads the
 //! newer version reads the newer table too. [`Driver::publish`] ends with a grace period: no program is then left that
 //! read an older version.
+//!
+//! The program remembers what the table said of a destination, under the version it had read before (`xdp/known.h`). So
+//! when a table has changed, control says so ([`Driver::changed`]), at the latest before it publishes next hops that no
+//! route named until then: the version goes on, and what was remembered under older ones holds no more.
 
-use super::abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters};
+use super::abi::{
+    BUCKETS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters,
+};
 use super::program::{chain, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
@@ -122,7 +128,10 @@ impl Driver {
     fn load_object(object: &[u8], refused: Option<Arc<str>>) -> Result<Self, Error> {
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
-        let mut ebpf = EbpfLoader::new().load(object).map_err(|e| load_error(chain(&e)))?;
+        let cpus = aya::util::nr_cpus().map_or(1, |n| (n as u32).min(KNOWN_CPUS));
+        let mut loader = EbpfLoader::new();
+        loader.map_max_entries("known4", cpus * KNOWN4).map_max_entries("known6", cpus * KNOWN6);
+        let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
         named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
         if refused.is_none() {
             let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
@@ -184,8 +193,9 @@ impl Driver {
     /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32]) {
         let inner = self.lock();
-        let next = (inner.version.load(0) + 1) & 1;
-        let (first_hop, first_bucket) = (next as usize * HOPS, next as usize * BUCKETS);
+        let next = inner.version.load(0) + 1;
+        let half = (next & 1) as usize;
+        let (first_hop, first_bucket) = (half * HOPS, half * BUCKETS);
         for (i, hop) in hops.iter().take(HOPS).enumerate() {
             let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= BUCKETS;
             let hop = if known { *hop } else { Hop::default() };
@@ -203,6 +213,13 @@ impl Driver {
         inner.version.store(0, next);
         drop(inner);
         shared::grace();
+    }
+
+    /// The tables have changed: from now on the program looks up anew what it had looked up before.
+    pub fn changed(&self) {
+        let inner = self.lock();
+        // The lowest bit says which next hops hold: those stay.
+        inner.version.store(0, inner.version.load(0) + 2);
     }
 
     /// What is forwarded by a port leaves by this interface. The entry goes with the interface.

@@ -106,6 +106,9 @@ pub trait Driver: Send {
 
     /// Takes over the next hops and groups of `tables`. When it returns, the program uses no older ones.
     fn publish(&mut self, tables: &Tables);
+
+    /// The tables' memory has changed: what the program remembers of it holds no more.
+    fn changed(&mut self);
 }
 
 /// The control side. One thread owns it.
@@ -402,8 +405,14 @@ impl Control {
             self.publish();
             applied.published = true;
         }
+        let changed = !ops4.is_empty() || !ops6.is_empty();
         carry_out(&mut self.fib4, &mut self.hops, ops4);
         carry_out(&mut self.fib6, &mut self.hops, ops6);
+        if let Some(driver) = &mut self.driver
+            && changed
+        {
+            driver.changed();
+        }
         self.fib4.reclaim();
         self.fib6.reclaim();
         self.hops.retire(&self.domain);
