@@ -3,34 +3,35 @@
 #
 #     host a (iperf3 client) ---- r0 router r1 ---- host b (iperf3 server)
 #
-# In each round, for IPv4 and IPv6, each way: first the kernel alone, then Bywash on the same interfaces (the order changes
-# from round to round). Segmentation and checksum offloads of veth stay as the kernel sets them. Rates are what the receiver
-# got; the ratio is that of the medians.
+# For IPv4 and IPv6, each way, one connection; under it Bywash comes and goes (started with its defaults, stopped by SIGINT), and
+# what arrives is counted for a while with it and for a while without, in changing order. A connection of its own for each
+# sample would compare more of the machine's moods than of the two. Segmentation and checksum offloads of veth stay as the
+# kernel sets them. The ratio is the geometric mean of the rounds', with its standard error.
 set -euo pipefail
 
 usage() {
     cat <<USAGE
 usage: bench/peers/tcp.sh [options] [-- OPTIONS OF bywash run]
   --bywash PATH   the program to measure                  (target/release/bywash)
-  --rounds N      rounds, each measuring all              (5)
-  --seconds N     length of one transfer                  (2)
+  --rounds N      pairs of samples of each direction      (8)
+  --seconds N     length of one sample                    (1)
   --out FILE      the JSON result                         (out/bench/tcp.json)
 USAGE
 }
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-bywash="$root/target/release/bywash" rounds=5 seconds=2 out="$root/out/bench/tcp.json"
+bywash="$root/target/release/bywash" rounds=8 seconds=1 out="$root/out/bench/tcp.json"
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
-for tool in ip iperf3 jq; do command -v $tool >/dev/null || die "no $tool"; done
+for tool in ip iperf3 python3; do command -v $tool >/dev/null || die "no $tool"; done
 
-n=bwtcp-$$ scratch=$(mktemp -d) server='' router=''
+n=bwtcp-$$ scratch=$(mktemp -d) server=''
 cleanup() {
-    for pid in $router $server; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true; done
+    for pid in $server; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true; done
     for ns in a r b; do ip netns del $n-$ns 2>/dev/null || true; done
     rm -rf "$scratch"
 }
@@ -53,46 +54,91 @@ server=$!
 reachable() { for _ in $(seq 100); do ip netns exec $n-a ping -c1 -W1 -q "$1" >/dev/null && return; sleep 0.1; done; die "no way to $1"; }
 reachable 10.2.0.1 && reachable fd00:2::1
 
-transfer() { # name, family, direction: one line of the samples
-    local to=10.2.0.1 way=()
-    [ "$2" = 4 ] || to=fd00:2::1
-    [ "$3" = there ] || way=(-R)
-    local rate
-    rate=$(ip netns exec $n-a iperf3 -J -c $to -t "$seconds" -O 0.3 "${way[@]}" | jq .end.sum_received.bits_per_second)
-    jq -nc --arg by "$1" --arg of "IPv$2 $3" --argjson gbps "$rate" '{by: $by, of: $of, gbps: ($gbps / 1e9)}' >>"$scratch/samples"
-}
-all_of() {
-    if [ "$1" = bywash ]; then
-        ip netns exec $n-r "$bywash" run r0 r1 "${@:2}" >"$scratch/bywash.log" 2>&1 &
-        router=$!
-        sleep 1 && kill -0 $router 2>/dev/null || { cat "$scratch/bywash.log" >&2 && die "bywash did not start"; }
-        reachable 10.2.0.1 && reachable fd00:2::1
-    fi
-    for family in 4 6; do for way in there back; do transfer "$1" $family $way; done; done
-    [ -z "$router" ] || { kill -INT $router && wait $router || true; router=''; }
-}
-for round in $(seq "$rounds"); do
-    if [ $((round % 2)) = 1 ]; then order="kernel bywash"; else order="bywash kernel"; fi
-    for who in $order; do all_of $who "${rest[@]}"; done
-done
-
 mkdir -p "$(dirname "$out")"
-OUT=$out python3 - "$scratch/samples" <<'PYTHON'
-import collections, json, os, platform, re, statistics, sys, time
-samples = collections.defaultdict(lambda: collections.defaultdict(list))
-for line in open(sys.argv[1]):
-    one = json.loads(line)
-    samples[one["of"]][one["by"]].append(one["gbps"])
+NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket python3 - "$rounds" "$seconds" "$bywash" "${rest[@]}" <<'PYTHON'
+import json, math, os, platform, re, signal, statistics, subprocess, sys, time
+
+rounds, seconds, command = int(sys.argv[1]), float(sys.argv[2]), [sys.argv[3], "run", "r0", "r1", *sys.argv[4:]]
+lab, scratch = os.environ["NS"], os.environ["SCRATCH"]
+SETTLE = 0.5  # seconds after a change: memory is given back, the connection finds its rate
+
+
+def within(ns, *argv):
+    return ["ip", "netns", "exec", f"{lab}-{ns}", *argv]
+
+
+def arrived(ns, device):
+    link = subprocess.run(["ip", "-n", f"{lab}-{ns}", "-s", "-j", "link", "show", device], capture_output=True, check=True)
+    return json.loads(link.stdout)[0]["stats64"]["rx"]["bytes"]
+
+
+def start():
+    log = open(f"{scratch}/bywash.log", "w+")
+    router = subprocess.Popen(within("r", *command), stdout=log, stderr=log)
+    for _ in range(200):
+        text = open(log.name).read()
+        if "forwarding;" in text:
+            return router
+        if router.poll() is not None:
+            break
+        time.sleep(0.05)
+    router.kill()
+    sys.exit(f"tcp.sh: bywash did not start: {text}")
+
+
+def sample(to, with_it):
+    router = start() if with_it else None
+    try:
+        time.sleep(SETTLE)
+        began, before = time.monotonic(), arrived(*to)
+        time.sleep(seconds)
+        after, ended = arrived(*to), time.monotonic()
+    finally:
+        if router:
+            router.send_signal(signal.SIGINT)
+            router.wait()
+    return (after - before) * 8 / 1e9 / (ended - began)
+
+
+samples = {}
+for family, address in (4, "10.2.0.1"), (6, "fd00:2::1"):
+    for way, to, reverse in ("there", ("b", "b0"), []), ("back", ("a", "a0"), ["-R"]):
+        client = subprocess.Popen(within("a", "iperf3", "-c", address, "-t", "86400", *reverse), stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(SETTLE)
+            by = samples[f"IPv{family} {way}"] = {"kernel": [], "bywash": []}
+            for number in range(rounds):
+                for with_it in (False, True) if number % 2 else (True, False):
+                    by["bywash" if with_it else "kernel"].append(sample(to, with_it))
+            if client.poll() is not None:
+                sys.exit("tcp.sh: the connection broke")
+        finally:
+            client.terminate()
+            client.wait()
+            time.sleep(SETTLE)
+
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
 print(f"{model}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
-print(f"{'':12}{'kernel':>8}{'bywash':>8}   ratio   Gbit/s, medians")
-rows = []
+print(f"{'':12}{'kernel':>8}{'bywash':>8}   ratio           Gbit/s, medians")
+
+
+def ratio(pairs):
+    logs = [math.log(bywash / kernel) for kernel, bywash in pairs]
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else float("nan")
+    return math.exp(statistics.mean(logs)), error
+
+
+rows, every = [], []
 for of, by in samples.items():
+    pairs = list(zip(by["kernel"], by["bywash"]))
+    every += pairs
+    mean, error = ratio(pairs)
     kernel, bywash = (statistics.median(by[who]) for who in ("kernel", "bywash"))
-    rows.append({"of": of, "kernel_gbps": kernel, "bywash_gbps": bywash, "ratio": bywash / kernel, "samples": by})
-    print(f"{of:12}{kernel:8.2f}{bywash:8.2f}{bywash / kernel:8.3f}")
-together = statistics.geometric_mean(row["ratio"] for row in rows)
-print(f"{'all':12}{'':16}{together:8.3f}")
-json.dump({"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"),
-           "load": os.getloadavg()[0], "ratio": together, "rows": rows}, open(os.environ["OUT"], "w"), indent=1)
+    rows.append({"of": of, "kernel_gbps": kernel, "bywash_gbps": bywash, "ratio": mean, "error": error, "samples": by})
+    print(f"{of:12}{kernel:8.2f}{bywash:8.2f}{mean:8.3f} +- {error:.3f}")
+together, error = ratio(every)
+print(f"{'all':12}{'':16}{together:8.3f} +- {error:.3f}")
+json.dump({"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()[0],
+           "ratio": together, "error": error, "rows": rows}, open(os.environ["OUT"], "w"), indent=1)
 PYTHON
