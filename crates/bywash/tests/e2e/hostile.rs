@@ -93,6 +93,8 @@ fn hostile_requests_leave_forwarding_alone() {
             }
         })
     };
+    // What only beginning costs, neighbours and memory used for the first time, is nobody's attack.
+    load::during(&lab, rate, || std::thread::sleep(Duration::from_secs(1)));
     let memory = resident(router.process.pid());
     // Packets sent and lost, with the attack and without.
     let (mut with, mut without) = ([0; 2], [0; 2]);
