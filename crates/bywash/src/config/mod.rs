@@ -18,6 +18,6 @@ pub use host::Host;
 pub use keys::reference;
 pub use load::Draft;
 pub use model::*;
-pub use plan::{Plan, WorkerPlan};
+pub use plan::Plan;
 pub use problem::ConfigErrors;
 pub use schema::schema;

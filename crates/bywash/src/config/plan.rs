@@ -1,8 +1,9 @@
 //! Which worker polls what, where, and with how many buffers.
 
 use super::cmts::GroupConfig;
-use super::model::{Config, DEVICE_RING, MemifRole, Mode, PortConfig};
+use super::model::{Config, DEVICE_RING, MemifRole, Mode, PoolConfig, PoolKind, PortConfig};
 use super::problem::{ConfigErrors, Problem};
+use std::ops::Range;
 
 /// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
 /// collected.
@@ -43,6 +44,17 @@ impl PortConfig {
         // A DPDK driver has both its rings full of them.
         let driver = self.dpdk.as_ref().map(|_| 2 * DEVICE_RING);
         self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).or(driver).unwrap_or(NO_RINGS)
+    }
+}
+
+impl PoolConfig {
+    /// The pools' names, and the workers that take from each: a pool for each worker, so that none is contended; but sharing is
+    /// what `sdb` is about.
+    pub fn sharers(&self, workers: usize) -> Vec<(String, Range<usize>)> {
+        match self.kind {
+            PoolKind::Sdb => vec![("shared".to_owned(), 0..workers)],
+            _ => (0..workers).map(|worker| (format!("worker{worker}"), worker..worker + 1)).collect(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::succession::{Predecessor, Successor};
 use super::workers;
 use super::{ANSWER, instance};
 use crate::bench::cpus::Placement;
-use crate::config::{Config, ConfigErrors, Host, Level, Mode, PoolKind, PortKind, WorkerPlan};
+use crate::config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
 use crate::notify::Notifier;
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
@@ -156,7 +156,7 @@ impl Runtime {
         }
         let plan = config.plan(&per_port, &cpus)?;
 
-        let total = plan.workers.iter().map(|w| w.frames).sum();
+        let total: usize = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {
             cells: total + config.pool.reserve,
             cell: config.pool.cell,
@@ -168,15 +168,11 @@ impl Runtime {
         if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
             tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
         }
-        // A pool for each worker, so that none is contended; but sharing is what `sdb` is about.
-        let of_workers: Vec<_> = match config.pool.kind {
-            PoolKind::Sdb => vec![config.pool.pool("shared", total)],
-            _ => {
-                let pool = |(w, plan): (usize, &WorkerPlan)| config.pool.pool(&format!("worker{w}"), plan.frames);
-                plan.workers.iter().enumerate().map(pool).collect()
-            }
-        };
-        let pools = PoolSet::new(arena.clone(), &of_workers)?;
+        let of_workers = config.pool.sharers(plan.workers.len()).into_iter().map(|(name, workers)| {
+            let frames = plan.workers[workers].iter().map(|worker| worker.frames).sum();
+            config.pool.pool(&name, frames)
+        });
+        let pools = PoolSet::new(arena.clone(), &of_workers.collect::<Vec<_>>())?;
 
         let mut ports: Vec<Opened> = vec![];
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);

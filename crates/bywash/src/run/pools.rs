@@ -8,7 +8,7 @@ use super::ANSWER;
 use super::control::{Runtime, Shared};
 use super::diff::Step;
 use super::reload::places;
-use crate::config::{Config, PoolKind, PortConfig};
+use crate::config::{Config, PortConfig};
 use anyhow::{Context as _, bail};
 use bywash_engine::{Change, PORTS};
 use bywash_frame::{Pool, PoolConfig};
@@ -55,13 +55,8 @@ impl Shared {
     /// Which pools a configuration wants others of, with these `steps`; an error where there is no room.
     pub(super) fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
         let needed = self.needed(new, steps)?;
-        let all = needed.len();
-        let groups: Vec<Range<usize>> = match new.pool.kind {
-            PoolKind::Sdb => std::iter::once(0..all).collect(),
-            _ => (0..all).map(|worker| worker..worker + 1).collect(),
-        };
         let mut changes = vec![];
-        for workers in groups {
+        for (name, workers) in new.pool.sharers(needed.len()) {
             let before = self.workers[workers.start].pool();
             let before = before.config();
             let mut frames = 0;
@@ -79,8 +74,6 @@ impl Shared {
             // What is `auto` stays while it is enough.
             let enough = new.pool.frames.set().is_none() && before.frames >= needed[workers.clone()].iter().sum();
             if !same || (is.frames != before.frames && !enough) {
-                let name = workers.start;
-                let name = if new.pool.kind == PoolKind::Sdb { "shared".into() } else { format!("worker{name}") };
                 changes.push(Step::Pool(workers, before.clone(), PoolConfig { name: self.free_name(&name), ..is }));
             }
         }

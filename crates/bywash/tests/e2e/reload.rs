@@ -26,6 +26,11 @@ impl File {
     fn write(&self, text: &str) {
         std::fs::write(&self.path, text).unwrap();
     }
+
+    /// Runs by it on the lab's router.
+    fn run<'a>(&self, lab: &'a Topology) -> Bywash<'a> {
+        Bywash::run_as_is(lab.r(), &["--config", self.path.to_str().unwrap()])
+    }
 }
 
 /// A configuration with these ports, each with more lines of its own.
@@ -79,7 +84,7 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
     load::route(&lab);
     let first = config(&[("r0", ""), ("r1", ""), ("r2", "")]);
     let file = File::new(&first);
-    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let running = file.run(&lab);
     let routes = |what: &str| {
         let all = (0..250).map(|n| format!("route {what} 45.0.{n}.0/24 via 10.0.4.2\n")).collect::<String>();
         lab.r().ip_batch(&all).unwrap();
@@ -131,7 +136,7 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
     let lab = Topology::builder().ports(4).static_neighbours(true).build().unwrap();
     load::route(&lab);
     let file = File::new(&config(&[("r0", ""), ("r1", ""), ("r2", "")]));
-    let mut running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let mut running = file.run(&lab);
     let ((), loss) = load::during(&lab, RATE, || {
         let say = |output: Output| output.ok().unwrap().stdout;
         assert!(reaches_c(&lab));
@@ -192,7 +197,7 @@ fn a_reload_that_fails_changes_nothing() {
     load::route(&lab);
     let good = config(&[("r0", ""), ("r1", ""), ("r2", "")]);
     let file = File::new(&good);
-    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let running = file.run(&lab);
     let before = state(&running);
     let failing = [
         // Wrong as a file, wrong on this machine, not to be changed while it runs.
@@ -257,7 +262,7 @@ fn workers_move_to_other_cpus() {
     load::route(&lab);
     let good = config(&[("r0", ""), ("r1", "")]);
     let file = File::new(&good);
-    let running = Bywash::run_as_is(lab.r(), &["--config", file.path.to_str().unwrap()]);
+    let running = file.run(&lab);
     let runs_on = || {
         let worker = running.show(&["workers"])[0].clone();
         let status = std::fs::read_to_string(format!("/proc/{}/status", worker["thread"])).unwrap();
