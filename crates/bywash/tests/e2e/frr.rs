@@ -19,7 +19,6 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 /// Packets a second.
-const RATE: u32 = 5_000;
 /// Links: router, interface, address; the same of the other end.
 const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
     (1, "e2", "10.12.0.1", 2, "e1", "10.12.0.2"),
@@ -337,7 +336,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     let sent = || ["e2", "e3"].map(|port| running[0].counter(port, "tx_packets"));
     let before = sent();
     let [h1, h4] = &lab.hosts;
-    let ((), loss) = load::between(h1, h4, RATE, || std::thread::sleep(Duration::from_secs(1)));
+    let ((), loss) = load::between(h1, h4, load::rate(), || std::thread::sleep(Duration::from_secs(1)));
     let ways = [0, 1].map(|n| sent()[n] - before[n]);
     let even = (ways[0] + ways[1]) as f64 / 2.0;
     println!("by each way {ways:?}, {:.1} % off even", 100.0 * (ways[0] as f64 - even).abs() / even);
@@ -345,13 +344,13 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     assert!((ways[0] as f64 - even).abs() < 0.2 * even, "{ways:?}");
 
     // One of the two in the middle dies under load: the other takes its flows.
-    let ((), loss) = load::between(h1, h4, RATE, || {
+    let ((), loss) = load::between(h1, h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         lab.routers[1].ns.ip_batch("link set e1 down\nlink set e4 down\n").unwrap();
         running[0].wait("one way", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
         std::thread::sleep(Duration::from_millis(300));
     });
-    let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(RATE) * 2.0);
+    let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
     println!("one of two died: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
     assert!(dark < Duration::from_secs(5), "{loss:?}");
 }
@@ -392,7 +391,7 @@ fn bfd_notices_a_silent_neighbour() {
     let up = || peers().as_array().unwrap().iter().filter(|peer| peer["status"] == "up").count() == 2;
     wait_until("BFD", PATIENCE, up).unwrap_or_else(|e| panic!("{e}: {}", peers()));
     let [h1, h4] = &lab.hosts;
-    let ((), loss) = load::between(h1, h4, RATE, || {
+    let ((), loss) = load::between(h1, h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         for switch in &lab.switches {
             switch.ip(&["link", "set", "to2", "down"]).unwrap();
@@ -400,7 +399,7 @@ fn bfd_notices_a_silent_neighbour() {
         running[0].wait("one way", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
         std::thread::sleep(Duration::from_millis(300));
     });
-    let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(RATE) * 2.0);
+    let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
     println!("one of two silent: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
     assert_eq!(running[0].port("e2")["state"], "up", "its carrier went");
     assert!(loss.lost > 0, "nothing fell silent");
@@ -430,7 +429,7 @@ fn bgp_restarts_gracefully() {
     };
     wait_until("the peers", PATIENCE, || established(0)).unwrap();
     let [h1, h4] = &lab.hosts;
-    let (took, loss) = load::between(h1, h4, RATE, || {
+    let (took, loss) = load::between(h1, h4, load::rate(), || {
         // By one way at least: the new bgpd may hear of one before the other.
         let still = || {
             let [there, back] = [of_bywash(&running[0]), of_bywash(&running[3])];

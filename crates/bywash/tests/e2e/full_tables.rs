@@ -16,9 +16,6 @@ use std::net::IpAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Packets a second.
-const RATE: u32 = 5_000;
-
 const BGP: &str = "router bgp 65001
  bgp router-id 10.0.0.1
  no bgp ebgp-requires-policy
@@ -161,8 +158,8 @@ fn announced(v6: bool) {
             .unwrap_or_else(|e| panic!("{e}: {} {}", in_kernel(&r1.ns, v6), r1.daemons_say()));
     };
 
-    load::between(&h1, &h2, RATE, || std::thread::sleep(Duration::from_millis(300)));
-    let (alone, loss_alone) = load::between(&h1, &h2, RATE, || {
+    load::between(&h1, &h2, load::rate(), || std::thread::sleep(Duration::from_millis(300)));
+    let (alone, loss_alone) = load::between(&h1, &h2, load::rate(), || {
         let started = Instant::now();
         announcer.tell("announce");
         kernel_has(count);
@@ -174,7 +171,7 @@ fn announced(v6: bool) {
 
     let running = Bywash::run(&r1.ns, &["e0", "e1"]);
     let in_step = || wait_until("no drift", patience, || running.show(&["drift"]) == json!([])).unwrap();
-    load::between(&h1, &h2, RATE, || std::thread::sleep(Duration::from_millis(300)));
+    load::between(&h1, &h2, load::rate(), || std::thread::sleep(Duration::from_millis(300)));
     in_step();
     let before = memory(&running);
     let last: IpAddr = match v6 {
@@ -182,7 +179,7 @@ fn announced(v6: bool) {
         false => ((45_u32 << 24) + ((count as u32 - 1) << 4)).to_be_bytes().into(),
     };
     let last = format!("{last}/{}", if v6 { 48 } else { 28 });
-    let ((kernel, ours, same, most, withdrawn), loss) = load::between(&h1, &h2, RATE, || {
+    let ((kernel, ours, same, most, withdrawn), loss) = load::between(&h1, &h2, load::rate(), || {
         let started = Instant::now();
         announcer.tell("announce");
         kernel_has(count);

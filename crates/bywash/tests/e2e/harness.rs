@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// For what takes milliseconds on an idle machine and is waited for on a busy one.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The program, from this build unless told otherwise.
 pub fn program() -> String {

@@ -8,8 +8,16 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7007;
 /// Flows: as many destination addresses.
 pub const FLOWS: u64 = 1000;
+/// Packets a second, unless BYWASH_LOAD says otherwise: so few that what a busy machine keeps from running for a tenth
+/// of a second is not lost, as a veth's queue holds 256.
+const RATE: u32 = 2_000;
 /// Packets at once after the sender was kept waiting: milliseconds' worth.
 const CATCH_UP_MS: u32 = 3;
+
+/// The rate to send at where a test asks for no other.
+pub fn rate() -> u32 {
+    std::env::var("BYWASH_LOAD").ok().map_or(RATE, |text| text.parse().expect("BYWASH_LOAD is a rate"))
+}
 
 pub fn receiver(namespace: &Namespace) -> UdpSocket {
     let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();

@@ -8,8 +8,6 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const RATE: u32 = 5_000;
-
 struct File {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -100,7 +98,7 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
         all.filter(reached).count() > 0 && running.show(&["pools"])["pools"].as_array().unwrap().len() == 1
     };
     assert_eq!(pool(&running), serde_json::json!(["worker0", "stack", 10240]));
-    let ((), loss) = load::during(&lab, RATE, || {
+    let ((), loss) = load::during(&lab, load::rate(), || {
         let second = config(&[("r0", ""), ("r1", ""), ("r3", "")]);
         let second = second.replace("frames = 10240", "kind = \"ring\"\nframes = 10000");
         for (text, name, told) in [
@@ -122,8 +120,11 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
         }
     });
     println!(
-        "a port, a pool and 250 routes come and go under {RATE} packets/s: {} sent, {} lost, none for {:?}",
-        loss.sent, loss.lost, loss.gap
+        "a port, a pool and 250 routes come and go under {} packets/s: {} sent, {} lost, none for {:?}",
+        load::rate(),
+        loss.sent,
+        loss.lost,
+        loss.gap
     );
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
     end(running);
@@ -137,7 +138,7 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
     load::route(&lab);
     let file = File::new(&config(&[("r0", ""), ("r1", ""), ("r2", "")]));
     let mut running = file.run(&lab);
-    let ((), loss) = load::during(&lab, RATE, || {
+    let ((), loss) = load::during(&lab, load::rate(), || {
         let say = |output: Output| output.ok().unwrap().stdout;
         assert!(reaches_c(&lab));
         assert_eq!(say(reload(&running, &[])), "nothing to change\n");
@@ -176,7 +177,13 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
         assert_eq!(told, serde_json::json!({ "changes": changes, "applied": true }));
         assert_eq!(running.port("r0")["level"], "kernel");
     });
-    println!("reloads under {RATE} packets/s: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+    println!(
+        "reloads under {} packets/s: {} sent, {} lost, none for {:?}",
+        load::rate(),
+        loss.sent,
+        loss.lost,
+        loss.gap
+    );
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
     end(running);
 }
@@ -226,7 +233,7 @@ fn a_reload_that_fails_changes_nothing() {
     let touched = failing.len() - 1;
     for (at, (text, expected)) in failing.into_iter().enumerate() {
         file.write(&text);
-        let ((), loss) = load::during(&lab, RATE, || {
+        let ((), loss) = load::during(&lab, load::rate(), || {
             let failed = reload(&running, &[]);
             assert!(!failed.status.success() && failed.stderr.contains(expected), "{text}: {}", failed.stderr);
             assert!(failed.stderr.contains("nothing changed"), "{}", failed.stderr);
@@ -270,7 +277,7 @@ fn workers_move_to_other_cpus() {
         assert_eq!(line, worker["cpu"].to_string());
         line
     };
-    let ((), loss) = load::during(&lab, RATE, || {
+    let ((), loss) = load::during(&lab, load::rate(), || {
         for cpu in [0, std::thread::available_parallelism().unwrap().get() - 1] {
             file.write(&good.replace("count = 1\n", &format!("count = 1\ncpus = [{cpu}]\n")));
             let told = reload(&running, &[]).ok().unwrap().stdout;
@@ -281,7 +288,13 @@ fn workers_move_to_other_cpus() {
         let refused = reload(&running, &[]).stderr;
         assert!(refused.contains("workers.count: 1 -> 2: queues, and the rings between workers"), "{refused}");
     });
-    println!("workers move under {RATE} packets/s: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
+    println!(
+        "workers move under {} packets/s: {} sent, {} lost, none for {:?}",
+        load::rate(),
+        loss.sent,
+        loss.lost,
+        loss.gap
+    );
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
     end(running);
 }

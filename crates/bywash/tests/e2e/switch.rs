@@ -1,6 +1,7 @@
 //! `mode = "switch"`: hosts around a switch, the learning bridge, VLANs, flows by command.
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
+use crate::load;
 use crate::raw::{Ear, send};
 use bywash_lab::{
     Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, require, require_lab, wait_until,
@@ -404,30 +405,34 @@ fn ports_come_and_go_under_load() {
     let mut running = Bywash::run_as_is(&lab.switch, &["--config", file.to_str().unwrap()]);
     let socket = running.socket();
     let reload = || bywash(&lab.switch, &["reload", "--socket", socket.to_str().unwrap()]).ok().unwrap().stdout;
-    // Ports with learned addresses: name, number.
+    // Ports with learned addresses: name, number. What workers saw is noted some milliseconds later.
     let known = || -> Vec<(String, u64)> {
         let list = running.show(&["fdb"]).as_array().unwrap().clone();
         let of = |row: &serde_json::Value| (row["port"].as_str().unwrap().to_owned(), row["number"].as_u64().unwrap());
         list.iter().map(of).collect()
     };
+    let learned = |name: &str, number| {
+        let is_known = || known().contains(&(name.into(), number));
+        wait_until(&format!("an address to be learned at {name}"), PATIENCE, is_known).unwrap();
+    };
     lab.assert_reaches(1, 2);
-    let (gone, loss) = crate::load::between(lab.host(1), lab.host(2), 5_000, || {
+    let ((), loss) = load::between(lab.host(1), lab.host(2), load::rate(), || {
         lab.assert_reaches(1, 3);
-        assert!(known().contains(&("p3".into(), 3)), "{:?}", known());
+        learned("p3", 3);
         write(&[1, 2, 4]);
         assert_eq!(reload(), "port p4 added: af_xdp\nport p3 removed\n");
         assert!(known().iter().all(|(name, _)| name != "p3"), "{:?}", known());
         lab.assert_reaches(1, 4);
-        assert!(known().contains(&("p4".into(), 4)), "{:?}", known());
+        learned("p4", 4);
         assert!(!lab.reaches(1, 3), "what was removed is still bridged");
         // And back: the number of what went first is free again.
         write(&[3, 1, 2]);
         assert_eq!(reload(), "port p3 added: af_xdp\nport p4 removed\n");
         lab.assert_reaches(1, 3);
-        known()
+        learned("p3", 3);
+        assert!(known().iter().all(|(name, _)| name != "p4"), "{:?}", known());
     });
-    assert!(gone.contains(&("p3".into(), 3)) && gone.iter().all(|(name, _)| name != "p4"), "{gone:?}");
-    println!("a switch's ports come and go under 5000 packets/s: {} sent, {} lost", loss.sent, loss.lost);
+    println!("a switch's ports come and go under {} packets/s: {} sent, {} lost", load::rate(), loss.sent, loss.lost);
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
     // What went with a port is no longer counted: packets do not balance, buffers do.
     let status = running.signalled(rustix::process::Signal::TERM);

@@ -8,8 +8,6 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const RATE: u32 = 10_000;
-
 fn lab() -> Topology {
     let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
     let lab = lab.build().unwrap();
@@ -58,7 +56,7 @@ fn a_new_process_takes_over_and_nothing_is_lost() {
         let arguments = |level| ["--xdp", xdp, "--level", level, "r0", "r1"];
         let first_running = Bywash::run_as_is(lab.r(), &arguments(first));
         let socket = first_running.socket();
-        let (second, loss) = load::during(&lab, RATE, || {
+        let (second, loss) = load::during(&lab, load::rate(), || {
             std::thread::sleep(Duration::from_millis(200));
             let mut second = next(&lab, &socket, &arguments(then));
             second.wait_for_output("forwarding;", PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", second.output()));
@@ -99,7 +97,7 @@ fn by_signal_and_where_nobody_runs() {
     // Nobody runs: it starts.
     let mut first = next(&lab, &socket, &["--no-sandbox", "--level", "user", "r0", "r1"]);
     first.wait_for_output("forwarding;", PATIENCE).unwrap();
-    let ((), loss) = load::during(&lab, RATE, || {
+    let ((), loss) = load::during(&lab, load::rate(), || {
         std::thread::sleep(Duration::from_millis(100));
         first.signal(Signal::USR2).unwrap();
         let ended = first.wait(PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", first.output()));
@@ -138,7 +136,7 @@ fn a_takeover_that_fails_leaves_the_running_one() {
     let lab = lab();
     let running = Bywash::run(lab.r(), &["--xdp", "native", "r0", "r1"]);
     let before = Snapshot::of(lab.r()).unwrap();
-    let ((), loss) = load::during(&lab, RATE, || {
+    let ((), loss) = load::during(&lab, load::rate(), || {
         for arguments in [&["--xdp", "generic", "r0", "r1"][..], &["r0", "r1", "nosuch0"]] {
             let mut process = next(&lab, &running.socket(), arguments);
             let status = process.wait(PATIENCE).unwrap();
@@ -162,7 +160,7 @@ fn killed_under_load_and_started_again() {
         let lab = lab();
         let mut running = Bywash::run_as_is(lab.r(), &["--level", level, "r0", "r1"]);
         let socket = running.socket();
-        let (_second, loss) = load::during(&lab, RATE, || {
+        let (_second, loss) = load::during(&lab, load::rate(), || {
             std::thread::sleep(Duration::from_millis(200));
             running.signalled(Signal::KILL);
             let started = Instant::now();
@@ -174,6 +172,6 @@ fn killed_under_load_and_started_again() {
         });
         println!("{level}, killed: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
         // What was in its rings.
-        assert!(loss.lost < u64::from(RATE) / 2, "{loss:?}");
+        assert!(loss.lost < u64::from(load::rate()) / 2, "{loss:?}");
     }
 }
