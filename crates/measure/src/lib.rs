@@ -17,10 +17,10 @@
 
 pub mod bandwidth;
 pub mod hardware;
-mod lru;
 mod memory;
 pub mod pmu;
 pub mod processor;
+mod sets;
 mod tlb;
 pub mod topdown;
 

@@ -1,11 +1,11 @@
 //! Second-level caches, a shared last level, memory behind it, and devices that read and write through it.
 //!
 //! What it leaves out, and which way that errs: first-level caches (what they answer never reaches memory: no effect),
-//! prefetchers (they read more, alike for every policy), replacement other than exact LRU, the choice of L2 victims
-//! that skip the last level (all go there).
+//! prefetchers (they read more, alike for every policy), replacement other than exact LRU in the second level, the choice of
+//! its victims that skip the last level (all go there).
 
-use crate::lru::{Evicted, Lru};
-use crate::processor::Processor;
+use crate::processor::{Processor, Replacement};
+use crate::sets::{Evicted, Sets};
 use serde::Serialize;
 
 /// What crossed the memory controllers, in lines.
@@ -30,10 +30,10 @@ impl std::ops::Sub for Traffic {
 
 /// The caches of one socket.
 pub struct Memory {
-    l2: Vec<Lru>,
+    l2: Vec<Sets>,
     /// Cores that may have each other's lines: neighbours, in groups of this many.
     group: usize,
-    llc: Lru,
+    llc: Sets,
     device_ways: usize,
     line: u64,
     traffic: Traffic,
@@ -44,10 +44,10 @@ impl Memory {
     pub fn new(of: &Processor, cores: usize, group: usize) -> Self {
         let lines = |cache: crate::processor::Cache| cache.bytes / of.line;
         Self {
-            l2: (0..cores).map(|_| Lru::new(lines(of.l2), of.l2.ways, false)).collect(),
+            l2: (0..cores).map(|_| Sets::new(lines(of.l2), of.l2.ways, false, Replacement::Lru)).collect(),
             group,
             // The last level is sliced over the cores by a hash that is not published, but even.
-            llc: Lru::new(lines(of.llc), of.llc.ways, true),
+            llc: Sets::new(lines(of.llc), of.llc.ways, true, of.llc_replacement),
             device_ways: of.device_ways,
             line: of.line as u64,
             traffic: Traffic::default(),
@@ -82,7 +82,9 @@ impl Memory {
             if self.device_ways == 0 {
                 self.traffic.written_lines += 1;
             } else {
-                let out = self.llc.put(line, true, self.device_ways);
+                // The highest ways, which others fill last (IIO_LLC_WAYS: 0x600 of eleven).
+                let all = self.llc.ways();
+                let out = self.llc.put_in(line, true, all - self.device_ways..all);
                 self.evict(out);
             }
         }
@@ -120,11 +122,8 @@ impl Memory {
             self.traffic.read_lines += 1;
             false
         });
-        let l2 = &mut self.l2[core];
-        let ways = l2.ways();
-        if let Some(out) = l2.put(line, dirty || write, ways) {
-            let ways = self.llc.ways();
-            let out = self.llc.put(out.tag, out.dirty, ways);
+        if let Some(out) = self.l2[core].put(line, dirty || write) {
+            let out = self.llc.put(out.tag, out.dirty);
             self.evict(out);
         }
     }

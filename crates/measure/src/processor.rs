@@ -20,6 +20,21 @@ pub struct TlbLevel {
     pub ways: usize,
 }
 
+/// Which entry of a set has to go for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Replacement {
+    /// The least recently used.
+    Lru,
+    /// Two bits of age: the first of age 3 goes, what is new has age 1; when nothing is left of age 3, all grow older
+    /// until something is. Abel and Reineke, nanoBench (ISPASS 2020), call it QLRU_Hxx_M1_R0_Ux.
+    QuadAge {
+        /// The age after a hit, by the age before.
+        hits: [u8; 4],
+        /// What was used just now does not grow older with the others (U1; else U0).
+        others_only: bool,
+    },
+}
+
 /// What the model needs to know of a processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Processor {
@@ -32,6 +47,8 @@ pub struct Processor {
     /// The last level, shared by all cores: it takes what falls out of the second levels, and holds no copy of what is
     /// in one.
     pub llc: Cache,
+    /// How the last level replaces.
+    pub llc_replacement: Replacement,
     /// Ways of the last level that a device's writes may allocate in; 0: they go to memory.
     pub device_ways: usize,
     /// First-level data TLB, 4 KiB pages.
@@ -52,6 +69,7 @@ pub const XEON_GOLD_6148: Processor = Processor {
     line: 64,
     l2: Cache { bytes: 1 << 20, ways: 16 },
     llc: Cache { bytes: 20 * 1408 * 1024, ways: 11 },
+    llc_replacement: Replacement::QuadAge { hits: [0, 0, 1, 1], others_only: false },
     device_ways: 2,
     tlb_4k: TlbLevel { entries: 64, ways: 4 },
     tlb_2m: TlbLevel { entries: 32, ways: 4 },
@@ -62,6 +80,11 @@ pub const XEON_GOLD_6148: Processor = Processor {
         (
             "llc",
             "Intel ARK, Xeon Gold 6148: 27.5 MiB; the manual: 1.375 MiB a core, 11 ways, non-inclusive, filled by L2 victims",
+        ),
+        (
+            "llc_replacement",
+            "Abel and Reineke, nanoBench: QLRU_H11_M1_R0_U0 in Coffee Lake, the client part with the same cores; the server's \
+             is not published",
         ),
         ("device_ways", "Intel Data Direct I/O: writes allocate in two ways (register IIO_LLC_WAYS, default 0x600)"),
         (
@@ -77,6 +100,7 @@ pub const ZEN_5: Processor = Processor {
     line: 64,
     l2: Cache { bytes: 1 << 20, ways: 16 },
     llc: Cache { bytes: 32 << 20, ways: 16 },
+    llc_replacement: Replacement::Lru,
     device_ways: 0,
     tlb_4k: TlbLevel { entries: 96, ways: 96 },
     tlb_2m: TlbLevel { entries: 96, ways: 96 },
@@ -85,6 +109,7 @@ pub const ZEN_5: Processor = Processor {
     sources: &[
         ("l2", "AMD Software Optimization Guide for the Zen 5 Microarchitecture (58455): 1 MiB a core, 16 ways"),
         ("llc", "the guide: 32 MiB a complex, 16 ways, filled by L2 victims"),
+        ("llc_replacement", "not published; exact LRU"),
         ("device_ways", "devices write to memory unless told otherwise per request; not modelled"),
         (
             "tlb",
@@ -99,6 +124,7 @@ pub const ICE_LAKE: Processor = Processor {
     line: 64,
     l2: Cache { bytes: 1280 << 10, ways: 20 },
     llc: Cache { bytes: 32 * 1536 * 1024, ways: 12 },
+    llc_replacement: Replacement::QuadAge { hits: [0, 0, 0, 0], others_only: true },
     device_ways: 2,
     tlb_4k: TlbLevel { entries: 64, ways: 4 },
     tlb_2m: TlbLevel { entries: 32, ways: 4 },
@@ -107,6 +133,10 @@ pub const ICE_LAKE: Processor = Processor {
     sources: &[
         ("l2", "Intel optimization manual, Ice Lake server: 1.25 MiB a core, 20 ways"),
         ("llc", "the manual: 1.5 MiB a core, 12 ways, non-inclusive; 32 cores"),
+        (
+            "llc_replacement",
+            "uops.info, after nanoBench: QLRU_H00_M1_R0_U1 in Ice Lake's client part; the server's is not published",
+        ),
         ("device_ways", "as Skylake server"),
         (
             "tlb",
@@ -121,6 +151,7 @@ pub const EMERALD_RAPIDS: Processor = Processor {
     line: 64,
     l2: Cache { bytes: 2 << 20, ways: 16 },
     llc: Cache { bytes: 52 * 5 * 1024 * 1024, ways: 20 },
+    llc_replacement: Replacement::QuadAge { hits: [0, 0, 0, 0], others_only: true },
     device_ways: 2,
     tlb_4k: TlbLevel { entries: 96, ways: 6 },
     tlb_2m: TlbLevel { entries: 32, ways: 4 },
@@ -129,6 +160,7 @@ pub const EMERALD_RAPIDS: Processor = Processor {
     sources: &[
         ("l2", "Intel optimization manual, Golden Cove: 2 MiB a core, 16 ways (CPUID leaf 4 says the same)"),
         ("llc", "Intel ARK, Xeon Platinum 8500: 5 MiB a core; 20 ways by CPUID leaf 4"),
+        ("llc_replacement", "not published; as Ice Lake"),
         ("device_ways", "as Skylake server"),
         (
             "tlb",

@@ -1,7 +1,8 @@
 //! A data TLB of two levels.
 
-use crate::lru::Lru;
 use crate::processor::Processor;
+use crate::processor::Replacement;
+use crate::sets::Sets;
 use serde::Serialize;
 
 /// Size of the pages a mapping lies in.
@@ -27,17 +28,17 @@ impl PageSize {
 /// One thread's data TLB. A miss of both levels is a page walk: what the counters call a dTLB miss that walks
 /// (`dTLB-load-misses` of perf).
 pub struct Tlb {
-    small: Lru,
-    huge: Lru,
+    small: Sets,
+    huge: Sets,
     joint: bool,
-    second: Lru,
+    second: Sets,
     walks: u64,
 }
 
 impl Tlb {
     /// An empty one.
     pub fn new(of: &Processor) -> Self {
-        let level = |level: crate::processor::TlbLevel| Lru::new(level.entries, level.ways, false);
+        let level = |level: crate::processor::TlbLevel| Sets::new(level.entries, level.ways, false, Replacement::Lru);
         Self {
             small: level(of.tlb_4k),
             huge: level(of.tlb_2m),
@@ -56,12 +57,10 @@ impl Tlb {
         if first.touch(spread(tag), false) {
             return;
         }
-        let ways = first.ways();
-        first.put(spread(tag), false, ways);
+        first.put(spread(tag), false);
         if !self.second.touch(spread(tag), false) {
             self.walks += 1;
-            let ways = self.second.ways();
-            self.second.put(spread(tag), false, ways);
+            self.second.put(spread(tag), false);
         }
     }
 
