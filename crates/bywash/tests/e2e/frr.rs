@@ -407,15 +407,16 @@ fn bfd_notices_a_silent_neighbour() {
 
 /// bgpd is killed and started again: its routes stay, here and with its peers, and no packet is lost.
 #[test]
-#[ignore = "fails now and then: the routes go with bgpd when it is killed soon after it has converged"]
+#[ignore = "FRR 8.4: most times zebra withdraws the routes, from the kernel too, when the new bgpd connects to it"]
 fn bgp_restarts_gracefully() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
     let _alone = alone();
     let lab = Lab::new(Wiring::Veth);
     let running = lab.run(Wiring::Veth);
     let config = |n: usize| {
+        // After the neighbours, for without any bgpd has nothing to tell zebra of it.
         let graceful = " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n";
-        bgp(n).replace(" timers bgp 1 3\n", &format!(" timers bgp 1 3\n{graceful}"))
+        bgp(n).replace(" address-family", &format!("{graceful} address-family"))
     };
     for (router, n) in lab.routers.iter().zip(1..) {
         router.start("zebra", "");
@@ -440,13 +441,13 @@ fn bgp_restarts_gracefully() {
         lab.routers[0].kill("bgpd");
         let gone = |n: usize| {
             let summary = lab.routers[n].ask("show bgp ipv4 unicast summary json");
-            summary["peers"]["10.12.0.1"]["state"] != "Established"
+            summary["peers"][format!("10.1{}.0.1", n + 1)]["state"] != "Established"
         };
         let mut noticed = || {
             still();
-            gone(1)
+            gone(1) && gone(2)
         };
-        wait_until("its peer to notice", PATIENCE, &mut noticed).unwrap();
+        wait_until("its peers to notice", PATIENCE, &mut noticed).unwrap();
         lab.routers[0].start("bgpd", &config(1));
         let mut back = || {
             still();
