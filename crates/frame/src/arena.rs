@@ -308,12 +308,7 @@ impl Arena {
     /// Starts loading the first cache line of the packet.
     #[inline]
     pub fn prefetch(&self, frame: &Frame) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and cannot fault.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.map.base.wrapping_add(frame.addr() as usize).cast());
-        }
+        bywash_sync::hint::prefetch_at(self.map.base.wrapping_add(frame.addr() as usize));
     }
 
     /// Makes the packet `len` bytes long without moving its start. False, and nothing done, when the cell has no

@@ -215,8 +215,7 @@ impl View<'_> {
     #[inline(always)]
     pub fn prefetch(self, at: u32) {
         let p = self.base.as_ptr().wrapping_add(at as usize & self.mask);
-        // SAFETY: SSE is in the baseline; a prefetch never faults.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
+        bywash_sync::hint::prefetch_at(p.cast());
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::refusal::Refusal;
 use bywash_frame::Arena;
+use bywash_sync::hint::{prefetch_at, prefetch_to_write};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, OwnedFd};
@@ -84,13 +85,13 @@ impl Region {
     /// Starts fetching what lies at `offset`, if anything does.
     #[inline]
     pub fn prefetch(&self, offset: u32) {
-        fetch(self.base.wrapping_add(offset as usize));
+        prefetch_at(self.base.wrapping_add(offset as usize));
     }
 
     /// Starts fetching what lies at `offset`, if anything does, to write there: the peer has read it since.
     #[inline]
     pub fn prefetch_to_write(&self, offset: u64) {
-        fetch_to_write(self.base.wrapping_add(offset as usize));
+        prefetch_to_write(self.base.wrapping_add(offset as usize));
     }
 
     /// Copies what lies at `offset` into `to`. False, and nothing done, where it is not all in the region.
@@ -125,28 +126,6 @@ impl Drop for Region {
                 let _ = rustix::mm::munmap(self.base.cast(), self.len);
             }
         }
-    }
-}
-
-/// Starts fetching a line.
-#[inline(always)]
-fn fetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing and cannot fault.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-}
-
-/// Starts fetching a line to write to it.
-#[inline(always)]
-fn fetch_to_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as for a prefetch to read. (The intrinsic becomes one to read, unless compiled for a named processor;
-    // those that do not know the instruction do nothing.)
-    unsafe {
-        std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
 }
 
@@ -309,13 +288,13 @@ impl Ring {
     /// Starts fetching the `n` descriptors from an index on.
     #[inline]
     pub fn prefetch(&self, index: u16, n: usize) {
-        self.lines(index, n).for_each(fetch);
+        self.lines(index, n).for_each(prefetch_at);
     }
 
     /// The same, to write them.
     #[inline]
     pub fn prefetch_to_write(&self, index: u16, n: usize) {
-        self.lines(index, n).for_each(fetch_to_write);
+        self.lines(index, n).for_each(prefetch_to_write);
     }
 
     /// The cache lines that `n` descriptors from an index on lie in; the last may be left out.
