@@ -45,6 +45,7 @@ pub struct AfXdpPort {
     order: Option<Order>,
     polling: Polling,
     burst: usize,
+    prefetch: bool,
     pace: Pace,
     interface: String,
     queue: u32,
@@ -121,6 +122,7 @@ impl AfXdpPort {
             order: config.in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
             burst: config.burst.clamp(1, BATCH),
+            prefetch: config.prefetch,
             pace: Pace::new(),
             interface: link.name.clone(),
             queue,
@@ -478,7 +480,9 @@ impl Port for AfXdpPort {
             bytes += u64::from(raw.len);
             // SAFETY: custody says that the cell was with the kernel; it handed it back, and the data lies inside.
             let frame = unsafe { Frame::from_raw(raw) };
-            arena.prefetch(&frame);
+            if self.prefetch {
+                arena.prefetch(&frame);
+            }
             let pushed = out.push(frame);
             debug_assert!(pushed.is_ok());
         }

@@ -120,6 +120,9 @@ pub struct SocketConfig {
     pub budget: u16,
     /// Most frames received in one burst.
     pub burst: usize,
+    /// Whether what is received will be read: its first cache line is asked for at once. A line that nobody reads here had
+    /// better stay in the cache of the CPU that wrote it, and will write it again.
+    pub prefetch: bool,
     /// Whether the kernel says when it must be woken. Without, every turn with frames to send makes a system call.
     pub need_wakeup: bool,
     /// Whether what was sent is taken to come back in the same order, so that the completion ring's entries need not be read.
@@ -141,6 +144,7 @@ impl Default for SocketConfig {
             polling: Polling::Rtc,
             budget: 64,
             burst: BATCH,
+            prefetch: true,
             need_wakeup: true,
             in_order: false,
             tx_sockets: 1,

@@ -43,8 +43,20 @@ pub struct Work {
     pub frames: Counter,
     /// Of the time stamp counter, in turns that had frames.
     pub busy: Counter,
+    /// The thread, as the kernel knows it; 0 until it works.
+    thread: Counter,
     /// What was read with `--touch`, so that it is.
     sum: Counter,
+}
+
+impl Work {
+    /// The thread's time so far as the kernel accounts it, in its ticks: in user space, and in the kernel.
+    pub fn times(&self) -> Option<[u64; 2]> {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread.get())).ok()?;
+        // utime and stime, fields 14 and 15; the second is a name in parentheses.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+    }
 }
 
 impl App {
@@ -117,6 +129,8 @@ impl Settings {
                 transmit: args.transmit.into(),
                 budget: args.budget,
                 burst: args.batch,
+                // What is forwarded is read, if only to be copied.
+                prefetch: args.touch || args.app == AfxdpApp::L2fwd,
                 need_wakeup: args.need_wakeup == OnOff::On,
                 in_order: args.in_order == OnOff::On,
                 tx_sockets: args.tx_sockets,
@@ -168,6 +182,7 @@ impl Settings {
             got.insert("pages", pools.arena().pages().to_string());
             Opened { counters: port.counters(), got }
         };
+        work.thread.add(rustix::thread::gettid().as_raw_nonzero().get() as u64);
         let _ = ready.send(ports.iter().map(opened).collect());
         let mut frames = Batch::new();
         let mut turn_began = clock::tsc();

@@ -34,6 +34,8 @@ struct Figures {
     mpps: f64,
     /// Of the application's thread in turns with frames, the kernel's share in them included.
     cycles_per_packet: f64,
+    /// Of the application's time, what the kernel took.
+    kernel_percent: f64,
     /// By reason.
     system_calls_per_packet: BTreeMap<&'static str, f64>,
     /// Frames that did not get through, by reason.
@@ -61,6 +63,7 @@ struct Round {
 struct Account {
     got: Vec<BTreeMap<&'static str, String>>,
     cycles_per_packet: f64,
+    kernel_percent: f64,
     system_calls_per_packet: BTreeMap<&'static str, f64>,
     lost: BTreeMap<&'static str, u64>,
     reordered: u64,
@@ -93,6 +96,7 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
         got: middle.account.got.clone(),
         mpps,
         cycles_per_packet: middle.account.cycles_per_packet,
+        kernel_percent: middle.account.kernel_percent,
         system_calls_per_packet: middle.account.system_calls_per_packet.clone(),
         lost: middle.account.lost.clone(),
         reordered: middle.account.reordered,
@@ -178,6 +182,8 @@ fn frame(size: usize) -> anyhow::Result<Vec<u8>> {
 struct Sample {
     frames: u64,
     busy: u64,
+    /// In user space and in the kernel.
+    times: [u64; 2],
     system_calls: BTreeMap<&'static str, u64>,
     lost: BTreeMap<&'static str, u64>,
 }
@@ -188,6 +194,7 @@ impl Sample {
         Self {
             frames: app.work.frames.get(),
             busy: app.work.busy.get(),
+            times: app.work.times().unwrap_or_default(),
             system_calls: BTreeMap::from([
                 ("rx_wakeup", sum(|c| c.rx_wakeups.get())),
                 ("tx_kick", sum(|c| c.tx_wakeups.get())),
@@ -205,11 +212,13 @@ impl Sample {
 
     fn since(&self, before: &Self, app: &App) -> Account {
         let frames = (self.frames - before.frames).max(1) as f64;
+        let [user, kernel] = [0, 1].map(|of| self.times[of].saturating_sub(before.times[of]) as f64);
         let calls = self.system_calls.iter().zip(before.system_calls.values());
         let lost = self.lost.iter().zip(before.lost.values());
         Account {
             got: app.ports.iter().map(|port| port.got.clone()).collect(),
             cycles_per_packet: (self.busy - before.busy) as f64 / frames,
+            kernel_percent: 100.0 * kernel / (user + kernel).max(1.0),
             system_calls_per_packet: calls.map(|((name, now), then)| (*name, (now - then) as f64 / frames)).collect(),
             lost: lost.map(|((name, now), then)| (*name, now - then)).collect(),
             reordered: app.ports.iter().map(|port| port.counters.tx_reordered.get()).sum(),
@@ -230,7 +239,10 @@ fn print(f: &Figures) {
     for got in &f.got {
         println!("  {}", got.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", "));
     }
-    println!("  {:.3} Mpps, {:.0} cycles a packet", f.mpps, f.cycles_per_packet);
+    println!(
+        "  {:.3} Mpps, {:.0} cycles a packet; {:.0} % of its time in the kernel",
+        f.mpps, f.cycles_per_packet, f.kernel_percent
+    );
     let calls = f.system_calls_per_packet.iter().map(|(name, calls)| format!("{name} {calls:.4}"));
     println!("  system calls a packet: {}", calls.collect::<Vec<_>>().join(", "));
     let lost: Vec<String> = f.lost.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
