@@ -1,8 +1,11 @@
 //! `bywash rfc2544` against a device whose limits are known, and its report in a browser.
 
-use bywash_lab::{Process, has_tool, patience, require, run_host_with_timeout, wait_until};
+use bywash_lab::{
+    End, Namespace, Process, Veth, has_tool, patience, require, require_lab, run_host_with_timeout, wait_until,
+};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -184,6 +187,93 @@ fn an_interrupted_run_goes_on() {
     assert_eq!(status, Some(0), "{output}");
     let sizes = &json(&output)["sizes"];
     assert_eq!((sizes.as_array().unwrap().len(), &sizes[0]["recovery"]), (4, &kept[0]["recovery"]), "{sizes}");
+}
+
+/// Pairs of a tester's interfaces, `t0` to `t1` and so on, joined to a router that sends between the two of each pair.
+struct Links {
+    tester: Namespace,
+    router: Namespace,
+    pairs: usize,
+}
+
+impl Links {
+    fn new(pairs: usize) -> Self {
+        let links = Self { tester: Namespace::new("bt").unwrap(), router: Namespace::new("br").unwrap(), pairs };
+        let mut routes = String::new();
+        for n in 0..2 * pairs {
+            let t = End::new(&links.tester, format!("t{n}")).address(format!("10.0.{n}.2/24"));
+            let r = End::new(&links.router, format!("r{n}")).address(format!("10.0.{n}.1/24"));
+            Veth::new(t, r).create().unwrap();
+            writeln!(routes, "route add 198.18.{n}.0/24 via 10.0.{n}.2").unwrap();
+        }
+        links.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        links.router.ip_batch(&routes).unwrap();
+        links
+    }
+
+    /// At rates that leave a device, and this machine, time.
+    fn plan(&self) -> String {
+        let mut text = format!(
+            "max_rate = \"2kpps\"\nline_rate = \"10gbps\"\nreset = \"ip -n {0} link set r1 down && ip -n {0} link set r1 up && \
+             ip -n {0} route replace 198.18.1.0/24 via 10.0.1.2\"\n\
+             [plan]\nsizes = [64]\nseconds = 0.2\ndrain = 0.05\nresolution = 10\naccepted_loss = 0.5\n\
+             tests = [\"throughput\", \"latency\", \"loss\", \"back-to-back\", \"recovery\", \"reset\"]\n\
+             latency_loads = [50]\nlatency_trials = 1\nburst_trials = 1\nburst_seconds = 0.02\n",
+            self.router.name()
+        );
+        for (from, to) in (0..self.pairs).map(|pair| (2 * pair, 2 * pair + 1)) {
+            writeln!(
+                text,
+                "[[pair]]\nfrom = \"t{from}\"\nto = \"t{to}\"\nbidirectional = {}\ngateway = \"10.0.{from}.1\"\n\
+                 reverse_gateway = \"10.0.{to}.1\"\nsrc = \"198.18.{from}.1\"\ndst = \"198.18.{to}.1\"",
+                from == 0
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    fn start(&self, arguments: &[&str]) -> Process {
+        self.tester.spawn(&[&[BYWASH, "rfc2544", "--config"], arguments].concat()).unwrap()
+    }
+}
+
+#[test]
+fn six_pairs_through_the_kernel_and_through_bywash() {
+    require!(require_lab());
+    for (pairs, own) in [(6, false), (2, true)] {
+        let links = Links::new(pairs);
+        let directory = tempfile::tempdir().unwrap();
+        let (config, socket) = (write(directory.path(), &links.plan()), directory.path().join("socket"));
+        let bywash = own.then(|| {
+            let mut argv = vec![BYWASH.to_owned(), "run".into(), "--socket".into(), socket.to_str().unwrap().into()];
+            argv.extend((0..2 * pairs).map(|n| format!("r{n}")));
+            let mut bywash = links.router.spawn(&argv).unwrap();
+            bywash.wait_for_output("forwarding;", patience(PATIENCE)).unwrap();
+            bywash
+        });
+        // Interrupted after the first result, and taken up again.
+        let state = directory.path().join("plan.toml.state.json");
+        let mut first = links.start(&[&config]);
+        wait_until("a first result", PATIENCE, || state.exists()).unwrap_or_else(|e| panic!("{e}: {}", first.output()));
+        first.signal(Signal::INT).unwrap();
+        assert!(first.wait(patience(PATIENCE)).unwrap().success(), "{}", first.output());
+        let kept: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
+        let mut second = links.start(&[&config, "--json"]);
+        let status = second.wait(patience(PATIENCE)).unwrap();
+        let output = second.output();
+        assert!(status.success(), "{output}");
+        let size = &json(&output)["sizes"][0];
+        assert_eq!(size["throughput"], kept["report"]["sizes"][0]["throughput"]);
+        assert!(size["throughput"]["pps"].as_f64().is_some_and(|pps| pps > 0.0), "{size}");
+        assert!(size["latency"][0]["latency"]["min_us"].as_f64().is_some_and(|us| us > 0.0), "{size}");
+        assert!(!size["loss"].as_array().unwrap().is_empty(), "{size}");
+        assert!(size["back_to_back"]["frames"].as_f64().is_some_and(|frames| frames > 0.0), "{size}");
+        assert!(size["recovery"].is_f64() && size["reset"].is_f64(), "{size}");
+        if let Some(mut bywash) = bywash {
+            assert!(bywash.terminate(patience(PATIENCE)).unwrap().success(), "{}", bywash.output());
+        }
+    }
 }
 
 #[test]
