@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench soak install deb test-deb uninstall clean help
+.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -94,6 +94,14 @@ bench: ## the benchmarks, and the peers in the same run (L3FWD=path of a DPDK l3
 	@tools/setup.sh bench
 	$(CARGO) build --release --locked -p bywash
 	$(SUDO) bench/peers/forward.sh --bywash $(abspath $(BYWASH)) $(if $(L3FWD),--l3fwd $(L3FWD))
+
+# The last build is the program as it is.
+bench-programs: ## what bench/peers/run measures: the program, one without prefetching, one with DPDK's ports, the plugin
+	@tools/setup.sh bench
+	$(CARGO) build --release --locked -p bywash --features no-prefetch && cp $(BYWASH) $(BYWASH)-no-prefetch
+	@! pkg-config --exists libdpdk 2>/dev/null || { $(MAKE) --no-print-directory dpdk-plugin && \
+		$(CARGO) build --release --locked -p bywash --features dpdk && cp $(BYWASH) $(BYWASH)-dpdk; }
+	$(CARGO) build --release --locked -p bywash
 
 install: ## install program, manual page and completions (DESTDIR, PREFIX); run `make` first
 	@test -x $(BYWASH) || { echo "no $(BYWASH): run 'make' first, as yourself" >&2; exit 1; }

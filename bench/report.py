@@ -1,78 +1,183 @@
 #!/usr/bin/env python3
-"""Fills the tables in docs/benchmarks.md from one run of every benchmark on this machine, and draws its chart of peers.
+"""Fills the tables in docs/benchmarks.md from one run of every benchmark on this machine, and draws its charts.
 
-usage: bench/report.py [--bywash PATH] [--keep] [--kept] [--short]      as root
+usage: bench/report.py [--bywash PATH] [--plain PATH] [--rounds N] [--seconds N] [--out DIR] [--page FILE]      as root
 
-  --keep    take out/bench/*.json of earlier runs where there are any
-  --kept    the same, and measure no peer that is not there (bench/peers/run has)
-  --short   one round of a second each, printed and not written to the page: does all of it still run?
+  --plain PATH  the program without prefetching, for the table of techniques  (that of `make bench-programs`)
+  --rounds N    of each technique         (5)
+  --seconds N   length of a measurement   (1)
+  --out DIR     where bench/peers/run left its results   (out/bench)
+  --page FILE   the page to fill                         (docs/benchmarks.md)
 
-What cannot be measured here (no root, no peer) keeps its row and says so.
+What bench/peers/run did not leave there is not measured: its row says why.
 """
 
+import argparse
 import json
 import os
 import platform
 import re
-import statistics
 import subprocess
-import sys
 import time
 
+import ablation
 import charts
+import tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OUT = os.path.join(ROOT, "out", "bench")
-PAGE = os.path.join(ROOT, "docs", "benchmarks.md")
 
 
-# Each technique alone: what is measured, with it and without it.
-ABLATIONS = [
-    ("polling", "AF_XDP on veth, l2fwd", ["afxdp", "--app", "l2fwd"], ["--mode", "rtc"], ["--mode", "poll"]),
-    ("batching", "AF_XDP on veth, l2fwd", ["afxdp", "--app", "l2fwd"], ["--batch", "64"], ["--batch", "1"]),
-    ("in-order completion", "AF_XDP on veth, txpush", ["afxdp", "--app", "txpush"], ["--in-order", "on"], ["--in-order", "off"]),
-    ("huge pages", "forward, 131,072 buffers", ["forward", "--frames", "131072"], ["--pages", "auto"], ["--pages", "4k"]),
-    ("core affinity", "forward", ["forward"], ["--cpu", "1"], []),
-]
-NO_SWITCH = {
-    "coalescing": "no switch: the port decides when it makes a system call",
-    "prefetch": "no switch: compiled in",
-    "zero-copy": "needs a driver that has it: `bywash bench afxdp --zero-copy require`",
-}
+def arguments():
+    release = os.path.join(ROOT, "target", "release")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--bywash", default=os.path.join(release, "bywash"))
+    parser.add_argument("--plain", default=os.path.join(release, "bywash-no-prefetch"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=1)
+    parser.add_argument("--out", default=os.path.join(ROOT, "out", "bench"))
+    parser.add_argument("--page", default=os.path.join(ROOT, "docs", "benchmarks.md"))
+    return parser.parse_args()
 
 
-def bywash(program, *args):
-    done = subprocess.run([program, "bench", *args, "--json"], capture_output=True, text=True)
-    return json.loads(done.stdout) if done.returncode == 0 else None
+class Report:
+    def __init__(self, args):
+        self.args, self.rows, self.ratios = args, [], []
+
+    def bench(self, command, program=None):
+        """Figures of one benchmark, or why there are none."""
+        try:
+            done = subprocess.run([program or self.args.bywash, "bench", *command, "--json"], capture_output=True, text=True, timeout=600)
+        except subprocess.TimeoutExpired:
+            return None, "it came to no end"
+        return (json.loads(done.stdout), None) if done.returncode == 0 else (None, reason(done.stderr))
+
+    def peers(self, script):
+        path = os.path.join(self.args.out, script)
+        if os.path.exists(path + ".json"):
+            return json.load(open(path + ".json")), None
+        if os.path.exists(path + ".log"):
+            return None, reason(open(path + ".log").read())
+        return None, "left out of this run"
+
+    def text(self, one, figure, why):
+        """What a row says. A machine that had no time for a measurement gives figures that no ratio can be made of."""
+        try:
+            return one and figure(one), why
+        except (ArithmeticError, LookupError, TypeError) as wrong:
+            return None, f"no use can be made of its figures: {type(wrong).__name__} {wrong}"
+
+    def row(self, what, command, figure, why):
+        self.rows.append(f"| {what} | {figure or f'not here: {why}'} | `{command}` |")
+
+    def own(self, what, command, figure):
+        print(f"== bywash bench {command}", flush=True)
+        one, why = self.bench(command.split())
+        self.row(what, f"bywash bench {command}", *self.text(one, figure, why))
+
+    def beside(self, script, what, figure, ratio=None):
+        """`ratio` names it for the chart."""
+        one, why = self.peers(script)
+        self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why))
+        if one and ratio:
+            self.ratios.append((ratio, one["peer_ratio"] if "peer_ratio" in one else one["ratio"]))
+        return one
 
 
-def ablations(program, short):
-    """Each by turns, medians; a row says what the technique is worth, or why nobody knows."""
-    lines = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"]
-    rounds, seconds = (1, "1") if short else (5, "2")
-    for name, what, base, on, off in ABLATIONS:
-        samples = {"on": [], "off": []}
-        for _ in range(rounds):
-            for which, args in (("on", on), ("off", off)):
-                alone = ["--rounds", "1"] if base[0] == "afxdp" else []
-                one = bywash(program, *base, *args, *alone, "--seconds", seconds)
-                if one:
-                    samples[which].append(one["mpps"])
-        if all(samples.values()):
-            with_it, without = (statistics.median(samples[which]) for which in ("on", "off"))
-            lines.append(f"| {name} | {what} | {with_it:.2f} | {without:.2f} | {without / with_it:.2f} x |")
-        else:
-            lines.append(f"| {name} | {what} | | | not measured |")
-    lines += [f"| {name} | {why} | | | not measured |" for name, why in NO_SWITCH.items()]
-    return "\n".join(lines)
+def reason(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("error: ")] or lines[-1:]
+    return re.sub(r"[|`\x1b]", " ", told[0])[:160] if told else "it said nothing"
 
 
-def draw(ratios):
+def forwarded(run):
+    peer = run["peer"]
+    return f"{run['bywash']['median_mpps']:.1f} Mpps; {peer} {run[peer]['median_mpps']:.1f}: {run['ratio']:.2f} x"
+
+
+def placed(run):
+    of = sorted(run["median_mpps"].items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {mpps:.2f}" for name, mpps in of) + " Mpps"
+
+
+def policies(run):
+    median = {name: sorted(rates)[len(rates) // 2] for name, rates in run["mpps"].items()}
+    best = sorted(median.items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {mpps:.1f}" for name, mpps in best) + f" Mpps: our best to DPDK's best {run['ratio']:.2f} x"
+
+
+def summary(report):
+    r = report
+    r.beside("forward", "forward, full router path, one core", forwarded, "forward")
+    r.beside("dpdk", "the same on DPDK's net_pcap devices", forwarded, "forward on DPDK's devices")
+    for kind in ("stack", "ring"):
+        r.own(f"forward, 131,072 buffers in a {kind}", f"forward --frames 131072 --pool {kind}", lambda one: f"{one['mpps']:.1f} Mpps")
+    for family in ("4", "6"):
+        r.own(f"lookup, IPv{family}, random addresses", f"lookup --family {family}",
+              lambda one: f"{one['cycles_per_lookup']:.1f} cycles, {one['bytes'] / 2**20:.1f} MiB, built in {one['build_ms']:.0f} ms")
+    r.own("pair, two workers", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
+    r.own("pool between two threads, 131,072 buffers, 1,520 B touched", "pool --alternate --kinds ring,stack,tabm",
+          lambda one: ", ".join(f"{row['kind']} {row['mpps']:.1f}" for row in one["rows"]) + " Mpps")
+
+    def tabm(one):
+        of = {(row["kind"], row["threads"]): row["mpps"] for row in one["rows"]}
+        return ", ".join(f"{t} thread{'s' * (t > 1)} {of['tabm', t] / of['sdb', t]:.2f} x" for t in (1, 2))
+    r.own("tabm to sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
+    r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores", policies, "buffer policies in testpmd")
+    veth = r.beside("veth", "veth, 64 B, one worker", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
+                    f"{one['peer_ratio']:.2f} x; kernel {one['kernel_mpps']:.2f}", "veth")
+    r.beside("placement", "veth, 500,000 routes, 4,000 destinations, by level", placed)
+    r.beside("tcp", "TCP through the router, defaults, to the kernel's forwarding",
+             lambda one: f"{one['ratio']:.2f} x (+- {one['error']:.2f}): "
+             + ", ".join(f"{row['of']} {row['bywash_gbps']:.1f} to {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))
+    memif, why = r.peers("memif")
+    for one in memif["pairs"] if memif else []:
+        pair = f"{one['sender']} to {one['receiver']}"
+        if pair != "testpmd to testpmd":
+            r.ratios.append((f"memif, {pair}, {one['client']} client", one["ratio"]))
+        r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh",
+              f"{one['mpps']:.1f} Mpps: {one['ratio']:.2f} x testpmd to testpmd", None)
+    if not memif:
+        r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
+    r.beside("switch", "flow switch, 512 flows, one core", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
+             f"{one['ovs-dpdk']['median_mpps']:.1f}: {one['ratio']:.2f} x", "flow switch")
+    r.beside("cmts", "cable downstream, two cores, to its crypto library alone", lambda one: f"{one['ratio']:.2f} x", "cable downstream")
+    r.own("generator with numbers and times, to the barest frames", f"generator --seconds {r.args.seconds}",
+          lambda one: f"{one['stamped_mpps']:.2f} and {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
+    if veth:
+        r.row("start to first forwarded packet", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None)
+        r.row("resident memory of `bywash run`, two veth", "bywash bench veth",
+              f"{veth['resident_mib']:.0f} MiB, {veth['arena_mib']:.0f} of them the arena", None)
+
+
+def said(command, pattern):
+    """A program's version, if it is here."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(pattern, done.stdout + done.stderr)
+    return found and found[1]
+
+
+def head(program):
+    model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
+    versions = [
+        said([program, "version"], r"(.+)"),
+        said(["dpdk-testpmd", "--no-huge", "--no-pci", "-v"], r"RTE Version: '(.*)'"),
+        said(["ovs-vswitchd", "--version"], r"(Open vSwitch.*|.*\(Open vSwitch\) \S+)"),
+        said(["iperf3", "--version"], r"(iperf \S+)"),
+    ]
+    known = ", ".join(version for version in versions if version)
+    return (f"{time.strftime('%Y-%m-%d')}, {model}, {os.cpu_count()} CPUs, Linux {platform.release()}, {known}; "
+            f"load {os.getloadavg()[0]:.1f}.")
+
+
+def chart(ratios):
     """The chart, and the line that says what its bars are."""
     numbers = [str(at + 1) for at in range(len(ratios))]
-    values = [("Bywash to its peer", [ratio for _, ratio in ratios])]
-    with open(os.path.join(charts.IMG, "peers.svg"), "w") as file:
-        file.write(charts.bars("Bywash beside its peers", "ratio of medians", numbers, "numbered as below", values))
+    tables.draw("peers", "Bywash beside its peers", "ratio of medians", numbers, "numbered as below",
+                [("Bywash to its peer", [ratio for _, ratio in ratios])])
     legend = "; ".join(f"{number} {name}: {ratio:.2f}" for number, (name, ratio) in zip(numbers, ratios))
     return f"![Ratios to peers](img/peers.svg)\n\n{legend}."
 
@@ -81,102 +186,31 @@ def replace(page, mark, text):
     return re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{text}\n{m[2]}", page, flags=re.S)
 
 
-def peers(program, script, keep, short):
-    path = os.path.join(OUT, f"{script}.short.json" if short else f"{script}.json")
-    if "--kept" in sys.argv and not os.path.exists(path):
-        return None
-    if not (keep and os.path.exists(path)):
-        command = [os.path.join(ROOT, "bench", "peers", f"{script}.sh"), "--bywash", program, "--out", path]
-        if short:
-            command += ["--rounds", "1", "--seconds", "1"]
-        if script == "forward" and os.environ.get("L3FWD"):
-            command += ["--l3fwd", os.environ["L3FWD"]]
-        if subprocess.run(command).returncode != 0:
-            return None
-    return json.load(open(path))
-
-
 def main():
-    arguments = sys.argv[1:]
-    program = arguments[arguments.index("--bywash") + 1] if "--bywash" in arguments else os.path.join(ROOT, "target/release/bywash")
-    keep, short = "--keep" in arguments or "--kept" in arguments, "--short" in arguments
-    if not os.access(program, os.X_OK):
-        sys.exit(f"{program} is no program: cargo build --release -p bywash, or --bywash PATH")
-    os.makedirs(OUT, exist_ok=True)
-    rows, ratios = [], []
-
-    def row(what, command, figure):
-        rows.append(f"| {what} | {figure or 'not measured'} | `{command}` |")
-
-    forward = peers(program, "forward", keep, short)
-    if forward:
-        peer, ours = forward["peer"], forward["bywash"]
-        ratios.append((f"forward, {peer}", forward["ratio"]))
-        row("forward, full router path, one core", "bench/peers/forward.sh",
-            f"{ours['median_mpps']:.1f} Mpps; {peer} {forward[peer]['median_mpps']:.1f}: {forward['ratio']:.2f} x")
-    else:
-        row("forward, full router path, one core", "bench/peers/forward.sh", None)
-    pools = {kind: bywash(program, "forward", "--pool", kind, "--frames", "131072") for kind in ("stack", "ring")}
-    if all(pools.values()):
-        stack, ring = pools["stack"]["mpps"], pools["ring"]["mpps"]
-        row("forward, 131,072 buffers, stack to ring", "bywash bench forward --frames 131072 --pool stack, then ring",
-            f"{stack:.1f} and {ring:.1f} Mpps: {stack / ring:.2f} x")
-    for family in ("4", "6"):
-        one = bywash(program, "lookup", "--family", family)
-        row(f"lookup, IPv{family}, random addresses", f"bywash bench lookup --family {family}",
-            one and f"{one['cycles_per_lookup']:.1f} cycles, {one['bytes'] / 2**20:.1f} MiB, built in {one['build_ms']:.0f} ms")
-    one = bywash(program, "pair")
-    row("pair, two workers", "bywash bench pair", one and f"{one['mpps']:.1f} Mpps")
-    one = bywash(program, "pool", "--alternate", "--kinds", "ring,stack,tabm")
-    of = {r["kind"]: r["mpps"] for r in one["rows"]} if one else {}
-    row("pool between two threads, 131,072 buffers, 1,520 B touched", "bywash bench pool --alternate --kinds ring,stack,tabm",
-        one and f"ring {of['ring']:.1f}, stack {of['stack']:.1f}, tabm {of['tabm']:.1f} Mpps: stack {of['stack'] / of['ring']:.2f} x")
-    one = bywash(program, "tabm", "--threads", "1,2", "--sizes", "64")
-    of = {(r["kind"], r["threads"]): r["mpps"] for r in one["rows"]} if one else {}
-    row("tabm to sdb, 64 B, 4 KiB pages", "bywash bench tabm --threads 1,2 --sizes 64",
-        one and ", ".join(f"{t} threads {of['tabm', t] / of['sdb', t]:.2f} x" for t in (1, 2)))
-    veth = peers(program, "veth", keep, short)
-    row("veth, 64 B, one worker", "bench/peers/veth.sh",
-        veth and f"{veth['mpps']:.2f} Mpps; testpmd io {veth['peer_mpps']:.2f}: {veth['peer_ratio']:.2f} x; kernel {veth['kernel_mpps']:.2f}")
-    if veth:
-        ratios.append(("veth, testpmd", veth["peer_ratio"]))
-    afxdp = peers(program, "afxdp", keep, short)
-    for one in afxdp["rows"] if afxdp else []:
-        ratios.append((f"{one['app']}, testpmd", one["peer_ratio"]))
-        row(f"AF_XDP alone on veth, {one['app']}, {one['mode']}", "bench/peers/afxdp.sh",
-            f"{one['mpps']:.2f} Mpps; testpmd {one['peer_mpps']:.2f}: {one['peer_ratio']:.2f} x")
-    memif = peers(program, "memif", keep, short)
-    for one in memif["pairs"] if memif else []:
-        pair = f"{one['sender']} to {one['receiver']}"
-        if pair != "testpmd to testpmd":
-            ratios.append((f"memif, {pair}, {one['client']} client", one["ratio"]))
-        row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh",
-            f"{one['mpps']:.1f} Mpps: {one['ratio']:.2f} x testpmd to testpmd")
-    switch = peers(program, "switch", keep, short)
-    if switch:
-        ratios.append(("flow switch, OVS-DPDK", switch["ratio"]))
-    row("flow switch, 512 flows, one core", "bench/peers/switch.sh", switch and f"{switch['ratio']:.2f} x OVS-DPDK")
-    cmts = peers(program, "cmts", keep, short)
-    row("cable downstream, two cores, to its crypto library alone", "bench/peers/cmts.sh", cmts and f"{cmts['ratio']:.2f} x")
-    one = bywash(program, "generator", *(["--rounds", "1", "--seconds", "1"] if short else []))
-    row("generator with numbers and times, to the barest frames", "bywash bench generator",
-        one and f"{one['stamped_mpps']:.2f} and {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
-    row("start to first forwarded packet", "bywash bench veth", veth and f"{veth['start_ms']:.0f} ms")
-    row("resident memory of `bywash run`, two veth", "bywash bench veth",
-        veth and f"{veth['resident_mib']:.0f} MiB, {veth['arena_mib']:.0f} of them the arena")
-
-    model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
-    version = subprocess.run([program, "version"], capture_output=True, text=True).stdout.strip()
-    head = f"{time.strftime('%Y-%m-%d')}, {model}, {os.cpu_count()} CPUs, Linux {platform.release()}, {version}, load {os.getloadavg()[0]:.1f}."
-    table = "\n".join([head, "", "| what | figure | command |", "|---|---|---|", *rows])
-    techniques = ablations(program, short)
-    print(table, techniques, sep="\n\n")
-    if short:
-        return
-    page = replace(replace(open(PAGE).read(), "report", table), "ablation", techniques)
-    if ratios:
-        page = replace(page, "peers", draw(ratios))
-    open(PAGE, "w").write(page)
+    args = arguments()
+    if args.help:
+        return print(__doc__)
+    if not os.access(args.bywash, os.X_OK):
+        raise SystemExit(f"{args.bywash} is no program: cargo build --release -p bywash, or --bywash PATH")
+    charts.IMG = os.path.join(os.path.dirname(os.path.abspath(args.page)), "img")
+    os.makedirs(charts.IMG, exist_ok=True)
+    report = Report(args)
+    summary(report)
+    parts = {"report": "\n".join([head(args.bywash), "", "| what | figure | command |", "|---|---|---|", *report.rows])}
+    for mark, table in (("afxdp", tables.modes), ("ports", tables.ports)):
+        run, why = report.peers(mark)
+        parts[mark] = table(run) if run else f"Not here: {why}."
+        for one in run["rows"] if run and mark == "afxdp" else []:
+            if one["mode"] == "rtc":
+                report.ratios.append((f"{one['app']}, testpmd", one["peer_ratio"]))
+    parts["ablation"] = ablation.table(report.bench, os.access(args.plain, os.X_OK) and args.plain, args.rounds, args.seconds)
+    if report.ratios:
+        parts["peers"] = chart(report.ratios)
+    page = open(args.page).read()
+    for mark, text in parts.items():
+        print(text, end="\n\n")
+        page = replace(page, mark, text)
+    open(args.page, "w").write(page)
 
 
 if __name__ == "__main__":

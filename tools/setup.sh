@@ -41,7 +41,9 @@ test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
 vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
     cpio:cpio modprobe:kmod xz:xz-utils zstd:zstd
     /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring) ;;
-bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev) ;;
+bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev pkg-config:pkg-config
+    /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
+    /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac
 

@@ -32,11 +32,11 @@ const NEXT_HOPS: u32 = 250;
 const SEED: u64 = 1812;
 pub const FLOWS: u32 = 1024;
 /// Frames the kernel makes at once: a NAPI poll's worth.
-const BATCH: u32 = 64;
+pub const BATCH: u32 = 64;
 /// Options for packet rate on veth: a native program costs its peer TCP segmentation, and is not the default there.
 pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 /// What is not counted: caches, frequencies, neighbours.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 /// How long a forwarder may take until it forwards.
 const START: Duration = Duration::from_secs(20);
 /// Packets, a millisecond apart, that tell forwarding from the odd packet of the kernel's own.

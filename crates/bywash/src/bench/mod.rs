@@ -16,6 +16,7 @@ mod memory;
 mod pair;
 mod placement;
 mod pool;
+mod ports;
 mod switch;
 mod tabm;
 mod txq;
@@ -41,6 +42,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Switch(args) => switch::run(&args),
         BenchArgs::Pool(args) => pool::run(&args),
+        BenchArgs::Ports(args) => ports::run(&args),
         BenchArgs::Tabm(args) => tabm::run(&args),
         BenchArgs::Txq(args) => txq::run(&args),
         BenchArgs::Veth(args) => veth::run(&args),

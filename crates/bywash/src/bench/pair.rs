@@ -16,6 +16,7 @@ struct Figures {
     packets: u64,
     pool: String,
     frames: usize,
+    copied: usize,
     seconds: f64,
     threads_on_cpus: Vec<usize>,
 }
@@ -30,6 +31,7 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let cpus: Vec<usize> = (0..std::thread::available_parallelism()?.get()).take(2).collect();
 
+    let copy = args.copy;
     let (set, stopped, cpu) = (pools.clone(), stop.clone(), cpus.first().copied());
     let sender = std::thread::spawn(move || -> anyhow::Result<()> {
         super::pin(cpu)?;
@@ -38,6 +40,11 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
         while !stopped.load(Ordering::Relaxed) {
             let room = batch.room();
             bufs.alloc(&mut batch, room);
+            if copy > 0 {
+                batch.as_mut_slice().iter_mut().for_each(|frame| {
+                    bufs.arena().resize(frame, copy);
+                });
+            }
             here.tx_burst(&mut bufs, &mut batch);
             here.housekeep(&mut bufs);
         }
@@ -49,9 +56,16 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
     let receiver = std::thread::spawn(move || -> anyhow::Result<()> {
         super::pin(cpu)?;
         let mut bufs = Buffers::attach(&set, 0);
-        let mut batch = Batch::new();
+        let (mut batch, mut copies) = (Batch::new(), Batch::new());
         while !stopped.load(Ordering::Relaxed) {
             there.rx_burst(&mut bufs, &mut batch);
+            if copy > 0 {
+                let n = bufs.alloc(&mut copies, batch.len());
+                for (from, to) in batch.as_slice().iter().zip(copies.as_mut_slice()).take(n) {
+                    bufs.arena().write(to, bufs.arena().data(from));
+                }
+                bufs.free(&mut copies);
+            }
             bufs.free(&mut batch);
         }
         there.close(&mut bufs);
@@ -75,6 +89,7 @@ pub fn run(args: &PairArgs) -> anyhow::Result<()> {
         packets,
         pool: kind.to_string(),
         frames: args.frames,
+        copied: args.copy,
         seconds,
         threads_on_cpus: cpus,
     };

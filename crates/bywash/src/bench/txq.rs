@@ -13,6 +13,7 @@ use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Topology, counters};
 use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Umem};
+use bywash_port::memif::{self, MemifPort, Role};
 use bywash_port::pcap::{Pace, PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig, TxQueueStats, WaitCounts, pair};
 use bywash_sync::{Qsbr, clock};
@@ -229,6 +230,28 @@ fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Opt
                 end: Box::new(move || sink.stop()),
             }
         }
+        (TxqPort::Memif, _) => {
+            let config = |role| memif::Config {
+                socket: format!("@bywash-txq-{}", std::process::id()).into(),
+                role,
+                ring: DEPTH,
+                sealed: false,
+                ..memif::Config::default()
+            };
+            let cells = 4 * DEPTH;
+            let theirs = Arena::new(ArenaConfig { cells, ..Default::default() })?;
+            let theirs = PoolSet::new(theirs, &[PoolConfig::stack("receiver", cells)])?;
+            let there = MemifPort::open(&config(Role::Server), theirs.arena())?;
+            let here = MemifPort::open(&config(Role::Client), pools.arena())?;
+            let (sink, counters) = (Sink::start(theirs, there, cpu), here.counters());
+            let arrived = sink.counters.clone();
+            Target {
+                port: Box::new(here),
+                counters,
+                arrived: Box::new(move || Ok(arrived.rx_packets.get())),
+                end: Box::new(move || sink.stop()),
+            }
+        }
         _ => {
             let port = NullPort::new();
             let sent = port.counters();
@@ -242,7 +265,7 @@ fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Opt
     })
 }
 
-/// The thread at a pair's other end.
+/// The thread at the other end of a pair or memif.
 struct Sink {
     counters: Arc<PortCounters>,
     stop: Arc<AtomicBool>,
@@ -262,6 +285,7 @@ impl Sink {
                     std::hint::spin_loop();
                 }
                 bufs.free(&mut batch);
+                port.housekeep(&mut bufs);
             }
             port.close(&mut bufs);
             Ok(())

@@ -34,6 +34,8 @@ pub enum BenchArgs {
     Switch(SwitchArgs),
     /// Buffer pools between two threads: taken and written by one, read and freed by the other
     Pool(PoolArgs),
+    /// Forwarding between two and more veth ports by frame size: the kernel, us in user space, us in the driver (root)
+    Ports(PortsArgs),
     /// Blocks that are a thread's own against blocks that all share: throughput and TLB misses
     Tabm(TabmArgs),
     /// Transmit queues: the flow switch sends a burst's packets together, or each flow's on their own
@@ -488,6 +490,9 @@ pub struct PairArgs {
     /// Buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
+    /// Have the receiver copy so many bytes of each frame into a buffer of its own: what zero copy saves
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = touch)]
+    pub copy: usize,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
@@ -648,6 +653,8 @@ pub struct TxqArgs {
 pub enum TxqPort {
     /// A ring in memory to another thread
     Pair,
+    /// memif, to another thread with buffers of its own
+    Memif,
     /// AF_XDP on a veth whose other end drops (root)
     Veth,
     /// Nowhere
@@ -659,6 +666,7 @@ impl TxqPort {
     pub fn name(self) -> &'static str {
         match self {
             Self::Pair => "pair",
+            Self::Memif => "memif",
             Self::Veth => "veth",
             Self::Null => "null",
         }
@@ -718,6 +726,26 @@ pub struct PlacementArgs {
     /// Measure these as well: commands that forward between r0 and r1, run in the router's network namespace
     #[arg(long, value_name = "NAME=COMMAND")]
     pub peer: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bywash bench ports`
+#[derive(Debug, Args)]
+pub struct PortsArgs {
+    /// Numbers of ports, half of them sending to the other half and back
+    #[arg(long, value_name = "LIST", default_value = "2,4,6", value_delimiter = ',', value_parser = even_ports)]
+    pub ports: Vec<usize>,
+    /// Frame sizes on the wire in bytes, FCS included
+    #[arg(long, value_name = "LIST", default_value = "64,128,256,512,1024,1280,1518", value_delimiter = ',', value_parser = size)]
+    pub sizes: Vec<usize>,
+    /// Rounds, each measuring all; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -790,6 +818,11 @@ fn burst(text: &str) -> Result<usize, String> {
 fn pool_threads(text: &str) -> Result<usize, String> {
     let wanted = "expected 1, or an even number to 64".to_string();
     number(text, 1..=64, "threads").ok().filter(|n| *n == 1 || n % 2 == 0).ok_or(wanted)
+}
+
+fn even_ports(text: &str) -> Result<usize, String> {
+    let wanted = "expected 2, 4, ..., 16 ports".to_string();
+    number(text, 2..=16, "ports").ok().filter(|n| n % 2 == 0).ok_or(wanted)
 }
 
 fn channels(text: &str) -> Result<usize, String> {

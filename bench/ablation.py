@@ -1,0 +1,74 @@
+"""What each technique is worth: switched off alone, by turns with all of them on."""
+
+import contextlib
+import os
+import statistics
+
+PAGES = "/proc/sys/vm/nr_hugepages"
+# What 131,072 buffers take, and some.
+WANTED_PAGES = 192
+
+L2FWD = ["afxdp", "--rounds", "1", "--app", "l2fwd"]
+TXPUSH = ["afxdp", "--rounds", "1", "--app", "txpush", "--transmit", "socket"]
+LARGE = ["forward", "--frames", "131072"]
+# Beyond the caches: what is fetched early is what would be waited for.
+COLD = [*LARGE, "--pool", "ring", "--routes", "500000", "--flows", "65536"]
+TXQ = ["txq", "--rounds", "1", "--flows", "64"]
+
+# Each technique alone: what is measured, with it and without it. The program without prefetching is another.
+TECHNIQUES = [
+    ("polling", "AF_XDP on veth, l2fwd: rings looked at, or poll(2)", L2FWD, ["--mode", "rtc"], ["--mode", "poll"]),
+    ("huge pages", "forward, 131,072 buffers: 2 MiB, or 4 KiB", LARGE, ["--pages", "2m"], ["--pages", "4k"]),
+    ("zero copy", "pair: frames handed over, or 1,514 B copied by the receiver", ["pair"], [], ["--copy", "1514"]),
+    ("batching", "AF_XDP on veth, l2fwd: 64 frames a turn, or 1", L2FWD, ["--batch", "64"], ["--batch", "1"]),
+    ("core affinity", "forward: pinned, or where the kernel puts it", ["forward"], ["--cpu", "1"], []),
+    ("prefetch", "forward, 131,072 buffers in a ring, 65,536 flows, 500,000 routes", COLD, [], None),
+    ("coalescing", "flow switch, 64 flows, to a pair: a burst's packets together, or each flow's", [*TXQ, "--port", "pair"],
+     ["--coalesce", "on"], ["--coalesce", "off"]),
+    ("coalescing", "the same, to memif", [*TXQ, "--port", "memif"], ["--coalesce", "on"], ["--coalesce", "off"]),
+    ("coalescing", "the same, to AF_XDP on veth", [*TXQ, "--port", "veth"], ["--coalesce", "on"], ["--coalesce", "off"]),
+    ("in-order completion", "AF_XDP on veth, txpush by the socket", TXPUSH, ["--in-order", "on"], ["--in-order", "off"]),
+]
+
+
+@contextlib.contextmanager
+def huge_pages():
+    """So many are there meanwhile, if this process may see to it."""
+    found = open(PAGES).read()
+    more = int(found) < WANTED_PAGES and os.access(PAGES, os.W_OK)
+    if more:
+        open(PAGES, "w").write(str(WANTED_PAGES))
+    try:
+        yield
+    finally:
+        if more:
+            open(PAGES, "w").write(found)
+
+
+def rate(figures):
+    return figures["mpps"] if "mpps" in figures else figures["rows"][0]["mpps"]
+
+
+def table(bench, plain, rounds, seconds):
+    """`bench` runs a benchmark and returns its figures, or why there are none; `plain` is the program without prefetching."""
+    lines = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"]
+    with huge_pages():
+        for name, what, base, on, off in TECHNIQUES:
+            print(f"== {name}: {what}", flush=True)
+            samples, why = {"with": [], "without": []}, None
+            time = ["--milliseconds", str(1000 * seconds)] if base[0] == "txq" else ["--seconds", str(seconds)]
+            for _ in range(rounds):
+                for which, args in (("with", on), ("without", off)):
+                    if args is None and not plain:
+                        why = "no program without it: `make bench-programs`"
+                        continue
+                    figures, wrong = bench([*base, *(args or []), *time], plain if args is None else None)
+                    why = why or wrong
+                    if figures:
+                        samples[which].append(rate(figures))
+            if all(len(of) == rounds and statistics.median(of) > 0 for of in samples.values()):
+                on_rate, off_rate = (statistics.median(samples[which]) for which in ("with", "without"))
+                lines.append(f"| {name} | {what} | {on_rate:.2f} | {off_rate:.2f} | {off_rate / on_rate:.2f} x |")
+            else:
+                lines.append(f"| {name} | {what} | | | not here: {why or 'nothing moved'} |")
+    return "\n".join(lines)

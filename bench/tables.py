@@ -1,0 +1,48 @@
+"""Tables and charts of docs/benchmarks.md that have more than one figure to a row."""
+
+import os
+
+import charts
+
+# Mpps of the document that compares modes of AF_XDP on 40 Gbit/s NICs: run to completion, poll().
+DOCUMENT = {"rxdrop": {"rtc": 39.3, "poll": 30.4}, "txpush": {"rtc": 68.0, "poll": 51.1}, "l2fwd": {"rtc": 22.4, "poll": 16.4}}
+SHORT = {"rxdrop": "rx", "txpush": "tx", "l2fwd": "fwd", "busy-poll": "busy"}
+PEER = {"rxdrop": "rxonly", "txpush": "txonly", "l2fwd": "io"}
+
+
+def draw(name, *args):
+    with open(os.path.join(charts.IMG, name + ".svg"), "w") as file:
+        file.write(charts.bars(*args))
+
+
+def modes(run):
+    rows = run["rows"]
+    lines = [f"{run['peer']}, {rows[0]['size']} B, medians of {len(rows[0]['rounds'])} rounds of {rows[0]['seconds']} s, Mpps.", "",
+             "| | mode | bywash | testpmd | ratio | cycles a packet | of them in the kernel | system calls a packet | the document's |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n >= 0.00005)
+        theirs = DOCUMENT[row["app"]].get(row["mode"])
+        lines.append(f"| {row['app']} ({PEER[row['app']]}) | {row['mode']} | {row['mpps']:.2f} | {row['peer_mpps']:.2f} | "
+                     f"{row['peer_ratio']:.2f} | {row['cycles_per_packet']:.0f} | {row['kernel_percent']:.0f} % | {calls or 'none'} | {theirs or ''} |")
+    draw("afxdp", "AF_XDP on veth, 64 B", "Mpps", [f"{SHORT[row['app']]} {SHORT.get(row['mode'], row['mode'])}" for row in rows], "application and mode",
+         [("Bywash", [row["mpps"] for row in rows]), ("testpmd", [row["peer_mpps"] for row in rows])])
+    return "\n".join([*lines, "", "![AF_XDP by mode](img/afxdp.svg)"])
+
+
+def ports(run):
+    by = {(row["ports"], row["size"]): row for row in run["rows"]}
+    counts, sizes = sorted({row["ports"] for row in run["rows"]}), sorted({row["size"] for row in run["rows"]})
+    lines = [f"Medians of {run['rounds']} rounds of {run['seconds']} s, Mpps: kernel / Bywash in user space / Bywash in the driver.", "",
+             "| bytes | " + " | ".join(f"{n} ports" for n in counts) + " | Gbit/s in the driver, " + f"{counts[-1]} ports |",
+             "|---|" + "---|" * (len(counts) + 1)]
+    for size in sizes:
+        cells = [" / ".join(f"{by[n, size][who + '_mpps']:.2f}" for who in ("kernel", "user", "driver")) for n in counts]
+        # With what a wire has between frames: preamble and gap.
+        gbps = by[counts[-1], size]["driver_mpps"] * (size + 20) * 8 / 1000
+        lines.append(f"| {size} | " + " | ".join(cells) + f" | {gbps:.1f} |")
+    last = counts[-1]
+    draw("ports", f"Forwarding on {last} veth ports", "Mpps", sizes, "bytes a frame",
+         [(name, [by[last, size][who + "_mpps"] for size in sizes])
+          for name, who in (("kernel", "kernel"), ("user space", "user"), ("driver", "driver"))])
+    return "\n".join([*lines, "", f"![Forwarding on {last} ports](img/ports.svg)"])
