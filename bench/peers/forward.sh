@@ -9,7 +9,9 @@
 #   with `.offloads = 0` in its port_conf. From 23.11 on, --relax-rx-offload (passed here) does it. l3fwd verifies
 #   no header checksum in software and takes at most 1,024 routes, 256 groups of them longer than /24.
 #
-# With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx): bywash by its ports of kind dpdk.
+# With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx): bywash by its ports of kind dpdk. A
+# third row is the devices alone, where dpdk-testpmd is installed: it moves mbufs from one to the other and looks at none
+# (io). What a forwarder takes beyond that is its own.
 #
 # Rates are the median of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
@@ -84,19 +86,22 @@ if [ "$peer" = l3fwd ]; then
     command=("$l3fwd" -l "$cpu" "${eal[@]}" -- -p 3 -P --config "(0,0,$cpu),(1,0,$cpu)" --lookup lpm --parse-ptype
         --rule_ipv4 "$traffic/routes_v4.txt" --rule_ipv6 "$scratch/routes_v6.txt")
     if grep -q relax-rx-offload "$l3fwd"; then command+=(--relax-rx-offload); fi
-else
-    # The command line needs a core of its own; --stats-period keeps it from reading one.
-    main=$((cpu == 0 ? 1 : 0))
-    command=(dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${eal[@]}" -- --forward-mode=macswap --nb-cores=1
-        --auto-start --stats-period=86400)
 fi
+# The command line needs a core of its own; --stats-period keeps it from reading one.
+main=$((cpu == 0 ? 1 : 0))
+testpmd=(dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${eal[@]}" -- --nb-cores=1 --auto-start --stats-period=86400)
+[ "$peer" = l3fwd ] || command=("${testpmd[@]}" --forward-mode=macswap)
+alone=''
+if [ -n "$net_pcap" ] && command -v dpdk-testpmd >/dev/null; then alone=1; fi
 
+# The program of $1 and its arguments.
 measure_peer() {
-    "${command[@]}" >"$scratch/peer.log" 2>&1 </dev/null &
+    local name=$1
+    "$@" >"$scratch/peer.log" 2>&1 </dev/null &
     peer_pid=$!
     if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1; then
         grep -v '^LPM: Adding' "$scratch/peer.log" | tail -n 15 >&2
-        die "$peer did not forward; its last words are above"
+        die "$name did not forward; its last words are above"
     fi
     kill -INT "$peer_pid" 2>/dev/null || true
     wait "$peer_pid" || true
@@ -105,17 +110,19 @@ measure_peer() {
 
 for round in $(seq "$rounds"); do
     taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/bywash.$round.json"
-    measure_peer >"$scratch/peer.$round.json"
+    measure_peer "${command[@]}" >"$scratch/peer.$round.json"
+    [ -z "$alone" ] || measure_peer "${testpmd[@]}" --forward-mode=io >"$scratch/alone.$round.json"
     echo "round $round of $rounds done" >&2
 done
 
 mkdir -p "$(dirname "$out")"
-PEER=$peer PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" <<'PYTHON'
+PEER=$peer ALONE=$alone PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" <<'PYTHON'
 import json, os, re, statistics, sys
 
 scratch, rounds = sys.argv[1], int(sys.argv[2])
 load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
 ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
+rows = {"bywash": ours, peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
 cpuinfo = open("/proc/cpuinfo").read()
 model = re.search(r"model name\s*: (.*)", cpuinfo)[1]
 # Cycles of the time-stamp counter: the rate it shows in is the one Bywash reports its own cycles in.
@@ -130,11 +137,11 @@ summary = lambda samples: {
     "samples": samples,
 }
 result = {"cpu_model": model, "cpu": int(os.environ["CPU"]), "tsc_mhz": round(hz / 1e6), "peer_pages": os.environ["PAGES"],
-          "peer": peer, "ratio": round(ratio, 3), "bywash": summary(ours), peer: summary(theirs)}
+          "peer": peer, "ratio": round(ratio, 3)} | {name: summary(samples) for name, samples in rows.items()}
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 print(f"{model}, CPU {result['cpu']}, {rounds} rounds, pages {result['peer_pages']}")
 print(f"{'':10}{'Mpps':>9}{'cycles':>9}{'drops':>8}   samples")
-for name in ("bywash", peer):
+for name in rows:
     one = result[name]
     print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}{one['drops']:8}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
 print(f"ratio of medians {ratio:.2f}   ({os.environ['OUT']})")

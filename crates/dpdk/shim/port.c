@@ -1,16 +1,18 @@
 // DPDK's inline functions and macros as functions, and the mempool operations by which drivers take and free our cells.
 //
-// A cell begins with room for a struct rte_mbuf, which is written whenever the cell goes to a driver: nothing of it need
-// survive while a frame is elsewhere. Declared for Rust in src/ffi.rs.
+// A cell's mbuf lies beside the arena, in an array of them, and belongs to it for good: where a cell is, its mbuf can be had.
+// Declared for Rust in src/ffi.rs.
 
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <rte_cycles.h>
@@ -18,6 +20,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_memory.h>
@@ -45,13 +48,15 @@ struct hooks {
 };
 
 #define BURST 64
-// What is in front of an mbuf's data area, which is all of META (crates/frame).
-#define META sizeof(struct rte_mbuf)
-_Static_assert(META == 128, "a cell's metadata area is exactly an mbuf");
+// What is in front of an mbuf's data area: META of crates/frame.
+#define META 128
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell");
 
 static struct hooks hooks;
 static uint8_t *base;
+// One for each cell. In the cells, 2,048 bytes apart, all would fall into the same few sets of a cache.
+static struct rte_mbuf *mbufs;
+static size_t mbufs_len;
 static uint32_t shift;
 static uint32_t cells;
 // Of our cells; and one of DPDK's own memory, made when a driver needs it.
@@ -69,59 +74,113 @@ static struct below below[RTE_MAX_ETHPORTS];
 
 static inline struct rte_mbuf *mbuf_of(uint32_t cell)
 {
-	return (struct rte_mbuf *)(base + ((uint64_t)cell << shift));
+	return mbufs + cell;
 }
 
 static inline uint32_t cell_of(const void *mbuf)
 {
-	return ((const uint8_t *)mbuf - base) >> shift;
+	return (const struct rte_mbuf *)mbuf - mbufs;
 }
 
-// Cells that the driver frees while a port's call is in it. Most free them one at a time; they go back together.
-static __thread struct {
-	bool inside;
-	unsigned int n;
-	uint32_t cells[BURST];
-} given;
+// Drivers take and free cells one at a time, by code of the mempool's in themselves, where the mempool has a cache for their
+// lcore; elsewhere by a call of the operations below for each. So a worker becomes an lcore of DPDK's. The cache is empty
+// between a port's calls: what is free is in our pools.
+static __thread struct rte_mempool_cache *cache;
+static __thread bool known;
+static pthread_key_t leaving;
 
-static void enter(void)
+static void give_back(void *const *objects, unsigned int n)
 {
-	given.inside = true;
+	uint32_t some[BURST];
+	while (n > 0) {
+		unsigned int k = RTE_MIN(n, (unsigned int)BURST);
+		for (unsigned int i = 0; i < k; i++)
+			some[i] = cell_of(objects[i]);
+		hooks.give(some, k);
+		objects += k;
+		n -= k;
+	}
+}
+
+// Cells as mbufs; as many as are wanted, or none.
+static bool take(void **objects, unsigned int n)
+{
+	uint32_t some[BURST];
+	for (unsigned int done = 0; done < n;) {
+		unsigned int k = RTE_MIN(n - done, (unsigned int)BURST);
+		if (!hooks.take(some, k)) {
+			give_back(objects, done);
+			return false;
+		}
+		for (unsigned int i = 0; i < k; i++)
+			objects[done + i] = mbuf_of(some[i]);
+		done += k;
+	}
+	return true;
+}
+
+static void thread_ends(void *arg)
+{
+	RTE_SET_USED(arg);
+	if (pool != NULL)
+		rte_thread_unregister();
+}
+
+// There are 128 lcores. A thread for which there is none left does without a cache.
+static void become_lcore(void)
+{
+	known = true;
+	if (rte_lcore_id() == LCORE_ID_ANY && rte_thread_register() == 0)
+		pthread_setspecific(leaving, &leaving);
+	cache = rte_mempool_default_cache(pool, rte_lcore_id());
+}
+
+// Before a driver is called, which is expected to take so many: it finds them in the cache.
+static void enter(unsigned int expected)
+{
+	if (unlikely(!known))
+		become_lcore();
+	if (expected > 0 && likely(cache != NULL) && take(cache->objs, expected))
+		cache->len = expected;
 }
 
 static void leave(void)
 {
-	given.inside = false;
-	if (given.n > 0)
-		hooks.give(given.cells, given.n);
-	given.n = 0;
+	if (likely(cache != NULL)) {
+		unsigned int n = cache->len;
+		cache->len = 0;
+		give_back(cache->objs, n);
+	}
 }
 
-// What DPDK expects of an mbuf in a pool: the rest is written when it is taken out. Drivers leave an mbuf that they free in
-// this state, so one that still is in its cell need not be written again. Whoever else used the metadata area wrote its
-// beginning, where an mbuf has its address.
-static void write_fresh(struct rte_mbuf *m);
-
-static inline void fresh(struct rte_mbuf *m)
+// Memory for the mbufs, on huge pages where the arena is and there are some.
+static int make_mbufs(size_t page)
 {
-	if (unlikely(m->buf_addr != (uint8_t *)m + META || m->pool != pool))
-		write_fresh(m);
-}
-
-static void write_fresh(struct rte_mbuf *m)
-{
-	m->buf_addr = (uint8_t *)m + META;
-	rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
-	m->buf_len = (1u << shift) - META;
-	m->priv_size = 0;
-	m->pool = pool;
-	m->next = NULL;
-	m->shinfo = NULL;
-	m->data_off = RTE_PKTMBUF_HEADROOM;
-	rte_mbuf_refcnt_set(m, 1);
-	m->nb_segs = 1;
-	m->port = RTE_MBUF_PORT_INVALID;
-	m->ol_flags = 0;
+	mbufs_len = RTE_ALIGN_CEIL(cells * sizeof(*mbufs), (size_t)2 << 20);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
+	void *at = MAP_FAILED;
+	if (page > 4096)
+		at = mmap(NULL, mbufs_len, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+	if (at == MAP_FAILED)
+		at = mmap(NULL, mbufs_len, PROT_READ | PROT_WRITE, flags & ~MAP_POPULATE, -1, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	if (page > 4096)
+		madvise(at, mbufs_len, MADV_HUGEPAGE);
+	mbufs = at;
+	// What DPDK expects of an mbuf in a pool. Drivers leave one that they free in this state.
+	for (uint32_t cell = 0; cell < cells; cell++) {
+		struct rte_mbuf *m = &mbufs[cell];
+		m->buf_addr = base + ((uint64_t)cell << shift) + META;
+		rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
+		m->buf_len = (1u << shift) - META;
+		m->pool = pool;
+		m->data_off = RTE_PKTMBUF_HEADROOM;
+		rte_mbuf_refcnt_set(m, 1);
+		m->nb_segs = 1;
+		m->port = RTE_MBUF_PORT_INVALID;
+	}
+	return 0;
 }
 
 static int ops_alloc(struct rte_mempool *mp)
@@ -138,45 +197,14 @@ static void ops_free(struct rte_mempool *mp)
 static int ops_put(struct rte_mempool *mp, void *const *objects, unsigned int n)
 {
 	RTE_SET_USED(mp);
-	if (likely(given.inside)) {
-		for (unsigned int i = 0; i < n; i++) {
-			given.cells[given.n++] = cell_of(objects[i]);
-			if (given.n == BURST) {
-				hooks.give(given.cells, BURST);
-				given.n = 0;
-			}
-		}
-		return 0;
-	}
-	uint32_t some[BURST];
-	while (n > 0) {
-		unsigned int k = RTE_MIN(n, (unsigned int)BURST);
-		for (unsigned int i = 0; i < k; i++)
-			some[i] = cell_of(objects[i]);
-		hooks.give(some, k);
-		objects += k;
-		n -= k;
-	}
+	give_back(objects, n);
 	return 0;
 }
 
 static int ops_get(struct rte_mempool *mp, void **objects, unsigned int n)
 {
-	uint32_t some[BURST];
-	for (unsigned int done = 0; done < n;) {
-		unsigned int k = RTE_MIN(n - done, (unsigned int)BURST);
-		if (!hooks.take(some, k)) {
-			ops_put(mp, objects, done);
-			return -ENOBUFS;
-		}
-		for (unsigned int i = 0; i < k; i++) {
-			struct rte_mbuf *m = mbuf_of(some[i]);
-			fresh(m);
-			objects[done + i] = m;
-		}
-		done += k;
-	}
-	return 0;
+	RTE_SET_USED(mp);
+	return take(objects, n) ? 0 : -ENOBUFS;
 }
 
 static unsigned int ops_count(const struct rte_mempool *mp)
@@ -239,6 +267,8 @@ int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 		setvbuf(log, NULL, _IOLBF, 512);
 		rte_openlog_stream(log);
 	}
+	if (pthread_key_create(&leaving, thread_ends) != 0)
+		return -EAGAIN;
 	int index = rte_mempool_register_ops(&ops);
 	if (index < 0)
 		return index;
@@ -257,6 +287,9 @@ void bywash_dpdk_stop(void)
 		rte_extmem_unregister(base, (size_t)cells << shift);
 	base = NULL;
 	rte_eal_cleanup();
+	if (mbufs != NULL)
+		munmap(mbufs, mbufs_len);
+	mbufs = NULL;
 }
 
 // The arena becomes memory that DPDK knows, and the pool that drivers fill their queues from.
@@ -267,7 +300,7 @@ int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapp
 	shift = cell_shift;
 	// Devices look memory up by address; a virtual one does not mind if this fails.
 	int registered = rte_extmem_register(at, mapped, NULL, 0, page);
-	pool = rte_mempool_create_empty("bywash", count, 1u << shift, 0, sizeof(struct rte_pktmbuf_pool_private),
+	pool = rte_mempool_create_empty("bywash", count, 1u << shift, BURST, sizeof(struct rte_pktmbuf_pool_private),
 					SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_CACHE_ALIGN);
 	if (pool == NULL)
 		return -rte_errno;
@@ -277,6 +310,9 @@ int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapp
 		return rc;
 	rte_pktmbuf_pool_init(pool, &private);
 	rc = rte_mempool_populate_iova(pool, at, (uintptr_t)at, (size_t)count << shift, NULL, NULL);
+	if (rc < 0)
+		return rc;
+	rc = make_mbufs(page);
 	if (rc < 0)
 		return rc;
 	return registered < 0 ? 1 : 0;
@@ -295,6 +331,7 @@ struct device {
 	char driver[32];
 	uint64_t rx_offloads;
 	uint64_t tx_offloads;
+	uint64_t used;
 	uint64_t rss;
 };
 
@@ -356,6 +393,9 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	device->rss = conf.rx_adv_conf.rss_conf.rss_hf;
 	device->rx_offloads = info.rx_offload_capa;
 	device->tx_offloads = info.tx_offload_capa;
+	// All that is sent is of one pool, and nobody else's.
+	conf.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+	device->used = conf.txmode.offloads;
 	*failed = "configure its queues";
 	rc = rte_eth_dev_configure(port, device->queues, device->queues, &conf);
 	if (rc < 0)
@@ -411,6 +451,7 @@ void bywash_dpdk_close(uint16_t port)
 	rte_eth_dev_close(port);
 	if (rc == 0 && info.device != NULL)
 		rte_dev_remove(info.device);
+	leave();
 }
 
 // What the kernel says of an interface: 0 down, 1 up, 2 gone; 1 where it cannot be asked.
@@ -449,6 +490,58 @@ int bywash_dpdk_link(uint16_t port)
 	return link.link_status == RTE_ETH_LINK_UP;
 }
 
+// The names of RSS types (what 0), of offloads of reception (1) or of transmission (2), with blanks between them.
+int bywash_dpdk_names(uint32_t what, uint64_t bits, char *text, size_t room)
+{
+	static const struct {
+		uint64_t bit;
+		const char *name;
+	} rss[] = {
+		{ RTE_ETH_RSS_IPV4, "IPV4" },
+		{ RTE_ETH_RSS_FRAG_IPV4, "IPV4_FRAG" },
+		{ RTE_ETH_RSS_NONFRAG_IPV4_TCP, "IPV4_TCP" },
+		{ RTE_ETH_RSS_NONFRAG_IPV4_UDP, "IPV4_UDP" },
+		{ RTE_ETH_RSS_NONFRAG_IPV4_OTHER, "IPV4_OTHER" },
+		{ RTE_ETH_RSS_IPV6, "IPV6" },
+		{ RTE_ETH_RSS_FRAG_IPV6, "IPV6_FRAG" },
+		{ RTE_ETH_RSS_NONFRAG_IPV6_TCP, "IPV6_TCP" },
+		{ RTE_ETH_RSS_NONFRAG_IPV6_UDP, "IPV6_UDP" },
+		{ RTE_ETH_RSS_NONFRAG_IPV6_OTHER, "IPV6_OTHER" },
+		{ RTE_ETH_RSS_IPV6_EX, "IPV6_EX" },
+		{ RTE_ETH_RSS_IPV6_TCP_EX, "IPV6_TCP_EX" },
+		{ RTE_ETH_RSS_IPV6_UDP_EX, "IPV6_UDP_EX" },
+	};
+	size_t used = 0;
+	text[0] = '\0';
+	for (uint64_t bit = 1; bit != 0; bit <<= 1) {
+		if (!(bits & bit))
+			continue;
+		const char *name = NULL;
+		for (size_t i = 0; what == 0 && i < RTE_DIM(rss); i++)
+			if (rss[i].bit == bit)
+				name = rss[i].name;
+		if (what != 0)
+			name = what == 1 ? rte_eth_dev_rx_offload_name(bit) : rte_eth_dev_tx_offload_name(bit);
+		if (name == NULL)
+			continue;
+		int more = snprintf(text + used, room - used, "%s%s", used ? " " : "", name);
+		if (more < 0 || used + more >= room)
+			break;
+		used += more;
+	}
+	text[used] = '\0';
+	return used;
+}
+
+// Mb/s; 0: it does not say.
+uint32_t bywash_dpdk_speed(uint16_t port)
+{
+	struct rte_eth_link link;
+	if (rte_eth_link_get_nowait(port, &link) < 0 || link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN)
+		return 0;
+	return link.link_speed;
+}
+
 // The extended statistics that are not zero, as "name=value name=value".
 int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
 {
@@ -479,7 +572,7 @@ static bool copy(struct rte_mbuf *m, struct raw *to)
 	uint32_t room = (1u << shift) - META - RTE_PKTMBUF_HEADROOM;
 	bool fits = m->pkt_len <= room && hooks.take(&cell, 1);
 	if (fits) {
-		uint8_t *at = (uint8_t *)mbuf_of(cell) + META + RTE_PKTMBUF_HEADROOM;
+		uint8_t *at = base + ((uint64_t)cell << shift) + META + RTE_PKTMBUF_HEADROOM;
 		to->addr = at - base;
 		to->len = m->pkt_len;
 		to->options = 0;
@@ -492,10 +585,10 @@ static bool copy(struct rte_mbuf *m, struct raw *to)
 	return fits;
 }
 
-uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, struct odd *odd)
+uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected, struct odd *odd)
 {
 	struct rte_mbuf *mbufs[BURST];
-	enter();
+	enter(expected);
 	uint16_t n = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, (uint16_t)BURST));
 	uint16_t good = 0;
 	for (uint16_t i = 0; i < n; i++) {
@@ -523,8 +616,7 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 	n = RTE_MIN(n, (uint16_t)BURST);
 	for (uint16_t i = 0; i < n; i++) {
 		struct rte_mbuf *m = mbuf_of(frames[i].addr >> shift);
-		fresh(m);
-		m->data_off = base + frames[i].addr - (uint8_t *)m - META;
+		m->data_off = base + frames[i].addr - (uint8_t *)m->buf_addr;
 		rte_mbuf_refcnt_set(m, 1);
 		m->nb_segs = 1;
 		m->port = RTE_MBUF_PORT_INVALID;
@@ -535,7 +627,7 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 		m->vlan_tci = 0;
 		mbufs[i] = m;
 	}
-	enter();
+	enter(0);
 	uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
 	leave();
 	return sent;
@@ -544,7 +636,7 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 // Takes back what was sent, as far as the driver lets itself be asked. Negative: it does not.
 int bywash_dpdk_reclaim(uint16_t port, uint16_t queue)
 {
-	enter();
+	enter(0);
 	int rc = rte_eth_tx_done_cleanup(port, queue, 0);
 	leave();
 	return rc;

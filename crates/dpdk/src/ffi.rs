@@ -37,6 +37,8 @@ pub struct Device {
     pub driver: [u8; 32],
     pub rx_offloads: u64,
     pub tx_offloads: u64,
+    /// Those of transmission that are in use.
+    pub used: u64,
     pub rss: u64,
 }
 
@@ -55,8 +57,10 @@ unsafe extern "C" {
     pub fn bywash_dpdk_open(device: *mut Device, failed: *mut *const c_char) -> c_int;
     pub fn bywash_dpdk_close(port: u16);
     pub fn bywash_dpdk_link(port: u16) -> c_int;
+    pub fn bywash_dpdk_names(what: u32, bits: u64, text: *mut c_char, room: usize) -> c_int;
+    pub fn bywash_dpdk_speed(port: u16) -> u32;
     pub fn bywash_dpdk_xstats(port: u16, text: *mut c_char, room: usize) -> c_int;
-    pub fn bywash_dpdk_rx(port: u16, queue: u16, out: *mut RawFrame, most: u16, odd: *mut Odd) -> u16;
+    pub fn bywash_dpdk_rx(port: u16, queue: u16, out: *mut RawFrame, most: u16, expected: u16, odd: *mut Odd) -> u16;
     pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16) -> u16;
     pub fn bywash_dpdk_reclaim(port: u16, queue: u16) -> c_int;
 }

@@ -94,6 +94,8 @@ pub struct DpdkPort {
     held: i64,
     closed: bool,
     idle: u32,
+    /// Frames that came at once the last time.
+    last: u16,
     counters: Arc<PortCounters>,
 }
 
@@ -162,8 +164,15 @@ impl DpdkPort {
             lost: AtomicU64::new(0),
             device,
         });
-        let end =
-            |queue| Self { shared: shared.clone(), queue, held: 0, closed: false, idle: 0, counters: Arc::default() };
+        let end = |queue| Self {
+            shared: shared.clone(),
+            queue,
+            held: 0,
+            closed: false,
+            idle: 0,
+            last: 0,
+            counters: Arc::default(),
+        };
         Ok((0..shared.device.queues).map(end).collect())
     }
 
@@ -181,6 +190,29 @@ impl DpdkPort {
     pub fn copies(&self) -> Option<&'static str> {
         self.shared.device.copies.then_some("its driver receives only into memory it lays out itself")
     }
+}
+
+/// What bits are of.
+#[derive(Clone, Copy)]
+enum What {
+    Rss,
+    Rx,
+    Tx,
+}
+
+/// DPDK's names of `bits`, in the spelling of `show`.
+fn names(what: What, bits: u64) -> String {
+    // SAFETY: as much room as is said.
+    let names = text(2048, |at, room| unsafe { ffi::bywash_dpdk_names(what as u32, bits, at, room) });
+    if names.is_empty() { "none".into() } else { names.to_lowercase().replace('_', "-") }
+}
+
+/// Text of at most `room` bytes, which `write` writes and says the length of.
+fn text(room: usize, write: impl FnOnce(*mut c_char, usize) -> i32) -> String {
+    let mut text = vec![0u8; room];
+    let len = write(text.as_mut_ptr().cast(), room);
+    text.truncate(len.max(0) as usize);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn driver(device: &Device) -> String {
@@ -211,10 +243,12 @@ impl Port for DpdkPort {
         }
         let mut raw = [RawFrame::default(); BATCH];
         let mut odd = Odd::default();
-        let (port, queue, most) = (self.shared.device.port, self.queue, out.room() as u16);
+        let (port, queue, most, last) = (self.shared.device.port, self.queue, out.room() as u16, self.last);
         // SAFETY: an open queue of this worker's; `raw` has room for a batch, and a batch has room for at most one.
-        let (n, more) =
-            cells::with(bufs, || unsafe { ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, &mut odd) });
+        let (n, more) = cells::with(bufs, || unsafe {
+            ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, most.min(last), &mut odd)
+        });
+        self.last = n;
         let n = usize::from(n);
         self.held += more - n as i64;
         if n == 0 && odd.lost == 0 {
@@ -223,7 +257,7 @@ impl Port for DpdkPort {
         let mut bytes = 0;
         for raw in &raw[..n] {
             bytes += u64::from(raw.len);
-            // SAFETY: the driver took the cell from our pool and has handed it over; the data lies behind its mbuf.
+            // SAFETY: the driver took the cell from our pool and has handed it over; the data lies in it.
             let pushed = out.push(unsafe { Frame::from_raw(*raw) });
             debug_assert!(pushed.is_ok());
         }
@@ -309,10 +343,18 @@ impl Port for DpdkPort {
             ("mtu", device.mtu.to_string()),
             ("descriptors", device.descriptors.to_string()),
             ("mode", if device.copies { "copy" } else { "zero-copy" }.into()),
-            ("rss", format!("{:#x}", device.rss)),
-            ("rx_offloads", format!("{:#x}", device.rx_offloads)),
-            ("tx_offloads", format!("{:#x}", device.tx_offloads)),
+            ("rss", names(What::Rss, device.rss)),
+            ("rx_offloads", names(What::Rx, device.rx_offloads)),
+            ("tx_offloads", names(What::Tx, device.tx_offloads)),
+            ("offloads_used", names(What::Tx, device.used)),
         ];
+        if !self.closed {
+            // SAFETY: an open device.
+            let speed = unsafe { ffi::bywash_dpdk_speed(device.port) };
+            if speed > 0 {
+                details.push(("speed", format!("{speed} Mb/s")));
+            }
+        }
         let copied = shared.copied.load(Ordering::Relaxed);
         if copied > 0 {
             details.push(("copied", copied.to_string()));
@@ -324,11 +366,9 @@ impl Port for DpdkPort {
             details.push(("note", note.into()));
         }
         if self.queue == 0 && !self.closed {
-            let mut text = vec![0u8; 8192];
             // SAFETY: an open device, and as much room as is said.
-            let len = unsafe { ffi::bywash_dpdk_xstats(device.port, text.as_mut_ptr().cast(), text.len()) };
-            text.truncate(len.max(0) as usize);
-            details.push(("xstats", String::from_utf8_lossy(&text).into_owned()));
+            let xstats = text(8192, |at, room| unsafe { ffi::bywash_dpdk_xstats(device.port, at, room) });
+            details.push(("xstats", xstats));
         }
         details
     }
@@ -348,5 +388,19 @@ impl Port for DpdkPort {
         let ((), more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_close(shared.device.port) });
         self.held += more + shared.held.swap(0, Ordering::Relaxed);
         OPEN.lock().expect("devices").retain(|name| *name != shared.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_have_names() {
+        // The first bits of rte_ethdev.h: VLAN_STRIP, IPV4_CKSUM; VLAN_INSERT, IPV4_CKSUM; RSS_IPV4, RSS_FRAG_IPV4.
+        assert_eq!(names(What::Rx, 0b11), "vlan-strip ipv4-cksum");
+        assert_eq!(names(What::Tx, 0b11), "vlan-insert ipv4-cksum");
+        assert_eq!(names(What::Rss, 0b1100), "ipv4 ipv4-frag");
+        assert_eq!(names(What::Rss, 0), "none");
     }
 }

@@ -5,7 +5,7 @@
 use bywash_dpdk::{DpdkConfig, DpdkError, DpdkPort, Eal, EalConfig, EalError};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolSet};
 use bywash_port::{Port, PortState, pair};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, Mutex};
 
 const CELLS: usize = 8192;
 
@@ -45,6 +45,7 @@ fn dpdk_ports() {
     let mut bench = Bench { bufs: Buffers::attach(&pools, 0), pools };
     frames_cross_without_a_copy(&eal, &mut bench);
     drivers_take_and_free_our_cells(&eal, &mut bench);
+    more_threads_than_lcores(&eal, &mut bench);
     what_cannot_be_is_said(&eal, &mut bench);
     drop(eal);
     drop(bench.bufs);
@@ -107,10 +108,51 @@ fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
         assert!(batch.is_empty());
     }
     assert_eq!(null.counters().tx_packets.get(), 64_000);
+    // What the device can do, and what of it is used, by name.
+    let details = null.details();
+    let detail = |name| details.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
+    assert!(detail("rx_offloads").is_some() && detail("tx_offloads").is_some(), "{details:?}");
+    assert_eq!((detail("rss"), detail("offloads_used")), (Some("none"), Some("none")), "{details:?}");
+    assert_eq!(detail("speed"), Some("10000 Mb/s"), "{details:?}");
     assert_eq!((null.held(), bench.pools.audit(0).missing), (0, 0));
+    let several = DpdkPort::open(eal, &DpdkConfig { queues: 2, ..DpdkConfig::new("net_null5") }).unwrap();
+    for queue in &several {
+        let details = queue.details();
+        let rss = &details.iter().find(|(key, _)| *key == "rss").unwrap().1;
+        assert!(["ipv4", "ipv4-tcp", "ipv6-udp"].iter().all(|kind| rss.split(' ').any(|name| name == *kind)), "{rss}");
+    }
+    several.into_iter().for_each(|mut queue| queue.close(&mut bench.bufs));
     null.close(&mut bench.bufs);
     assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 0);
     assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
+/// Each thread that calls a driver becomes an lcore of DPDK's; those that find none left do without, and none stays one.
+fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
+    const THREADS: usize = 140;
+    let null = Mutex::new(DpdkPort::open(eal, &DpdkConfig::new("net_null6,size=100")).unwrap().pop().unwrap());
+    for _ in 0..2 {
+        let all_there = Barrier::new(THREADS);
+        std::thread::scope(|threads| {
+            for _ in 0..THREADS {
+                threads.spawn(|| {
+                    let (mut bufs, mut batch) = (Buffers::attach(&bench.pools, 0), Batch::new());
+                    {
+                        let mut null = null.lock().unwrap();
+                        for _ in 0..3 {
+                            assert_eq!(null.rx_burst(&mut bufs, &mut batch), 64);
+                            assert_eq!(null.tx_burst(&mut bufs, &mut batch), 64);
+                        }
+                        assert_eq!((null.held(), bench.pools.audit(0).missing), (0, 0));
+                    }
+                    all_there.wait();
+                });
+            }
+        });
+    }
+    let mut null = null.into_inner().unwrap();
+    assert_eq!(null.counters().tx_packets.get(), 2 * 3 * 64 * THREADS as u64);
+    null.close(&mut bench.bufs);
 }
 
 fn what_cannot_be_is_said(eal: &Arc<Eal>, bench: &mut Bench) {
