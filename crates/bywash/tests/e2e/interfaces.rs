@@ -1,13 +1,15 @@
 //! Interfaces come and go, move and change under the running program; the other ports do not notice.
 
-use crate::harness::Bywash;
-use bywash_lab::{End, Namespace, Ping, Topology, Veth, kernel_has, require, require_lab};
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{End, Namespace, Ping, Topology, Veth, kernel_has, require, require_lab, wait_until};
 use std::time::Duration;
 
 /// Pings from a to c, which none of this concerns, while `change` happens: not one may be lost.
 fn unharmed(lab: &Topology, change: impl FnOnce()) {
+    let (a, c) = (lab.a(), &lab.hosts()[2]);
+    let knows = || Ping::to(c.v4).count(1).run(&a.ns).unwrap().received == 1;
+    wait_until("the neighbours", PATIENCE, knows).unwrap();
     std::thread::scope(|scope| {
-        let (a, c) = (lab.a(), &lab.hosts()[2]);
         let steady = scope.spawn(|| Ping::to(c.v4).count(60).interval(Duration::from_millis(20)).run(&a.ns).unwrap());
         std::thread::sleep(Duration::from_millis(100));
         change();

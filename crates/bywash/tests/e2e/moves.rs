@@ -2,7 +2,7 @@
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
 use crate::load::{FLOWS, Stops, next, receiver, send};
-use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab, wait_until};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -189,6 +189,9 @@ fn a_program_that_is_refused_leaves_forwarding_to_user_space() {
     assert!(why.contains("refuses the program that forwards") && why.contains("The verifier"), "{why}");
     // What passes through arrives by user space, and what is for the router itself by the kernel.
     for to in [std::net::IpAddr::from(lab.b().v4), lab.b().v6.into(), lab.a().router_v4.into()] {
+        // Of many that come before the neighbour is known, few wait for it.
+        let knows = || Ping::to(to).count(1).run(&lab.a().ns).unwrap().received == 1;
+        wait_until("the neighbours", PATIENCE, knows).unwrap();
         let report = Ping::to(to).count(20).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
         assert_eq!(report.received, report.sent, "{to}: {:?}", shown());
     }
