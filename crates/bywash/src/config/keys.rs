@@ -414,6 +414,14 @@ pub static PORT: Section = Section {
             )
             .example("64")
             .of(AF_XDP),
+        key("rx_burst", "1 to 64", "64", "frames")
+            .doc("Most frames received from a queue in one turn of its worker. Fewer make turns shorter, and each packet dearer.")
+            .example("16")
+            .of(AF_XDP),
+        key("need_wakeup", "`true`, `false`", "true", "")
+            .doc("Whether the kernel says when it must be woken to send. Without, every turn with frames to send makes a system call.")
+            .example("false")
+            .of(AF_XDP),
         key("in_order", "`true`, `false`", "false", "")
             .doc(
                 "What was sent is taken to come back in the same order, so that the completion ring need not be read. Checked at \

@@ -260,6 +260,8 @@ fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
     put(&mut port.zero_copy, table.choice("zero_copy"));
     put(&mut port.transmit, table.choice("transmit"));
     put(&mut port.busy_poll, table.integer("busy_poll", 0..=1024).map(|frames| frames as u16));
+    put(&mut port.rx_burst, table.integer("rx_burst", 1..=bywash_frame::BATCH));
+    put(&mut port.need_wakeup, table.boolean("need_wakeup"));
     put(&mut port.in_order, table.boolean("in_order"));
     put(&mut port.mode, table.choice("mode"));
     put(&mut port.checksum, table.choice("checksum"));

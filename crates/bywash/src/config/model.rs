@@ -623,7 +623,7 @@ impl Default for BridgePortConfig {
 }
 
 /// Settings of an `af_xdp` port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AfXdpConfig {
     /// Queues to take.
     pub queues: Queues,
@@ -635,6 +635,10 @@ pub struct AfXdpConfig {
     pub transmit: Transmit,
     /// Frames the driver may receive in one busy poll; 0: interrupts.
     pub busy_poll: u16,
+    /// Most frames received in one turn.
+    pub rx_burst: usize,
+    /// Whether the kernel says when it must be woken.
+    pub need_wakeup: bool,
     /// Whether what was sent is taken to come back in order.
     pub in_order: bool,
     /// Where the XDP program goes.
@@ -643,6 +647,24 @@ pub struct AfXdpConfig {
     pub checksum: Checksum,
     /// Where what it receives is forwarded.
     pub level: Level,
+}
+
+impl Default for AfXdpConfig {
+    fn default() -> Self {
+        Self {
+            queues: Queues::default(),
+            ring: Rings::default(),
+            zero_copy: ZeroCopy::default(),
+            transmit: Transmit::default(),
+            busy_poll: 0,
+            rx_burst: bywash_frame::BATCH,
+            need_wakeup: true,
+            in_order: false,
+            mode: XdpMode::default(),
+            checksum: Checksum::default(),
+            level: Level::default(),
+        }
+    }
 }
 
 /// Which side of a memif a port is.

@@ -493,6 +493,8 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
         rings,
         zero_copy: af_xdp.zero_copy.into(),
         transmit: af_xdp.transmit.into(),
+        burst: af_xdp.rx_burst,
+        need_wakeup: af_xdp.need_wakeup,
         in_order: af_xdp.in_order,
         ..SocketConfig::default()
     };
