@@ -1,8 +1,6 @@
 //! `bywash rfc2544` against a device whose limits are known, and its report in a browser.
 
-use bywash_lab::{
-    End, Namespace, Process, Veth, has_tool, patience, require, require_lab, run_host_with_timeout, wait_until,
-};
+use bywash_lab::{Namespace, Process, has_tool, patience, require, require_lab, run_host_with_timeout, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -199,15 +197,18 @@ struct Links {
 impl Links {
     fn new(pairs: usize) -> Self {
         let links = Self { tester: Namespace::new("bt").unwrap(), router: Namespace::new("br").unwrap(), pairs };
-        let mut routes = String::new();
+        // All at once: `Veth` waits a second for the IPv6 address of each.
+        let (mut tester, mut router) = (String::new(), String::new());
         for n in 0..2 * pairs {
-            let t = End::new(&links.tester, format!("t{n}")).address(format!("10.0.{n}.2/24"));
-            let r = End::new(&links.router, format!("r{n}")).address(format!("10.0.{n}.1/24"));
-            Veth::new(t, r).create().unwrap();
-            writeln!(routes, "route add 198.18.{n}.0/24 via 10.0.{n}.2").unwrap();
+            let there = links.router.name();
+            writeln!(tester, "link add t{n} type veth peer name r{n} netns {there}").unwrap();
+            writeln!(tester, "addr add 10.0.{n}.2/24 dev t{n}\nlink set t{n} up").unwrap();
+            writeln!(router, "addr add 10.0.{n}.1/24 dev r{n}\nlink set r{n} up").unwrap();
+            writeln!(router, "route add 198.18.{n}.0/24 via 10.0.{n}.2").unwrap();
         }
+        links.tester.ip_batch(&tester).unwrap();
+        links.router.ip_batch(&router).unwrap();
         links.router.sysctl("net/ipv4/ip_forward", "1").unwrap();
-        links.router.ip_batch(&routes).unwrap();
         links
     }
 
@@ -216,7 +217,7 @@ impl Links {
         let mut text = format!(
             "max_rate = \"2kpps\"\nline_rate = \"10gbps\"\nreset = \"ip -n {0} link set r1 down && ip -n {0} link set r1 up && \
              ip -n {0} route replace 198.18.1.0/24 via 10.0.1.2\"\n\
-             [plan]\nsizes = [64]\nseconds = 0.2\ndrain = 0.2\nresolution = 10\naccepted_loss = 20\n\
+             [plan]\nsizes = [64]\nseconds = 0.1\ndrain = 0.1\nresolution = 10\naccepted_loss = 20\n\
              tests = [\"throughput\", \"latency\", \"loss\", \"back-to-back\", \"recovery\", \"reset\"]\n\
              latency_loads = [50]\nlatency_trials = 1\nburst_trials = 1\nburst_seconds = 0.02\n",
             self.router.name()
