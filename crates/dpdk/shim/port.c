@@ -59,9 +59,9 @@ static struct rte_mbuf *mbufs;
 static size_t mbufs_len;
 static uint32_t shift;
 static uint32_t cells;
-// Of our cells; and one of DPDK's own memory, made when a driver needs it.
+// Of our cells; and one of its own memory for each device whose driver needs that.
 static struct rte_mempool *pool;
-static struct rte_mempool *copies;
+static struct rte_mempool *copies[RTE_MAX_ETHPORTS];
 static bool removed[RTE_MAX_ETHPORTS];
 
 // A device on an interface of the kernel's. Its driver may say that its link is up whatever becomes of that.
@@ -279,8 +279,6 @@ int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 
 void bywash_dpdk_stop(void)
 {
-	rte_mempool_free(copies);
-	copies = NULL;
 	rte_mempool_free(pool);
 	pool = NULL;
 	if (base != NULL)
@@ -366,6 +364,33 @@ static int on_removed(uint16_t port, enum rte_eth_event_type event, void *arg, v
 	return 0;
 }
 
+// For a device whose driver lays out its mempool itself: in one piece, of memory of its own. EAL's would be enough for few. A
+// queue of net_af_xdp has 2,048 buffers to receive into, and as many each may wait to be sent and to be taken back.
+static int make_copies(uint16_t port, uint16_t queues)
+{
+	char name[RTE_MEMPOOL_NAMESIZE];
+	snprintf(name, sizeof(name), "bywash_copies%u", port);
+	struct rte_mempool *mp = rte_mempool_create_empty(name, 8192u * queues - 1,
+							  sizeof(struct rte_mbuf) + RTE_MBUF_DEFAULT_BUF_SIZE, 256,
+							  sizeof(struct rte_pktmbuf_pool_private), SOCKET_ID_ANY,
+							  RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	if (mp == NULL)
+		return -rte_errno;
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = RTE_MBUF_DEFAULT_BUF_SIZE };
+	rte_pktmbuf_pool_init(mp, &private);
+	rte_errno = ENOMEM;
+	int rc = rte_mempool_set_ops_byname(mp, "ring_mp_mc", NULL);
+	if (rc == 0 && rte_mempool_populate_anon(mp) == 0)
+		rc = -rte_errno;
+	if (rc < 0) {
+		rte_mempool_free(mp);
+		return rc;
+	}
+	rte_mempool_obj_iter(mp, rte_pktmbuf_init, NULL);
+	copies[port] = mp;
+	return 0;
+}
+
 int bywash_dpdk_open(struct device *device, const char **failed)
 {
 	uint16_t port = device->port;
@@ -378,12 +403,10 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	struct rte_mempool *from = pool;
 	if (device->copies) {
 		*failed = "get memory for its copies";
-		if (copies == NULL)
-			copies = rte_pktmbuf_pool_create("bywash_copies", 8191, 256, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
-							 SOCKET_ID_ANY);
-		if (copies == NULL)
-			return -rte_errno;
-		from = copies;
+		rc = make_copies(port, device->queues);
+		if (rc < 0)
+			return rc;
+		from = copies[port];
 	}
 	if (device->queues > 1) {
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
@@ -452,6 +475,8 @@ void bywash_dpdk_close(uint16_t port)
 	if (rc == 0 && info.device != NULL)
 		rte_dev_remove(info.device);
 	leave();
+	rte_mempool_free(copies[port]);
+	copies[port] = NULL;
 }
 
 // What the kernel says of an interface: 0 down, 1 up, 2 gone; 1 where it cannot be asked.

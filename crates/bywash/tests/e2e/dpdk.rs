@@ -6,6 +6,7 @@ use crate::harness::{Bywash, PATIENCE, bywash};
 use crate::raw::send;
 use bywash_lab::{End, Namespace, Ping, Topology, Veth, detached, has_tool, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
+use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -49,6 +50,28 @@ fn a_switch_between_dpdk_and_af_xdp() {
     );
     assert!(queue["xstats"].as_str().unwrap().contains("rx_good_packets="), "{queue}");
     assert!(running.counter("d", "rx_packets") > 0 && running.counter("d", "tx_packets") > 0);
+    running.stop();
+}
+
+/// Devices whose driver receives into memory of its own: each has its own, so that there can be several.
+#[test]
+fn several_devices_that_copy() {
+    require!(require_lab());
+    let (switch, hosts) =
+        (Namespace::new("s").unwrap(), [1, 2, 3, 4].map(|n| Namespace::new(&format!("h{n}")).unwrap()));
+    let mut text = "mode = \"switch\"\n[workers]\ncount = 1\n".to_owned();
+    for (host, n) in hosts.iter().zip(1..) {
+        let end = End::new(host, "e0").mac(format!("02:00:00:00:09:0{n}")).address(format!("10.9.0.{n}/24"));
+        Veth::new(End::new(&switch, format!("p{n}")), end).create().unwrap();
+        writeln!(text, "[[port]]\nkind = \"dpdk\"\nname = \"d{n}\"\ndevice = \"net_af_xdp{n},iface=p{n}\"").unwrap();
+    }
+    let (_directory, path) = config(&text);
+    let running = Bywash::run(&switch, &["--config", path.to_str().unwrap()]);
+    for (host, next) in hosts.iter().zip([2, 3, 4, 1]) {
+        wait_until("the hosts to reach each other", PATIENCE, || reaches(host, &format!("10.9.0.{next}"))).unwrap();
+    }
+    let queue = &running.port("d4")["queues"][0];
+    assert_eq!((queue["mode"].as_str(), queue["offloads_used"].as_str()), (Some("copy"), Some("none")), "{queue}");
     running.stop();
 }
 
