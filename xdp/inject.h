@@ -6,7 +6,7 @@
 
 #define INJECT_FRAMES 256
 #define INJECT_BYTES 262144
-#define INJECT_LONGEST 4096
+#define INJECT_LONGEST 16384
 
 struct inject_frame {
 	__u32 at;     /* offset in data */

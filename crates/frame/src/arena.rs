@@ -17,8 +17,8 @@ pub struct Line(pub [u8; 64]);
 pub struct ArenaConfig {
     /// Number of cells.
     pub cells: usize,
-    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes), or 512 or 1024 for short frames only, of which
-    /// several lie in a chunk.
+    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes); 16384 for frames longer than a chunk; or 512 or
+    /// 1024 for short frames only, of which several lie in a chunk.
     pub cell: usize,
     /// Pages to ask for.
     pub pages: Pages,
@@ -38,7 +38,7 @@ impl Default for ArenaConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// A cell size AF_XDP cannot use.
-    #[error("cell size {0} is none of 512, 1024, 2048 and 4096 bytes")]
+    #[error("cell size {0} is none of 512, 1024, 2048, 4096 and, where a cell holds one packet, 16384 bytes")]
     CellSize(usize),
     /// No cells, or more than a 32-bit index can name.
     #[error("{0} cells: the number must be between 1 and {max}", max = u32::MAX)]
@@ -89,7 +89,7 @@ impl Arena {
     /// Maps and populates the memory.
     pub fn new(config: ArenaConfig) -> Result<Arc<Self>, ArenaError> {
         let ArenaConfig { cells, cell, pages, node, packed } = config;
-        if ![512, 1024, 2048, 4096].contains(&cell) {
+        if ![512, 1024, 2048, 4096, 16384].contains(&cell) || packed && cell > 4096 {
             return Err(ArenaError::CellSize(cell));
         }
         if cells == 0 || cells > u32::MAX as usize {

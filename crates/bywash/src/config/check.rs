@@ -13,7 +13,9 @@ const LINK_HEADER: usize = 18;
 const SOCKET_NAME: usize = 90;
 
 /// Bytes a cell can have.
-const CELLS: [usize; 2] = [2048, 4096];
+const CELLS: [usize; 3] = [2048, 4096, 16384];
+/// The largest chunk of the kernel's: longer frames come in several.
+const CHUNK: usize = 4096;
 
 /// Adds what is wrong with `config`, and with it on `host` when there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
@@ -271,7 +273,10 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     let pool = &config.pool;
     if !CELLS.contains(&pool.cell) {
         let what = format!("a cell cannot have {} bytes", pool.cell);
-        problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096: the chunk sizes AF_XDP takes"));
+        problems.push(Problem::at("pool.cell", what, "expected 2048, 4096 or 16384: AF_XDP's chunks, or several"));
+    } else if pool.cell > CHUNK && pool.packed() {
+        let what = format!("a pool of kind typewriter cannot have cells of {} bytes", pool.cell);
+        problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096").other("pool.kind", "the pool"));
     }
     if pool.blocks() && pool.cache_frames() > 0 {
         let what = "a pool of blocks has no cache: it would mix up the addresses that a block keeps together";
@@ -315,6 +320,13 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::at(format!("port.{at}.ring"), what, expected));
         }
         let Some(af_xdp) = &port.af_xdp else { continue };
+        if af_xdp.in_order && pool.cell > CHUNK {
+            let what =
+                format!("in_order is for frames of one buffer: with cells of {} bytes some have several", pool.cell);
+            problems.push(
+                Problem::at(format!("port.{at}.in_order"), what, "expected false").other("pool.cell", "the cell"),
+            );
+        }
         let rings = [
             ("rx", af_xdp.ring.rx),
             ("tx", af_xdp.ring.tx),
@@ -420,9 +432,9 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
             let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.pool.cell);
-            let help = match config.pool.cell {
-                2048 if mtu + LINK_HEADER <= 4096 - bywash_frame::DATA_OFFSET => "set `cell = 4096` in [pool]".into(),
-                _ => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
+            let help = match CELLS.iter().find(|&&cell| mtu + LINK_HEADER <= cell - bywash_frame::DATA_OFFSET) {
+                Some(cell) => format!("set `cell = {cell}` in [pool]"),
+                None => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
             };
             let expected = format!("the largest MTU is {}", room - LINK_HEADER);
             problems.push(Problem::at(format!("port.{at}.interface"), what, expected).help(help));

@@ -310,8 +310,12 @@ pub static POOL: Section = Section {
         key("block", "a power of two from 64 to 65536", "1024", "buffers")
             .doc("Size of a block of `sdb`, `tabm` and `typewriter`. One buffer that is held long keeps its block from being used.")
             .example("256"),
-        key("cell", "2048, 4096", "2048", "bytes")
-            .doc("Size of a buffer. 256 bytes of it are metadata and headroom: an interface's MTU and 18 bytes must fit the rest.")
+        key("cell", "2048, 4096, 16384", "2048", "bytes")
+            .doc(
+                "Size of a buffer. 256 bytes of it are metadata and headroom: an interface's MTU and 18 bytes must fit the rest. \
+                 16384 is for MTUs over 3822, to 9000 and beyond: AF_XDP then receives frames in several pieces, put together \
+                 by a copy of what is behind the first 3840 bytes. Needs Linux 6.6; not for `typewriter`, nor with `in_order`.",
+            )
             .example("4096"),
         key("pages", "`\"auto\"`, `\"2m\"`, `\"4k\"`", "\"auto\"", "")
             .doc(

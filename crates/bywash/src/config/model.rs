@@ -434,7 +434,7 @@ pub struct PoolConfig {
     pub block: usize,
     /// Frames beside, for pools that come later.
     pub reserve: usize,
-    /// Bytes a cell: 2048 or 4096.
+    /// Bytes a cell: 2048, 4096 or 16384.
     pub cell: usize,
     /// Pages the cells lie in.
     pub pages: Pages,

@@ -260,7 +260,7 @@ fn errors_point_at_the_value() {
     assert_eq!((wrong.what.as_str(), place.as_str()), ("a port of kind \"af_xdp\" has no `loop`", "loop = true"));
 
     let (wrong, place) = problem("[[port]]\ninterface = \"jumbo0\"\n");
-    assert_eq!(wrong.help, "lower its MTU: ip link set jumbo0 mtu 1774");
+    assert_eq!(wrong.help, "set `cell = 16384` in [pool]");
     assert_eq!(place, "\"jumbo0\"");
 
     let (wrong, place) = problem(&format!("{PORT}[workers]\ncpus = [9]\n"));

@@ -2,13 +2,15 @@
 
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Fix};
-use bywash_port::af_xdp::{Features, LinkInfo, driver, takes_frames};
+use bywash_port::af_xdp::{DeviceFeatures, Features, LinkInfo, driver};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Largest MTU that a cell of 2 KiB has room for.
 const MTU_OF_A_CELL: u32 = 1774;
+/// The same of 4 KiB.
+const MTU_OF_A_PAGE: u32 = 3822;
 /// IFF_UP (linux/if.h).
 const UP: u32 = 1;
 
@@ -21,6 +23,12 @@ pub struct Seen {
     pub queues: u32,
     /// Whether XDP frames can be redirected to it; none: the kernel does not tell.
     pub takes_redirected: Option<bool>,
+    /// Whether its driver has zero-copy; none: the kernel does not tell.
+    pub zero_copy: Option<bool>,
+    /// What its driver can tell of received frames.
+    pub rx_metadata: Vec<&'static str>,
+    /// What its driver can be asked of frames that AF_XDP sends.
+    pub tx_metadata: Vec<&'static str>,
     /// The XDP program on it: its id and mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
@@ -44,7 +52,8 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
     // /sys may show another namespace, with an interface of the same name.
     let sys = (number(&sys.join("ifindex")) == Some(link.index)).then_some(sys);
     let peer = if driver == "veth" { sys.as_deref().and_then(|sys| peer(sys, link.index)) } else { None };
-    let takes = takes_frames(link.index);
+    let can = DeviceFeatures::of(link.index);
+    let takes = can.as_ref().map(|can| can.takes_frames);
     let nic = Nic { name, link: &link, veth: driver == "veth", peer: peer.as_deref(), sys };
     let mut found = vec![];
     found.extend(nic.state());
@@ -61,6 +70,9 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
         mtu: link.mtu,
         queues: link.queues,
         takes_redirected: takes,
+        zero_copy: can.as_ref().map(|can| can.zero_copy),
+        rx_metadata: can.as_ref().map_or(vec![], |can| can.rx_metadata.clone()),
+        tx_metadata: can.map_or(vec![], |can| can.tx_metadata),
         program,
         peer,
     };
@@ -213,7 +225,9 @@ impl Nic<'_> {
         if self.link.mtu > MTU_OF_A_CELL {
             let what = format!("its MTU is {}: longer frames than {MTU_OF_A_CELL} need larger buffers", self.link.mtu);
             let costs = "longer packets are left to the kernel";
-            found.push(Finding::new(Warning, "jumbo", what, costs).mend("`cell = 4096` in [pool], or a smaller MTU"));
+            let cell = if self.link.mtu > MTU_OF_A_PAGE { 16384 } else { 4096 };
+            let mend = format!("`cell = {cell}` in [pool], or a smaller MTU");
+            found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
         }
         if self.link.queues == 1 && cpus > 1 {
             let what = format!("it receives by 1 queue; {cpus} CPUs are there");

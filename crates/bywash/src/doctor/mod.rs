@@ -67,6 +67,12 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         let peer = one.peer.as_ref().map_or(String::new(), |peer| format!(", peer {peer}"));
         let queues = if one.queues == 1 { "1 queue".into() } else { format!("{} queues", one.queues) };
         writeln!(out, "{}: {}{peer}, MTU {}, {queues}, {takes}, {program}", one.interface, one.driver, one.mtu)?;
+        if let Some(zero_copy) = one.zero_copy {
+            let list = |names: &[&str]| if names.is_empty() { "none".into() } else { names.join(", ") };
+            let (rx, tx) = (list(&one.rx_metadata), list(&one.tx_metadata));
+            let copy = if zero_copy { "zero-copy" } else { "no zero-copy" };
+            writeln!(out, "  its driver: {copy}; metadata of frames received: {rx}; of frames sent: {tx}")?;
+        }
     }
     writeln!(out, "{}", if look.is_some() { "bywash runs here" } else { "no bywash runs here" })?;
     for finding in &found {

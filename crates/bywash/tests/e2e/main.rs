@@ -26,6 +26,7 @@ mod harness;
 mod hostile;
 mod input;
 mod interfaces;
+mod jumbo;
 mod kit;
 mod load;
 mod memif;

@@ -13,33 +13,72 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 const NLM_F_REQUEST: u16 = 1;
 /// Netlink header and generic netlink header.
 const HEADERS: usize = 20;
 // enum netdev_xdp_act
 const REDIRECT_TARGET: u64 = 4;
+const ZERO_COPY: u64 = 8;
 
-/// Whether XDP frames can be redirected to the interface of this index, of the calling thread's network namespace: a veth
-/// takes them only while its peer polls, with a program or with GRO on. None where the kernel does not tell.
-pub fn takes_frames(ifindex: u32) -> Option<bool> {
-    let ask = || -> io::Result<Option<u64>> {
-        let generic = rustix::net::netlink::GENERIC;
-        let fd =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(generic))?;
-        let call = |family: u16, command: u8, attribute: u16, value: &[u8]| -> io::Result<Vec<u8>> {
-            rustix::net::send(&fd, &request(family, command, attribute, value), SendFlags::empty())?;
-            let mut reply = vec![0; 8192];
-            let (n, _) = rustix::net::recv(&fd, &mut reply[..], RecvFlags::empty())?;
-            reply.truncate(n);
-            Ok(reply)
+/// What a driver can tell of a frame that it received, by bit of `enum netdev_xdp_rx_metadata` (6.8).
+const RX_METADATA: [&str; 3] = ["timestamp", "hash", "vlan-tag"];
+/// What it can be asked to do with one that an AF_XDP socket sends, by bit of `enum netdev_xsk_flags` (6.8, 6.14).
+const TX_METADATA: [&str; 3] = ["timestamp", "checksum", "launch-time"];
+
+/// What a device can do for XDP, by its driver's own account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFeatures {
+    /// It takes frames redirected to it: a veth only while its peer polls, with a program or with GRO on.
+    pub takes_frames: bool,
+    /// Its driver has zero-copy.
+    pub zero_copy: bool,
+    /// Metadata that programs bound to the device can read of received frames. None of it is used here.
+    pub rx_metadata: Vec<&'static str>,
+    /// Metadata that sockets can give frames they send. None of it is used here.
+    pub tx_metadata: Vec<&'static str>,
+}
+
+impl DeviceFeatures {
+    /// Asks the kernel about the interface of this index, of the calling thread's network namespace. None where it does not
+    /// tell.
+    pub fn of(ifindex: u32) -> Option<Self> {
+        let reply = ask(ifindex).ok()??;
+        let word = |kind| Some(u64::from_ne_bytes(attribute(&reply, kind)?.get(..8)?.try_into().ok()?));
+        let names = |kind, names: [&'static str; 3]| {
+            let bits = word(kind).unwrap_or(0);
+            names.into_iter().enumerate().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| name).collect()
         };
-        let family = call(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
-        let Some(id) = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|v| u16_at(v, 0)) else { return Ok(None) };
-        let device = call(id, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes())?;
-        let features = attribute(&device, NETDEV_A_DEV_XDP_FEATURES);
-        Ok(features.and_then(|v| Some(u64::from_ne_bytes(v.get(..8)?.try_into().ok()?))))
+        let acts = word(NETDEV_A_DEV_XDP_FEATURES)?;
+        Some(Self {
+            takes_frames: acts & REDIRECT_TARGET != 0,
+            zero_copy: acts & ZERO_COPY != 0,
+            rx_metadata: names(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES, RX_METADATA),
+            tx_metadata: names(NETDEV_A_DEV_XSK_FEATURES, TX_METADATA),
+        })
+    }
+}
+
+/// Whether XDP frames can be redirected to the interface of this index: [`DeviceFeatures::takes_frames`].
+pub fn takes_frames(ifindex: u32) -> Option<bool> {
+    Some(DeviceFeatures::of(ifindex)?.takes_frames)
+}
+
+/// The kernel's reply about a device; none from one without the family.
+fn ask(ifindex: u32) -> io::Result<Option<Vec<u8>>> {
+    let generic = rustix::net::netlink::GENERIC;
+    let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(generic))?;
+    let call = |family: u16, command: u8, attribute: u16, value: &[u8]| -> io::Result<Vec<u8>> {
+        rustix::net::send(&fd, &request(family, command, attribute, value), SendFlags::empty())?;
+        let mut reply = vec![0; 8192];
+        let (n, _) = rustix::net::recv(&fd, &mut reply[..], RecvFlags::empty())?;
+        reply.truncate(n);
+        Ok(reply)
     };
-    ask().ok().flatten().map(|features| features & REDIRECT_TARGET != 0)
+    let family = call(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+    let Some(id) = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|v| u16_at(v, 0)) else { return Ok(None) };
+    call(id, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes()).map(Some)
 }
 
 fn request(family: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {

@@ -23,7 +23,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/inject.bpf.o
 // xdp/inject.h
 const FRAMES: usize = 256;
 const BYTES: usize = 262144;
-const LONGEST: usize = 4096;
+const LONGEST: usize = 16384;
 
 /// Bytes of the packet that the run begins with: the shortest frame.
 const FIRST: usize = 60;
@@ -135,7 +135,7 @@ impl Injector {
         self.count < FRAMES && self.at <= BYTES - LONGEST
     }
 
-    /// Copies an Ethernet frame without FCS into the batch. False, and nothing done, when it is longer than 4,096 bytes, or
+    /// Copies an Ethernet frame without FCS into the batch. False, and nothing done, when it is longer than 16,384 bytes, or
     /// the batch is full.
     #[inline]
     pub fn push(&mut self, frame: &[u8]) -> bool {

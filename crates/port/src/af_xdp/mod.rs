@@ -16,6 +16,7 @@ mod inject;
 mod link;
 mod live;
 mod live_stream;
+mod long;
 mod napi;
 mod offload;
 mod order;
@@ -34,7 +35,7 @@ pub use abi::{BUCKETS, HOPS, Hop, HopKind, PORTS, REASONS, TAKES_FRAMES, XdpCoun
 pub use bare::Bare;
 pub use driver::{Driver, Family, SEGMENT, Segments, Tried};
 pub use error::Error;
-pub use features::takes_frames;
+pub use features::{DeviceFeatures, takes_frames};
 pub use inject::{Injected, Injector, Way};
 pub use link::LinkInfo;
 pub use live::LiveGen;

@@ -2,6 +2,7 @@
 
 use super::custody::Custody;
 use super::inject::{Injector, Way};
+use super::long::{Long, MORE};
 use super::order::Order;
 use super::socket::{Polling, Socket, SocketConfig, Transmit};
 use super::{Error, Layout, LinkInfo, Umem, driver};
@@ -43,6 +44,8 @@ pub struct AfXdpPort {
     custody: Custody,
     /// With in-order completion: what was sent, instead of in `custody`.
     order: Option<Order>,
+    /// Where cells are larger than chunks.
+    long: Option<Long>,
     polling: Polling,
     burst: usize,
     prefetch: bool,
@@ -107,7 +110,8 @@ impl AfXdpPort {
         if config.polling == Polling::BusyPoll {
             details.push(("busy_poll", format!("{} frames a call", config.budget)));
         }
-        if config.in_order {
+        let in_order = config.in_order && !umem.long();
+        if in_order {
             details.push(("completion", "in order".into()));
         }
         let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name, ahead)?;
@@ -119,7 +123,8 @@ impl AfXdpPort {
             injector,
             index: link.index,
             custody: Custody::new(arena.cells()),
-            order: config.in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
+            long: umem.long().then(|| Long::new(arena, umem.chunk())),
+            order: in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
             burst: config.burst.clamp(1, BATCH),
             prefetch: config.prefetch,
@@ -188,10 +193,14 @@ impl AfXdpPort {
                 order.take(usize::MAX).for_each(|cell| custody.give(cell));
                 self.order = None;
             }
-            let mut wrong = 0;
+            let (mut wrong, long) = (0, &mut self.long);
             let frames = (0..n).filter_map(|i| {
                 let addr = socket.completion.get(i);
-                if !custody.take(arena.cell_of(addr)) {
+                let cell = arena.cell_of(addr);
+                if long.as_mut().is_some_and(|long| !long.completed(cell)) {
+                    return None;
+                }
+                if !custody.take(cell) {
                     wrong += 1;
                     return None;
                 }
@@ -348,6 +357,9 @@ impl AfXdpPort {
         let arena = self.umem.arena();
         let mut cells = self.custody.take_all();
         cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
+        if let Some(frame) = self.long.as_mut().and_then(Long::clear) {
+            bufs.free_one(frame);
+        }
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
         // SAFETY: custody: each was given to the kernel and has not come back; with the socket closed and its rings
         // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it.
@@ -463,7 +475,7 @@ impl Port for AfXdpPort {
         if n == 0 {
             return 0;
         }
-        let (mut bytes, mut wrong) = (0, 0);
+        let (mut bytes, mut wrong, mut taken) = (0, 0, 0);
         let (arena, unaligned) = (self.umem.arena(), self.umem.layout() != Layout::Aligned);
         for i in 0..n {
             let mut raw = socket.rx.get(i);
@@ -471,6 +483,7 @@ impl Port for AfXdpPort {
                 raw.addr = (raw.addr & UNALIGNED_BASE) + (raw.addr >> UNALIGNED_SHIFT);
             }
             let cell = arena.cell_of(raw.addr);
+            let more = raw.options & MORE != 0;
             let inside = arena.cell_of(raw.addr + u64::from(raw.len).saturating_sub(1)) == cell;
             if !self.custody.take(cell) {
                 wrong += 1;
@@ -479,7 +492,14 @@ impl Port for AfXdpPort {
             let raw = if inside { RawFrame { options: 0, ..raw } } else { RawFrame { len: 0, options: 0, ..raw } };
             bytes += u64::from(raw.len);
             // SAFETY: custody says that the cell was with the kernel; it handed it back, and the data lies inside.
-            let frame = unsafe { Frame::from_raw(raw) };
+            let mut frame = unsafe { Frame::from_raw(raw) };
+            if let Some(long) = &mut self.long {
+                match long.join(bufs, frame, more) {
+                    Some(whole) => frame = whole,
+                    None => continue,
+                }
+            }
+            taken += 1;
             if self.prefetch {
                 arena.prefetch(&frame);
             }
@@ -487,12 +507,11 @@ impl Port for AfXdpPort {
             debug_assert!(pushed.is_ok());
         }
         socket.rx.release(n);
-        let taken = u64::from(n) - wrong;
-        self.counters.rx_packets.add(taken);
+        self.counters.rx_packets.add(taken as u64);
         self.counters.rx_bytes.add(bytes);
         self.stray += wrong;
         self.refill(bufs);
-        taken as usize
+        taken
     }
 
     #[inline]
@@ -505,7 +524,10 @@ impl Port for AfXdpPort {
         if self.injector.is_some() {
             return self.inject(bufs, frames) + refused;
         }
-        let want = frames.len() as u32;
+        let want = match &self.long {
+            None => frames.len() as u32,
+            Some(long) => long.fitting(frames.as_slice(), u32::MAX).1,
+        };
         let Some(socket) = &mut self.socket else { return refused };
         let mut n = socket.lane().free(want);
         if n < want {
@@ -517,8 +539,22 @@ impl Port for AfXdpPort {
         let Some(socket) = &mut self.socket else { return refused };
         let (mut bytes, lane) = (0, socket.lane());
         let (custody, arena) = (&mut self.custody, self.umem.arena());
-        if let Some(order) = &mut self.order {
+        let mut sent = n as usize;
+        if let Some(long) = &mut self.long {
+            let mut at = 0;
+            (sent, n) = long.fitting(frames.as_slice(), n);
+            frames.take_front(sent, |_, raw| {
+                bytes += u64::from(raw.len);
+                let cell = arena.cell_of(raw.addr);
+                custody.give(cell);
+                long.send(cell, raw, |piece| {
+                    lane.put(at, piece);
+                    at += 1;
+                });
+            });
+        } else if let Some(order) = &mut self.order {
             n = n.min(order.room() as u32);
+            sent = n as usize;
             frames.take_front(n as usize, |i, raw| {
                 bytes += u64::from(raw.len);
                 order.sent(arena.cell_of(raw.addr));
@@ -535,12 +571,12 @@ impl Port for AfXdpPort {
         socket.next_lane();
         self.sending += n;
         self.unkicked += n;
-        self.counters.tx_packets.add(n.into());
+        self.counters.tx_packets.add(sent as u64);
         self.counters.tx_bytes.add(bytes);
         if n < want {
             self.counters.tx_full.add(1);
         }
-        n as usize + refused
+        sent + refused
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
@@ -568,7 +604,7 @@ impl Port for AfXdpPort {
     }
 
     fn held(&self) -> usize {
-        self.custody.count() + self.order.as_ref().map_or(0, Order::len)
+        self.custody.count() + self.order.as_ref().map_or(0, Order::len) + self.long.as_ref().map_or(0, Long::held)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -237,7 +237,7 @@ impl Socket {
                         queue,
                         step,
                         source: errno.into(),
-                        hint: hint(step, errno, zero_copy),
+                        hint: hint(step, errno, zero_copy, umem.long()),
                     });
                 }
                 Ok(socket) => return Ok(socket),
@@ -304,7 +304,8 @@ impl Socket {
             None => {
                 let mode = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
                 let wakeup = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-                let flags = if config.need_wakeup { mode | wakeup } else { mode };
+                let mut flags = if config.need_wakeup { mode | wakeup } else { mode };
+                flags.set(SocketAddrXdpFlags::XDP_USE_SG, umem.long());
                 rustix::net::bind(&fd, &SocketAddrXdp::new(flags, link.index, queue))
             }
         };
@@ -454,8 +455,11 @@ fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
     if set_option(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, tx).is_ok() { tx } else { 32 }
 }
 
-fn hint(step: &str, errno: Errno, zero_copy: bool) -> &'static str {
+fn hint(step: &str, errno: Errno, zero_copy: bool, long: bool) -> &'static str {
     match (step, errno) {
+        ("bind", Errno::INVAL) if long => {
+            "; frames over several buffers (cells larger than 4096 bytes) need Linux 6.6: a cell of 4096, and an MTU of 3822"
+        }
         ("bind", Errno::OPNOTSUPP) if zero_copy => "; the driver has no zero-copy, which was required: \"auto\" copies",
         ("socket", Errno::AFNOSUPPORT) => "; this kernel is built without CONFIG_XDP_SOCKETS",
         ("socket", Errno::PERM) => "; CAP_NET_RAW is needed",

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// How chunks, the pieces of memory that the kernel knows, and the arena's cells lie to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// A chunk is a cell.
+    /// A chunk is a cell, or the first page of one.
     #[default]
     Aligned,
     /// A chunk is a cell's worth of memory, and may begin anywhere.
@@ -23,6 +23,8 @@ pub enum Layout {
 
 /// The smallest chunk there is: XDP_UMEM_MIN_CHUNK_SIZE.
 const MIN_CHUNK: usize = 2048;
+/// The largest: a page.
+const MAX_CHUNK: usize = 4096;
 
 impl Layout {
     /// Cells at the arena's end in which no whole chunk begins.
@@ -74,12 +76,22 @@ impl Umem {
         &self.arena
     }
 
+    /// Bytes of a chunk.
+    pub fn chunk(&self) -> usize {
+        self.arena.cell_size().clamp(MIN_CHUNK, MAX_CHUNK)
+    }
+
+    /// Whether a cell is larger than a chunk, so that long frames come in several buffers.
+    pub fn long(&self) -> bool {
+        self.arena.cell_size() > self.chunk()
+    }
+
     /// Registers the arena on a socket, as a UMEM that others can join.
     pub(super) fn register(&self, socket: impl AsFd) -> io::Result<()> {
         let umem = XdpUmemReg {
             addr: self.arena.base() as u64,
             len: self.arena.size() as u64,
-            chunk_size: self.arena.cell_size().max(MIN_CHUNK) as u32,
+            chunk_size: self.chunk() as u32,
             // The kernel keeps its own 256 bytes in front of the data, which is where ours starts.
             headroom: 0,
             flags: match self.layout {

@@ -3,6 +3,7 @@
 mod beside;
 mod inject;
 mod lifecycle;
+mod long;
 mod rig;
 mod traffic;
 mod transmit;
