@@ -4,6 +4,7 @@
 use super::link::{attributes, u16_at};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
+use std::sync::OnceLock;
 
 // linux/genetlink.h, linux/netdev.h
 const GENL_ID_CTRL: u16 = 0x10;
@@ -65,8 +66,13 @@ pub fn takes_frames(ifindex: u32) -> Option<bool> {
     Some(DeviceFeatures::of(ifindex)?.takes_frames)
 }
 
-/// The kernel's reply about a device; none from one without the family.
+/// The kernel's reply about a device; none from one without the family. Asked for a family it does not know, a kernel
+/// starts modprobe(8) and waits for it, each time: it is asked once.
 fn ask(ifindex: u32) -> io::Result<Option<Vec<u8>>> {
+    static FAMILY: OnceLock<Option<u16>> = OnceLock::new();
+    if FAMILY.get() == Some(&None) {
+        return Ok(None);
+    }
     let generic = rustix::net::netlink::GENERIC;
     let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(generic))?;
     let call = |family: u16, command: u8, attribute: u16, value: &[u8]| -> io::Result<Vec<u8>> {
@@ -76,8 +82,14 @@ fn ask(ifindex: u32) -> io::Result<Option<Vec<u8>>> {
         reply.truncate(n);
         Ok(reply)
     };
-    let family = call(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
-    let Some(id) = attribute(&family, CTRL_ATTR_FAMILY_ID).and_then(|v| u16_at(v, 0)) else { return Ok(None) };
+    let family = match FAMILY.get() {
+        Some(family) => *family,
+        None => {
+            let reply = call(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0")?;
+            *FAMILY.get_or_init(|| attribute(&reply, CTRL_ATTR_FAMILY_ID).and_then(|v| u16_at(v, 0)))
+        }
+    };
+    let Some(id) = family else { return Ok(None) };
     call(id, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes()).map(Some)
 }
 
