@@ -25,6 +25,7 @@ struct {
 /* A port's place is the first free one of BYWASH_PROBES, from its interface index on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, BYWASH_PORTS);
 	__type(key, __u32);
 	__type(value, struct bywash_port);
@@ -82,15 +83,25 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 	return count(f->port, TO_USER, XDP_REDIRECT);
 }
 
+#ifndef BYWASH_PLAIN
+/* By CPU, the port received from and the port sent to; the loader makes as many as there are CPUs. One place to count in
+ * where four would tell no more: what a port received is its row's sum, what it sent its column's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_PORTS * BYWASH_PORTS);
+	__type(key, __u32);
+	__type(value, struct bywash_passage);
+} passages SEC(".maps");
+
 static __always_inline void count_forwarded(const struct frame *f)
 {
-	struct bywash_counters *in = counters_of(f->port->id), *out = counters_of(f->hop->port);
+	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + f->port->id) * BYWASH_PORTS + f->hop->port;
+	struct bywash_passage *p = bpf_map_lookup_elem(&passages, &key);
 
-	if (in && out) {
-		in->frames[TO_PORT]++;
-		in->rx_bytes += f->bytes;
-		out->tx_frames++;
-		out->tx_bytes += f->bytes;
+	if (likely(p)) {
+		p->frames++;
+		p->bytes += f->bytes;
 	}
 }
 
@@ -101,6 +112,7 @@ static __always_inline int to_port(const struct frame *f)
 	count_forwarded(f);
 	return XDP_REDIRECT;
 }
+#endif
 
 static __always_inline const struct bywash_port *port_of(__u32 ifindex)
 {
@@ -113,13 +125,17 @@ static __always_inline const struct bywash_port *port_of(__u32 ifindex)
 	return NULL;
 }
 
-static __always_inline int judge(struct frame *f)
+/* The port's MAC address and flags lie in one word. */
+static __always_inline __u64 mac_and_flags(const struct bywash_port *port)
 {
-	int reason = parse(f);
+	return *(const volatile __u64 *)port;
+}
 
-	if (reason == NEXT)
-		reason = route(f);
-	return reason == NEXT ? forward(f) : reason;
+static __always_inline int judge(struct frame *f, __u64 mine)
+{
+	int reason = parse(f, mine);
+
+	return likely(reason == NEXT) ? route(f) : reason;
 }
 
 SEC("xdp.frags")
@@ -129,7 +145,9 @@ int bywash(struct xdp_md *ctx)
 
 	if (!port)
 		return XDP_PASS;
-	if (!(port->flags & BYWASH_ENABLED))
+	__u64 mine = mac_and_flags(port);
+	__u32 flags = mine >> 48;
+	if (!(flags & BYWASH_ENABLED))
 		return count(port, PASS_DISABLED, XDP_PASS);
 
 	struct frame f = {
@@ -138,11 +156,14 @@ int bywash(struct xdp_md *ctx)
 		.data = (void *)(long)ctx->data,
 		.end = (void *)(long)ctx->data_end,
 		.bytes = ctx->data_end - ctx->data,
+		.flags = flags,
 	};
-	int reason = judge(&f);
+	int reason = judge(&f, mine);
 	switch (reason) {
+#ifndef BYWASH_PLAIN
 	case NEXT:
 		return to_port(&f);
+#endif
 	case TO_USER:
 		return to_user(&f, ctx);
 	default:
@@ -161,10 +182,12 @@ int bywash_tc(struct __sk_buff *skb)
 
 	if (!port)
 		return TC_ACT_UNSPEC;
-	if (!(port->flags & BYWASH_ENABLED))
+	__u64 mine = mac_and_flags(port);
+	__u32 flags = mine >> 48;
+	if (!(flags & BYWASH_ENABLED))
 		return count(port, PASS_DISABLED, TC_ACT_UNSPEC);
 	/* At user space's level the XDP program has counted it. */
-	if (!(port->flags & BYWASH_DRIVER))
+	if (!(flags & BYWASH_DRIVER))
 		return TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return count(port, PASS_VLAN, TC_ACT_UNSPEC);
@@ -178,8 +201,9 @@ int bywash_tc(struct __sk_buff *skb)
 		.end = (void *)(long)skb->data_end,
 		.bytes = skb->len,
 		.gso_size = skb->gso_size,
+		.flags = flags,
 	};
-	int reason = judge(&f);
+	int reason = judge(&f, mine);
 	switch (reason) {
 	case NEXT:
 		break;

@@ -36,6 +36,9 @@ enum bywash_flag {
 	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
 };
 
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
 #define BYWASH_PORTS 64    /* ports of a process */
 #define BYWASH_PROBES 4    /* places a port may have in the table of ports, from its interface index on */
 #define BYWASH_QUEUES 256  /* queues of a port */
@@ -49,12 +52,13 @@ enum bywash_flag {
 
 struct bywash_port {
 	__u8 mac[6];
-	__u16 flags;
+	__u16 flags;     /* in one word with the MAC address */
 	__u32 max_frame; /* longest frame for user space, Ethernet header included */
 	__u32 ifindex;   /* 0: no port */
 	__u16 id;        /* below BYWASH_PORTS; the key in `devices`, and of its counters */
-	__u16 reserved;
-};
+	__u16 reserved[3];
+	__u64 version;   /* of the next hops, and of the routes to them: the same with every port */
+} __attribute__((aligned(8)));
 
 /* What becomes of a packet whose route led here. */
 enum bywash_kind {
@@ -76,13 +80,16 @@ struct bywash_hop {
 	__u32 first; /* of a group: its buckets */
 	__u32 count;
 	__u32 ifindex; /* the port's */
-};
+} __attribute__((aligned(8)));
 
 struct bywash_counters {
-	__u64 frames[32]; /* by enum bywash_reason */
-	__u64 rx_bytes;   /* received and forwarded here */
-	__u64 tx_frames;  /* forwarded here by this port */
-	__u64 tx_bytes;
+	__u64 frames[32]; /* by enum bywash_reason, but for TO_PORT */
+};
+
+/* Forwarded from one port to another, by one CPU. */
+struct bywash_passage {
+	__u64 frames;
+	__u64 bytes;
 };
 
 #endif

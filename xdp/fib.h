@@ -74,7 +74,9 @@ static __always_inline __u32 fib_step(void *fib, __u32 at, __u32 slot)
 /* The bits of the address that are still to be looked at are kept shifted to the top: a depth in their place would be a
  * number the verifier knows, and every way to it a case of its own. */
 
-static __always_inline __u32 fib_lookup4(__u32 dst)
+/* Global, so that the verifier looks at its many ways once, and not again for each way that leads here; and so that
+ * registers and stack are not kept for it where nothing is looked up. */
+__attribute__((noinline)) __u32 fib_lookup4(__u32 dst)
 {
 	__u32 r = fib_half(&fib4, dst >> (32 - FIB_ROOT));
 	__u64 bits = (__u64)dst << (32 + FIB_ROOT);
@@ -95,7 +97,7 @@ static __always_inline __u32 fib_lookup4(__u32 dst)
 	return r;
 }
 
-/* Global, so that the verifier looks at its many ways once, and not again for each way that leads here. */
+/* Global, as the other. */
 __attribute__((noinline)) __u32 fib_lookup6(__u64 high, __u64 low)
 {
 	__u32 r = fib_half(&fib6, high >> (64 - FIB_ROOT));

@@ -10,7 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 
-/* Two of each; the lowest bit of `version` says which one holds. The other is written only when no program can be in it any
+/* Two of each; the lowest bit of a port's `version` says which one holds. The other is written only when no program can be in it any
  * more. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -28,28 +28,15 @@ struct {
 	__type(value, __u64);
 } buckets SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} version SEC(".maps");
-
-/* Of the next hops and of the routes to them. */
-static __always_inline __u64 current_version(void)
+/* In `hops`, of a version's next hop; in no map for one that is not there. */
+static __always_inline __u32 hop_key(__u64 v, __u32 id)
 {
-	__u32 zero = 0;
-	volatile __u64 *v = bpf_map_lookup_elem(&version, &zero);
-
-	return v ? *v : 0;
+	return id < BYWASH_HOPS ? (v & 1) * BYWASH_HOPS + id : ~0u;
 }
 
-static __always_inline struct bywash_hop *hop_of(__u64 v, __u32 id)
+static __always_inline const struct bywash_hop *hop_at(__u32 key)
 {
-	__u32 key = (v & 1) * BYWASH_HOPS + id;
-
-	return id < BYWASH_HOPS ? bpf_map_lookup_elem(&hops, &key) : NULL;
+	return bpf_map_lookup_elem(&hops, &key);
 }
 
 /* crates/route/src/hash.rs */
@@ -102,21 +89,22 @@ static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
 }
 
 /* The member of a group that a flow takes. */
-static __always_inline struct bywash_hop *member(__u64 v, const struct bywash_hop *group, __u32 hash)
+static __always_inline const struct bywash_hop *member(__u64 v, const struct bywash_hop *group, __u32 hash)
 {
 	__u32 at = group->first + (((__u64)hash * group->count) >> 32);
 	__u32 key = (v & 1) * BYWASH_BUCKETS + at;
 	__u64 *id = at < BYWASH_BUCKETS ? bpf_map_lookup_elem(&buckets, &key) : NULL;
 
-	return id ? hop_of(v, *id) : NULL;
+	return id ? hop_at(hop_key(v, *id)) : NULL;
 }
 
-static __always_inline __u32 fold(__u64 sum)
+/* Whether the words of a one's complement sum, which is not 0, add up to 0xffff: if 65535 divides it. A number times the
+ * inverse of 65535 modulo 2^64 is its quotient then, and greater than any quotient otherwise. */
+static __always_inline int sums_up(__u64 sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
+	const __u64 most = 0x0001000100010001ull; /* (2^64 - 1) / 65535, and 0 less the inverse */
+
+	return 0 - sum * most <= most;
 }
 
 static __always_inline __u64 sum_words(const __u8 *p, int words)
@@ -128,42 +116,65 @@ static __always_inline __u64 sum_words(const __u8 *p, int words)
 	return sum;
 }
 
+/* An address, as it stands in the packet, that a host may have and that may be forwarded to and from. */
+static __always_inline int plain4(__u32 address)
+{
+	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
+}
+
 /* RFC 1812 5.2.2, and TTL to spare; without options. The packet and its padding have `room` bytes. */
 static __always_inline int sound4(const __u8 *ip, __u32 room)
 {
 	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
-	__u32 src = be32_at(ip + 12), dst = be32_at(ip + 16);
 
-	return ip[0] == 0x45 && total >= 20 && total <= room && ip[8] > 1 && src - (1 << 24) < 223u << 24 &&
-	       dst - (1 << 24) < 223u << 24 && src >> 24 != 127 && dst >> 24 != 127 && fold(sum_words(ip, 5)) == 0xffff;
+	return ip[0] == 0x45 && total >= 20 && total <= room && ip[8] > 1 && sums_up(sum_words(ip, 5)) &&
+	       plain4(*(const __u32 *)(ip + 12)) && plain4(*(const __u32 *)(ip + 16));
+}
+
+static __always_inline int link_local6(const __u8 *address)
+{
+	return (*(const __u16 *)address & bpf_htons(0xffc0)) == bpf_htons(0xfe80);
+}
+
+/* :: or ::1 */
+static __always_inline int reserved6(const __u8 *address)
+{
+	return !*(const __u64 *)address && !(*(const __u64 *)(address + 8) & ~bpf_cpu_to_be64(1));
+}
+
+static __always_inline int plain6(const __u8 *address)
+{
+	return address[0] != 0xff && !link_local6(address) && !reserved6(address);
 }
 
 static __always_inline int sound6(const __u8 *ip, __u32 room)
 {
 	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
 
-	return payload + 40 <= room && ip[7] > 1 && ip[8] != 0xff &&
-	       (be64_at(ip + 8) || be64_at(ip + 16) > 1);
+	return ip[0] >> 4 == 6 && ip[6] && payload + 40 <= room && ip[7] > 1 && plain6(ip + 8) && plain6(ip + 24);
 }
 
-/* Whether a TCP or UDP checksum holds no more than the pseudo-header's sum (crates/wire/src/partial.rs). `sum` is that
- * of the addresses. */
-static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, __u64 sum)
+/* Whether a TCP or UDP checksum holds no more than the pseudo-header's sum (crates/wire/src/partial.rs), with addresses of
+ * so many words. */
+static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, const __u8 *addresses,
+				      int words)
 {
 	__u16 field;
 
-	if (proto == 6) {
-		if ((void *)l4 + 18 > end)
-			return 0;
-		field = *(const __u16 *)(l4 + 16);
-	} else if (proto == 17) {
+	if (proto == 17) {
 		if ((void *)l4 + 8 > end)
 			return 0;
 		field = *(const __u16 *)(l4 + 6);
+	} else if (proto == 6) {
+		if ((void *)l4 + 18 > end)
+			return 0;
+		field = *(const __u16 *)(l4 + 16);
 	} else {
 		return 0;
 	}
-	return field && fold(sum + bpf_htons(proto) + bpf_htons(len) + (__u16)~field) == 0xffff;
+	/* Not earlier: a sum for each protocol that has none. */
+	barrier_var(field);
+	return field && sums_up(sum_words(addresses, words) + bpf_htons(proto) + bpf_htons(len) + (__u16)~field);
 }
 
 #endif

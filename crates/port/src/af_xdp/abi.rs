@@ -24,6 +24,9 @@ pub const REASONS: [&str; 18] = [
     "drop_port_gone",
 ];
 
+/// The reason that is counted by both ports.
+const TO_PORT: usize = 15;
+
 /// Ports of a process.
 pub const PORTS: u32 = 64;
 /// Places a port may have in the program's table, from its interface index on.
@@ -48,8 +51,7 @@ pub(crate) const FLAG_RAW: u16 = 1 << 3;
 pub(crate) const FLAG_NATIVE: u16 = 1 << 5;
 pub(crate) const FLAG_REDIRECTS: u16 = 1 << 4;
 
-/// `struct bywash_port`.
-#[repr(C)]
+/// `struct bywash_port`, without the version.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawPort {
     pub mac: [u8; 6],
@@ -57,7 +59,24 @@ pub(crate) struct RawPort {
     pub max_frame: u32,
     pub ifindex: u32,
     pub id: u16,
-    pub reserved: u16,
+}
+
+impl RawPort {
+    /// 64-bit words of `struct bywash_port`.
+    pub const WORDS: usize = 4;
+    /// Which of them is the version of routes and next hops.
+    pub const VERSION: usize = 3;
+
+    /// The words in front of it.
+    pub fn words(&self) -> [u64; 3] {
+        let m = self.mac;
+        let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
+        [
+            mac | u64::from(self.flags) << 48,
+            u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
+            u64::from(self.id),
+        ]
+    }
 }
 
 /// `struct bywash_counters`.
@@ -65,13 +84,20 @@ pub(crate) struct RawPort {
 #[derive(Clone, Copy)]
 pub(crate) struct RawCounters {
     pub frames: [u64; 32],
-    pub rx_bytes: u64,
-    pub tx_frames: u64,
-    pub tx_bytes: u64,
 }
 
-// SAFETY: repr(C), integers only, 20 bytes without padding.
-unsafe impl aya::Pod for RawPort {}
+/// `struct bywash_passage`: frames forwarded from one port to another by one CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Passage {
+    pub frames: u64,
+    pub bytes: u64,
+}
+
+impl Passage {
+    /// Its 64-bit words.
+    pub const WORDS: usize = 2;
+}
+
 // SAFETY: repr(C), integers only, no padding.
 unsafe impl aya::Pod for RawCounters {}
 
@@ -134,11 +160,19 @@ impl XdpCounters {
         let mut all = Self::default();
         for cpu in cpus {
             all.frames.iter_mut().zip(cpu.frames).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
-            all.rx_bytes = all.rx_bytes.wrapping_add(cpu.rx_bytes);
-            all.tx_frames = all.tx_frames.wrapping_add(cpu.tx_frames);
-            all.tx_bytes = all.tx_bytes.wrapping_add(cpu.tx_bytes);
         }
         all
+    }
+
+    /// Adds what went from the port and to it, as `between` has it by port received from and sent to.
+    pub(crate) fn add_forwarded(&mut self, port: u16, between: impl Fn(u16, u16) -> Passage) {
+        for other in 0..PORTS as u16 {
+            let (from, to) = (between(port, other), between(other, port));
+            self.frames[TO_PORT] = self.frames[TO_PORT].wrapping_add(from.frames);
+            self.rx_bytes = self.rx_bytes.wrapping_add(from.bytes);
+            self.tx_frames = self.tx_frames.wrapping_add(to.frames);
+            self.tx_bytes = self.tx_bytes.wrapping_add(to.bytes);
+        }
     }
 
     /// Name and count of every reason.
@@ -182,6 +216,7 @@ mod tests {
         assert_eq!(c, REASONS);
         assert!(HEADER.contains("__u64 frames[32];"));
         assert!(REASONS.len() <= 32);
+        assert_eq!(REASONS[TO_PORT], "to_port");
     }
 
     #[test]
@@ -202,7 +237,7 @@ mod tests {
         let kinds: Vec<_> = names("bywash_kind").into_iter().map(|(name, _)| name).collect();
         assert_eq!(kinds, ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_LOCAL", "HOP_KERNEL"]);
         assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Kernel as u8], [0, 2, 4]);
-        assert_eq!((size_of::<Hop>(), size_of::<RawPort>(), size_of::<RawCounters>()), (32, 20, 35 * 8));
+        assert_eq!((size_of::<Hop>(), size_of::<RawCounters>()), (32, 32 * 8));
     }
 
     #[test]
@@ -228,10 +263,17 @@ mod tests {
 
     #[test]
     fn counters_add_up_over_cpus() {
-        let mut cpus = [RawCounters { frames: [0; 32], rx_bytes: 1, tx_frames: 2, tx_bytes: 3 }; 2];
+        let mut cpus = [RawCounters { frames: [0; 32] }; 2];
         (cpus[0].frames[0], cpus[1].frames[0], cpus[1].frames[7]) = (3, 4, 5);
-        let sum = XdpCounters::sum(cpus.iter());
+        let mut sum = XdpCounters::sum(cpus.iter());
         assert_eq!((sum.get("to_user"), sum.get("pass_local"), sum.get("nonsense")), (7, 5, 0));
-        assert_eq!((sum.rx_bytes, sum.tx_frames, sum.tx_bytes), (2, 4, 6));
+        let between = |from, to| match (from, to) {
+            (1, 2) => Passage { frames: 3, bytes: 300 },
+            (2, 1) => Passage { frames: 1, bytes: 60 },
+            (1, 1) => Passage { frames: 1, bytes: 100 },
+            _ => Passage::default(),
+        };
+        sum.add_forwarded(1, between);
+        assert_eq!((sum.get("to_port"), sum.rx_bytes, sum.tx_frames, sum.tx_bytes), (4, 400, 2, 160));
     }
 }

@@ -16,12 +16,13 @@
 //! route named until then: the version goes on, and what was remembered under older ones holds no more.
 
 use super::abi::{
-    BUCKETS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES, QUEUES, RawCounters, RawPort, XdpCounters,
+    BUCKETS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES, Passage, QUEUES, RawCounters, RawPort,
+    XdpCounters,
 };
 use super::program::{chain, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
-use aya::maps::{Array, DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use shared::Words;
@@ -51,17 +52,41 @@ pub struct Driver(Arc<Mutex<Inner>>);
 
 pub(super) struct Inner {
     pub ebpf: Ebpf,
-    ports: Array<MapData, RawPort>,
+    ports: Words,
     /// What `ports` holds.
     places: [RawPort; PORTS as usize],
     xsks: XskMap<MapData>,
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
+    /// None: it does not forward.
+    passages: Option<Passages>,
     fibs: [Option<OwnedFd>; 2],
     refused: Option<Arc<str>>,
     hops: Words,
     buckets: Words,
-    version: Words,
+    version: u64,
+}
+
+/// What was forwarded between ports.
+struct Passages {
+    words: Words,
+    cpus: usize,
+}
+
+impl Passages {
+    /// Words of one CPU.
+    const OF_A_CPU: usize = (PORTS * PORTS) as usize * Passage::WORDS;
+
+    /// From one port to another, by all CPUs.
+    fn between(&self, from: u16, to: u16) -> Passage {
+        let mut all = Passage::default();
+        for cpu in 0..self.cpus {
+            let at = cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Passage::WORDS;
+            all.frames = all.frames.wrapping_add(self.words.load(at));
+            all.bytes = all.bytes.wrapping_add(self.words.load(at + 1));
+        }
+        all
+    }
 }
 
 /// An address family's table.
@@ -93,6 +118,25 @@ impl Tried {
     /// Whether it is the kernel's.
     pub fn passed(&self) -> bool {
         self.verdict == XDP_PASS
+    }
+}
+
+impl Inner {
+    /// A program finds it with its port, where it looks first: one run sees one.
+    fn set_version(&mut self, version: u64) {
+        self.version = version;
+        for at in 0..PORTS as usize {
+            self.ports.store(at * RawPort::WORDS + RawPort::VERSION, version);
+        }
+    }
+
+    /// What the program knows of a port, in this place. The word with the interface, which makes it one, is the last.
+    fn place(&mut self, at: usize, port: RawPort) {
+        self.places[at] = port;
+        let words = port.words();
+        for n in [0, 2, 1] {
+            self.ports.store(at * RawPort::WORDS + n, words[n]);
+        }
     }
 }
 
@@ -128,9 +172,11 @@ impl Driver {
     fn load_object(object: &[u8], refused: Option<Arc<str>>) -> Result<Self, Error> {
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
-        let cpus = aya::util::nr_cpus().map_or(1, |n| (n as u32).min(KNOWN_CPUS));
+        let cpus = aya::util::nr_cpus().map_err(|(what, e)| load_error(format!("{what}: {e}")))?;
+        let remember = (cpus as u32).min(KNOWN_CPUS);
         let mut loader = EbpfLoader::new();
-        loader.map_max_entries("known4", cpus * KNOWN4).map_max_entries("known6", cpus * KNOWN6);
+        loader.map_max_entries("known4", remember * KNOWN4).map_max_entries("known6", remember * KNOWN6);
+        loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS);
         let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
         named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
         if refused.is_none() {
@@ -156,22 +202,28 @@ impl Driver {
             mapped.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
         };
         let hops = words("hops", 2 * HOPS * size_of::<Hop>() / 8)?;
-        let (buckets, version) = (words("buckets", 2 * BUCKETS)?, words("version", 1)?);
+        let buckets = words("buckets", 2 * BUCKETS)?;
+        let ports = words("ports", PORTS as usize * RawPort::WORDS)?;
+        let passages = match refused {
+            None => Some(Passages { words: words("passages", cpus * Passages::OF_A_CPU)?, cpus }),
+            Some(_) => None,
+        };
         let fibs = match refused {
             None => [Some(descriptor("fib4")?), Some(descriptor("fib6")?)],
             Some(_) => [None, None],
         };
         let inner = Inner {
-            ports: map!("ports"),
+            ports,
             places: [RawPort::default(); PORTS as usize],
             xsks: map!("xsks"),
             devices: map!("devices"),
             counters: map!("counters"),
+            passages,
             fibs,
             refused,
             hops,
             buckets,
-            version,
+            version: 0,
             ebpf,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
@@ -192,8 +244,8 @@ impl Driver {
     ///
     /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32]) {
-        let inner = self.lock();
-        let next = inner.version.load(0) + 1;
+        let mut inner = self.lock();
+        let next = inner.version + 1;
         let half = (next & 1) as usize;
         let (first_hop, first_bucket) = (half * HOPS, half * BUCKETS);
         for (i, hop) in hops.iter().take(HOPS).enumerate() {
@@ -210,16 +262,17 @@ impl Driver {
         for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
             inner.buckets.store(first_bucket + i, u64::from(*id));
         }
-        inner.version.store(0, next);
+        inner.set_version(next);
         drop(inner);
         shared::grace();
     }
 
     /// The tables have changed: from now on the program looks up anew what it had looked up before.
     pub fn changed(&self) {
-        let inner = self.lock();
+        let mut inner = self.lock();
         // The lowest bit says which next hops hold: those stay.
-        inner.version.store(0, inner.version.load(0) + 2);
+        let next = inner.version + 2;
+        inner.set_version(next);
     }
 
     /// What is forwarded by a port leaves by this interface. The entry goes with the interface.
@@ -270,9 +323,7 @@ impl Driver {
         if let Some(at) = at
             && inner.places[at].ifindex != port.ifindex
         {
-            inner.places[at] = RawPort::default();
-            let done = inner.ports.set(at as u32, RawPort::default(), 0);
-            checked("ports", done)?;
+            inner.place(at, RawPort::default());
         }
         if port.ifindex == 0 {
             return Ok(());
@@ -284,9 +335,8 @@ impl Driver {
             map: "ports",
             reason: format!("too many interfaces whose indices are equal modulo {PORTS}"),
         })?;
-        inner.places[at] = port;
-        let done = inner.ports.set(at as u32, port, 0);
-        checked("ports", done)
+        inner.place(at, port);
+        Ok(())
     }
 
     /// Frames of a port's queue go to this socket; when the socket is closed its entry goes by itself.
@@ -301,9 +351,14 @@ impl Driver {
 
     /// What was done with a port's frames since the program was loaded.
     pub(super) fn counters(&self, id: u16) -> Result<XdpCounters, Error> {
-        let cpus = self.lock().counters.get(&id.into(), 0);
+        let inner = self.lock();
+        let cpus = inner.counters.get(&id.into(), 0);
         let cpus = cpus.map_err(|e| Error::Map { interface: String::new(), map: "counters", reason: chain(&e) })?;
-        Ok(XdpCounters::sum(cpus.iter()))
+        let mut all = XdpCounters::sum(cpus.iter());
+        if let Some(passages) = &inner.passages {
+            all.add_forwarded(id, |from, to| passages.between(from, to));
+        }
+        Ok(all)
     }
 }
 

@@ -247,7 +247,7 @@ impl Program {
             flags |= if on { flag } else { 0 };
         }
         let (mac, max_frame, ifindex, id) = (config.mac, config.max_frame, self.index, self.id);
-        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, reserved: 0 }))?;
+        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id }))?;
         self.config = config;
         if !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
