@@ -219,7 +219,7 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     let bench = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&output(args)).unwrap() };
     let tabm =
         ["bench", "tabm", "--kinds", "sdb,tabm,typewriter", "--threads", "1", "--sizes", "64", "--frames", "8192"];
-    let tabm = bench(&[&tabm[..], &["--block", "256", "--rounds", "1", "--milliseconds", "10", "--json"]].concat());
+    let tabm = bench(&[&tabm[..], &["--block", "256", "--rounds", "1", "--milliseconds", "200", "--json"]].concat());
     let memory = bench(&["bench", "memory", "--instances", "1", "--frames", "4096", "--json"]);
     for figures in [&tabm, &memory] {
         let sources = figures["hardware"].as_array().unwrap();
