@@ -76,7 +76,7 @@ pub enum AfxdpLayout {
 pub enum AfxdpMode {
     /// Run to completion: looks at the rings again and again, without a system call
     Rtc,
-    /// By poll(2), once a turn
+    /// By poll(2), when nothing has come for 20 us
     Poll,
     /// Has the driver polled by its own system calls, and no interrupts (SO_PREFER_BUSY_POLL)
     BusyPoll,

@@ -21,6 +21,10 @@ const SHORT_CELL: usize = 512;
 /// How long poll(2) waits, so that the end is noticed.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Microseconds without a frame after which it does: asleep, it would have to be woken for every burst, and the CPU that sends
+/// pays for that.
+const SPIN_US: u64 = 20;
+
 /// A running application. It ends with [`App::stop`].
 pub struct App {
     pub work: Arc<Work>,
@@ -186,8 +190,9 @@ impl Settings {
         let _ = ready.send(ports.iter().map(opened).collect());
         let mut frames = Batch::new();
         let mut turn_began = clock::tsc();
+        let (spin, mut came) = (clock::us_to_ticks(SPIN_US), turn_began);
         while !stop.load(Ordering::Relaxed) {
-            if self.mode == AfxdpMode::Poll {
+            if self.mode == AfxdpMode::Poll && turn_began - came > spin {
                 wait(&mut ports, self.app == AfxdpApp::Txpush, PATIENCE);
             }
             let n = self.turn(&mut ports, &mut bufs, &mut frames, frame, work);
@@ -195,6 +200,7 @@ impl Settings {
             if n > 0 {
                 work.frames.add(n as u64);
                 work.busy.add(now - turn_began);
+                came = now;
             }
             turn_began = now;
         }
