@@ -55,7 +55,8 @@ fn afxdp_knobs_are_what_they_say() {
     let calls = |figures: &Value, reason: &str| figures["system_calls_per_packet"][reason].as_f64().unwrap();
 
     let polled = figures(&["--app", "txpush", "--mode", "poll", "--transmit", "socket", "--in-order", "on"]);
-    assert!(calls(&polled, "poll") > 1.0 / 65.0 && calls(&polled, "tx_kick") == 0.0, "{polled}");
+    // All that is sent is sent by poll(2), at most a transmit ring's worth a call.
+    assert!(calls(&polled, "poll") >= 1.0 / 2048.0 && calls(&polled, "tx_kick") == 0.0, "{polled}");
     assert_eq!(polled["got"][0]["completion"], "in order");
     // In copy mode a frame is complete when its receiver has freed it, and the scheduler may move that one about.
     assert!(polled["reordered"].is_u64(), "{polled}");
