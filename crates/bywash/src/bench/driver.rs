@@ -117,20 +117,15 @@ fn measure<A: Addr + synth::Random>(
         rounds.push(f64::from(timed.whole) - f64::from(timed.empty));
         empty.push(f64::from(timed.empty));
     }
-    let ns_per_packet = median(&rounds);
+    let median = |values: &[f64]| super::median(values.iter().copied()).context("no round");
+    let ns_per_packet = median(&rounds)?;
     Ok(Figures {
         ns_per_packet,
         mpps: 1e3 / ns_per_packet,
-        empty_ns: median(&empty),
+        empty_ns: median(&empty)?,
         family,
         routes: table.len(),
         destinations: frames.len(),
         rounds,
     })
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

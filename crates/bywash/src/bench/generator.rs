@@ -45,12 +45,8 @@ pub fn run(args: &GeneratorArgs) -> anyhow::Result<()> {
     for _ in 0..args.rounds {
         rounds.push([bare(&topology, a, &templates, time)?, stamped(&topology, a, &templates, time)?]);
     }
-    let median = |which: usize| {
-        let mut rates: Vec<f64> = rounds.iter().map(|round| round[which]).collect();
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    };
-    let (bare_mpps, stamped_mpps) = (median(0), median(1));
+    let median = |which: usize| super::median(rounds.iter().map(|round: &[f64; 2]| round[which])).context("no round");
+    let (bare_mpps, stamped_mpps) = (median(0)?, median(1)?);
     let figures = Figures {
         bare_mpps,
         stamped_mpps,

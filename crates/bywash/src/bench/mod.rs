@@ -59,6 +59,13 @@ fn report<F: serde::Serialize>(json: bool, figures: &F, print: impl FnOnce(&F)) 
     Ok(())
 }
 
+/// The middle one; none of none.
+fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
 /// An arena of so many cells, laid out as pools of this kind need them.
 fn arena(kind: PoolKind, cells: usize, pages: Pages) -> Result<Arc<Arena>, ArenaError> {
     Arena::new(ArenaConfig { cells, pages, packed: kind.packed(), ..Default::default() })

@@ -71,13 +71,8 @@ fn figures(args: &PlacementArgs, lab: &Lab, rounds: Vec<BTreeMap<String, Rate>>)
     for (name, rate) in rounds.iter().flatten() {
         samples.entry(name.clone()).or_default().push(rate.mpps);
     }
-    let median_mpps: BTreeMap<String, f64> = samples
-        .into_iter()
-        .map(|(name, mut rates)| {
-            rates.sort_by(f64::total_cmp);
-            (name, rates[rates.len() / 2])
-        })
-        .collect();
+    let median = |(name, rates): (String, Vec<f64>)| Some((name, super::median(rates)?));
+    let median_mpps: BTreeMap<String, f64> = samples.into_iter().filter_map(median).collect();
     let first = args.level[0].name();
     let mpps = median_mpps[first];
     let others = median_mpps.iter().filter(|(name, _)| *name != first);

@@ -61,12 +61,8 @@ pub fn run(args: &PortsArgs) -> anyhow::Result<()> {
             rounds.push([lab.kernel(args)?, lab.bywash(args, Level::User)?, lab.bywash(args, Level::Driver)?]);
         }
         for (at, &size) in args.sizes.iter().enumerate() {
-            let median = |who: usize| {
-                let mut rates: Vec<f64> = rounds.iter().map(|round| round[who][at]).collect();
-                rates.sort_by(f64::total_cmp);
-                rates[rates.len() / 2]
-            };
-            rows.push(Row { ports, size, kernel_mpps: median(0), user_mpps: median(1), driver_mpps: median(2) });
+            let median = |who: usize| super::median(rounds.iter().map(|round| round[who][at])).context("no round");
+            rows.push(Row { ports, size, kernel_mpps: median(0)?, user_mpps: median(1)?, driver_mpps: median(2)? });
         }
     }
     super::report(args.json, &Figures { seconds: args.seconds, rounds: args.rounds, cpus, rows }, print)

@@ -68,11 +68,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
             }
             for (&kind, rounds) in kinds.iter().zip(rounds) {
                 let rounds_mpps: Vec<f64> = rounds.iter().map(|round| round.mpps).collect();
-                let median = |of: &dyn Fn(&Measured) -> Option<f64>| {
-                    let mut sorted: Vec<f64> = rounds.iter().filter_map(of).collect();
-                    sorted.sort_by(f64::total_cmp);
-                    sorted.get(sorted.len() / 2).copied()
-                };
+                let median = |of: &dyn Fn(&Measured) -> Option<f64>| super::median(rounds.iter().filter_map(of));
                 let (measured, source) = match median(&|round| round.dtlb_misses) {
                     Some(misses) => (misses, "measured"),
                     None => (modelled(args, kind, threads, size, tlb)?, "modelled"),

@@ -99,7 +99,7 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
         }
         if ways.len() == 2 {
             let ratio = |of: fn(&Row) -> f64, over: usize| {
-                median(rounds.iter().map(|round| of(&round[1 - over]) / of(&round[over])).collect())
+                super::median(rounds.iter().map(|round| of(&round[1 - over]) / of(&round[over]))).unwrap_or(f64::NAN)
             };
             compared.push(Compared {
                 flows,
@@ -117,11 +117,6 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
         compared,
     };
     super::report(args.json, &figures, print)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn print(f: &Figures) {

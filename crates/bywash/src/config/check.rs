@@ -14,6 +14,16 @@ const SOCKET_NAME: usize = 90;
 
 /// Bytes a cell can have.
 const CELLS: [usize; 3] = [2048, 4096, 16384];
+/// The least cell for an interface's frames; none: its MTU is too large for any.
+pub fn cell_for(mtu: usize) -> Option<usize> {
+    CELLS.into_iter().find(|cell| mtu <= largest_mtu(*cell))
+}
+
+/// Of an interface whose frames a cell can hold.
+pub const fn largest_mtu(cell: usize) -> usize {
+    cell - bywash_frame::DATA_OFFSET - LINK_HEADER
+}
+
 /// The largest chunk of the kernel's: longer frames come in several.
 const CHUNK: usize = 4096;
 
@@ -432,7 +442,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
             let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.pool.cell);
-            let help = match CELLS.iter().find(|&&cell| mtu + LINK_HEADER <= cell - bywash_frame::DATA_OFFSET) {
+            let help = match cell_for(mtu) {
                 Some(cell) => format!("set `cell = {cell}` in [pool]"),
                 None => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
             };

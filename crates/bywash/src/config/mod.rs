@@ -13,6 +13,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use check::{cell_for, largest_mtu};
 pub use cmts::{CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
 pub use host::Host;
 pub use keys::reference;

@@ -2,15 +2,14 @@
 
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Fix};
+use crate::config::{cell_for, largest_mtu};
 use bywash_port::af_xdp::{DeviceFeatures, Features, LinkInfo, driver};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest MTU that a cell of 2 KiB has room for.
-const MTU_OF_A_CELL: u32 = 1774;
-/// The same of 4 KiB.
-const MTU_OF_A_PAGE: u32 = 3822;
+/// Largest MTU that a cell of the default size has room for.
+const MTU_OF_A_CELL: u32 = largest_mtu(2048) as u32;
 /// IFF_UP (linux/if.h).
 const UP: u32 = 1;
 
@@ -225,7 +224,7 @@ impl Nic<'_> {
         if self.link.mtu > MTU_OF_A_CELL {
             let what = format!("its MTU is {}: longer frames than {MTU_OF_A_CELL} need larger buffers", self.link.mtu);
             let costs = "longer packets are left to the kernel";
-            let cell = if self.link.mtu > MTU_OF_A_PAGE { 16384 } else { 4096 };
+            let cell = cell_for(self.link.mtu as usize).unwrap_or(16384);
             let mend = format!("`cell = {cell}` in [pool], or a smaller MTU");
             found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
         }

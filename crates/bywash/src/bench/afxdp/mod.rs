@@ -81,9 +81,9 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
         rounds.push(bench.round()?);
     }
     let cpus = bench.lab.cpus;
-    let peer_mpps = median(rounds.iter().filter_map(|r| Some(r.peer?.mpps)));
-    let peer_ratio = median(rounds.iter().filter_map(|r| Some(r.bywash.mpps / r.peer?.mpps)));
-    let mpps = median(rounds.iter().map(|r| r.bywash.mpps)).context("no round")?;
+    let peer_mpps = super::median(rounds.iter().filter_map(|r| Some(r.peer?.mpps)));
+    let peer_ratio = super::median(rounds.iter().filter_map(|r| Some(r.bywash.mpps / r.peer?.mpps)));
+    let mpps = super::median(rounds.iter().map(|r| r.bywash.mpps)).context("no round")?;
     let middle = rounds.iter().find(|r| r.bywash.mpps == mpps).context("no round")?;
     let figures = Figures {
         app: args.app,
@@ -224,13 +224,6 @@ impl Sample {
             reordered: app.ports.iter().map(|port| port.counters.tx_reordered.get()).sum(),
         }
     }
-}
-
-/// None where there are no values.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 fn print(f: &Figures) {
