@@ -16,17 +16,22 @@ struct {
 	__type(value, struct inject_batch);
 } batch SEC(".maps");
 
-/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. */
-static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, const struct inject_frame *f)
+/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. Global, so that the verifier
+ * looks at it once and not in each of the loop's turns. */
+__attribute__((noinline)) int one(struct __sk_buff *skb, __u32 i)
 {
-	__u32 at = f->at, len = f->len;
+	__u32 zero = 0;
+	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
 	int error;
 
+	if (!b || i >= INJECT_FRAMES)
+		return -22; /* EINVAL */
+	__u32 at = b->frames[i].at, len = b->frames[i].len;
 	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes; and what is
 	 * masked and added to has bounds that survive any compiler. */
 	len--;
 	if (at > INJECT_BYTES - INJECT_LONGEST || len >= INJECT_LONGEST)
-		return -22; /* EINVAL */
+		return -22;
 	barrier_var(len);
 	len = (len & (INJECT_LONGEST - 1)) + 1;
 	if (skb->len != len) {
@@ -48,7 +53,7 @@ int inject(struct __sk_buff *skb)
 	if (!b)
 		return 0;
 	for (__u32 i = 0; i < INJECT_FRAMES && i < b->count; i++) {
-		b->frames[i].result = one(skb, b, &b->frames[i]);
+		b->frames[i].result = one(skb, i);
 		refused += b->frames[i].result != 0;
 	}
 	return refused;

@@ -20,6 +20,7 @@ use bywash_route::model::Change;
 use bywash_router::control::{Applied, PortBack};
 use bywash_sync::Qsbr;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -143,6 +144,9 @@ impl Runtime {
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
+        // The kernel takes its time over the programs, and over the buffers' memory: both at once.
+        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
+        let driver = interfaces.then(|| std::thread::spawn(af_xdp::Driver::load));
         // Following begins first: nothing the kernel changes from here on is missed.
         let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
@@ -175,8 +179,7 @@ impl Runtime {
         let pools = PoolSet::new(arena.clone(), &of_workers.collect::<Vec<_>>())?;
 
         let mut ports: Vec<Opened> = vec![];
-        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
-        let driver = if interfaces { Some(af_xdp::Driver::load()?) } else { None };
+        let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
         if let Some(why) = driver.as_ref().and_then(af_xdp::Driver::refused) {
             tracing::warn!(
                 "the kernel refuses the program that forwards in the driver: user space does it all ({why})"

@@ -3,10 +3,10 @@
 use super::Error;
 use super::attach::{Attached, Hook};
 use super::link::LinkInfo;
-use super::program::{attach_link, chain};
+use super::program::{attach_link, chain, loader};
+use aya::Ebpf;
 use aya::maps::{DevMap, MapData, MapError};
 use aya::programs::{ProgramError, Xdp};
-use aya::{Ebpf, EbpfLoader};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o");
 
@@ -43,7 +43,7 @@ impl Bare {
     fn attach(on: &str, name: &str, set_up: impl FnOnce(&mut Ebpf) -> Result<(), Error>) -> Result<Self, Error> {
         let link = LinkInfo::query(on)?;
         let load = |reason: String| Error::Load { interface: on.into(), reason };
-        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| load(chain(&e)))?;
+        let mut ebpf = loader().load(OBJECT).map_err(|e| load(chain(&e)))?;
         set_up(&mut ebpf)?;
         let xdp: &mut Xdp = ebpf
             .program_mut(name)

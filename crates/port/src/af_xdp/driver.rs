@@ -19,12 +19,12 @@ use super::abi::{
     BUCKETS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES, Passage, QUEUES, RawCounters, RawPort,
     XdpCounters,
 };
-use super::program::{chain, named};
+use super::program::{chain, loader, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
+use aya::Ebpf;
 use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
-use aya::{Ebpf, EbpfLoader};
 use shared::Words;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -164,7 +164,8 @@ impl Driver {
         let inner = self.lock();
         let tried = shared::new_array(SEGMENT as u32).and_then(|segment| {
             Words::map(segment.as_fd(), SEGMENT / 8)?;
-            inner.fibs.iter().flatten().try_for_each(|fib| shared::set_inner(fib.as_fd(), 0, segment.as_fd()))
+            // One for both: the kernel waits for a grace period of RCU each time.
+            inner.fibs[0].iter().try_for_each(|fib| shared::set_inner(fib.as_fd(), 0, segment.as_fd()))
         });
         tried.map_err(|e| Error::Map { interface: String::new(), map: "fib4", reason: e.to_string() })
     }
@@ -174,10 +175,11 @@ impl Driver {
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
         let cpus = aya::util::nr_cpus().map_err(|(what, e)| load_error(format!("{what}: {e}")))?;
         let remember = (cpus as u32).min(KNOWN_CPUS);
-        let mut loader = EbpfLoader::new();
+        let mut loader = loader();
         loader.map_max_entries("known4", remember * KNOWN4).map_max_entries("known6", remember * KNOWN6);
         loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS);
         let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
+        drop(loader);
         named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
         if refused.is_none() {
             let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;

@@ -9,7 +9,6 @@
 use super::Error;
 use super::socket::Mapped;
 use super::test_run::TestRun;
-use aya::EbpfLoader;
 use aya::maps::Map;
 use aya::programs::SchedClassifier;
 use rustix::io::Errno;
@@ -102,7 +101,7 @@ impl Injector {
     /// [`Error::Injector`] with the kernel's reason.
     pub fn new() -> Result<Self, Error> {
         let failed = |reason: &dyn std::error::Error| Error::Injector(super::program::chain(reason));
-        let mut object = EbpfLoader::new().load(OBJECT).map_err(|e| failed(&e))?;
+        let mut object = super::program::loader().load(OBJECT).map_err(|e| failed(&e))?;
         let classifier: &mut SchedClassifier = object
             .program_mut("inject")
             .ok_or_else(|| Error::Injector("the object has no program `inject`".into()))?

@@ -4,10 +4,11 @@
 //! than a packet or AF_XDP socket (as `xdp-trafficgen` does). Needs kernel 5.18.
 
 use super::Error;
+use super::program::loader;
 use super::test_run::TestRun;
+use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use aya::programs::Xdp;
-use aya::{Ebpf, EbpfLoader};
 use bywash_wire::checksum::checksum;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -93,7 +94,7 @@ impl LiveGen {
             return Err(failed(format!("a frame of {} bytes: {HEAD} to {LONGEST} are possible", frame.len())));
         }
         let flows: Vec<RawFlow> = destinations.iter().filter_map(|to| flow(frame, *to)).collect();
-        let mut ebpf = EbpfLoader::new()
+        let mut ebpf = loader()
             .map_max_entries("flows", flows.len().max(1) as u32)
             .load(OBJECT)
             .map_err(|e| failed(e.to_string()))?;

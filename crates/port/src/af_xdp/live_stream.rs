@@ -4,11 +4,11 @@
 //! program (`xdp/stream.bpf.c`). Needs kernel 5.18.
 
 use super::Error;
-use super::program::chain;
+use super::program::{chain, loader};
 use super::test_run::TestRun;
+use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError};
 use aya::programs::{ProgramError, Xdp};
-use aya::{Ebpf, EbpfLoader};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,10 +129,8 @@ impl LiveStream {
             return Err(failed(format!("a frame of {} bytes: {low} to {high} are possible", wrong.len)));
         }
         let longest = heads.iter().map(|head| head.len).max().ok_or_else(|| failed("no frames".into()))?;
-        let mut ebpf = EbpfLoader::new()
-            .map_max_entries("heads", heads.len() as u32)
-            .load(OBJECT)
-            .map_err(|e| failed(chain(&e)))?;
+        let mut ebpf =
+            loader().map_max_entries("heads", heads.len() as u32).load(OBJECT).map_err(|e| failed(chain(&e)))?;
         {
             let mut map = array::<LiveHead>(&mut ebpf, "heads").map_err(failed)?;
             for (i, head) in heads.iter().enumerate() {

@@ -5,11 +5,12 @@ use super::abi::{
 };
 use super::attach::{Attached, Hook};
 use super::{Driver, Error, LinkInfo};
-use aya::Ebpf;
 use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// How the program may be attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -295,6 +296,17 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
         Some((id, mode)) => Err(Error::AnotherProgram { interface: link.name.clone(), id, mode }),
         None => Ok(()),
     }
+}
+
+/// What loads the objects: one for all, since each that is made reads the kernel's types (6 MB, 40 ms), for relocations that our
+/// objects do not have. What is set in it stays: [`EbpfLoader::map_max_entries`] is called before every load that needs it.
+pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
+    static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        Mutex::new(loader)
+    });
+    LOADER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A program of the object, of its kind.

@@ -1,9 +1,8 @@
 //! Timing the program alone, over packets of many destinations.
 
-use super::program::chain;
+use super::program::{chain, loader};
 use super::test_run::TestRun;
 use super::{Driver, Error};
-use aya::EbpfLoader;
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, Xdp};
 use std::os::fd::AsFd;
@@ -34,7 +33,7 @@ impl Driver {
     pub fn time(&self, ifindex: u32, frames: &[[u8; HEAD]], repeat: u32) -> Result<Timed, Error> {
         let failed = |e: &dyn std::error::Error| Error::TestRun(chain(e));
         let missing = || Error::TestRun("the object lacks a program or a map".into());
-        let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| failed(&e))?;
+        let mut ebpf = loader().load(OBJECT).map_err(|e| failed(&e))?;
         let mut heads: Array<_, [u64; HEAD / 8]> =
             ebpf.take_map("heads").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
         for (i, frame) in frames.iter().enumerate() {
