@@ -337,6 +337,13 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
                 Problem::at(format!("port.{at}.in_order"), what, "expected false").other("pool.cell", "the cell"),
             );
         }
+        if af_xdp.zero_copy == ZeroCopy::Require && af_xdp.level == Level::Driver {
+            let what = "the driver forwards nothing that zero-copy sockets have".to_owned();
+            problems.push(
+                Problem::at(format!("port.{at}.level"), what, "expected \"auto\" or \"user\"")
+                    .other(format!("port.{at}.zero_copy"), "zero-copy"),
+            );
+        }
         let rings = [
             ("rx", af_xdp.ring.rx),
             ("tx", af_xdp.ring.tx),

@@ -399,7 +399,10 @@ pub static PORT: Section = Section {
             .example("{ rx = 512 }")
             .of(&[PortKind::AfXdp, PortKind::Memif]),
         key("zero_copy", "`\"auto\"`, `\"require\"`, `\"off\"`", "\"auto\"", "")
-            .doc("AF_XDP zero-copy. `auto`: where the driver can; what it got is in `bywash show ports`. `require`: or an error.")
+            .doc(
+                "AF_XDP zero-copy. `auto`: where the driver can, unless `level` is `driver`, which forwards what no socket has; \
+                 what it got is in `bywash show ports`. `require`: or an error.",
+            )
             .example("\"off\"")
             .of(AF_XDP),
         key("transmit", "`\"auto\"`, `\"socket\"`, `\"inject\"`", "\"auto\"", "")
@@ -453,7 +456,7 @@ pub static PORT: Section = Section {
                 "Where what it receives is forwarded. `driver`: by the program, as far as that can; the rest in user space, or \
                  by the kernel where traffic control forwards. `user`: by the workers. `kernel`: by the kernel; the \
                  port still sends what others forward to it. `auto`: `driver` where the program is attached natively \
-                 or by traffic control, else `user`.",
+                 and no socket has zero-copy, or by traffic control; else `user`.",
             )
             .example("\"user\"")
             .of(AF_XDP),

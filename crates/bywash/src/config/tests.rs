@@ -284,6 +284,13 @@ fn pool_must_hold_the_rings() {
 }
 
 #[test]
+fn zero_copy_is_not_the_drivers() {
+    let (wrong, place) = problem(&format!("{PORT}zero_copy = \"require\"\nlevel = \"driver\"\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected \"auto\" or \"user\"", "\"driver\""));
+    assert!(load(&format!("{PORT}level = \"driver\"\n")).is_ok());
+}
+
+#[test]
 fn pools_of_blocks_are_whole_blocks() {
     let pool = |text: &str| format!("{PORT}[workers]\ncount = 1\n[pool]\nkind = \"tabm\"\n{text}");
     for block in ["0", "63", "100", "65537", "-1"] {

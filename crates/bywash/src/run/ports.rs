@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Features, Injector, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes,
-    SocketConfig, Umem, XdpAttach, XdpConfig, driver, max_frame, may_inject, takes_frames,
+    SocketConfig, Umem, XdpAttach, XdpConfig, ZeroCopy, driver, max_frame, may_inject, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -94,6 +94,9 @@ pub struct Xdp {
     id: usize,
     index: u32,
     sockets: Vec<(u32, OwnedFd)>,
+    /// What arrives lies in our own buffers already. Redirected from there, the kernel copies it, into a frame without the
+    /// room before it that virtio-net needs: that one drops it.
+    zero_copy: bool,
     /// Frames to every address are wanted.
     _promiscuous: Option<Promiscuous>,
 }
@@ -140,6 +143,10 @@ impl Xdp {
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
             (Level::Auto | Level::Driver, Some(why)) => {
                 return (Level::User, format!("the kernel refuses the program that forwards: {why}").into());
+            }
+            (Level::Auto, _) if self.zero_copy => (Level::User, "auto: zero-copy, which redirected frames do not have"),
+            (Level::Driver, _) if self.zero_copy => {
+                (Level::User, "zero-copy sockets have what arrives: zero_copy = \"off\" leaves it to the driver")
             }
             (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
             _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which has no skb to make"),
@@ -476,6 +483,7 @@ fn attach_af_xdp(
         id,
         index: link.index,
         sockets: vec![],
+        zero_copy: false,
         _promiscuous: promiscuous.transpose().with_context(|| format!("{interface} does not become promiscuous"))?,
     };
     xdp.look();
@@ -491,7 +499,10 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
     let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
     let mut config = SocketConfig {
         rings,
-        zero_copy: af_xdp.zero_copy.into(),
+        zero_copy: match (af_xdp.zero_copy, af_xdp.level) {
+            (config::ZeroCopy::Auto, Level::Driver) => ZeroCopy::Off,
+            (wanted, _) => wanted.into(),
+        },
         transmit: af_xdp.transmit.into(),
         burst: af_xdp.rx_burst,
         need_wakeup: af_xdp.need_wakeup,
@@ -502,7 +513,7 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
         (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
         journal.busy_poll(interface)?;
     }
-    let mut sockets = vec![];
+    let (mut sockets, mut zero_copy) = (vec![], false);
     for queue in queues(&opened.config)? {
         let end = AfXdpPort::open_with(umem, &link, queue, &config, opened.injectors.pop())?;
         if let (0, Some(why)) = (queue, end.transmit_fallback()) {
@@ -511,10 +522,11 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
         if let Some(fd) = end.fd() {
             sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
         }
+        zero_copy |= end.zero_copy();
         opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
     }
     if let Some(xdp) = &mut opened.xdp {
-        xdp.sockets = sockets;
+        (xdp.sockets, xdp.zero_copy) = (sockets, zero_copy);
     }
     Ok(())
 }

@@ -155,6 +155,11 @@ impl AfXdpPort {
         self.injector.is_none().then_some(note.1.as_str())
     }
 
+    /// Whether frames lie where the device put them.
+    pub fn zero_copy(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.zero_copy)
+    }
+
     /// The interface's name when the port was opened.
     pub fn interface(&self) -> &str {
         &self.interface
@@ -580,7 +585,7 @@ impl Port for AfXdpPort {
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
-        let zero_copy = self.socket.as_ref().is_some_and(|s| s.zero_copy);
+        let zero_copy = self.zero_copy();
         if self.polling == Polling::BusyPoll {
             self.busy_poll();
         }
