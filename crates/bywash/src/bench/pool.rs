@@ -5,6 +5,7 @@ use crate::cli::bench::PoolArgs;
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
+use bywash_sync::hint::{prefetch_at, prefetch_to_write};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,9 @@ use std::time::Duration;
 const IN_FLIGHT: usize = 1024;
 /// Frames taken at once.
 const BURST: usize = 32;
+/// How many frames ahead a packet's lines are asked for: both sides wait for the other's cache, or for memory, and a core has
+/// more of its own requests under way than it begins by itself.
+const AHEAD: usize = 2;
 const WARM_UP: Duration = Duration::from_millis(100);
 /// Rounds of `--alternate`; the result is their median.
 const ROUNDS: usize = 5;
@@ -157,19 +161,28 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
 /// What receiving does: the packet is written.
 fn write(bufs: &mut Buffers, batch: &mut Batch, bytes: usize) {
     let arena = bufs.arena();
-    for (i, frame) in batch.as_mut_slice().iter_mut().enumerate() {
+    for frame in batch.as_mut_slice() {
         arena.resize(frame, bytes);
-        arena.data_mut(frame).fill(i as u8);
+    }
+    for i in 0..batch.len() {
+        lines(bufs, batch, i + AHEAD).for_each(prefetch_to_write);
+        arena.data_mut(&mut batch.as_mut_slice()[i]).fill(i as u8);
     }
 }
 
 /// What sending, or a checksum, does: every byte is read.
 fn read(bufs: &Buffers, batch: &Batch) {
     let mut sum = 0u64;
-    for frame in batch.as_slice() {
+    for (i, frame) in batch.as_slice().iter().enumerate() {
+        lines(bufs, batch, i + AHEAD).for_each(prefetch_at);
         let (words, rest) = bufs.arena().data(frame).as_chunks::<8>();
         sum = words.iter().fold(sum, |s, w| s.wrapping_add(u64::from_ne_bytes(*w)));
         sum = rest.iter().fold(sum, |s, b| s.wrapping_add(u64::from(*b)));
     }
     std::hint::black_box(sum);
+}
+
+/// The cache lines of a frame's packet, if the batch has it.
+fn lines<'a>(bufs: &'a Buffers, batch: &'a Batch, at: usize) -> impl Iterator<Item = *const u8> + use<'a> {
+    batch.as_slice().get(at).into_iter().flat_map(|frame| bufs.arena().data(frame).chunks(64)).map(<[u8]>::as_ptr)
 }
