@@ -42,7 +42,7 @@ pub use ping::{Ping, PingReport};
 pub use probe::{Probe, Reason, has_tool, kernel_has, report_skip, require_lab, require_root};
 pub use process::Process;
 pub use snapshot::Snapshot;
-pub use sweep::sweep;
+pub use sweep::{sweep, sweep_own};
 pub use topology::{Host, Topology, TopologyBuilder, detached, detached_ports};
 pub use transfer::{Transfer, TransferReport};
 pub use wire::Wire;

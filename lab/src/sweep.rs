@@ -20,6 +20,13 @@ pub fn sweep() -> Vec<String> {
     stale
 }
 
+/// Removes every namespace of this process, with what runs in it: for one that ends without unwinding, as by a signal.
+pub fn sweep_own() {
+    for (name, _) in ours().into_iter().filter(|(_, pid)| *pid == std::process::id()) {
+        remove(&name);
+    }
+}
+
 /// Every namespace with a name of this crate's form, with its maker's process id.
 fn ours() -> Vec<(String, u32)> {
     let Ok(entries) = fs::read_dir(RUN_DIR) else { return Vec::new() };

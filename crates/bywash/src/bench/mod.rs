@@ -23,11 +23,21 @@ mod txq;
 pub mod veth;
 
 use crate::cli::bench::BenchArgs;
+use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Pages, PoolKind};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::sync::Arc;
 
-/// Runs one benchmark and prints its result.
+/// Runs one benchmark and prints its result. Ended by Ctrl-C or SIGTERM, it leaves no namespaces.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            bywash_lab::sweep_own();
+            std::process::exit(128 + signal);
+        }
+    });
     match args {
         BenchArgs::Afxdp(args) => afxdp::run(&args),
         BenchArgs::Cmts(args) => cmts::run(&args),

@@ -1,7 +1,8 @@
 //! `bywash bench afxdp`: every application moves frames and accounts for them, by whatever knob.
 
-use crate::harness::alone;
-use bywash_lab::{has_tool, patience, require, require_lab};
+use crate::harness::{PATIENCE, alone};
+use bywash_lab::{Process, has_tool, patience, require, require_lab, run_host, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -81,4 +82,16 @@ fn afxdp_says_what_cannot_be() {
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(!ran.status.success() && said.contains(why) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn a_benchmark_that_is_ended_leaves_nothing() {
+    require!(require_lab());
+    let mut bench = Process::start(&[env!("CARGO_BIN_EXE_bywash"), "bench", "veth", "--seconds", "60"]).unwrap();
+    let mine = format!("bw-{}-", bench.pid());
+    let names = || run_host(&["ip", "netns", "list"]).unwrap().stdout.matches(&mine).count();
+    wait_until("the topology", PATIENCE, || names() == 3).unwrap();
+    bench.signal(Signal::TERM).unwrap();
+    let status = bench.wait(PATIENCE).unwrap();
+    assert_eq!((status.code(), names()), (Some(128 + 15), 0), "{}", bench.output());
 }
