@@ -53,8 +53,13 @@ int inject(struct __sk_buff *skb)
 	if (!b)
 		return 0;
 	for (__u32 i = 0; i < INJECT_FRAMES && i < b->count; i++) {
-		b->frames[i].result = one(skb, i);
-		refused += b->frames[i].result != 0;
+		__u32 error = one(skb, i), any = error | -error;
+
+		b->frames[i].result = error;
+		/* Its highest bit: without a branch, for each of which the verifier would look at the turns that are left again. Linux
+		 * 6.1 takes that for too long. */
+		barrier_var(any);
+		refused += any >> 31;
 	}
 	return refused;
 }
