@@ -12,7 +12,13 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
+#ifdef BYWASH_SWITCH
+#include "switch.h"
+#define WAY(f) ((f)->to)
+#else
 #include "router.h"
+#define WAY(f) ((f)->hop->port)
+#endif
 
 /* By port and queue. */
 struct {
@@ -96,7 +102,7 @@ struct {
 
 static __always_inline void count_forwarded(const struct frame *f)
 {
-	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + f->port->id) * BYWASH_PORTS + f->hop->port;
+	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + f->port->id) * BYWASH_PORTS + WAY(f);
 	struct bywash_passage *p = bpf_map_lookup_elem(&passages, &key);
 
 	if (likely(p)) {
@@ -107,9 +113,12 @@ static __always_inline void count_forwarded(const struct frame *f)
 
 static __always_inline int to_port(const struct frame *f)
 {
-	if (bpf_redirect_map(&devices, f->hop->port, XDP_DROP) != XDP_REDIRECT)
+	if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
 		return count(f->port, DROP_PORT_GONE, XDP_DROP);
 	count_forwarded(f);
+#ifdef BYWASH_SWITCH
+	count_flow(f);
+#endif
 	return XDP_REDIRECT;
 }
 #endif
@@ -166,12 +175,16 @@ int bywash(struct xdp_md *ctx)
 #endif
 	case TO_USER:
 		return to_user(&f, ctx);
+#ifdef BYWASH_SWITCH
+	case DROP_PORT_GONE:
+		return count(port, reason, XDP_DROP);
+#endif
 	default:
 		return count(port, reason, XDP_PASS);
 	}
 }
 
-#ifndef BYWASH_PLAIN
+#if !defined(BYWASH_PLAIN) && !defined(BYWASH_SWITCH)
 /* Headers that are looked at: Ethernet, IPv6, and of TCP what its checksum needs. */
 #define HEADERS (ETH_HLEN + 40 + 20)
 

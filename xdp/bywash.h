@@ -47,6 +47,8 @@ enum bywash_flag {
 #define BYWASH_KNOWN4 32768 /* IPv4 destinations that a CPU remembers: 512 KiB */
 #define BYWASH_KNOWN6 16384 /* IPv6 ones: 512 KiB */
 #define BYWASH_KNOWN_CPUS 64 /* beyond these, CPUs share */
+#define BYWASH_FLOWS 4096 /* flows of a switch's worker, and buckets they are found in */
+#define BYWASH_FLOW_MASKS 8 /* masks they are looked up by */
 #define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
 #define BYWASH_SEGMENTS 256
 

@@ -9,6 +9,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
+#include "checksum.h"
 
 /* Two of each; the lowest bit of a port's `version` says which one holds. The other is written only when no program can be in it any
  * more. */
@@ -98,24 +99,6 @@ static __always_inline const struct bywash_hop *member(__u64 v, const struct byw
 	return id ? hop_at(hop_key(v, *id)) : NULL;
 }
 
-/* Whether the words of a one's complement sum, which is not 0, add up to 0xffff: if 65535 divides it. A number times the
- * inverse of 65535 modulo 2^64 is its quotient then, and greater than any quotient otherwise. */
-static __always_inline int sums_up(__u64 sum)
-{
-	const __u64 most = 0x0001000100010001ull; /* (2^64 - 1) / 65535, and 0 less the inverse */
-
-	return 0 - sum * most <= most;
-}
-
-static __always_inline __u64 sum_words(const __u8 *p, int words)
-{
-	__u64 sum = 0;
-
-	for (int i = 0; i < words; i++)
-		sum += *(const __u32 *)(p + 4 * i);
-	return sum;
-}
-
 /* An address, as it stands in the packet, that a host may have and that may be forwarded to and from. */
 static __always_inline int plain4(__u32 address)
 {
@@ -152,29 +135,6 @@ static __always_inline int sound6(const __u8 *ip, __u32 room)
 	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
 
 	return ip[0] >> 4 == 6 && ip[6] && payload + 40 <= room && ip[7] > 1 && plain6(ip + 8) && plain6(ip + 24);
-}
-
-/* Whether a TCP or UDP checksum holds no more than the pseudo-header's sum (crates/wire/src/partial.rs), with addresses of
- * so many words. */
-static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, const __u8 *addresses,
-				      int words)
-{
-	__u16 field;
-
-	if (proto == 17) {
-		if ((void *)l4 + 8 > end)
-			return 0;
-		field = *(const __u16 *)(l4 + 6);
-	} else if (proto == 6) {
-		if ((void *)l4 + 18 > end)
-			return 0;
-		field = *(const __u16 *)(l4 + 16);
-	} else {
-		return 0;
-	}
-	/* Not earlier: a sum for each protocol that has none. */
-	barrier_var(field);
-	return field && sums_up(sum_words(addresses, words) + bpf_htons(proto) + bpf_htons(len) + (__u16)~field);
 }
 
 #endif

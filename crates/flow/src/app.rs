@@ -1,6 +1,7 @@
 //! The switch's stages: extract, look up in three levels, act by groups.
 
 mod act;
+mod driver;
 mod lookup;
 mod read;
 mod upkeep;
@@ -15,7 +16,9 @@ use crate::stats::{CacheCounters, FlowStats};
 use crate::translate::{Learn, Translator};
 use bywash_engine::{App, Context, PortId};
 use bywash_frame::{BATCH, Batch};
+use bywash_port::af_xdp::FlowTable;
 use bywash_sync::{Published, clock};
+use driver::Driven;
 use std::sync::Arc;
 
 /// The caches' settings.
@@ -56,6 +59,8 @@ pub(crate) struct Ends {
     pub counters: Arc<CacheCounters>,
     pub learn: rtrb::Producer<Learn>,
     pub seed: u64,
+    /// Its flows in the driver, where there is one.
+    pub table: Option<FlowTable>,
 }
 
 /// One worker's switch.
@@ -101,6 +106,7 @@ struct Caches {
     mega: Megaflows,
     translator: Translator,
     ends: Ends,
+    driven: Option<Driven>,
     /// State of the generator that decides on insertions.
     random: u64,
     burst: u32,
@@ -114,7 +120,7 @@ struct Caches {
 }
 
 impl Switch {
-    pub(crate) fn new(tables: Arc<Published<Arc<Pipeline>>>, config: CacheConfig, ends: Ends) -> Self {
+    pub(crate) fn new(tables: Arc<Published<Arc<Pipeline>>>, config: CacheConfig, mut ends: Ends) -> Self {
         let hz = clock::tsc_hz();
         let caches = Caches {
             config,
@@ -130,6 +136,7 @@ impl Switch {
             swept: 0,
             idle: hz.saturating_mul(config.idle_s),
             ticks_per_s: hz,
+            driven: ends.table.take().map(Driven::new),
             ends,
         };
         let work = Work {
@@ -192,7 +199,8 @@ impl App for Switch {
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let pipeline: &Pipeline = self.tables.load(cx.reader);
-        self.caches.sweep(cx.now, pipeline)
+        let more = self.caches.sweep(cx.now, pipeline);
+        self.caches.look_after_driven(cx.now, pipeline) | more
     }
 }
 

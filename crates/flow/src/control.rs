@@ -8,6 +8,7 @@ use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
 use crate::stats::{CacheCounters, FlowStats, MAX_FLOWS};
 use crate::table::Rule;
 use crate::translate::{Learn, Translator};
+use bywash_port::af_xdp::Flows;
 use bywash_sync::{Published, Qsbr};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 const LEARN_QUEUE: usize = 256;
 /// Numbers of meters that can ever be used.
 const METERS: u32 = 65_536;
+
+/// How often a grace period is waited for at most, for flows that the driver no longer has.
+const TEND: Duration = Duration::from_millis(250);
 
 /// What could not be done, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +112,9 @@ pub struct FlowControl {
     mac_clock: u64,
     workers: Vec<WorkerEnd>,
     meter_slots: HashMap<u32, u32>,
+    /// The workers' flows in the driver.
+    driver: Option<Flows>,
+    tended: Instant,
     /// Addresses that moved from one port to another.
     pub moved: u64,
 }
@@ -134,8 +141,16 @@ impl FlowControl {
             mac_clock: 0,
             workers: Vec::new(),
             meter_slots: HashMap::new(),
+            driver: None,
+            tended: Instant::now(),
             moved: 0,
         }
+    }
+
+    /// Has the driver forward by flows of the workers that are made from now on.
+    pub fn drive(&mut self, flows: Flows) {
+        flows.set_generation(self.live.generation);
+        self.driver = Some(flows);
     }
 
     /// The stages of another worker. `seed` keys its hashes: nobody outside may know it.
@@ -143,8 +158,9 @@ impl FlowControl {
         let (learn, inbox) = rtrb::RingBuffer::new(LEARN_QUEUE);
         let (stats, counters) = (Arc::new(FlowStats::default()), Arc::new(CacheCounters::default()));
         (0..self.next_slot).step_by(1024).chain(self.next_slot.checked_sub(1)).for_each(|slot| stats.make_room(slot));
+        let table = self.driver.as_ref().and_then(|driver| driver.table(self.workers.len(), random_seed()));
         self.workers.push(WorkerEnd { stats: stats.clone(), counters: counters.clone(), learn: inbox });
-        Switch::new(self.published.clone(), config, Ends { stats, counters, learn, seed })
+        Switch::new(self.published.clone(), config, Ends { stats, counters, learn, seed, table })
     }
 
     /// Each worker's cache counters.
@@ -157,12 +173,15 @@ impl FlowControl {
         &self.live
     }
 
-    /// Gives workers what was changed since the last time. When this returns they use it.
+    /// Gives workers what was changed since the last time. When this returns they use it, and no frame is forwarded in the
+    /// driver by what was before, addresses that were learned excepted: there one may be that is on its way already.
     pub fn commit(&mut self) {
         if self.changes.is_empty() {
             return;
         }
         let generation = self.live.generation + 1;
+        // First: from here on the driver forwards nothing until a worker says that it is right.
+        self.driver.iter().for_each(|driver| driver.set_generation(generation));
         for end in 0..2 {
             // Whoever had the spare has let it go: `replace` waited for that.
             let spare = Arc::get_mut(&mut self.spare).expect("the spare is nobody else's");
@@ -171,6 +190,10 @@ impl FlowControl {
                 self.published.replace(self.spare.clone());
                 std::mem::swap(&mut self.live, &mut self.spare);
             }
+        }
+        let asked_for = self.changes.iter().any(|change| !matches!(change, Change::Learn(..)));
+        if let Some(driver) = self.driver.as_ref().filter(|driver| asked_for && driver.in_use()) {
+            driver.grace();
         }
         self.changes.clear();
     }
@@ -547,6 +570,10 @@ impl FlowControl {
         let any = !learned.is_empty();
         learned.into_iter().for_each(|l| self.learn(l, now));
         self.commit();
+        if let Some(driver) = self.driver.as_ref().filter(|_| now - self.tended > TEND) {
+            self.tended = now;
+            driver.tend();
+        }
         any
     }
 

@@ -88,6 +88,8 @@ pub struct Cold {
     pub used: u64,
     /// When its address was last told to be in use, in ticks.
     pub told: u64,
+    /// Its place in the driver's table, counted from 1; 0: it is not there.
+    pub driven: u32,
     /// Its mask, by number.
     mask: u16,
     /// Hash of its key under that mask.

@@ -95,6 +95,10 @@ counters! {
     removed,
     /// Addresses that could not be told to the control side at once.
     learn_later,
+    /// Packets that the driver forwarded by megaflows.
+    driver_hits,
+    /// Megaflows the driver has now.
+    driver_flows,
     /// Generation of the tables that all megaflows are known to be right for.
     generation,
 }

@@ -187,10 +187,6 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
             let what = format!("port {} cannot be mirrored to {to}", port.name);
             problems.push(Problem::at(path("mirror"), what, "expected another port's name").help(help));
         }
-        if port.af_xdp.as_ref().is_some_and(|af_xdp| af_xdp.level == Level::Driver) {
-            let what = "the driver does not switch";
-            problems.push(Problem::at(path("level"), what, "expected \"auto\", \"user\" or \"kernel\""));
-        }
     }
 }
 

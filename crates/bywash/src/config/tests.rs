@@ -205,7 +205,6 @@ fn what_belongs_to_a_switch() {
         ("tag = 5\ntrunks = [5]\n", "port.0.trunks"),
         ("mirror = \"eth0\"\n", "port.0.mirror"),
         ("mirror = \"eth9\"\n", "port.0.mirror"),
-        ("level = \"driver\"\n", "port.0.level"),
         ("tag = 4095\n", "port.0.tag"),
         ("trunks = [1, 1]\n", "port.0.trunks"),
         ("[switch]\nflows = \"/nowhere\"\n", "switch.flows"),

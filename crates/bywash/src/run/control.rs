@@ -144,9 +144,6 @@ impl Runtime {
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
-        // The kernel takes its time over the programs, and over the buffers' memory: both at once.
-        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
-        let driver = interfaces.then(|| std::thread::spawn(af_xdp::Driver::load));
         // Following begins first: nothing the kernel changes from here on is missed.
         let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
@@ -159,6 +156,11 @@ impl Runtime {
             cpus = placement.cpus().to_vec();
         }
         let plan = config.plan(&per_port, &cpus)?;
+        // The kernel takes its time over the programs, and over the buffers' memory: both at once.
+        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
+        let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
+        let load = move || if switch { af_xdp::Driver::load_switch(count) } else { af_xdp::Driver::load() };
+        let driver = interfaces.then(|| std::thread::spawn(load));
 
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {
@@ -204,6 +206,9 @@ impl Runtime {
             driver: opener.driver.as_ref(),
             workers: plan.workers.len(),
         };
+        for (worker, plan) in plan.workers.iter().enumerate() {
+            plan.queues.iter().for_each(|(port, queue)| opener.serve(*port, *queue as u32, worker));
+        }
         let Parts { control: mut mode, view, apps, links } = mode::set_up(&setup)?;
         let mut known = vec![];
         if let Some(predecessor) = &mut predecessor {

@@ -62,7 +62,7 @@ impl Instance for Running {
             }
             chosen.push(at);
         }
-        if level == Level::Driver && live.config.mode != Mode::Router {
+        if level == Level::Driver && live.config.mode == Mode::Cmts {
             let what = live.config.mode.name();
             return Err(format!("the driver does not do what a {what} does: its ports can be user or kernel"));
         }

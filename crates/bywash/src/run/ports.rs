@@ -79,6 +79,7 @@ pub struct Xdp {
     pub program: Program,
     pub interface: String,
     pub room: usize,
+    mtu: u32,
     /// Tags travel beside the frame, where the program does not see them: veth.
     hides_tags: bool,
     /// Everything is left to the kernel, and why.
@@ -100,6 +101,9 @@ pub struct Xdp {
     /// Frames to every address are wanted.
     _promiscuous: Option<Promiscuous>,
 }
+
+/// What a frame may be longer than its device's MTU: Ethernet header and a tag.
+const FRAMING: u32 = 18;
 
 impl Xdp {
     /// Frames go to user space from now on.
@@ -141,6 +145,9 @@ impl Xdp {
         }
         let (level, why) = match (self.level, &self.refused) {
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
+            (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
+                (Level::User, "a switch's frames are forwarded in the driver by native XDP only")
+            }
             (Level::Auto | Level::Driver, Some(why)) => {
                 return (Level::User, format!("the kernel refuses the program that forwards: {why}").into());
             }
@@ -185,10 +192,17 @@ impl Xdp {
         }
     }
 
+    /// The longest frame that redirecting takes (dev_map_enqueue of the kernel).
+    fn longest(&self, target: Target) -> u32 {
+        if target.ifindex != 0 && target.takes_frames { self.mtu + FRAMING } else { 0 }
+    }
+
     /// Asks whether frames can be sent to this port by the program; true when that is news.
     pub fn look(&self) -> bool {
         let ifindex = if self.left.is_some() { 0 } else { self.index };
-        self.targets.set(self.id, Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) })
+        let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
+        self.program.set_target(self.longest(target));
+        self.targets.set(self.id, target)
     }
 
     /// What the kernel builds of the interface may make it the kernel's as a whole. A frame with VLAN interfaces above it
@@ -218,6 +232,7 @@ impl Xdp {
 
     /// The program no longer sends to this port: it goes.
     pub fn forget(&self) {
+        self.program.set_target(0);
         self.targets.set(self.id, Target::default());
     }
 
@@ -232,6 +247,8 @@ impl Xdp {
     /// The interface changed its address or MTU.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
         let max_frame = max_frame(mtu, self.room) as u32;
+        self.mtu = mtu;
+        self.program.set_target(self.longest(self.targets.get(self.id as u16)));
         Ok(self.program.set_config(XdpConfig { mac, max_frame, ..self.program.config() })?)
     }
 }
@@ -264,6 +281,13 @@ pub struct Opener {
 }
 
 impl Opener {
+    /// A port's queue is served by this worker, whose flows a switch's program forwards by.
+    pub fn serve(&self, port: usize, queue: u32, worker: usize) {
+        if let Some(flows) = self.driver.as_ref().and_then(|driver| driver.program.flows()) {
+            flows.serve(port as u16, queue, worker);
+        }
+    }
+
     fn attach(
         &self,
         (id, port): (usize, &PortConfig),
@@ -474,6 +498,7 @@ fn attach_af_xdp(
         program,
         interface: interface.into(),
         room,
+        mtu: link.mtu,
         hides_tags: driver == "veth",
         left: None,
         refused: shared.program.refused(),

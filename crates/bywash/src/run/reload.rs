@@ -259,6 +259,7 @@ impl Runtime {
         let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
         self.shared.counters.lock().expect("counters").extend(counters);
         self.give_to_workers(id, &mut opened, &places)?;
+        places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
         let mut live = Live::clone(&self.shared.live());
         live.set(at, Some(port.clone()));
         {

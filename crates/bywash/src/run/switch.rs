@@ -65,6 +65,9 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let ageing = Duration::from_secs(config.mac_ageing_s.into());
     let bridge = BridgeConfig { macs: config.macs, ageing, ..BridgeConfig::default() };
     let mut control = FlowControl::new(setup.domain, vec![], bridge);
+    if let Some(flows) = setup.driver.and_then(|driver| driver.program.flows()) {
+        control.drive(flows);
+    }
     set_ports(&mut control, &slots, &names);
     first_flows(&mut control, config, &names)?;
     let caches = CacheConfig {

@@ -42,6 +42,7 @@ mod scale_out;
 mod schema;
 mod soak;
 mod switch;
+mod switch_driver;
 mod takeover;
 mod tcp;
 mod top;

@@ -12,14 +12,14 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A switch's namespace and hosts around it, all in one network: host n is 10.7.0.n at p`n`, n from 1.
-struct Lab {
-    switch: Namespace,
+pub struct Lab {
+    pub switch: Namespace,
     hosts: Vec<Namespace>,
     directory: TempDir,
 }
 
 impl Lab {
-    fn new(hosts: usize) -> Self {
+    pub fn new(hosts: usize) -> Self {
         let switch = Namespace::new("s").unwrap();
         let made: Vec<Namespace> = (0..hosts).map(|n| Namespace::new(&format!("h{n}")).unwrap()).collect();
         made.iter().zip(1..).for_each(|(host, n)| cable((&switch, &format!("p{n}")), (host, "e0"), n));
@@ -27,16 +27,16 @@ impl Lab {
     }
 
     /// The host's address.
-    fn address(n: usize) -> Ipv4Addr {
+    pub fn address(n: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 7, 0, n as u8)
     }
 
-    fn host(&self, n: usize) -> &Namespace {
+    pub fn host(&self, n: usize) -> &Namespace {
         &self.hosts[n - 1]
     }
 
     /// Runs the switch with what stands below `[[port]]` of each of its ports, and at the end.
-    fn run(&self, ports: &[&str], end: &str) -> Bywash<'_> {
+    pub fn run(&self, ports: &[&str], end: &str) -> Bywash<'_> {
         let mut text = "mode = \"switch\"\n".to_string();
         for (port, n) in ports.iter().zip(1..) {
             let _ = writeln!(text, "[[port]]\ninterface = \"p{n}\"\n{port}");
@@ -52,12 +52,12 @@ impl Lab {
     }
 
     /// Whether one host reaches another.
-    fn reaches(&self, from: usize, to: usize) -> bool {
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
         let report = Ping::to(Self::address(to)).count(1).run(self.host(from)).unwrap();
         report.received == 1
     }
 
-    fn assert_reaches(&self, from: usize, to: usize) {
+    pub fn assert_reaches(&self, from: usize, to: usize) {
         let what = format!("host {from} to reach host {to}");
         wait_until(&what, PATIENCE, || self.reaches(from, to)).unwrap();
     }
@@ -80,7 +80,7 @@ fn flow(switch: &Bywash<'_>, arguments: &[&str]) -> Output {
 }
 
 /// The same, which must succeed; what it printed.
-fn flow_ok(switch: &Bywash<'_>, arguments: &[&str]) -> String {
+pub fn flow_ok(switch: &Bywash<'_>, arguments: &[&str]) -> String {
     let output = flow(switch, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", output.stderr);
     output.stdout
@@ -119,7 +119,7 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
 }
 
 /// A frame with a tag, to everyone.
-fn tagged(vlan: u16, mark: u8) -> Vec<u8> {
+pub fn tagged(vlan: u16, mark: u8) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 9, mark, 0x81, 0]);
     frame.extend(vlan.to_be_bytes());

@@ -153,6 +153,7 @@ impl Caches {
                 self.ends.counters.masks_full.add(u64::from(narrow));
                 work.flows[i] = flow;
                 self.remember(work, i);
+                self.drive(pipeline, flow.at);
                 true
             }
             Err(_) => {

@@ -18,6 +18,7 @@ impl Caches {
         self.ends.counters.revalidated.add(1);
         if !touched {
             self.mega.right_for(at, pipeline.generation);
+            self.drive(pipeline, at);
             return true;
         }
         // What it counted was the old flows', and where an address was before says nothing of where it is.
@@ -38,8 +39,7 @@ impl Caches {
         // be found here: it has to be told of.
         let unseen = !seen && self.translator.learn.is_some_and(|learn| !pipeline.knows(&learn));
         if narrower || unseen {
-            self.mega.remove(at);
-            self.ends.counters.removed.add(1);
+            self.forget(at);
             return false;
         }
         if seen {
@@ -50,13 +50,23 @@ impl Caches {
             self.ends.counters.changed.add(1);
         }
         self.mega.fill(at, &self.translator, pipeline.generation, used);
+        self.drive(pipeline, at);
         true
+    }
+
+    /// Forgets a megaflow.
+    fn forget(&mut self, at: u32) {
+        self.retire(at);
+        self.mega.remove(at);
+        self.ends.counters.removed.add(1);
     }
 
     /// Counts a megaflow's packets for its flows, and tells, if `tell`, that their address is in use. True when there
     /// were any.
-    fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
+    pub(super) fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
         let (packets, bytes) = self.mega.take_counts(at);
+        let (driven, driven_bytes) = self.take_driven(at);
+        let (packets, bytes) = (packets + driven, bytes + driven_bytes);
         let cold = self.mega.cold(at);
         if packets == 0 {
             return false;
@@ -94,7 +104,9 @@ impl Caches {
                 self.sweep_at = 0;
                 self.swept = self.sweeping;
                 let counters = &self.ends.counters;
-                counters.generation.set(self.swept);
+                if self.driven.is_none() {
+                    counters.generation.set(self.swept);
+                }
                 counters.megaflows.set(self.mega.len() as u64);
                 counters.masks.set(self.mega.masks() as u64);
                 break;
@@ -107,10 +119,11 @@ impl Caches {
             let current = self.mega.cold(at).generation == pipeline.generation;
             let used = self.credit(at, now, current);
             if !used && now.wrapping_sub(self.mega.cold(at).used) > self.idle {
-                self.mega.remove(at);
-                self.ends.counters.removed.add(1);
+                self.forget(at);
             } else if !current {
                 self.revalidate(pipeline, at, None, now);
+            } else if used && self.mega.cold(at).driven == 0 {
+                self.drive(pipeline, at);
             }
         }
         self.swept != pipeline.generation

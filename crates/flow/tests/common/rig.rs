@@ -5,6 +5,7 @@ use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::pipeline::SwitchPort;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_port::af_xdp::Flows;
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_sync::Qsbr;
 use std::collections::VecDeque;
@@ -64,10 +65,16 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(n: u16, caches: CacheConfig, burst: usize) -> Self {
+        Self::on_driver(n, caches, burst, None)
+    }
+
+    /// The same, with its flows in the driver as well.
+    pub fn on_driver(n: u16, caches: CacheConfig, burst: usize, flows: Option<Flows>) -> Self {
         let arena = Arena::new(ArenaConfig { cells: 2048, ..Default::default() }).unwrap();
         let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 2048)]).unwrap();
         let domain = Qsbr::new();
         let mut control = FlowControl::new(&domain, ports(n), BridgeConfig::default());
+        flows.into_iter().for_each(|flows| control.drive(flows));
         let switch = control.worker(caches, 12345);
         let (mut out, output, mut inputs) = (Outputs::new(), Arc::new(Mutex::new(vec![])), vec![]);
         for of in 1..=n {

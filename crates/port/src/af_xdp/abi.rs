@@ -44,6 +44,13 @@ pub(crate) const KNOWN6: u32 = 16384;
 /// CPUs that remember each for itself; beyond these they share.
 pub(crate) const KNOWN_CPUS: u32 = 64;
 
+/// Flows of a switch's worker that the program knows, and buckets it finds them in.
+pub const FLOWS: usize = 4096;
+/// Workers that have such, at most: each CPU counts for the flows of all.
+pub(crate) const FLOW_WORKERS: usize = 16;
+/// Masks it looks them up by.
+pub(crate) const FLOW_MASKS: usize = 8;
+
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
 pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
 pub(crate) const FLAG_PARTIAL: u16 = 1 << 2;
@@ -230,6 +237,8 @@ mod tests {
             ("BYWASH_KNOWN4", KNOWN4 as usize),
             ("BYWASH_KNOWN6", KNOWN6 as usize),
             ("BYWASH_KNOWN_CPUS", KNOWN_CPUS as usize),
+            ("BYWASH_FLOWS", FLOWS),
+            ("BYWASH_FLOW_MASKS", FLOW_MASKS),
         ] {
             let line = HEADER.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
             assert_eq!(line.split_whitespace().nth(2).unwrap().parse(), Ok(value), "{name}");

@@ -16,9 +16,10 @@
 //! route named until then: the version goes on, and what was remembered under older ones holds no more.
 
 use super::abi::{
-    BUCKETS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES, Passage, QUEUES, RawCounters, RawPort,
-    XdpCounters,
+    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES,
+    Passage, QUEUES, RawCounters, RawPort, XdpCounters,
 };
+use super::flows::{Flows, Memory};
 use super::program::{chain, loader, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
@@ -33,6 +34,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
 /// The same without tables of its own.
 static PLAIN: &[u8] = aya::include_bytes_aligned!("../../../../xdp/plain.bpf.o");
+/// The same for a switch, with its workers' flows.
+static SWITCH: &[u8] = aya::include_bytes_aligned!("../../../../xdp/switch.bpf.o");
 
 // linux/bpf.h, linux/pkt_cls.h
 const XDP_PASS: u32 = 2;
@@ -62,9 +65,21 @@ pub(super) struct Inner {
     passages: Option<Passages>,
     fibs: [Option<OwnedFd>; 2],
     refused: Option<Arc<str>>,
-    hops: Words,
-    buckets: Words,
+    /// None: it is no router's.
+    hops: Option<Words>,
+    buckets: Option<Words>,
+    /// None: it is no switch's.
+    flows: Option<Arc<Memory>>,
     version: u64,
+}
+
+/// Whose program is loaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Router,
+    Plain,
+    /// With tables for so many workers.
+    Switch(usize),
 }
 
 /// What was forwarded between ports.
@@ -147,11 +162,27 @@ impl Driver {
     /// # Errors
     /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons, when it takes neither.
     pub fn load() -> Result<Self, Error> {
-        let refused = match Self::load_object(OBJECT, None).and_then(|driver| driver.has_memory().map(|()| driver)) {
-            Ok(driver) => return Ok(driver),
-            Err(e) => e.reason(),
-        };
-        Self::load_object(PLAIN, Some(refused.into()))
+        let whole = Self::load_object(Kind::Router, None).and_then(|driver| driver.has_memory().map(|()| driver));
+        Self::or_plain(whole)
+    }
+
+    /// Loads a switch's program, with tables for the flows of so many workers ([`Driver::flows`]), 16 at most. Where the kernel
+    /// refuses it, the plain one.
+    ///
+    /// # Errors
+    /// As [`Driver::load`].
+    pub fn load_switch(workers: usize) -> Result<Self, Error> {
+        Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), None))
+    }
+
+    fn or_plain(loaded: Result<Self, Error>) -> Result<Self, Error> {
+        loaded.or_else(|e| Self::load_object(Kind::Plain, Some(e.reason().into())))
+    }
+
+    /// The flows by which a switch's program forwards; none where it does not.
+    pub fn flows(&self) -> Option<Flows> {
+        let memory = self.lock().flows.clone()?;
+        Some(Flows::new(self.clone(), memory))
     }
 
     /// Why the kernel does not let the program forward, if it does not.
@@ -170,7 +201,12 @@ impl Driver {
         tried.map_err(|e| Error::Map { interface: String::new(), map: "fib4", reason: e.to_string() })
     }
 
-    fn load_object(object: &[u8], refused: Option<Arc<str>>) -> Result<Self, Error> {
+    fn load_object(kind: Kind, refused: Option<Arc<str>>) -> Result<Self, Error> {
+        let object = match kind {
+            Kind::Router => OBJECT,
+            Kind::Plain => PLAIN,
+            Kind::Switch(_) => SWITCH,
+        };
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
         let cpus = aya::util::nr_cpus().map_err(|(what, e)| load_error(format!("{what}: {e}")))?;
@@ -178,10 +214,15 @@ impl Driver {
         let mut loader = loader();
         loader.map_max_entries("known4", remember * KNOWN4).map_max_entries("known6", remember * KNOWN6);
         loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS);
+        if let Kind::Switch(workers) = kind {
+            for (map, entries) in Memory::sizes(workers, cpus) {
+                loader.map_max_entries(map, entries);
+            }
+        }
         let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
         drop(loader);
         named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
-        if refused.is_none() {
+        if kind == Kind::Router {
             let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
             classifier.load().map_err(|e| load_error(chain(&e)))?;
         }
@@ -203,16 +244,21 @@ impl Driver {
             let mapped = Words::map(descriptor(name)?.as_fd(), words);
             mapped.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
         };
-        let hops = words("hops", 2 * HOPS * size_of::<Hop>() / 8)?;
-        let buckets = words("buckets", 2 * BUCKETS)?;
+        let switch = matches!(kind, Kind::Switch(_));
+        let hops = if switch { None } else { Some(words("hops", 2 * HOPS * size_of::<Hop>() / 8)?) };
+        let buckets = if switch { None } else { Some(words("buckets", 2 * BUCKETS)?) };
+        let flows = match kind {
+            Kind::Switch(workers) => Some(Arc::new(Memory::map(workers, cpus, &mut words)?)),
+            _ => None,
+        };
         let ports = words("ports", PORTS as usize * RawPort::WORDS)?;
         let passages = match refused {
             None => Some(Passages { words: words("passages", cpus * Passages::OF_A_CPU)?, cpus }),
             Some(_) => None,
         };
-        let fibs = match refused {
-            None => [Some(descriptor("fib4")?), Some(descriptor("fib6")?)],
-            Some(_) => [None, None],
+        let fibs = match kind {
+            Kind::Router => [Some(descriptor("fib4")?), Some(descriptor("fib6")?)],
+            _ => [None, None],
         };
         let inner = Inner {
             ports,
@@ -225,6 +271,7 @@ impl Driver {
             refused,
             hops,
             buckets,
+            flows,
             version: 0,
             ebpf,
         };
@@ -247,6 +294,7 @@ impl Driver {
     /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32]) {
         let mut inner = self.lock();
+        let (Some(in_hops), Some(in_buckets)) = (&inner.hops, &inner.buckets) else { return };
         let next = inner.version + 1;
         let half = (next & 1) as usize;
         let (first_hop, first_bucket) = (half * HOPS, half * BUCKETS);
@@ -254,15 +302,15 @@ impl Driver {
             let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= BUCKETS;
             let hop = if known { *hop } else { Hop::default() };
             for (n, word) in words_of(&hop).into_iter().enumerate() {
-                inner.hops.store((first_hop + i) * size_of::<Hop>() / 8 + n, word);
+                in_hops.store((first_hop + i) * size_of::<Hop>() / 8 + n, word);
             }
         }
         for i in hops.len().min(HOPS)..HOPS {
             // The word with the kind: user space's.
-            inner.hops.store((first_hop + i) * size_of::<Hop>() / 8 + 1, 0);
+            in_hops.store((first_hop + i) * size_of::<Hop>() / 8 + 1, 0);
         }
         for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
-            inner.buckets.store(first_bucket + i, u64::from(*id));
+            in_buckets.store(first_bucket + i, u64::from(*id));
         }
         inner.set_version(next);
         drop(inner);
@@ -317,9 +365,21 @@ impl Driver {
         Ok(tried)
     }
 
+    /// What was found under another generation of a switch's tables holds no more, from now on.
+    pub(super) fn set_generation(&self, generation: u64) {
+        self.lock().set_version(generation);
+    }
+
+    /// The longest frame that a switch's program may send by a port; 0: none.
+    pub(super) fn set_target(&self, id: u16, longest: u32) {
+        self.lock().flows.iter().for_each(|flows| flows.set_target(id, longest));
+    }
+
     /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.
     pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
+        let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_DRIVER != 0;
+        inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
         let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
         let at = inner.places.iter().position(mine);
         if let Some(at) = at
@@ -359,6 +419,7 @@ impl Driver {
         let mut all = XdpCounters::sum(cpus.iter());
         if let Some(passages) = &inner.passages {
             all.add_forwarded(id, |from, to| passages.between(from, to));
+            all.tx_bytes = all.tx_bytes.wrapping_add(inner.flows.as_ref().map_or(0, |flows| flows.grown(id)));
         }
         Ok(all)
     }

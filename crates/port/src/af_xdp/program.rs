@@ -125,10 +125,14 @@ impl Program {
         let (mut xdp, mut tc) = (native, None);
         let native = xdp.is_some();
         if !native {
-            match attach_tc(&mut inner.ebpf, link) {
-                Ok(fd) => tc = Some(fd),
-                Err(reason) => {
-                    note = format!("{note}; no traffic control program: {reason}");
+            // A switch's object has none.
+            let there = inner.ebpf.program("bywash_tc").is_some();
+            match there.then(|| attach_tc(&mut inner.ebpf, link)) {
+                Some(Ok(fd)) => tc = Some(fd),
+                refused => {
+                    if let Some(Err(reason)) = refused {
+                        note = format!("{note}; no traffic control program: {reason}");
+                    }
                     let attached = attach_xdp(&mut inner.ebpf, link, Hook::XdpSkb);
                     xdp = Some(attached.map_err(|reason| {
                         let reason = format!("{note}; no generic mode: {reason}");
@@ -166,6 +170,10 @@ impl Program {
         let failed = |reason: String| Error::Attach { interface: self.interface.clone(), reason };
         {
             let mut inner = self.driver.lock();
+            if inner.ebpf.program("bywash_tc").is_none() {
+                // XDP does it all: attached where it was not.
+                self.tc = None;
+            }
             for (attached, name) in [(&self.xdp, "bywash"), (&self.tc, "bywash_tc")] {
                 let Some(attached) = attached else { continue };
                 let program = program_fd(&mut inner.ebpf, name).map_err(failed)?;
@@ -254,6 +262,11 @@ impl Program {
             self.xdp = None;
         }
         Ok(())
+    }
+
+    /// The longest frame that a switch's program may send by this port; 0: none.
+    pub fn set_target(&self, longest: u32) {
+        self.driver.set_target(self.id, longest);
     }
 
     /// Frames sent to `queue` go to this socket; when the socket is closed its entry goes by itself.

@@ -14,6 +14,8 @@ pub(super) struct Words {
 
 // SAFETY: the mapping is owned, and all access to it is through atomics.
 unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
 
 impl Words {
     /// Maps `words` 64-bit words of the map.

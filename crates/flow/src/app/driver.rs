@@ -1,0 +1,220 @@
+//! Megaflows that the driver forwards by: a worker's table in the XDP program, a level before its own caches.
+//!
+//! A megaflow that does no more than the program can is put there, under its own mask, and is right there for as long as it is
+//! here: for one generation of the tables. What the program forwarded by it counts for it, so that neither it nor the address
+//! it shows to be in use goes for want of packets.
+
+use super::Caches;
+use crate::key::{IP_SOUND, KEY_WORDS, Key, TAGGED, at};
+use crate::model::OfPort;
+use crate::ops::Op;
+use crate::pipeline::Pipeline;
+use bywash_port::af_xdp::{FLOW_KEY, FLOWS, FlowTable, Forward, Tag};
+use bywash_wire::ethernet::ethertype;
+use bywash_wire::proto;
+use zerocopy::IntoBytes;
+
+/// Flows looked after in a turn.
+const STEP: usize = 64;
+/// Each is looked after this often in a second, unless the tables have changed.
+const PASSES: u64 = 10;
+
+/// A place of the table.
+#[derive(Default)]
+struct Place {
+    megaflow: u32,
+    /// It is in use by it.
+    linked: bool,
+    /// What had been counted there when it was last looked at.
+    seen: (u64, u64),
+    /// Once it is left: the flows that still get what is counted there.
+    rules: Vec<u32>,
+}
+
+/// A worker's flows in the driver.
+pub(super) struct Driven {
+    table: FlowTable,
+    places: Vec<Place>,
+    /// Where the pass in progress has come to, and when the last one began.
+    at: usize,
+    began: u64,
+    /// The generation that all flows were looked after for, and whether the pass in progress is for that.
+    passed: u64,
+    catching_up: bool,
+    /// No place from here on was ever used.
+    high: usize,
+    /// Places left and given back, as they were numbered.
+    left: u64,
+    back: u64,
+    /// A generation that all megaflows are right for, to be told once so many places have been given back.
+    telling: Option<(u64, u64)>,
+}
+
+impl Driven {
+    pub(super) fn new(table: FlowTable) -> Self {
+        let places = std::iter::repeat_with(Place::default).take(FLOWS).collect();
+        Self { table, places, at: 0, began: 0, passed: 0, catching_up: false, high: 0, left: 0, back: 0, telling: None }
+    }
+
+    /// What was counted at a place since this was last asked.
+    fn take(&mut self, at: u32) -> (u64, u64) {
+        let (now, place) = (self.table.counts(at), &mut self.places[at as usize]);
+        let before = std::mem::replace(&mut place.seen, now);
+        (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
+    }
+}
+
+impl Caches {
+    /// Brings what the driver has of a megaflow, which is right for the pipeline's generation, in line with it.
+    pub(super) fn drive(&mut self, pipeline: &Pipeline, at: u32) {
+        let Some(driven) = &mut self.driven else { return };
+        let key = self.mega.sample(at);
+        let port = in_port(&key).and_then(|of| pipeline.port(of)).map(|port| port.id);
+        let served = port.filter(|port| driven.table.serves(port.0));
+        let mask = *self.mega.mask(at);
+        let cold = self.mega.cold(at);
+        let flow = served.and_then(|port| forward(&key, &mask, port.0, &cold.ops));
+        match (cold.driven.checked_sub(1), flow) {
+            (Some(place), Some(flow)) if driven.table.is(place, &flow) => {
+                driven.table.stamp(place, pipeline.generation);
+            }
+            (place, flow) => {
+                if place.is_some() {
+                    self.retire(at);
+                }
+                let Some(flow) = flow else { return };
+                let Some(driven) = &mut self.driven else { return };
+                if let Some(place) = driven.table.insert(&flow, pipeline.generation) {
+                    self.mega.cold(at).driven = place + 1;
+                    driven.high = driven.high.max(place as usize + 1);
+                    let place = &mut driven.places[place as usize];
+                    (place.megaflow, place.linked) = (at, true);
+                }
+            }
+        }
+    }
+
+    /// The driver has a megaflow no longer.
+    pub(super) fn retire(&mut self, at: u32) {
+        let cold = self.mega.cold(at);
+        let (Some(driven), Some(place)) = (&mut self.driven, std::mem::take(&mut cold.driven).checked_sub(1)) else {
+            return;
+        };
+        driven.table.remove(place);
+        driven.left += 1;
+        let place = &mut driven.places[place as usize];
+        place.linked = false;
+        place.rules.clear();
+        place.rules.extend_from_slice(&cold.rules);
+    }
+
+    /// Packets and bytes that the driver forwarded by a megaflow since this was last asked.
+    pub(super) fn take_driven(&mut self, at: u32) -> (u64, u64) {
+        let Some(driven) = &mut self.driven else { return (0, 0) };
+        let Some(place) = self.mega.cold(at).driven.checked_sub(1) else { return (0, 0) };
+        let taken = driven.take(place);
+        self.ends.counters.driver_hits.add(taken.0);
+        taken
+    }
+
+    /// Counts what the driver did, and brings its flows up to date. True while there is more to do for a change.
+    pub(super) fn look_after_driven(&mut self, now: u64, pipeline: &Pipeline) -> bool {
+        let Some(driven) = &mut self.driven else { return false };
+        while let Some(place) = driven.table.freed() {
+            driven.back += 1;
+            let (packets, bytes) = driven.take(place);
+            self.ends.counters.driver_hits.add(packets);
+            for rule in &driven.places[place as usize].rules {
+                self.ends.stats.add(*rule, packets, bytes);
+            }
+        }
+        // A flow's counter may be another's once no worker counts for it any more.
+        if self.ends.counters.generation.get() != self.swept && driven.telling.is_none() {
+            driven.telling = Some((self.swept, driven.left));
+        }
+        if let Some((generation, left)) = driven.telling
+            && driven.back >= left
+        {
+            self.ends.counters.generation.set(generation);
+            driven.telling = None;
+        }
+        self.ends.counters.driver_flows.set(driven.table.len() as u64);
+        if driven.at == 0 {
+            let changed = driven.passed != pipeline.generation;
+            if driven.table.is_empty() || !changed && now.wrapping_sub(driven.began) < self.ticks_per_s / PASSES {
+                return false;
+            }
+            (driven.began, driven.passed, driven.catching_up) = (now, pipeline.generation, changed);
+        }
+        let begin = driven.at;
+        let end = (begin + STEP).min(driven.high);
+        driven.at = if end == driven.high { 0 } else { end };
+        let more = driven.catching_up && end != driven.high;
+        for place in begin..end {
+            let Some(Place { megaflow, linked: true, .. }) = self.driven.as_ref().map(|d| &d.places[place]) else {
+                continue;
+            };
+            let at = *megaflow;
+            let current = self.mega.cold(at).generation == pipeline.generation;
+            self.credit(at, now, current);
+            if current {
+                // Its port may have been moved to another level.
+                self.drive(pipeline, at);
+            } else {
+                self.revalidate(pipeline, at, None, now);
+            }
+        }
+        more
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn in_port(key: &Key) -> Option<OfPort> {
+    Some(OfPort(be16(key.as_bytes(), at::IN_PORT))).filter(|of| of.0 != 0)
+}
+
+/// A megaflow as the program has it: packets with this key under this mask, which came by `port` and get these ops. None if it
+/// does not do that.
+fn forward(key: &Key, mask: &Key, port: u16, ops: &[Op]) -> Option<Forward> {
+    let (k, m) = (key.as_bytes(), mask.as_bytes());
+    let ip = matches!(be16(k, at::DL_TYPE), ethertype::IPV4 | ethertype::IPV6);
+    let ours = matches!(k[at::NW_PROTO], proto::TCP | proto::UDP) || m[at::NW_PROTO] != 0xff;
+    let seen =
+        [at::IN_PORT, at::IN_PORT + 1, at::DL_TYPE, at::DL_TYPE + 1, at::NW_FRAG].iter().all(|at| m[*at] == 0xff);
+    // Groups and whatever has fields that TCP and UDP have not are user space's.
+    if !ip
+        || !ours
+        || !seen
+        || k[at::NW_FRAG] != IP_SOUND
+        || k[0] & 1 == 1
+        || key[FLOW_KEY..] != [0; KEY_WORDS - FLOW_KEY]
+    {
+        return None;
+    }
+    let mut flow = Forward { keep: [u64::MAX; 2], ..Forward::default() };
+    flow.key.copy_from_slice(&key[..FLOW_KEY]);
+    flow.mask.copy_from_slice(&mask[..FLOW_KEY]);
+    flow.key.as_mut_bytes()[at::IN_PORT..at::IN_PORT + 2].copy_from_slice(&port.to_be_bytes());
+    let (last, before) = ops.split_last()?;
+    let Op::Output(to) = last else { return None };
+    flow.to = Some(to.0).filter(|to| *to != port)?;
+    for op in before {
+        match *op {
+            Op::Eth { value, mask } if flow.macs == [0; 2] && flow.keep == [u64::MAX; 2] => {
+                (flow.macs, flow.keep) = (value, mask.map(|m| !m));
+            }
+            Op::DecTtl(n) if flow.ttl == 0 => flow.ttl = n,
+            Op::PopVlan if flow.tag == Tag::Keep => flow.tag = Tag::Pop,
+            Op::SetTci(tci) if flow.tag == Tag::Keep => flow.tag = Tag::Set(tci),
+            Op::PushVlan { tpid, tci } if flow.tag == Tag::Keep => flow.tag = Tag::Push(tpid, tci),
+            Op::PushVlan { tpid, tci } if flow.tag == Tag::Pop => flow.tag = Tag::Swap(tpid, tci),
+            _ => return None,
+        }
+    }
+    // A tag to be changed is one that the packet is known to have.
+    let tagged = be16(m, at::VLAN_TCI) & be16(k, at::VLAN_TCI) & TAGGED != 0;
+    (tagged || matches!(flow.tag, Tag::Keep | Tag::Push(..))).then_some(flow)
+}

@@ -1,0 +1,283 @@
+//! The XDP program of a switch against its worker: the same frames, by the same flows.
+//!
+//! The kernel runs the program over each frame (BPF_PROG_TEST_RUN) before the worker gets it. What the program would redirect
+//! to a port, the worker sends by that port alone, with the same bytes; all else the program leaves to it, as it came.
+
+mod common;
+
+use bywash_flow::app::CacheConfig;
+use bywash_flow::model::FlowFilter;
+use bywash_flow::pipeline::Vlans;
+use bywash_flow::syntax;
+use bywash_lab::{End, Namespace, Veth, require, require_lab, wait_until};
+use bywash_port::af_xdp::{Driver, LinkInfo, Program, XdpAttach, XdpConfig};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use common::generate::Random;
+use common::rig::{Rig, ports};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const PORTS: u16 = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What the ports' devices take.
+const LONGEST: u32 = 400;
+
+/// A host's frame to another: mostly what the program can forward.
+fn frame(random: &mut Random) -> Vec<u8> {
+    let mac = |n: u64| MacAddr([2, 0, 0, 0, 0, n as u8]);
+    let (from, to) = (random.below(6), random.below(6));
+    let (sport, dport) = (1000 + random.below(3), [53, 80, 443][random.below(3) as usize]);
+    let address = |host: u64, port: u64, v6: bool| -> SocketAddr {
+        let text = if v6 { format!("[fd00::{host}]:{port}") } else { format!("10.0.0.{host}:{port}") };
+        text.parse().unwrap()
+    };
+    let v6 = random.one_in(3);
+    let (src, dst) = (address(from + 1, sport, v6), address(to + 1, dport, v6));
+    let most = if random.one_in(10) { 400 } else { 30 };
+    let payload = vec![7; random.below(most) as usize];
+    let mut packet = if random.one_in(2) { Packet::udp(src, dst) } else { Packet::tcp(src, dst) };
+    if random.one_in(10) {
+        packet = Packet::echo(src.ip(), dst.ip(), 1, 2);
+    }
+    packet = packet.macs(mac(from), mac(to)).payload(&payload).ttl([64, 255, 2, 1, 0, 128][random.below(6) as usize]);
+    packet = packet.partial_checksum(random.one_in(8)).tos(random.below(3) as u8 * 4);
+    if random.one_in(2) {
+        packet = packet.vlan([10, 20, 30, 0, 0xa00a][random.below(5) as usize]);
+    }
+    if !v6 && random.one_in(12) {
+        packet = packet.fragment([0x2000, 0x0004, 0x4000][random.below(3) as usize]);
+    }
+    if !v6 && random.one_in(15) {
+        packet = packet.ip_options(&[1, 1, 1, 1]);
+    }
+    let mut frame = packet.build().unwrap();
+    let last = frame.len() as u64;
+    match random.below(30) {
+        0 => frame[12..14].copy_from_slice(&[0x88, 0xa8]),
+        1 => frame.truncate(14 + random.below(last - 14) as usize),
+        2 => frame.resize(frame.len() + random.below(60) as usize, 0),
+        3 => frame[0] = 1,
+        4 | 5 => frame[random.below(last) as usize] ^= 1 << random.below(8),
+        6 => frame.splice(12..12, [0x81, 0, 0, 10]).for_each(drop),
+        _ => {}
+    }
+    frame
+}
+
+/// The ports with their programs, and the switch.
+struct Twin {
+    driver: Driver,
+    programs: Vec<(Program, u32)>,
+    rig: Rig,
+    /// Frames and bytes that the program sent, and bytes that it had received them as.
+    driven: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    /// How often what it sent was shorter, as long, longer.
+    grown: [u64; 3],
+}
+
+impl Twin {
+    fn new(vlans: [Vlans; PORTS as usize]) -> Self {
+        let driver = Driver::load_switch(1).unwrap();
+        assert_eq!(driver.refused(), None);
+        let flows = driver.flows().unwrap();
+        let mut programs = vec![];
+        for id in 0..PORTS {
+            let link = LinkInfo::query(&format!("p{id}")).unwrap();
+            let mut program = Program::attach_to(&driver, id, &link, XdpAttach::Native).unwrap();
+            driver.set_device(id, link.index).unwrap();
+            let config = XdpConfig {
+                enabled: true,
+                max_frame: 2000,
+                raw: true,
+                driver: true,
+                partial: true,
+                ..XdpConfig::default()
+            };
+            program.set_config(config).unwrap();
+            program.set_target(LONGEST);
+            flows.serve(id, 0, 0);
+            programs.push((program, link.index));
+        }
+        let mut rig = Rig::on_driver(PORTS, CacheConfig::default(), 32, Some(flows));
+        let mut ports = ports(PORTS);
+        for (port, vlans) in ports.iter_mut().zip(vlans) {
+            (port.vlans, port.partial_checksums) = (vlans, true);
+        }
+        rig.control.set_ports(ports, &[], vec![]);
+        Self { driver, programs, rig, driven: 0, sent_bytes: 0, received_bytes: 0, grown: [0; 3] }
+    }
+
+    fn flows(&mut self, flows: &[&str]) {
+        self.rig.control.delete(&FlowFilter::default(), false);
+        for flow in flows {
+            self.rig.control.add(syntax::flow(flow, &|_| None).unwrap()).unwrap();
+        }
+        self.rig.control.commit();
+    }
+
+    fn tx_frames(&self) -> Vec<u64> {
+        self.programs.iter().map(|(program, _)| program.counters().unwrap().tx_frames).collect()
+    }
+
+    /// What the program does with a frame that port `of`, counted from 1, receives; none where it leaves it to the worker.
+    fn drive(&mut self, of: u16, frame: &[u8]) -> Option<(u16, Vec<u8>)> {
+        let before = self.tx_frames();
+        let tried = self.driver.try_frame(self.programs[usize::from(of) - 1].1, frame).unwrap();
+        if !tried.redirected() {
+            // No socket is there: it is passed.
+            assert!(tried.passed(), "{}", tried.verdict);
+            assert_eq!(tried.bytes, frame, "changed, and left to the worker");
+            return None;
+        }
+        let after = self.tx_frames();
+        let to = (0..PORTS).filter(|p| after[usize::from(*p)] > before[usize::from(*p)]).collect::<Vec<_>>();
+        assert_eq!(to.len(), 1);
+        self.driven += 1;
+        self.sent_bytes += tried.bytes.len() as u64;
+        self.received_bytes += frame.len() as u64;
+        self.grown[(tried.bytes.len() + 4 - frame.len()) / 4] += 1;
+        Some((to[0] + 1, tried.bytes))
+    }
+
+    fn compare(&mut self, of: u16, frame: &[u8]) {
+        self.rig.control.poll();
+        let driven = self.drive(of, frame);
+        let sent = self.rig.send(of, &[frame.to_vec()]);
+        if let Some(driven) = driven {
+            assert_eq!([driven], sent[..], "from {of}: {frame:02x?}");
+        }
+    }
+
+    fn counted(&self) -> u64 {
+        self.rig.control.flows(&FlowFilter::default()).iter().map(|flow| flow.packets).sum()
+    }
+}
+
+fn lab() -> Namespace {
+    let ns = Namespace::new("swdriver").unwrap();
+    for id in 0..PORTS {
+        Veth::new(End::new(&ns, format!("p{id}")), End::new(&ns, format!("q{id}"))).create().unwrap();
+    }
+    // The kernel's own multicast would be counted among ours.
+    ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
+    ns
+}
+
+const BRIDGE: &[&str] = &["actions=NORMAL"];
+const MANY: &[&str] = &[
+    "priority=10,in_port=1,udp,tp_dst=53,actions=mod_dl_src:02:00:00:00:00:aa,mod_dl_dst:02:00:00:00:00:bb,output:2",
+    "priority=9,in_port=1,tcp,actions=dec_ttl,output:3",
+    "priority=9,in_port=1,tcp6,actions=dec_ttl,dec_ttl,output:3",
+    "priority=8,in_port=2,dl_vlan=10,actions=strip_vlan,output:1",
+    "priority=8,in_port=2,dl_vlan=20,actions=mod_vlan_vid:30,mod_vlan_pcp:3,dec_ttl,output:3",
+    "priority=8,in_port=2,vlan_tci=0,actions=mod_vlan_vid:5,output:4",
+    "priority=8,in_port=3,actions=push_vlan:0x88a8,mod_vlan_vid:7,dec_ttl,mod_dl_src:02:00:00:00:00:aa,output:1",
+    "priority=8,in_port=4,dl_vlan=10,actions=strip_vlan,push_vlan:0x88a8,mod_vlan_vid:9,output:2",
+    "priority=7,in_port=4,ip,nw_dst=10.0.0.3,actions=mod_nw_dst:10.9.9.9,output:2",
+    "priority=6,in_port=4,udp,actions=output:1,output:2",
+    "priority=5,in_port=4,tcp,tcp_flags=+ack,nw_tos=4,actions=output:1",
+    "priority=5,in_port=1,actions=drop",
+    "priority=1,actions=NORMAL",
+];
+
+#[test]
+fn the_program_does_what_the_worker_does() {
+    require!(require_lab());
+    let vlans = [Vlans::All, Vlans::Trunk(vec![10, 20, 0]), Vlans::Access(10), Vlans::All];
+    lab()
+        .enter(|| {
+            let mut random = Random::new(0x5eed_0003);
+            let mut twin = Twin::new(vlans);
+            // Each change of the flows holds for the very next frame.
+            for flows in [BRIDGE, MANY, BRIDGE, MANY] {
+                // Hosts keep to their ports, mostly.
+                let frames: Vec<_> = std::iter::repeat_with(|| {
+                    let frame = frame(&mut random);
+                    let host = if random.one_in(20) { random.below(100) } else { frame[11].into() };
+                    (1 + (host % u64::from(PORTS)) as u16, frame)
+                })
+                .take(150)
+                .collect();
+                twin.flows(flows);
+                for round in 0..3 {
+                    let driven = twin.driven;
+                    frames.iter().for_each(|(of, frame)| twin.compare(*of, frame));
+                    println!("{} flows, round {round}: {} of 150 driven", flows.len(), twin.driven - driven);
+                }
+                let seen = twin.driven;
+                // One more by the driver alone. Whoever forwards a frame, its flow counts it.
+                let before = wait_for(&twin, u64::MAX);
+                frames.iter().for_each(|(of, frame)| drop(twin.drive(*of, frame)));
+                wait_for(&twin, before + twin.driven - seen);
+            }
+            let [shorter, same, longer] = twin.grown;
+            println!("{} driven: {same} as long, {shorter} shorter, {longer} longer", twin.driven);
+            assert!(same > 200 && shorter > 10 && longer > 10, "too few of a kind");
+            let counters: Vec<_> = twin.programs.iter().map(|(program, _)| program.counters().unwrap()).collect();
+            let all = |of: fn(&bywash_port::af_xdp::XdpCounters) -> u64| counters.iter().map(of).sum::<u64>();
+            assert_eq!(all(|c| c.tx_frames), twin.driven);
+            assert_eq!((all(|c| c.rx_bytes), all(|c| c.tx_bytes)), (twin.received_bytes, twin.sent_bytes));
+        })
+        .unwrap();
+}
+
+/// Waits until the flows have counted so many packets, or, for `u64::MAX`, all that there were; how many.
+fn wait_for(twin: &Twin, packets: u64) -> u64 {
+    let mut last = twin.counted();
+    wait_until("packets to be counted", PATIENCE, || {
+        // Each pass of the worker's over what the driver has shows.
+        let before = std::mem::replace(&mut last, twin.counted());
+        if packets == u64::MAX {
+            twin.rig.settle(300);
+            return before == last && last == twin.counted();
+        }
+        assert!(last <= packets, "{last} counted, {packets} sent");
+        last == packets
+    })
+    .unwrap_or_else(|e| panic!("{e}: {last} of {packets}"));
+    last
+}
+
+#[test]
+fn what_the_driver_forwards_is_in_use() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All]);
+            twin.flows(BRIDGE);
+            let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+            let packet = packet.macs(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])).build().unwrap();
+            let mut back = packet.clone();
+            back[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+            wait_until("the driver to forward", PATIENCE, || {
+                twin.compare(2, &back);
+                twin.compare(1, &packet);
+                twin.driven > 0
+            })
+            .unwrap();
+            let age = |twin: &mut Twin| {
+                twin.rig.control.poll();
+                let macs = twin.rig.control.macs();
+                macs.iter().find(|(_, mac, ..)| *mac == 0x0200_0000_0001).map(|(.., age)| *age)
+            };
+            let old = Duration::from_secs(3);
+            wait_until("the address to be unused", PATIENCE, || age(&mut twin).unwrap() > old).unwrap();
+            let (driven, sent) = (twin.driven, twin.drive(1, &packet));
+            assert!(sent.is_some() && twin.driven == driven + 1);
+            wait_until("the address to be in use", PATIENCE, || age(&mut twin).unwrap() < old).unwrap();
+            // It moves: the driver leaves the first frame from elsewhere to the worker, and then sends to where it is.
+            assert_eq!(twin.drive(3, &packet), None);
+            twin.compare(3, &packet);
+            twin.rig.control.poll();
+            wait_until("the driver to know where it is", PATIENCE, || {
+                twin.compare(2, &back);
+                twin.drive(2, &back).is_some_and(|(to, _)| to == 3)
+            })
+            .unwrap();
+            assert_eq!(twin.drive(1, &packet), None, "an address where it is no longer");
+        })
+        .unwrap();
+}

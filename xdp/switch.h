@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What becomes of a frame at a switch's port: forwarded by the flows that the workers have put into their tables here, which are
+ * flows of their own megaflow caches (crates/flow/src/app/driver.rs), or else handed to user space. Nothing is decided here
+ * that was not decided there.
+ *
+ * A worker's table is written by that worker alone. An entry is whole before a bucket names it, and is not written again, but
+ * for its generation, until no program can be left that read the bucket before. */
+#ifndef BYWASH_SWITCH_H
+#define BYWASH_SWITCH_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "bywash.h"
+#include "checksum.h"
+
+#define NEXT (-1)
+
+/* What is done to the outer tag. */
+enum bywash_tag {
+	TAG_KEEP,
+	TAG_POP,
+	TAG_SET,  /* its priority and VLAN */
+	TAG_PUSH,
+	TAG_SWAP, /* its type as well */
+};
+
+/* A packet's fields where crates/flow/src/key.rs has them, as far as TCP and UDP need; the port is the program's number. */
+#define KEY_WORDS 9
+#define KEY_WORDS4 5 /* of which IPv4 has these */
+#define KEY_TAGGED bpf_htons(0x1000)
+#define KEY_SOUND 0x80
+#define KEY_8100 1
+#define KEY_88A8 2
+
+struct field {
+	__u64 value, mask;
+};
+
+/* A flow of a worker's. */
+struct bywash_flow {
+	__u64 generation; /* of the tables, for which it is known to be right */
+	__u16 to;         /* the port it leaves by */
+	__u8 tag;         /* enum bywash_tag */
+	__u8 ttl;         /* taken off the TTL, which is known to be larger */
+	__u16 tpid;       /* as they go into the frame */
+	__u16 tci;
+	struct field match[KEY_WORDS4];
+	__u64 macs[2]; /* new bits of the key's first two words */
+	__u64 keep[2]; /* those that stay */
+	struct field match6[KEY_WORDS - KEY_WORDS4];
+};
+
+/* Of a worker: what its flows' keys are masked with to be looked up, and how they are hashed. */
+struct bywash_flow_masks {
+	__u64 n;
+	__u64 flows; /* of all workers: as many as a CPU has counters */
+	__u64 factors[KEY_WORDS];
+	__u64 words[BYWASH_FLOW_MASKS][KEY_WORDS];
+};
+
+/* Where flows with one hash are: a tag in the upper half, a number from 1 in the lower. */
+struct bywash_flow_bucket {
+	__u64 slots[4];
+};
+
+/* The loader makes as many as there are workers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bywash_flow_masks);
+} flow_masks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_FLOWS);
+	__type(key, __u32);
+	__type(value, struct bywash_flow_bucket);
+} flow_buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_FLOWS);
+	__type(key, __u32);
+	__type(value, struct bywash_flow);
+} flows SEC(".maps");
+
+/* Of each flow, by CPU: what was forwarded by it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_FLOWS);
+	__type(key, __u32);
+	__type(value, struct bywash_passage);
+} flow_counts SEC(".maps");
+
+/* By port and queue: the worker that serves it, counted from 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_PORTS * BYWASH_QUEUES);
+	__type(key, __u32);
+	__type(value, __u64);
+} serving SEC(".maps");
+
+/* By port: the longest frame that its device takes from here; 0: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_PORTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} targets SEC(".maps");
+
+/* By CPU and port sent to: by how many bytes frames have grown by tags, or shrunk. The loader makes as many as there are CPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BYWASH_PORTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} grown SEC(".maps");
+
+struct frame {
+	struct xdp_md *ctx;
+	const struct bywash_port *port;
+	void *data;
+	void *end;
+	__u32 bytes;
+	__u32 flags;
+	__u32 to;   /* once the way is known */
+	__u32 flow; /* by which it was */
+	__u32 flows;
+	int grows;
+};
+
+/* What lookup needs of a packet. */
+struct packet {
+	__u64 key[KEY_WORDS];
+	__u32 l3;
+	int v6;
+	int tagged;
+};
+
+static __always_inline __u64 six_and(__u64 six, __u16 two)
+{
+	return (six & 0xffffffffffffull) | (__u64)two << 48;
+}
+
+/* The packet's fields; false for what is not plainly TCP or UDP, whole, without options and extensions. As `extract` of
+ * crates/flow/src/extract.rs does it. */
+static __always_inline int read_packet(const struct frame *f, struct packet *p)
+{
+	const __u8 *eth = f->data, *ip, *l4;
+	__u16 type = *(const __u16 *)(eth + 12), tci = 0;
+	__u64 tpid = 0, flags = 0;
+	__u32 after, len;
+	__u8 proto;
+
+	p->l3 = ETH_HLEN;
+	p->tagged = type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
+	if (p->tagged) {
+		if (f->data + ETH_HLEN + 4 > f->end)
+			return 0;
+		tpid = type == bpf_htons(ETH_P_8021Q) ? KEY_8100 : KEY_88A8;
+		tci = *(const __u16 *)(eth + 14) | KEY_TAGGED;
+		type = *(const __u16 *)(eth + 16);
+		p->l3 += 4;
+	}
+	p->key[0] = six_and(*(const __u64 *)eth, tci);
+	p->key[1] = six_and(*(const __u64 *)(eth + 6), type);
+	/* Behind the MAC addresses or the tag: constants, so that the offsets are. */
+	ip = p->tagged ? eth + ETH_HLEN + 4 : eth + ETH_HLEN;
+	p->v6 = type == bpf_htons(ETH_P_IPV6);
+	if (p->v6) {
+		if ((void *)ip + 40 > f->end || ip[0] >> 4 != 6)
+			return 0;
+		len = bpf_ntohs(*(const __u16 *)(ip + 4));
+		after = p->l3 + 40;
+		proto = ip[6];
+		l4 = ip + 40;
+		p->key[2] = (__u64)(__u8)(ip[0] << 4 | ip[1] >> 4) << 16 | (__u64)ip[7] << 24;
+		p->key[3] = (__u64)(ip[1] & 15) << 40 | (__u64)*(const __u16 *)(ip + 2) << 48;
+		p->key[4] = 0;
+		for (int i = 0; i < KEY_WORDS - KEY_WORDS4; i++)
+			p->key[KEY_WORDS4 + i] = *(const __u64 *)(ip + 8 + 8 * i);
+	} else if (type == bpf_htons(ETH_P_IP)) {
+		if ((void *)ip + 20 > f->end || ip[0] != 0x45 || *(const __u16 *)(ip + 6) & bpf_htons(0x3fff))
+			return 0;
+		len = bpf_ntohs(*(const __u16 *)(ip + 2)) - 20u;
+		after = p->l3 + 20;
+		proto = ip[9];
+		l4 = ip + 20;
+		p->key[2] = (__u64)ip[1] << 16 | (__u64)ip[8] << 24;
+		p->key[3] = 0;
+		p->key[4] = *(const __u64 *)(ip + 12);
+	} else {
+		return 0;
+	}
+	/* Less than no payload is more than any frame has. */
+	if (len > f->bytes || after + len > f->bytes)
+		return 0;
+	if (proto == 6) {
+		if ((void *)l4 + 20 > f->end || l4[12] >> 4 < 5 || (__u32)(l4[12] >> 4) * 4 > len)
+			return 0;
+		flags = (l4[12] & 15) | (__u64)l4[13] << 8;
+	} else if (proto != 17 || (void *)l4 + 8 > f->end || len < 8) {
+		return 0;
+	}
+	if (f->flags & BYWASH_PARTIAL &&
+	    (p->v6 ? unfinished(proto, l4, f->end, len, ip + 8, 8) : unfinished(proto, l4, f->end, len, ip + 12, 2)))
+		return 0;
+	p->key[2] |= bpf_htons(f->port->id) | (__u64)proto << 32 | (__u64)KEY_SOUND << 40 | flags << 48;
+	p->key[3] |= *(const __u32 *)l4 | tpid << 32;
+	return 1;
+}
+
+static __always_inline __u64 hash(const struct packet *p, const __u64 *mask, const __u64 *factors)
+{
+	__u64 h = 0;
+
+	for (int i = 0; i < KEY_WORDS4; i++)
+		h += (p->key[i] & mask[i]) * factors[i];
+	if (p->v6)
+		for (int i = KEY_WORDS4; i < KEY_WORDS; i++)
+			h += (p->key[i] & mask[i]) * factors[i];
+	return h;
+}
+
+/* By the flow's own mask: what was read of the worker's masks may be half another's by now. Flows always look at the Ethernet
+ * type, so that one of IPv6 is no IPv4 packet's. */
+static __always_inline int matches(const struct bywash_flow *flow, const struct packet *p)
+{
+	__u64 d = 0;
+
+	for (int i = 0; i < KEY_WORDS4; i++)
+		d |= (p->key[i] & flow->match[i].mask) ^ flow->match[i].value;
+	if (p->v6)
+		for (int i = 0; i < KEY_WORDS - KEY_WORDS4; i++)
+			d |= (p->key[KEY_WORDS4 + i] & flow->match6[i].mask) ^ flow->match6[i].value;
+	return !d;
+}
+
+static __always_inline const struct bywash_flow *find(struct frame *f, const struct packet *p, __u32 worker)
+{
+	const struct bywash_flow_masks *masks = bpf_map_lookup_elem(&flow_masks, &worker);
+
+	if (!masks)
+		return NULL;
+	f->flows = masks->flows;
+	for (__u32 i = 0; i < BYWASH_FLOW_MASKS; i++) {
+		if (i >= masks->n)
+			break;
+		__u64 h = hash(p, masks->words[i], masks->factors);
+		__u32 tag = h >> 20 | 1, at = 0, key = worker * BYWASH_FLOWS + (h >> 52);
+		const volatile struct bywash_flow_bucket *bucket = bpf_map_lookup_elem(&flow_buckets, &key);
+
+		_Static_assert(BYWASH_FLOWS == 1 << (64 - 52), "the hash's highest bits");
+		if (!bucket)
+			return NULL;
+		for (int s = 0; s < 4; s++) {
+			__u64 slot = bucket->slots[s];
+			if (slot >> 32 == tag)
+				at = slot;
+		}
+		if (!at)
+			continue;
+		f->flow = at - 1;
+		const struct bywash_flow *flow = bpf_map_lookup_elem(&flows, &f->flow);
+		if (flow && matches(flow, p))
+			return flow;
+	}
+	return NULL;
+}
+
+/* Rewrites the frame. What cannot be done is found out before anything is changed. */
+static __always_inline int rewrite(struct frame *f, const struct bywash_flow *flow, const struct packet *p)
+{
+	__u8 tag = flow->tag;
+	__u32 l3 = p->l3;
+	__u8 *eth = f->data;
+	__u64 dst = *(const __u64 *)eth, src = *(const __u64 *)(eth + 6);
+
+	if (tag == TAG_PUSH) {
+		f->grows = 4;
+		if (bpf_xdp_adjust_head(f->ctx, -4))
+			return TO_USER;
+	} else if (tag == TAG_POP) {
+		f->grows = -4;
+		if (bpf_xdp_adjust_head(f->ctx, 4))
+			return TO_USER;
+	}
+	/* Moved or not: so the verifier need not know which. */
+	eth = (void *)(long)f->ctx->data;
+	f->end = (void *)(long)f->ctx->data_end;
+	l3 = (l3 + f->grows) & 31;
+	__u8 *ip = eth + l3;
+	/* It was that long before. */
+	if ((void *)ip + 20 > f->end || (void *)eth + 20 > f->end)
+		return DROP_PORT_GONE;
+	dst = (dst & flow->keep[0]) | flow->macs[0];
+	src = (src & flow->keep[1]) | flow->macs[1];
+	/* Without the two bytes behind them: the tag that goes. */
+	*(__u32 *)eth = dst;
+	*(__u16 *)(eth + 4) = dst >> 32;
+	*(__u32 *)(eth + 6) = src;
+	*(__u16 *)(eth + 10) = src >> 32;
+	if (tag == TAG_PUSH || tag == TAG_SWAP)
+		*(__u16 *)(eth + 12) = flow->tpid;
+	if (tag >= TAG_SET)
+		*(__u16 *)(eth + 14) = flow->tci;
+	if (flow->ttl) {
+		if (p->v6) {
+			ip[7] -= flow->ttl;
+		} else {
+			/* RFC 1624: the TTL is the high byte of its word. Its checksum, in the same 32 bits, gets what it loses, and
+			 * the carry around its end. */
+			__u32 *ttl = (void *)(ip + 8), word = *ttl, sum = (word >> 16) + flow->ttl;
+			*ttl = ((word - flow->ttl) & 0xffff) | (sum + (sum >= 0xffff)) << 16;
+		}
+	}
+	return NEXT;
+}
+
+static __always_inline void count_flow(const struct frame *f)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), key = cpu * f->flows + f->flow;
+	struct bywash_passage *p = bpf_map_lookup_elem(&flow_counts, &key);
+
+	if (likely(p)) {
+		p->frames++;
+		p->bytes += f->bytes;
+	}
+	if (f->grows) {
+		key = cpu * BYWASH_PORTS + f->to;
+		__u64 *bytes = bpf_map_lookup_elem(&grown, &key);
+		if (bytes)
+			*bytes += f->grows;
+	}
+}
+
+static __always_inline int parse(const struct frame *f, __u64 mine)
+{
+	(void)mine;
+	if (unlikely(f->data + ETH_HLEN > f->end))
+		return PASS_SHORT;
+	return f->flags & BYWASH_DRIVER ? NEXT : TO_USER;
+}
+
+static __always_inline int route(struct frame *f)
+{
+	__u32 key = f->port->id * BYWASH_QUEUES + f->ctx->rx_queue_index;
+	struct packet p;
+
+	/* Groups are user space's, and frames of several buffers. */
+	if (*(const __u8 *)f->data & 1 || f->ctx->rx_queue_index >= BYWASH_QUEUES ||
+	    bpf_xdp_get_buff_len(f->ctx) != f->bytes)
+		return TO_USER;
+	const __u64 *worker = bpf_map_lookup_elem(&serving, &key);
+	if (!worker || !*worker || !read_packet(f, &p))
+		return TO_USER;
+	/* Before the flow: what is found then was right for this one or a later one. */
+	__u64 generation = *(const volatile __u64 *)&f->port->version;
+	const struct bywash_flow *flow = find(f, &p, *worker - 1);
+	if (!flow || *(const volatile __u64 *)&flow->generation != generation)
+		return TO_USER;
+	f->to = flow->to;
+	const __u64 *longest = bpf_map_lookup_elem(&targets, &f->to);
+	__u8 tag = flow->tag;
+	__u32 len = tag == TAG_PUSH ? f->bytes + 4 : tag == TAG_POP ? f->bytes - 4 : f->bytes;
+	if (!longest || len > *longest)
+		return TO_USER;
+	if (tag != TAG_KEEP && tag != TAG_PUSH && !p.tagged)
+		return TO_USER;
+	return rewrite(f, flow, &p);
+}
+
+#endif
