@@ -17,7 +17,7 @@
 #define WAY(f) ((f)->to)
 #else
 #include "router.h"
-#define WAY(f) ((f)->hop->port)
+#define WAY(f) way_port(&(f)->way)
 #endif
 
 /* By port and queue. */
@@ -229,7 +229,7 @@ int bywash_tc(struct __sk_buff *skb)
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
 	count_forwarded(&f);
-	return bpf_redirect(f.hop->ifindex, 0);
+	return bpf_redirect(f.way.index, 0);
 }
 #endif
 

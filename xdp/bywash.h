@@ -44,8 +44,8 @@ enum bywash_flag {
 #define BYWASH_QUEUES 256  /* queues of a port */
 #define BYWASH_HOPS 16384  /* next hops in one version */
 #define BYWASH_BUCKETS 65536 /* members of groups in one version */
-#define BYWASH_KNOWN4 32768 /* IPv4 destinations that a CPU remembers: 512 KiB */
-#define BYWASH_KNOWN6 16384 /* IPv6 ones: 512 KiB */
+#define BYWASH_KNOWN4 32768 /* IPv4 destinations that a CPU remembers: 1 MiB */
+#define BYWASH_KNOWN6 16384 /* IPv6 ones: 1 MiB */
 #define BYWASH_KNOWN_CPUS 64 /* beyond these, CPUs share */
 #define BYWASH_FLOWS 4096 /* flows of a switch's worker, and buckets they are found in */
 #define BYWASH_FLOW_MASKS 8 /* masks they are looked up by */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the tables last said of a destination: one load in place of a walk through them. An answer holds as long as the
- * version under which it was found, which every change of routes and next hops ends (crates/port/src/af_xdp/driver.rs).
+/* What the tables last said of a destination: one load in place of a walk through them, and of what a frame gets written on
+ * it in place of the next hop. An answer holds as long as the version under which it was found, which every change of routes
+ * and next hops ends (crates/port/src/af_xdp/driver.rs).
  *
- * Each CPU has slots of its own, one for each destination by its hash; a collision costs a walk, and so does a stream of
- * destinations that never come again. An entry's words are written one by one: `seal` is all of them and the version
- * together, so that one which was written by two at a time does not match (Hyatt's lockless hashing). */
+ * Each CPU has places of its own. A destination's is given by its hash; where that is taken, by another of the same
+ * version, it is one of those beside it. Where all are taken it is the first again. An entry's words are written one by one:
+ * `seal` is all of them and the version together, so that one which was written by two at a time does not match (Hyatt's
+ * lockless hashing). */
 #ifndef BYWASH_KNOWN_H
 #define BYWASH_KNOWN_H
 
@@ -14,20 +16,34 @@
 #include "fib.h"
 #include "forward.h"
 
+/* Where a destination leads, in three words. */
+struct way {
+	__u64 macs;  /* as `macs` in struct bywash_hop, the first eight bytes; else the next hop's key in `hops` */
+	__u64 rest;  /* the last four; mtu, 16 bits: 0 where it is not plainly forwarded to; port; flags */
+	__u64 index; /* the port's interface */
+};
+
 struct known4 {
-	__u64 said; /* destination, key of the next hop */
+	__u64 first; /* destination; above it way.index */
+	__u64 macs;
+	__u64 rest;
 	__u64 seal;
 };
 
 struct known6 {
 	__u64 high, low;
-	__u64 hop;
+	__u64 macs;
+	__u64 rest;
+	__u64 index;
 	__u64 seal;
+	__u64 pad[2];
 };
 
-/* Those of one CPU; the loader makes as many as there are CPUs. */
+/* Those of one CPU; the loader makes as many as there are CPUs. What can be mapped begins on a page: no entry lies across two
+ * cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, BYWASH_KNOWN4);
 	__type(key, __u32);
 	__type(value, struct known4);
@@ -35,59 +51,226 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, BYWASH_KNOWN6);
 	__type(key, __u32);
 	__type(value, struct known6);
 } known6 SEC(".maps");
+
+#define WAYS 4
 
 static __always_inline __u32 known_cpu(void)
 {
 	return bpf_get_smp_processor_id() % BYWASH_KNOWN_CPUS;
 }
 
-/* The key in `hops` of what the tables say of a destination, whose address is given as it stands in the packet; one that
- * is in no map where the program does not know the next hop. Nothing is known at first: an entry of zeros is that of
- * address 0, which is nobody's to look up. */
-static __always_inline __u32 lookup4(__u64 version, __u32 dst)
+static __always_inline volatile struct known4 *known4_at(__u32 place)
 {
-	__u32 key = known_cpu() * BYWASH_KNOWN4 + ((dst * 0x9e3779b1u) >> 17);
-	volatile struct known4 *k = bpf_map_lookup_elem(&known4, &key);
-
-	_Static_assert(BYWASH_KNOWN4 == 1 << (32 - 17), "the hash's highest bits");
-	if (likely(k)) {
-		__u64 said = k->said;
-		if (likely(said >> 32 == dst && (said ^ k->seal) == version))
-			return said;
-	}
-	__u32 hop = hop_key(version, fib_lookup4(bpf_ntohl(dst)));
-	if (k) {
-		__u64 said = (__u64)dst << 32 | hop;
-		k->said = said;
-		k->seal = said ^ version;
-	}
-	return hop;
+	return bpf_map_lookup_elem(&known4, &place);
 }
 
-static __always_inline __u32 lookup6(__u64 version, __u64 high, __u64 low)
+static __always_inline volatile struct known6 *known6_at(__u32 place)
 {
-	__u64 mixed = (high ^ low * 0xd6e8feb86659fd93ull) * 0x9e3779b97f4a7c15ull;
-	__u32 key = known_cpu() * BYWASH_KNOWN6 + (mixed >> 50);
-	volatile struct known6 *k = bpf_map_lookup_elem(&known6, &key);
+	return bpf_map_lookup_elem(&known6, &place);
+}
+
+/* No two differences in the words make up for each other. */
+static __always_inline __u64 sealed(__u64 a, __u64 b, __u64 c)
+{
+	return (a * K1 ^ b) * K1 ^ c;
+}
+
+static __always_inline __u64 mix6(__u64 high, __u64 low)
+{
+	return (high ^ low * K2) * K1;
+}
+
+static __always_inline __u32 way_mtu(const struct way *w)
+{
+	return w->rest >> 32 & 0xffff;
+}
+
+static __always_inline __u32 way_port(const struct way *w)
+{
+	return w->rest >> 48 & 0xff;
+}
+
+/* Flags of a port with which a frame may not go this way; BYWASH_DRIVER is one where it is off. */
+static __always_inline __u32 way_unless(const struct way *w)
+{
+	return w->rest >> 56;
+}
+
+static __always_inline void set_way(struct way *w, const struct bywash_hop *hop, __u32 key)
+{
+	if (hop && hop->kind == HOP_FORWARD && hop->mtu) {
+		__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
+		__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_DRIVER : BYWASH_DRIVER | BYWASH_NATIVE;
+
+		w->macs = *(const __u64 *)hop->macs;
+		w->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)(__u8)hop->port << 48 | unless << 56;
+		w->index = hop->ifindex;
+	} else {
+		w->macs = key;
+		w->rest = 0;
+		w->index = 0;
+	}
+}
+
+/* A destination that is not in its own place: in one of the others, or looked up and written into the first where nothing
+ * holds. Global, as the lookup in the tables, and for the same reasons. */
+__attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct way *way)
+{
+	volatile struct known4 *write = known4_at(place), *k;
+	int taken = 1;
+
+	/* What the verifier wants of a global function. */
+	if (!way)
+		return 0;
+	if (write)
+		taken = (sealed(write->first, write->macs, write->rest) ^ write->seal) == version;
+#pragma unroll
+	for (int n = 1; n < WAYS; n++) {
+		k = known4_at(place ^ n);
+		if (!k)
+			continue;
+		__u64 first = k->first, macs = k->macs, rest = k->rest;
+		if ((sealed(first, macs, rest) ^ k->seal) != version) {
+			if (taken)
+				write = k;
+			taken = 0;
+		} else if ((__u32)first == dst) {
+			way->macs = macs;
+			way->rest = rest;
+			way->index = first >> 32;
+			return 0;
+		}
+	}
+	__u32 key = hop_key(version, fib_lookup4(bpf_ntohl(dst)));
+	set_way(way, hop_at(key), key);
+	if (write) {
+		__u64 first = way->index << 32 | dst;
+		write->first = first;
+		write->macs = way->macs;
+		write->rest = way->rest;
+		write->seal = sealed(first, way->macs, way->rest) ^ version;
+	}
+	return 0;
+}
+
+__attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 place, struct way *way)
+{
+	volatile struct known6 *write = known6_at(place), *k;
+	int taken = 1;
+
+	if (!way)
+		return 0;
+	if (write)
+		taken = (sealed(mix6(write->high, write->low) ^ write->index, write->macs, write->rest) ^ write->seal) ==
+			version;
+#pragma unroll
+	for (int n = 1; n < WAYS; n++) {
+		k = known6_at(place ^ n);
+		if (!k)
+			continue;
+		__u64 h = k->high, l = k->low, macs = k->macs, rest = k->rest, index = k->index;
+		if ((sealed(mix6(h, l) ^ index, macs, rest) ^ k->seal) != version) {
+			if (taken)
+				write = k;
+			taken = 0;
+		} else if (h == high && l == low) {
+			way->macs = macs;
+			way->rest = rest;
+			way->index = index;
+			return 0;
+		}
+	}
+	__u32 key = hop_key(version, fib_lookup6(bpf_be64_to_cpu(high), bpf_be64_to_cpu(low)));
+	set_way(way, hop_at(key), key);
+	if (write) {
+		write->high = high;
+		write->low = low;
+		write->macs = way->macs;
+		write->rest = way->rest;
+		write->index = way->index;
+		write->seal = sealed(mix6(high, low) ^ way->index, way->macs, way->rest) ^ version;
+	}
+	return 0;
+}
+
+/* A destination's own place. Its first word is read before the packet is looked at: to be on its way from memory then. */
+struct own4 {
+	volatile struct known4 *k;
+	__u32 place;
+	__u64 first;
+};
+
+struct own6 {
+	volatile struct known6 *k;
+	__u32 place;
+	__u64 high, mixed;
+};
+
+static __always_inline struct own4 look4(__u32 dst)
+{
+	struct own4 own = { .place = known_cpu() * BYWASH_KNOWN4 + ((dst * 0x9e3779b1u) >> 17) };
+
+	_Static_assert(BYWASH_KNOWN4 == 1 << (32 - 17), "the hash's highest bits");
+	own.k = known4_at(own.place);
+	if (own.k)
+		own.first = own.k->first;
+	return own;
+}
+
+static __always_inline struct own6 look6(__u64 high, __u64 low)
+{
+	__u64 mixed = mix6(high, low);
+	struct own6 own = { .place = known_cpu() * BYWASH_KNOWN6 + (mixed >> 50), .mixed = mixed };
 
 	_Static_assert(BYWASH_KNOWN6 == 1 << (64 - 50), "the hash's highest bits");
-	if (likely(k && k->high == high && k->low == low)) {
-		__u64 hop = k->hop;
-		if (likely((mixed ^ hop ^ k->seal) == version))
-			return hop;
+	own.k = known6_at(own.place);
+	if (own.k)
+		own.high = own.k->high;
+	return own;
+}
+
+/* Where the tables lead a destination whose address is given as it stands in the packet. Nothing is known at first: an entry of
+ * zeros is that of address 0, which is nobody's to look up. */
+static __always_inline void lookup4(__u64 version, __u32 dst, const struct own4 *own, struct way *way)
+{
+	volatile struct known4 *k = own->k;
+
+	if (likely((__u32)own->first == dst)) {
+		__u64 macs = k->macs, rest = k->rest;
+		if (likely((sealed(own->first, macs, rest) ^ k->seal) == version)) {
+			way->macs = macs;
+			way->rest = rest;
+			way->index = own->first >> 32;
+			return;
+		}
 	}
-	__u32 hop = hop_key(version, fib_lookup6(bpf_be64_to_cpu(high), bpf_be64_to_cpu(low)));
-	if (k) {
-		k->high = high;
-		k->low = low;
-		k->hop = hop;
-		k->seal = mixed ^ hop ^ version;
+	/* Written, or it may not be handed on before Linux 6.3. */
+	struct way found = {};
+	find4(version, dst, own->place, &found);
+	*way = found;
+}
+
+static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const struct own6 *own, struct way *way)
+{
+	volatile struct known6 *k = own->k;
+
+	if (likely(own->high == high && k->low == low)) {
+		__u64 macs = k->macs, rest = k->rest, index = k->index;
+		if (likely((sealed(own->mixed ^ index, macs, rest) ^ k->seal) == version)) {
+			way->macs = macs;
+			way->rest = rest;
+			way->index = index;
+			return;
+		}
 	}
-	return hop;
+	struct way found = {};
+	find6(version, high, low, own->place, &found);
+	*way = found;
 }
 
 #endif

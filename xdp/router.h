@@ -26,7 +26,9 @@ struct frame {
 	__u32 bytes;                  /* of the frame: XDP's as far as it lies in one piece, an skb's in full */
 	__u32 gso_size;               /* payload of each packet that an skb will be cut into; 0: it is one packet */
 	__u32 flags;                  /* of the port, read once; without BYWASH_DRIVER if it is not sound */
-	const struct bywash_hop *hop; /* once the way is known */
+#ifndef BYWASH_PLAIN
+	struct way way;               /* once it is known */
+#endif
 };
 
 static __always_inline __u16 be16(const __u8 *p)
@@ -103,121 +105,107 @@ static __always_inline __u64 current_version(const struct bywash_port *port)
 	return *(const volatile __u64 *)&port->version;
 }
 
-/* Whether `hop` may be forwarded to: what is the kernel's is its own, broken or not. */
-static __always_inline int may_forward(const struct frame *f, const struct bywash_hop *hop)
+/* The tables lead to what is not plainly forwarded to: the kernel's own, broken or not; a group, of which a member is
+ * chosen; or what user space knows. */
+static __always_inline int other_way(struct frame *f, __u64 version, const __u8 *ip, const int v6)
 {
-	if (unlikely(!hop))
+	__u32 key = f->way.macs;
+	const struct bywash_hop *hop = hop_at(key);
+
+	if (!hop)
 		return TO_USER;
-	if (unlikely(hop->kind >= HOP_LOCAL))
+	if (hop->kind >= HOP_LOCAL)
 		return hop->kind == HOP_LOCAL ? PASS_LOCAL : PASS_ROUTE;
-	return likely(f->flags & BYWASH_DRIVER) ? NEXT : TO_USER;
-}
-
-/* Whether a packet of `len` bytes can leave for a next hop from here: writes its MAC addresses if so. */
-static __always_inline int leave(struct frame *f, const struct bywash_hop *hop, __u32 len)
-{
-	/* An skb is cut into packets of `len` bytes; else the device refuses a frame that padding makes too long, and
-	 * nobody would count it. */
-	__u32 longest = f->gso_size ? len : f->bytes - ETH_HLEN;
-
-	if (unlikely(!hop || hop->kind != HOP_FORWARD || longest > hop->mtu))
+	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_DRIVER))
 		return TO_USER;
-	/* From native XDP a device must take frames that have no skb. */
-	if (unlikely(f->flags & BYWASH_NATIVE && !(hop->flags & HOP_TAKES_FRAMES)))
-		return TO_USER;
-	if (unlikely(f->flags & BYWASH_REDIRECTS && hop->port == f->port->id))
-		return TO_USER;
-	f->hop = hop;
-	/* In two: a copy whose alignment the compiler cannot know goes byte by byte. */
-	*(__u64 *)f->data = *(const __u64 *)hop->macs;
-	*(__u32 *)(f->data + 8) = *(const __u32 *)(hop->macs + 8);
+	set_way(&f->way, member(version, hop, v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end)), 0);
 	return NEXT;
 }
 #endif
 
 /* Where the tables lead; on NEXT the packet is rewritten for it. */
-static __always_inline int route_v4(struct frame *f, __u8 *ip)
+static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 {
 	int reason;
 
 #ifdef BYWASH_PLAIN
-	struct bpf_fib_lookup to = { .family = 2 };
+	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2 };
 
-	reason = odd4(ip);
+	reason = v6 ? odd6(ip) : odd4(ip);
 	if (reason != NEXT)
 		return reason;
-	__builtin_memcpy(&to.ipv4_src, ip + 12, 4);
-	__builtin_memcpy(&to.ipv4_dst, ip + 16, 4);
+	if (v6) {
+		__builtin_memcpy(to.ipv6_src, ip + 8, 16);
+		__builtin_memcpy(to.ipv6_dst, ip + 24, 16);
+	} else {
+		__builtin_memcpy(&to.ipv4_src, ip + 12, 4);
+		__builtin_memcpy(&to.ipv4_dst, ip + 16, 4);
+	}
 	return whose(f, &to);
 #else
-	if (unlikely(!sound4(ip, f->bytes - ETH_HLEN))) {
-		reason = odd4(ip);
+	const int head = v6 ? 40 : 20;
+	const __u8 *l4 = ip + head;
+	const __u64 *dst = (void *)(ip + (v6 ? 24 : 16));
+	__u8 proto = v6 ? ip[6] : ip[9];
+	__u32 room = f->bytes - ETH_HLEN;
+	struct own4 own4;
+	struct own6 own6;
+
+	if (v6)
+		own6 = look6(dst[0], dst[1]);
+	else
+		own4 = look4(*(const __u32 *)dst);
+	/* There is always a place. */
+	if (unlikely(!(v6 ? (void *)own6.k : (void *)own4.k)))
+		return TO_USER;
+	if (unlikely(!(v6 ? sound6(ip, room) : sound4(ip, room)))) {
+		reason = v6 ? odd6(ip) : odd4(ip);
 		if (reason != NEXT)
 			return reason;
 		f->flags &= ~BYWASH_DRIVER;
 	}
 	__u64 version = current_version(f->port);
-	const struct bywash_hop *hop = hop_at(lookup4(version, *(const __u32 *)(ip + 16)));
-	reason = may_forward(f, hop);
-	if (unlikely(reason != NEXT))
-		return reason;
-	if (hop->kind == HOP_GROUP)
-		hop = member(version, hop, flow_hash4(ip, f->end));
-	__u32 len = be16(ip + 2);
-	if (f->gso_size)
-		len = segment(f, ip[9], ip + 20) + 20;
-	if (f->flags & BYWASH_PARTIAL && !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff)) &&
-	    unlikely(unfinished(ip[9], ip + 20, f->end, len - 20, ip + 12, 2)))
-		return TO_USER;
-	reason = leave(f, hop, len);
-	if (unlikely(reason != NEXT))
-		return reason;
-	/* RFC 1624: the TTL is the high byte of its word. Its checksum, in the same 32 bits, gets what it loses, and the carry
-	 * around its end. */
-	__u32 *ttl = (void *)(ip + 8), word = *ttl;
-	*ttl = word - 1 + (word < 0xfffe0000 ? 1 << 16 : 2 << 16);
-	return NEXT;
-#endif
-}
+	if (v6)
+		lookup6(version, dst[0], dst[1], &own6, &f->way);
+	else
+		lookup4(version, *(const __u32 *)dst, &own4, &f->way);
 
-static __always_inline int route_v6(struct frame *f, __u8 *ip)
-{
-	int reason;
-
-#ifdef BYWASH_PLAIN
-	struct bpf_fib_lookup to = { .family = 10 };
-
-	reason = odd6(ip);
-	if (reason != NEXT)
-		return reason;
-	__builtin_memcpy(to.ipv6_src, ip + 8, 16);
-	__builtin_memcpy(to.ipv6_dst, ip + 24, 16);
-	return whose(f, &to);
-#else
-	if (unlikely(!sound6(ip, f->bytes - ETH_HLEN))) {
-		reason = odd6(ip);
+	/* An skb is cut into packets; else the device refuses a frame that padding makes too long, and nobody would count it. */
+	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
+	if (unlikely(longest > way_mtu(&f->way))) {
+		if (way_mtu(&f->way))
+			return TO_USER;
+		reason = other_way(f, version, ip, v6);
 		if (reason != NEXT)
 			return reason;
-		f->flags &= ~BYWASH_DRIVER;
+		if (longest > way_mtu(&f->way))
+			return TO_USER;
 	}
-	__u64 version = current_version(f->port);
-	const struct bywash_hop *hop = hop_at(lookup6(version, *(const __u64 *)(ip + 24), *(const __u64 *)(ip + 32)));
-	reason = may_forward(f, hop);
-	if (unlikely(reason != NEXT))
-		return reason;
-	if (hop->kind == HOP_GROUP)
-		hop = member(version, hop, flow_hash6(ip, f->end));
-	__u32 len = be16(ip + 4) + 40;
-	if (f->gso_size)
-		len = segment(f, ip[6], ip + 40) + 40;
-	/* Behind extension headers user space looks. */
-	if (f->flags & BYWASH_PARTIAL &&
-	    unlikely(ip[6] == 43 || ip[6] == 60 || unfinished(ip[6], ip + 40, f->end, len - 40, ip + 8, 8)))
+	/* From native XDP a device must take frames that have no skb. */
+	if (unlikely((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way)))
 		return TO_USER;
-	reason = leave(f, hop, len);
-	if (unlikely(reason != NEXT))
-		return reason;
-	ip[7]--;
+	if (unlikely(f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id))
+		return TO_USER;
+	if (f->flags & BYWASH_PARTIAL) {
+		__u32 len = f->gso_size ? longest - head : be16(ip + (v6 ? 4 : 2)) - (v6 ? 0 : head);
+		/* Behind extension headers user space looks. */
+		if (v6 && unlikely(proto == 43 || proto == 60))
+			return TO_USER;
+		if ((v6 || !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff))) &&
+		    unlikely(unfinished(proto, l4, f->end, len, ip + (v6 ? 8 : 12), v6 ? 8 : 2)))
+			return TO_USER;
+	}
+	/* In two: a copy whose alignment the compiler cannot know goes byte by byte. */
+	*(__u64 *)f->data = f->way.macs;
+	*(__u32 *)(f->data + 8) = f->way.rest;
+	if (v6) {
+		ip[7]--;
+	} else {
+		/* RFC 1624: the TTL is the high byte of its word. Its checksum, in the same 32 bits, gets what it loses, and the
+		 * carry around its end. */
+		__u32 *ttl = (void *)(ip + 8), word = *ttl;
+		*ttl = word - 1 + (word < 0xfffe0000 ? 1 << 16 : 2 << 16);
+	}
 	return NEXT;
 #endif
 }
@@ -247,9 +235,9 @@ static __always_inline int route(struct frame *f)
 	__u16 type = *(const __u16 *)(f->data + 12);
 
 	if (likely(type == bpf_htons(ETH_P_IP)))
-		return f->data + ETH_HLEN + 20 > f->end ? TO_USER : route_v4(f, ip);
+		return f->data + ETH_HLEN + 20 > f->end ? TO_USER : route_ip(f, ip, 0);
 	if (likely(type == bpf_htons(ETH_P_IPV6)))
-		return f->data + ETH_HLEN + 40 > f->end ? TO_USER : route_v6(f, ip);
+		return f->data + ETH_HLEN + 40 > f->end ? TO_USER : route_ip(f, ip, 1);
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) ? PASS_VLAN : PASS_ETHERTYPE;
 }
 
