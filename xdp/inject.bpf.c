@@ -16,22 +16,22 @@ struct {
 	__type(value, struct inject_batch);
 } batch SEC(".maps");
 
-/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. Global, so that the verifier
- * looks at it once and not in each of the loop's turns. */
-__attribute__((noinline)) int one(struct __sk_buff *skb, __u32 i)
+struct run {
+	struct __sk_buff *skb;
+	__u32 refused;
+};
+
+/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. */
+static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, const struct inject_frame *f)
 {
-	__u32 zero = 0;
-	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
+	__u32 at = f->at, len = f->len;
 	int error;
 
-	if (!b || i >= INJECT_FRAMES)
-		return -22; /* EINVAL */
-	__u32 at = b->frames[i].at, len = b->frames[i].len;
 	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes; and what is
 	 * masked and added to has bounds that survive any compiler. */
 	len--;
 	if (at > INJECT_BYTES - INJECT_LONGEST || len >= INJECT_LONGEST)
-		return -22;
+		return -22; /* EINVAL */
 	barrier_var(len);
 	len = (len & (INJECT_LONGEST - 1)) + 1;
 	if (skb->len != len) {
@@ -43,25 +43,29 @@ __attribute__((noinline)) int one(struct __sk_buff *skb, __u32 i)
 	return error ? error : bpf_clone_redirect(skb, b->ifindex, b->flags);
 }
 
+/* The verifier looks at it once, and not, as in a loop, at each turn (which without CAP_PERFMON are too many for it). */
+static long turn(__u32 i, struct run *run)
+{
+	__u32 zero = 0;
+	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
+
+	if (!b || i >= INJECT_FRAMES)
+		return 1;
+	b->frames[i].result = one(run->skb, b, &b->frames[i]);
+	run->refused += b->frames[i].result != 0;
+	return 0;
+}
+
 SEC("classifier")
 int inject(struct __sk_buff *skb)
 {
 	__u32 zero = 0;
 	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
-	int refused = 0;
+	struct run run = { .skb = skb };
 
-	if (!b)
-		return 0;
-	for (__u32 i = 0; i < INJECT_FRAMES && i < b->count; i++) {
-		__u32 error = one(skb, i), any = error | -error;
-
-		b->frames[i].result = error;
-		/* Its highest bit: without a branch, for each of which the verifier would look at the turns that are left again. Linux
-		 * 6.1 takes that for too long. */
-		barrier_var(any);
-		refused += any >> 31;
-	}
-	return refused;
+	if (b)
+		bpf_loop(b->count, turn, &run, 0);
+	return run.refused;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
