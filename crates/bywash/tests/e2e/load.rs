@@ -1,6 +1,7 @@
 //! Packets numbered by their sender: which of them arrived, and when none did.
 
-use bywash_lab::{Namespace, Topology};
+use crate::harness::PATIENCE;
+use bywash_lab::{Namespace, Topology, wait_until};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +21,14 @@ pub fn rate() -> u32 {
 }
 
 pub fn receiver(namespace: &Namespace) -> UdpSocket {
-    let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();
+    // A process that another test has just forked holds the one before, which is closed, until it executes its program.
+    let mut bound = None;
+    wait_until("the port to be free", PATIENCE, || {
+        bound = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().ok();
+        bound.is_some()
+    })
+    .unwrap();
+    let socket = bound.unwrap();
     // What a busy machine keeps the reader from must not count as lost.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
