@@ -19,8 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7007;
-/// Packets a second, and most at once after the sender was kept waiting.
-const PACKETS: f64 = 10_000.0;
+/// Packets at once, at most, after the sender was kept waiting.
 const AT_MOST: u64 = 32;
 const PREFIXES: u32 = 10_000;
 /// What marks the numbers of packets that look for the new way.
@@ -149,7 +148,7 @@ fn measure(
             let (ear, ended, seen) = (&ears[host], &ended, &seen[host]);
             scope.spawn(move || listen(ear, host, seen, ended))
         });
-        let sender = scope.spawn(|| send(&mouth, &stop));
+        let sender = scope.spawn(|| send(&mouth, args.packets, &stop));
         let prober = scope.spawn(|| probe(&probing, probe_changer, &turns.probe, &seen, &stop));
         let changed = change(args, &mut changer, &turns.flips);
         stop.store(true, Ordering::Relaxed);
@@ -207,11 +206,11 @@ fn change(args: &ChurnArgs, changer: &mut Changer, flips: &[Changes; 2]) -> anyh
     Ok((made, started.elapsed()))
 }
 
-/// Sends numbered packets until `stop`; how many.
-fn send(socket: &UdpSocket, stop: &AtomicBool) -> anyhow::Result<u64> {
+/// Sends numbered packets until `stop`, so many a second; how many.
+fn send(socket: &UdpSocket, packets: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
     while !stop.load(Ordering::Relaxed) {
-        let due = (started.elapsed().as_secs_f64() * PACKETS) as u64 - base;
+        let due = (started.elapsed().as_secs_f64() * packets as f64) as u64 - base;
         if due > sent + AT_MOST {
             base += due - sent - AT_MOST;
         }

@@ -365,6 +365,9 @@ pub struct ChurnArgs {
     /// Route changes a second; 0: as many as the kernel takes
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub rate: u64,
+    /// Packets a second
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub packets: u64,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,

@@ -150,9 +150,9 @@ fn no_wrong_next_hop_while_routes_change() {
     let seconds = std::env::var("BYWASH_CHURN").unwrap_or("5".into());
     // An emulated machine is slower by what its waits are longer.
     let slowness = patience(Duration::from_secs(1)).as_secs().max(1);
-    let rate = (100_000 / slowness).to_string();
+    let (rate, packets) = ((100_000 / slowness).to_string(), (10_000 / slowness).to_string());
     let ran = Command::new(env!("CARGO_BIN_EXE_bywash"))
-        .args(["bench", "churn", "--json", "--seconds", &seconds, "--rate", &rate])
+        .args(["bench", "churn", "--json", "--seconds", &seconds, "--rate", &rate, "--packets", &packets])
         .output()
         .unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
