@@ -222,7 +222,9 @@ fn a_loop_is_stopped_by_storm_control() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     let after = switch.counter("p3", "rx_packets");
     assert!(after - before < 200, "{} frames in 2 s", after - before);
-    // Addresses that were learned in the loop are where they are again when their hosts send.
+    // While it is there, a host's own broadcast comes round as far as the limit allows, and its address with it. Without it,
+    // addresses that were learned in the loop are where they are again when their hosts send.
+    lab.switch.ip(&["link", "set", "p3", "down"]).unwrap();
     lab.assert_reaches(1, 2);
     switch.stop();
 }
