@@ -27,6 +27,9 @@ enum bywash_reason {
 	BYWASH_REASONS,
 };
 
+/* What a stage returns when there is no such reason: the next one has it. */
+#define NEXT (-1)
+
 enum bywash_flag {
 	BYWASH_ENABLED = 1 << 0, /* off: everything is passed */
 	BYWASH_DRIVER = 1 << 1,  /* what can be is forwarded here */

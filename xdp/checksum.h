@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Whether a TCP or UDP checksum was left to a device that never sees the packet: a frame that native XDP redirects loses the
- * mark that says so. */
+/* Checksums: IPv4's, of a header that changes, and whether TCP's or UDP's was left to a device that never sees the packet: a
+ * frame that native XDP redirects loses the mark that says so. */
 #ifndef BYWASH_CHECKSUM_H
 #define BYWASH_CHECKSUM_H
 
@@ -47,6 +47,15 @@ static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *en
 	/* Not earlier: a sum for each protocol that has none. */
 	barrier_var(field);
 	return field && sums_up(sum_words(addresses, words) + bpf_htons(proto) + bpf_htons(len) + (__u16)~field);
+}
+
+/* RFC 1624: the TTL, which is larger than `n`, is the high byte of its word. Its checksum, in the same 32 bits, gets what it
+ * loses, and the carry around its end. */
+static __always_inline void lower_ttl(__u8 *ip, __u32 n)
+{
+	__u32 *ttl = (void *)(ip + 8), word = *ttl;
+
+	*ttl = word - n + ((word < (0xffff - n) << 16 ? n : n + 1) << 16);
 }
 
 #endif

@@ -16,8 +16,6 @@
 #endif
 #include "forward.h"
 
-#define NEXT (-1)
-
 struct frame {
 	void *ctx;
 	const struct bywash_port *port;
@@ -201,10 +199,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	if (v6) {
 		ip[7]--;
 	} else {
-		/* RFC 1624: the TTL is the high byte of its word. Its checksum, in the same 32 bits, gets what it loses, and the
-		 * carry around its end. */
-		__u32 *ttl = (void *)(ip + 8), word = *ttl;
-		*ttl = word - 1 + (word < 0xfffe0000 ? 1 << 16 : 2 << 16);
+		lower_ttl(ip, 1);
 	}
 	return NEXT;
 #endif

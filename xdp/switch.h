@@ -15,8 +15,6 @@
 #include "bywash.h"
 #include "checksum.h"
 
-#define NEXT (-1)
-
 /* What is done to the outer tag. */
 enum bywash_tag {
 	TAG_KEEP,
@@ -319,10 +317,7 @@ static __always_inline int rewrite(struct frame *f, const struct bywash_flow *fl
 		if (p->v6) {
 			ip[7] -= flow->ttl;
 		} else {
-			/* RFC 1624: the TTL is the high byte of its word. Its checksum, in the same 32 bits, gets what it loses, and
-			 * the carry around its end. */
-			__u32 *ttl = (void *)(ip + 8), word = *ttl, sum = (word >> 16) + flow->ttl;
-			*ttl = ((word - flow->ttl) & 0xffff) | (sum + (sum >= 0xffff)) << 16;
+			lower_ttl(ip, flow->ttl);
 		}
 	}
 	return NEXT;

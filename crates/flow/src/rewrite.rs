@@ -78,7 +78,7 @@ fn push_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout, tpid: u16, t
     }
 }
 
-fn be16(data: &[u8], at: usize) -> u16 {
+pub(crate) fn be16(data: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([data[at], data[at + 1]])
 }
 

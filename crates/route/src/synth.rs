@@ -7,6 +7,7 @@
 
 use crate::addr::{Addr, Net, Net4, Net6};
 use crate::fib::NextHopId;
+use bywash_sync::random;
 use std::collections::HashSet;
 
 /// Next hops the routes are spread over, 1 to this.
@@ -24,11 +25,9 @@ impl Rng {
 
     /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        let next = random::splitmix64(self.0, 1);
+        self.0 = self.0.wrapping_add(random::STEP);
+        next
     }
 
     /// 128 random bits.

@@ -9,6 +9,7 @@ pub mod facade;
 pub mod hint;
 pub mod published;
 pub mod qsbr;
+pub mod random;
 pub mod wide;
 
 pub use counter::Counter;

@@ -2,6 +2,7 @@
 
 use crate::sizes::Sizes;
 use crate::stamp::{STAMP, Stamp};
+use bywash_sync::random::splitmix64;
 use bywash_wire::build::{BuildError, Packet};
 use bywash_wire::ethernet::{FCS_LEN, MacAddr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -190,15 +191,6 @@ pub struct Templates {
     replayed: Vec<Vec<u8>>,
 }
 
-/// Numbers that look random, the same for the same seed.
-fn shuffled(seed: u64, i: u64) -> u64 {
-    // splitmix64 (Steele, Lea, Flood 2014): a good hash of a counter.
-    let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 impl Stream {
     /// Its frames.
     ///
@@ -229,7 +221,7 @@ impl Stream {
 
     fn template(&self, flow: usize, size: usize) -> Result<Template, StreamError> {
         let n = flow as u64;
-        let field = |which: u64, i| self.random.map_or(i, |seed| shuffled(seed ^ which << 56, n));
+        let field = |which: u64, i| self.random.map_or(i, |seed| splitmix64(seed ^ which << 56, n));
         let (src, dst) = (self.src.at(field(1, n)), self.dst.at(field(2, n)));
         // Addresses come round together after this many flows; from then on other ports tell them apart.
         let round = lcm(self.src.count.min(1 << 20) as usize, self.dst.count.min(1 << 20) as usize).max(1) as u64;

@@ -9,6 +9,7 @@ use crate::key::{IP_SOUND, KEY_WORDS, Key, TAGGED, at};
 use crate::model::OfPort;
 use crate::ops::Op;
 use crate::pipeline::Pipeline;
+use crate::rewrite::be16;
 use bywash_port::af_xdp::{FLOW_KEY, FLOWS, FlowTable, Forward, Tag};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
@@ -166,10 +167,6 @@ impl Caches {
         }
         more
     }
-}
-
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 fn in_port(key: &Key) -> Option<OfPort> {

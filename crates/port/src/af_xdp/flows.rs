@@ -10,6 +10,7 @@
 use super::abi::{FLOW_MASKS, FLOWS, PORTS, Passage, QUEUES};
 use super::shared::{self, Words};
 use super::{Driver, Error};
+use bywash_sync::random::splitmix64;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -238,14 +239,8 @@ pub struct FlowTable {
 
 impl FlowTable {
     fn new(memory: Arc<Memory>, worker: usize, seed: u64) -> Self {
-        // splitmix64 (Steele, Lea, Flood 2014): nobody outside can tell which packets have one hash.
-        let mut state = seed;
-        let factors = std::array::from_fn(|_| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ z >> 31) | 1
-        });
+        // Of a seed that nobody outside knows, who cannot tell then which packets have one hash.
+        let factors = std::array::from_fn(|i| splitmix64(seed, i as u64 + 1) | 1);
         let table = Self {
             worker,
             factors,
