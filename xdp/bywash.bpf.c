@@ -57,9 +57,13 @@ static __always_inline struct bywash_counters *counters_of(__u32 id)
 	return bpf_map_lookup_elem(&counters, &id);
 }
 
-static __always_inline int count(const struct bywash_port *port, int reason, int verdict)
+#ifndef BYWASH_PLAIN
+#include "spread.h"
+#endif
+
+static __always_inline int count(__u32 id, int reason, int verdict)
 {
-	struct bywash_counters *c = counters_of(port->id);
+	struct bywash_counters *c = counters_of(id);
 
 	if (!c)
 		return verdict;
@@ -82,11 +86,11 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 	__u32 queue = ctx->rx_queue_index;
 
 	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
-		return count(f->port, PASS_SUPERFRAME, XDP_PASS);
+		return count(f->port->id, PASS_SUPERFRAME, XDP_PASS);
 	if (queue >= BYWASH_QUEUES ||
 	    bpf_redirect_map(&xsks, f->port->id * BYWASH_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
-		return count(f->port, PASS_NO_SOCKET, XDP_PASS);
-	return count(f->port, TO_USER, XDP_REDIRECT);
+		return count(f->port->id, PASS_NO_SOCKET, XDP_PASS);
+	return count(f->port->id, TO_USER, XDP_REDIRECT);
 }
 
 #ifndef BYWASH_PLAIN
@@ -100,25 +104,44 @@ struct {
 	__type(value, struct bywash_passage);
 } passages SEC(".maps");
 
-static __always_inline void count_forwarded(const struct frame *f)
+static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 {
-	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + f->port->id) * BYWASH_PORTS + WAY(f);
+	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + from) * BYWASH_PORTS + to;
 	struct bywash_passage *p = bpf_map_lookup_elem(&passages, &key);
 
 	if (likely(p)) {
 		p->frames++;
-		p->bytes += f->bytes;
+		p->bytes += bytes;
 	}
 }
 
 static __always_inline int to_port(const struct frame *f)
 {
-	if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
-		return count(f->port, DROP_PORT_GONE, XDP_DROP);
-	count_forwarded(f);
+	if (likely(!f->port->spread) || !hand_over(f->ctx, f->port, WAY(f))) {
+		if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
+			return count(f->port->id, DROP_PORT_GONE, XDP_DROP);
+		count_forwarded(f->port->id, WAY(f), f->bytes);
+	}
 #ifdef BYWASH_SWITCH
 	count_flow(f);
 #endif
+	return XDP_REDIRECT;
+}
+
+/* On the CPU that a frame was handed to. */
+SEC("xdp.frags/cpumap")
+int bywash_onward(struct xdp_md *ctx)
+{
+	const struct onward *on = (void *)(long)ctx->data_meta;
+
+	if ((void *)(on + 1) > (void *)(long)ctx->data)
+		return XDP_ABORTED;
+	__u32 from = on->from, to = on->to;
+	/* An skb that is made of the frame would be told apart from others by it. */
+	bpf_xdp_adjust_meta(ctx, sizeof(*on));
+	if (bpf_redirect_map(&devices, to, XDP_DROP) != XDP_REDIRECT)
+		return count(from, DROP_PORT_GONE, XDP_DROP);
+	count_forwarded(from, to, ctx->data_end - ctx->data);
 	return XDP_REDIRECT;
 }
 #endif
@@ -157,7 +180,7 @@ int bywash(struct xdp_md *ctx)
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED))
-		return count(port, PASS_DISABLED, XDP_PASS);
+		return count(port->id, PASS_DISABLED, XDP_PASS);
 
 	struct frame f = {
 		.ctx = ctx,
@@ -177,10 +200,10 @@ int bywash(struct xdp_md *ctx)
 		return to_user(&f, ctx);
 #ifdef BYWASH_SWITCH
 	case DROP_PORT_GONE:
-		return count(port, reason, XDP_DROP);
+		return count(port->id, reason, XDP_DROP);
 #endif
 	default:
-		return count(port, reason, XDP_PASS);
+		return count(port->id, reason, XDP_PASS);
 	}
 }
 
@@ -198,12 +221,12 @@ int bywash_tc(struct __sk_buff *skb)
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED))
-		return count(port, PASS_DISABLED, TC_ACT_UNSPEC);
+		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	/* At user space's level the XDP program has counted it. */
 	if (!(flags & BYWASH_DRIVER))
 		return TC_ACT_UNSPEC;
 	if (skb->vlan_present)
-		return count(port, PASS_VLAN, TC_ACT_UNSPEC);
+		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
 	/* The headers of what a NIC received in pages may lie outside of the skb's own memory. */
 	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
@@ -221,14 +244,14 @@ int bywash_tc(struct __sk_buff *skb)
 	case NEXT:
 		break;
 	case TO_USER:
-		return count(port, PASS_EXCEPTION, TC_ACT_UNSPEC);
+		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
 	default:
-		return count(port, reason, TC_ACT_UNSPEC);
+		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
 	/* Where a NIC has summed the packet up, the hop limit was part of it. (IPv4's checksum makes up for the TTL.) */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
-	count_forwarded(&f);
+	count_forwarded(port->id, WAY(&f), f.bytes);
 	return bpf_redirect(f.way.index, 0);
 }
 #endif

@@ -24,6 +24,7 @@ enum bywash_reason {
 	TO_PORT,          /* forwarded here, by another port's device */
 	PASS_EXCEPTION,   /* needs more than forwarding, and there is no user space at this level: the kernel does it */
 	DROP_PORT_GONE,   /* forwarded here, but the device has just gone */
+	DROP_CPU_BUSY,    /* forwarded here, but the CPU that was to send it has too many to send */
 	BYWASH_REASONS,
 };
 
@@ -52,6 +53,7 @@ enum bywash_flag {
 #define BYWASH_KNOWN_CPUS 64 /* beyond these, CPUs share */
 #define BYWASH_FLOWS 4096 /* flows of a switch's worker, and buckets they are found in */
 #define BYWASH_FLOW_MASKS 8 /* masks they are looked up by */
+#define BYWASH_SPREAD 64  /* CPUs that send for a port */
 #define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
 #define BYWASH_SEGMENTS 256
 
@@ -61,7 +63,8 @@ struct bywash_port {
 	__u32 max_frame; /* longest frame for user space, Ethernet header included */
 	__u32 ifindex;   /* 0: no port */
 	__u16 id;        /* below BYWASH_PORTS; the key in `devices`, and of its counters */
-	__u16 reserved[3];
+	__u16 spread;    /* CPUs that send for it what it receives and is forwarded here; 0: the one that received it */
+	__u16 reserved[2];
 	__u64 version;   /* of the next hops, and of the routes to them: the same with every port */
 } __attribute__((aligned(8)));
 

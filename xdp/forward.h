@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #include "checksum.h"
+#include "flow_hash.h"
 
 /* Two of each; the lowest bit of a port's `version` says which one holds. The other is written only when no program can be in it any
  * more. */
@@ -38,55 +39,6 @@ static __always_inline __u32 hop_key(__u64 v, __u32 id)
 static __always_inline const struct bywash_hop *hop_at(__u32 key)
 {
 	return bpf_map_lookup_elem(&hops, &key);
-}
-
-/* crates/route/src/hash.rs */
-#define K1 0x9e3779b97f4a7c15ull
-#define K2 0xd6e8feb86659fd93ull
-
-static __always_inline __u64 flow_mix(__u64 a, __u64 b)
-{
-	__u64 x = (a ^ K1) * K2 ^ b;
-
-	x = (x ^ (x >> 32)) * K1;
-	return x ^ (x >> 29);
-}
-
-static __always_inline __u32 be32_at(const __u8 *p)
-{
-	return bpf_ntohl(*(const __u32 *)p);
-}
-
-static __always_inline __u64 be64_at(const __u8 *p)
-{
-	return bpf_be64_to_cpu(*(const __u64 *)p);
-}
-
-/* Source and destination port of the protocols that begin with them. */
-static __always_inline __u32 flow_ports(__u8 proto, const __u8 *l4, const void *end)
-{
-	switch (proto) {
-	case 6: case 17: case 33: case 132: case 136:
-		return (void *)l4 + 4 <= end ? be32_at(l4) : 0;
-	default:
-		return 0;
-	}
-}
-
-static __always_inline __u32 flow_hash4(const __u8 *ip, const void *end)
-{
-	int whole = !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff));
-	__u32 ports = whole ? flow_ports(ip[9], ip + 20, end) : 0;
-
-	return flow_mix(be64_at(ip + 12), (__u64)ports << 8 | ip[9]) * K2 >> 32;
-}
-
-static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
-{
-	__u64 src = flow_mix(be64_at(ip + 8), be64_at(ip + 16)), dst = flow_mix(be64_at(ip + 24), be64_at(ip + 32));
-	__u64 ends = flow_mix(src, dst);
-
-	return flow_mix(ends, (__u64)flow_ports(ip[6], ip + 40, end) << 8 | ip[6]) * K2 >> 32;
 }
 
 /* The member of a group that a flow takes. */

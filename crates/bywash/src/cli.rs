@@ -183,6 +183,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "LEVEL")]
     pub level: Option<Level>,
 
+    /// CPUs that send what the driver forwards, such as `2-5`: for NICs with fewer queues than there are CPUs
+    #[arg(long, value_name = "LIST", value_parser = only_cpus)]
+    pub spread: Option<CpuList>,
+
     /// What a worker does when there is nothing to do
     #[arg(long, value_name = "HOW")]
     pub idle: Option<Idle>,
@@ -374,7 +378,12 @@ fn frames(text: &str) -> Result<Auto<usize>, String> {
 }
 
 fn cpus(text: &str) -> Result<Auto<CpuList>, String> {
-    auto(text, |text| cpu_list(text).map(CpuList))
+    auto(text, only_cpus)
+}
+
+/// The same without `auto`.
+pub fn only_cpus(text: &str) -> Result<CpuList, String> {
+    cpu_list(text).map(CpuList)
 }
 
 /// `0,2-4` as the kernel writes lists of CPUs.

@@ -122,6 +122,12 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.level = level);
         });
     }
+    if let Some(cpus) = &args.spread {
+        draft.set("", |config| {
+            let ports = config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut());
+            ports.for_each(|port| port.spread = cpus.0.clone());
+        });
+    }
     if let Some(transmit) = args.transmit {
         draft.set("", |config| {
             config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.transmit = transmit);

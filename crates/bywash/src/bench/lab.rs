@@ -133,6 +133,13 @@ impl Lab {
         Ok(self)
     }
 
+    /// Has b's stack receive each frame, to the end: the addresses are not its own.
+    pub fn with_stack_sink(self) -> anyhow::Result<Self> {
+        let b = self.topology.b();
+        b.ns.offload(&b.interface, "gro", true)?;
+        Ok(self)
+    }
+
     /// The namespaces.
     pub fn topology(&self) -> &Topology {
         &self.topology

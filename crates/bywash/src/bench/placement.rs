@@ -1,12 +1,12 @@
 //! What each level makes of the same frames: the kernel, the barest XDP redirect, us at each level, and peers, in
 //! alternating rounds.
 //!
-//! Everything but `user` and the peers runs on one CPU, the generator's: its system call hands each frame to the
+//! Everything but `user`, `spread` and the peers runs on one CPU, the generator's: its system call hands each frame to the
 //! driver, and the driver's program, or the kernel's forwarding, and b's receiving all happen in it. What the
-//! generator costs is in every figure. b's driver drops what arrives.
+//! generator costs is in every figure. b's driver drops what arrives, unless its stack is to have it.
 
 use super::lab::{FOR_RATE, Lab, Rate, Traffic};
-use crate::cli::bench::PlacementArgs;
+use crate::cli::bench::{PlacementArgs, Sink};
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -33,8 +33,11 @@ struct Figures {
 pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let peers: Vec<(&str, &str)> = args.peer.iter().map(|p| peer(p)).collect::<anyhow::Result<_>>()?;
-    let lab = Lab::new(Traffic { size: args.size, destinations: args.destinations, routes: args.routes })?
-        .with_driver_sink()?;
+    let lab = Lab::new(Traffic { size: args.size, destinations: args.destinations, routes: args.routes })?;
+    let lab = match args.sink {
+        Sink::Driver => lab.with_driver_sink()?,
+        Sink::Stack => lab.with_stack_sink()?,
+    };
     let time = Duration::from_secs(args.seconds);
     let mut rounds = vec![];
     for _ in 0..args.rounds {
@@ -47,6 +50,12 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             let name = level.name();
             let bywash = lab.bywash(&[FOR_RATE, &["--level", name]].concat())?;
             round.insert(name.to_owned(), lab.measure(time).with_context(|| format!("at level {name}"))?);
+            bywash.stop()?;
+        }
+        if let Some(cpus) = &args.spread {
+            let cpus = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let bywash = lab.bywash(&[FOR_RATE, &["--level", "driver", "--spread", &cpus]].concat())?;
+            round.insert("spread".to_owned(), lab.measure(time).context("spread over CPUs")?);
             bywash.stop()?;
         }
         for (name, command) in &peers {

@@ -702,6 +702,15 @@ pub struct VethArgs {
     pub json: bool,
 }
 
+/// Who receives at the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sink {
+    /// The far host's driver, which drops it
+    Driver,
+    /// The far host's stack, on the CPU that sent it
+    Stack,
+}
+
 /// `bywash bench placement`
 #[derive(Debug, Args)]
 pub struct PlacementArgs {
@@ -726,6 +735,12 @@ pub struct PlacementArgs {
     /// Measure neither the kernel nor the bare redirect
     #[arg(long)]
     pub ours_only: bool,
+    /// Measure this as well: the driver, with these CPUs to send what it forwards (`bywash run --spread`)
+    #[arg(long, value_name = "LIST", value_parser = super::only_cpus)]
+    pub spread: Option<super::CpuList>,
+    /// Who receives what was forwarded
+    #[arg(long, value_name = "WHO", default_value = "driver")]
+    pub sink: Sink,
     /// Measure these as well: commands that forward between r0 and r1, run in the router's network namespace
     #[arg(long, value_name = "NAME=COMMAND")]
     pub peer: Vec<String>,

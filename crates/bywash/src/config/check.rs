@@ -4,6 +4,7 @@ use super::host::Host;
 use super::model::*;
 use super::problem::{Problem, nearest};
 use crate::flows::{self, Verb, Wrong};
+use bywash_port::af_xdp::SPREAD;
 use bywash_wire::ethernet::MacAddr;
 
 /// Bytes around the payload that an interface's MTU does not count: Ethernet header and one VLAN tag.
@@ -340,6 +341,17 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
                     .other(format!("port.{at}.zero_copy"), "zero-copy"),
             );
         }
+        if !af_xdp.spread.is_empty() {
+            let path = format!("port.{at}.spread");
+            if af_xdp.spread.len() > SPREAD {
+                let what = format!("{} CPUs are too many for port {}", af_xdp.spread.len(), port.name);
+                problems.push(Problem::at(path, what, format!("expected at most {SPREAD}")));
+            } else if af_xdp.mode == XdpMode::Generic {
+                let what = "only native XDP spreads over CPUs".to_owned();
+                let expected = "expected no `spread`, or native XDP";
+                problems.push(Problem::at(path, what, expected).other(format!("port.{at}.mode"), "the mode"));
+            }
+        }
         let rings = [
             ("rx", af_xdp.ring.rx),
             ("tx", af_xdp.ring.tx),
@@ -394,6 +406,13 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if !host.cpus.contains(&cpu) {
             let expected = format!("this machine has {}", list(&host.cpus));
             problems.push(Problem::at("workers.cpus", format!("there is no CPU {cpu}"), expected));
+        }
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        let cpus = port.af_xdp.as_ref().map(|af_xdp| af_xdp.spread.as_slice()).unwrap_or_default();
+        if let Some(cpu) = cpus.iter().find(|cpu| !host.cpus.contains(cpu)) {
+            let expected = format!("this machine has {}", list(&host.cpus));
+            problems.push(Problem::at(format!("port.{at}.spread"), format!("there is no CPU {cpu}"), expected));
         }
     }
     let api = &config.api;

@@ -460,6 +460,14 @@ pub static PORT: Section = Section {
             )
             .example("\"user\"")
             .of(AF_XDP),
+        key("spread", "`\"off\"`, a list of CPUs", "\"off\"", "")
+            .doc(
+                "CPUs that send what the program forwards of this port, a flow's packets always by the same one (cpumap): for a \
+                 NIC with fewer queues than there are CPUs. Needs native XDP, and is of the level `driver`. What a CPU has too many \
+                 of is dropped and counted, as `drop_cpu_busy`. `off`: the CPU that received it sends it.",
+            )
+            .example("[2, 3]")
+            .of(AF_XDP),
         key("device", "a DPDK device's name, and its arguments behind commas", "(required)", "")
             .doc("The device, as DPDK's option `-a` or `--vdev` names it.")
             .example("\"net_tap0,iface=dtap0\"")

@@ -266,6 +266,7 @@ fn read_af_xdp(table: &mut Table<'_, '_>) -> AfXdpConfig {
     put(&mut port.mode, table.choice("mode"));
     put(&mut port.checksum, table.choice("checksum"));
     put(&mut port.level, table.choice("level"));
+    put(&mut port.spread, table.list_or("spread", "off", 0..=4095).map(Option::unwrap_or_default));
     if let Some(mut rings) = table.table("ring", &keys::RING) {
         for (name, ring) in [
             ("rx", &mut port.ring.rx),

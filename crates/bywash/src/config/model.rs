@@ -647,6 +647,9 @@ pub struct AfXdpConfig {
     pub checksum: Checksum,
     /// Where what it receives is forwarded.
     pub level: Level,
+    /// CPUs that send what the driver forwards; none: the one that received it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spread: Vec<usize>,
 }
 
 impl Default for AfXdpConfig {
@@ -663,6 +666,7 @@ impl Default for AfXdpConfig {
             mode: XdpMode::default(),
             checksum: Checksum::default(),
             level: Level::default(),
+            spread: vec![],
         }
     }
 }

@@ -290,6 +290,21 @@ fn zero_copy_is_not_the_drivers() {
 }
 
 #[test]
+fn frames_are_spread_over_cpus_that_are_there_by_native_xdp() {
+    let (wrong, place) = problem(&format!("{PORT}spread = [1, 7]\n"));
+    assert_eq!((wrong.what.as_str(), wrong.expected.as_str()), ("there is no CPU 7", "this machine has 0-3"));
+    assert_eq!(place, "[1, 7]");
+    let (wrong, place) = problem(&format!("{PORT}mode = \"generic\"\nspread = [1]\n"));
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("only native XDP spreads over CPUs", "[1]"));
+    let list = |n: usize| (0..n).map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(", ");
+    let errors = load(&format!("{PORT}spread = [{}]\n", list(65))).unwrap_err().to_string();
+    assert!(errors.contains("65 CPUs are too many for port eth0"), "{errors}");
+    let spread =
+        |text: &str| load(&format!("{PORT}spread = {text}\n")).unwrap().ports[0].af_xdp.clone().unwrap().spread;
+    assert_eq!((spread("\"off\""), spread("[3, 1]")), (vec![], vec![3, 1]));
+}
+
+#[test]
 fn pools_of_blocks_are_whole_blocks() {
     let pool = |text: &str| format!("{PORT}[workers]\ncount = 1\n[pool]\nkind = \"tabm\"\n{text}");
     for block in ["0", "63", "100", "65537", "-1"] {

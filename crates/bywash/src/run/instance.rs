@@ -111,6 +111,10 @@ impl Running {
                     row["why"] = xdp.why().into();
                     row["mode"] = xdp.program.mode().into();
                     row["mode_why"] = xdp.program.note().into();
+                    match xdp.spread() {
+                        Ok(cpus) => row["spread"] = cpus.into(),
+                        Err(why) => row["spread_why"] = why.into(),
+                    }
                     row["target"] = target.into();
                     row["target_why"] = target_why.into();
                     counted.get("to_user").saturating_sub(returned)

@@ -94,6 +94,8 @@ pub struct Xdp {
     targets: Targets,
     id: usize,
     index: u32,
+    /// CPUs that send what the driver forwards of it; or why not those that were asked for.
+    spread: Result<Vec<usize>, String>,
     sockets: Vec<(u32, OwnedFd)>,
     /// What arrives lies in our own buffers already. Redirected from there, the kernel copies it, into a frame without the
     /// room before it that virtio-net needs: that one drops it.
@@ -175,6 +177,12 @@ impl Xdp {
     pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
         let before = std::mem::replace(&mut self.level, level);
         self.enable().inspect_err(|_| self.level = before)
+    }
+
+    /// CPUs that send what the driver forwards of it, none where that is the one which received it; or why not those that were
+    /// asked for.
+    pub fn spread(&self) -> Result<&[usize], &str> {
+        self.spread.as_deref().map_err(String::as_str)
     }
 
     /// Whether native programs send to this port, and why. What they do not send, user space does. Others have an skb, which
@@ -493,6 +501,13 @@ fn attach_af_xdp(
     // A native program's frames lose what an skb knows of them: that its checksum is not finished.
     let partial = partial_checksums && program.is_native();
     program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, ..XdpConfig::default() })?;
+    let spread = match program.set_spread(&af_xdp.spread) {
+        Ok(()) => Ok(af_xdp.spread),
+        Err(e) => {
+            tracing::warn!("{e}");
+            Err(e.to_string())
+        }
+    };
     let promiscuous = raw.then(|| Promiscuous::new(link.index));
     let xdp = Xdp {
         program,
@@ -507,6 +522,7 @@ fn attach_af_xdp(
         targets: shared.targets.clone(),
         id,
         index: link.index,
+        spread,
         sockets: vec![],
         zero_copy: false,
         _promiscuous: promiscuous.transpose().with_context(|| format!("{interface} does not become promiscuous"))?,

@@ -517,7 +517,11 @@ fn placement(value: &Value) -> String {
             share("user"),
             share("kernel"),
         ]);
-        for (what, why) in [("level", "why"), ("xdp", "mode_why"), ("target", "target_why")] {
+        let cpus: Vec<String> = list(&port["spread"]).iter().map(cell).collect();
+        if !cpus.is_empty() {
+            more += &format!("{} spread: CPUs {} send what the driver forwards\n", text(port, "port"), cpus.join(", "));
+        }
+        for (what, why) in [("level", "why"), ("xdp", "mode_why"), ("spread", "spread_why"), ("target", "target_why")] {
             if let Some(why) = port[why].as_str().filter(|why| !why.is_empty()) {
                 more += &format!("{} {what}: {why}\n", text(port, "port"));
             }

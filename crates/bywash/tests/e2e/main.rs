@@ -41,6 +41,7 @@ mod sandbox;
 mod scale_out;
 mod schema;
 mod soak;
+mod spread;
 mod switch;
 mod switch_driver;
 mod takeover;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Packets a second, unless BYWASH_LOAD names the most to try: then as many as are not lost while nothing moves.
-const RATE: u32 = 10_000;
+pub const RATE: u32 = 10_000;
 
 fn level(lab: &Topology, running: &Bywash, level: &str) {
     let socket = running.socket();
@@ -16,24 +16,24 @@ fn level(lab: &Topology, running: &Bywash, level: &str) {
 }
 
 /// Frames of the port that each level has handled: driver, user space, kernel.
-fn handled(running: &Bywash, port: &str) -> [u64; 3] {
+pub fn handled(running: &Bywash, port: &str) -> [u64; 3] {
     let shown = running.show(&["placement"]);
     let row = shown.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
     ["driver", "user", "kernel"].map(|level| row["frames"][level].as_u64().unwrap())
 }
 
 /// What became of the packets of one run.
-struct Ran {
-    sent: u64,
+pub struct Ran {
+    pub sent: u64,
     seconds: f64,
-    lost: u64,
-    twice: u64,
+    pub lost: u64,
+    pub twice: u64,
     /// Packets that were overtaken by a later one of their flow, before any move and after each.
-    late: Vec<u64>,
+    pub late: Vec<u64>,
 }
 
 /// Sends while ports are moved to each level of `path`, each after `stay`.
-fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: Duration) -> Ran {
+pub fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: Duration) -> Ran {
     let (socket, stop, moves) = (receiver(&lab.b().ns), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let started = Instant::now();

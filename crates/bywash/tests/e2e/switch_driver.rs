@@ -11,7 +11,7 @@ use std::time::Duration;
 const DRIVER: &str = "level = \"driver\"";
 
 /// Hosts whose devices take redirected frames, and that finish their checksums themselves: others are user space's.
-fn lab(hosts: usize) -> Lab {
+pub fn lab(hosts: usize) -> Lab {
     let lab = Lab::new(hosts);
     for n in 1..=hosts {
         lab.host(n).offload("e0", "rx-gro", true).unwrap();
@@ -21,7 +21,7 @@ fn lab(hosts: usize) -> Lab {
 }
 
 /// Frames that a port received and the program forwarded.
-fn driven(switch: &Bywash<'_>, port: &str) -> u64 {
+pub fn driven(switch: &Bywash<'_>, port: &str) -> u64 {
     let placement = switch.show(&["placement"]);
     let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
     assert_eq!(row["level"], "driver", "{row}");
@@ -29,7 +29,7 @@ fn driven(switch: &Bywash<'_>, port: &str) -> u64 {
 }
 
 /// A UDP packet without a checksum; with a tag, unless that is 0.
-fn udp(to: u8, from: u8, vlan: u16) -> Vec<u8> {
+pub fn udp(to: u8, from: u8, vlan: u16) -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 7, to], [2, 0, 0, 0, 7, from]].concat();
     if vlan > 0 {
         frame.extend([0x81, 0]);
@@ -43,7 +43,7 @@ fn udp(to: u8, from: u8, vlan: u16) -> Vec<u8> {
 }
 
 /// Has a host send the frame, and on, until the program forwards it.
-fn send_until_driven(switch: &Bywash<'_>, lab: &Lab, host: usize, frame: &[u8]) {
+pub fn send_until_driven(switch: &Bywash<'_>, lab: &Lab, host: usize, frame: &[u8]) {
     let port = format!("p{host}");
     let before = driven(switch, &port);
     switch.wait("the driver to forward", |switch| {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 18] = [
+pub const REASONS: [&str; 19] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -22,6 +22,7 @@ pub const REASONS: [&str; 18] = [
     "to_port",
     "pass_exception",
     "drop_port_gone",
+    "drop_cpu_busy",
 ];
 
 /// The reason that is counted by both ports.
@@ -33,6 +34,8 @@ pub const PORTS: u32 = 64;
 pub(crate) const PROBES: u32 = 4;
 /// Queues of a port.
 pub(crate) const QUEUES: u32 = 256;
+/// CPUs that send for a port.
+pub const SPREAD: usize = 64;
 /// Next hops the program knows; packets to others are user space's.
 pub const HOPS: usize = 16384;
 /// Members of groups it knows.
@@ -66,6 +69,7 @@ pub(crate) struct RawPort {
     pub max_frame: u32,
     pub ifindex: u32,
     pub id: u16,
+    pub spread: u16,
 }
 
 impl RawPort {
@@ -81,7 +85,7 @@ impl RawPort {
         [
             mac | u64::from(self.flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
-            u64::from(self.id),
+            u64::from(self.id) | u64::from(self.spread) << 16,
         ]
     }
 }
@@ -232,6 +236,7 @@ mod tests {
             ("BYWASH_PORTS", PORTS as usize),
             ("BYWASH_PROBES", PROBES as usize),
             ("BYWASH_QUEUES", QUEUES as usize),
+            ("BYWASH_SPREAD", SPREAD),
             ("BYWASH_HOPS", HOPS),
             ("BYWASH_BUCKETS", BUCKETS),
             ("BYWASH_KNOWN4", KNOWN4 as usize),

@@ -17,10 +17,11 @@
 
 use super::abi::{
     BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES,
-    Passage, QUEUES, RawCounters, RawPort, XdpCounters,
+    Passage, QUEUES, RawCounters, RawPort, SPREAD, XdpCounters,
 };
 use super::flows::{Flows, Memory};
 use super::program::{chain, loader, named};
+use super::spread::Spread;
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
@@ -70,6 +71,8 @@ pub(super) struct Inner {
     buckets: Option<Words>,
     /// None: it is no switch's.
     flows: Option<Arc<Memory>>,
+    /// Else why the kernel does not let it spread frames over CPUs.
+    spread: Result<Spread, String>,
     version: u64,
 }
 
@@ -213,7 +216,7 @@ impl Driver {
         let remember = (cpus as u32).min(KNOWN_CPUS);
         let mut loader = loader();
         loader.map_max_entries("known4", remember * KNOWN4).map_max_entries("known6", remember * KNOWN6);
-        loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS);
+        loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS).map_max_entries("cpus", cpus as u32);
         if let Kind::Switch(workers) = kind {
             for (map, entries) in Memory::sizes(workers, cpus) {
                 loader.map_max_entries(map, entries);
@@ -226,6 +229,8 @@ impl Driver {
             let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
             classifier.load().map_err(|e| load_error(chain(&e)))?;
         }
+        let spread =
+            if kind == Kind::Plain { Err("the program does not forward".into()) } else { Spread::load(&mut ebpf) };
         macro_rules! map {
             ($name:literal) => {{
                 let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
@@ -272,6 +277,7 @@ impl Driver {
             hops,
             buckets,
             flows,
+            spread,
             version: 0,
             ebpf,
         };
@@ -363,6 +369,18 @@ impl Driver {
             other => return Err(Error::TestRun(format!("an unknown verdict, {other}"))),
         };
         Ok(tried)
+    }
+
+    /// These CPUs are to send for a port; it is told how many they are by [`Driver::set_port`].
+    pub(super) fn set_spread(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
+        let refused = |reason: &str| Error::Spread { interface: String::new(), reason: reason.into() };
+        if cpus.len() > SPREAD {
+            return Err(refused(&format!("{} CPUs: a port has {SPREAD} at most", cpus.len())));
+        }
+        match &mut self.lock().spread {
+            Ok(spread) => spread.set(id, cpus).map_err(|e| refused(&e)),
+            Err(why) => Err(refused(why)),
+        }
     }
 
     /// What was found under another generation of a switch's tables holds no more, from now on.

@@ -55,6 +55,14 @@ pub enum Error {
         /// The loader's reason.
         reason: String,
     },
+    /// Frames cannot be spread over CPUs.
+    #[error("cannot spread over CPUs what `{interface}` receives: {reason}")]
+    Spread {
+        /// The interface.
+        interface: String,
+        /// The kernel's reason, or ours.
+        reason: String,
+    },
     /// A ring size that is impossible.
     #[error("{ring} ring of {size} entries: the size must be a power of two between 64 and 65536")]
     RingSize {

@@ -29,10 +29,11 @@ mod ring;
 mod rotate;
 mod shared;
 mod socket;
+mod spread;
 mod test_run;
 mod umem;
 
-pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORTS, REASONS, TAKES_FRAMES, XdpCounters};
+pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORTS, REASONS, SPREAD, TAKES_FRAMES, XdpCounters};
 pub use bare::Bare;
 pub use driver::{Driver, Family, SEGMENT, Segments, Tried};
 pub use error::Error;

@@ -63,6 +63,8 @@ pub struct Program {
     native: bool,
     note: String,
     config: XdpConfig,
+    /// CPUs that send for it.
+    spread: u16,
     id: u16,
     index: u32,
     driver: Driver,
@@ -145,7 +147,7 @@ impl Program {
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver) = (link.index, driver.clone());
-        Ok(Self { interface, xdp, tc, native, note, config, id, index, driver, waits: false, left: false })
+        Ok(Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: false, left: false })
     }
 
     /// Follows another process's program, as port `id`: what that has attached stays as it is until
@@ -155,7 +157,7 @@ impl Program {
         let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
         let (native, note) = (from.native, if from.native { "" } else { "as it was taken over" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
-        Self { interface, xdp, tc, native, note, config, id, index, driver, waits: true, left: false }
+        Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: true, left: false }
     }
 
     /// Puts this program in the place of the one it follows: each frame meets one or the other. Does nothing the second
@@ -255,13 +257,32 @@ impl Program {
         ] {
             flags |= if on { flag } else { 0 };
         }
-        let (mac, max_frame, ifindex, id) = (config.mac, config.max_frame, self.index, self.id);
-        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id }))?;
+        let (mac, max_frame, ifindex, id, spread) = (config.mac, config.max_frame, self.index, self.id, self.spread);
+        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, spread }))?;
         self.config = config;
         if !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
         }
         Ok(())
+    }
+
+    /// These CPUs send what it receives and the program forwards, a flow's frames always the same one; none: the one that
+    /// received it. What a CPU has too many of is dropped and counted, as `drop_cpu_busy`.
+    ///
+    /// # Errors
+    /// [`Error::Spread`] for more CPUs than [`super::SPREAD`] or one that there is not, without native XDP, or where the kernel
+    /// has no such thing; then nothing has changed.
+    pub fn set_spread(&mut self, cpus: &[usize]) -> Result<(), Error> {
+        if cpus.is_empty() && self.spread == 0 {
+            return Ok(());
+        }
+        if !self.native {
+            let reason = "its frames have an skb each; receive packet steering (RPS) spreads those".into();
+            return Err(Error::Spread { interface: self.interface.clone(), reason });
+        }
+        self.named(self.driver.set_spread(self.id, cpus))?;
+        let before = std::mem::replace(&mut self.spread, cpus.len() as u16);
+        self.set_config(self.config).inspect_err(|_| self.spread = before)
     }
 
     /// The longest frame that a switch's program may send by this port; 0: none.
@@ -289,6 +310,7 @@ impl Program {
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|e| match e {
             Error::Map { map, reason, .. } => Error::Map { interface: self.interface.clone(), map, reason },
+            Error::Spread { reason, .. } => Error::Spread { interface: self.interface.clone(), reason },
             e => e,
         })
     }

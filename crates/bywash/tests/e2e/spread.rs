@@ -1,0 +1,127 @@
+//! What a port receives sent by several CPUs: in order, and counted where one of them has too much of it.
+
+use crate::harness::{Bywash, PATIENCE, alone};
+use crate::moves::{RATE, handled, moved};
+use crate::{raw, switch_driver};
+use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
+use bywash_port::af_xdp::LiveGen;
+use bywash_wire::build::Packet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Hosts whose devices take redirected frames, with finished checksums, as others are user space's; many addresses behind b.
+fn lab() -> Topology {
+    let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
+    let lab = lab.build().unwrap();
+    lab.r().ip(&["route", "add", "44.0.0.0/8", "via", &lab.b().v4.to_string()]).unwrap();
+    lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
+    lab
+}
+
+fn run<'a>(lab: &'a Topology, cpus: &[usize]) -> Bywash<'a> {
+    let list = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let running = Bywash::run(lab.r(), &["--xdp", "native", "--level", "driver", "--spread", &list, "r0", "r1"]);
+    running.wait("redirection", |running| running.show(&["placement"])[1]["target"] == true);
+    let told = running.show(&["placement"]);
+    assert_eq!(told[0]["spread"], serde_json::json!(cpus), "{told}");
+    running
+}
+
+/// The last two CPUs.
+fn cpus() -> Vec<usize> {
+    let n = std::thread::available_parallelism().unwrap().get();
+    (n.saturating_sub(2)..n).collect()
+}
+
+/// Kernel threads that take frames from a queue to a CPU.
+fn takers() -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let names = processes.filter_map(|process| std::fs::read_to_string(process.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("cpumap/")).count()
+}
+
+#[test]
+fn each_flow_stays_in_order_on_its_cpu() {
+    require!(require_lab());
+    let _alone = alone();
+    let (lab, cpus, before) = (lab(), cpus(), takers());
+    let running = run(&lab, &cpus);
+    assert_eq!(takers(), before + cpus.len());
+    let ran = moved(&lab, &running, RATE, &[], Duration::from_secs(1));
+    assert_eq!((ran.lost, ran.twice, ran.late), (0, 0, vec![0]), "{}", running.show(&["all"]));
+    assert!(handled(&running, "r0")[0] >= ran.sent, "{:?}", handled(&running, "r0"));
+    let ran = moved(&lab, &running, RATE, &["user", "driver", "kernel", "driver"], Duration::from_millis(300));
+    println!("reordered after each move: {:?}", ran.late);
+    assert_eq!((ran.lost, ran.twice), (0, 0), "{}", running.show(&["all"]));
+
+    let (a, b) = (lab.a(), lab.b());
+    for to in [IpAddr::from(b.v4), b.v6.into()] {
+        assert!(Ping::to(to).count(3).run(&a.ns).unwrap().received == 3);
+        let report = Transfer::new(20_000_000).run(&a.ns, &b.ns, to).unwrap();
+        assert!(report.is_intact(), "{to}: {report:?}");
+    }
+    running.stop();
+    wait_until("the queues to go", PATIENCE, || takers() == before).unwrap();
+}
+
+#[test]
+fn what_a_cpu_has_no_time_for_is_counted() {
+    require!(require_lab());
+    let _alone = alone();
+    let cpus = cpus();
+    let (lab, last) = (lab(), *cpus.last().unwrap());
+    // All of it to one CPU, which also has to receive it at the other end, by a stack.
+    let running = run(&lab, &[last]);
+    let (a, r) = (lab.a(), lab.r());
+    let received = || bywash_lab::counters(r, "r0").unwrap().rx_packets;
+    let verdicts = || {
+        let told = running.show(&["drops"]);
+        let of_r0 = told["xdp"].as_array().unwrap().iter().filter(|row| row["port"] == "r0").cloned();
+        of_r0.map(|row| (row["verdict"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
+    };
+    let sum = |verdicts: &Vec<(String, u64)>| verdicts.iter().map(|(_, n)| n).sum::<u64>();
+    // Others than ours were there before the program was.
+    let others = received() - sum(&verdicts());
+    let macs = [&a.mac, &a.router_mac].map(|text| text.parse().unwrap());
+    let frame = Packet::udp(SocketAddr::from((a.v4, 7)), SocketAddr::from((Ipv4Addr::new(44, 0, 0, 1), 9)));
+    let frame = frame.macs(macs[0], macs[1]).size(64).build().unwrap();
+    let to: Vec<IpAddr> = (0..1000u32).map(|n| Ipv4Addr::from(44 << 24 | n).into()).collect();
+    let interface = a.interface.clone();
+    let source = a.ns.thread(move || LiveGen::new(&interface, &frame, &to).unwrap().run(1_000_000, 64).unwrap());
+    source.unwrap().join().unwrap().unwrap();
+    wait_until("every frame to be accounted for", PATIENCE, || received() == others + sum(&verdicts())).unwrap();
+    let verdicts = verdicts();
+    println!("{verdicts:?}");
+    let of = |name: &str| verdicts.iter().find(|(verdict, _)| verdict == name).map_or(0, |(_, n)| *n);
+    assert!(of("to_port") > 0 && of("drop_cpu_busy") > 0, "{verdicts:?}");
+    running.stop();
+}
+
+#[test]
+fn a_switchs_flows_are_spread_too() {
+    require!(require_lab());
+    let _alone = alone();
+    let (lab, before) = (switch_driver::lab(2), takers());
+    let settings = format!("level = \"driver\"\nspread = {:?}", cpus());
+    let switch = lab.run(&[&settings, &settings], "");
+    assert_eq!(takers(), before + cpus().len());
+    lab.assert_reaches(1, 2);
+    switch_driver::send_until_driven(&switch, &lab, 1, &switch_driver::udp(2, 1, 0));
+    let sent = switch_driver::driven(&switch, "p1");
+    let arrived = |n| bywash_lab::counters(lab.host(n), "e0").unwrap().rx_packets;
+    let had = arrived(2);
+    raw::send(lab.host(1), "e0", &[(1000, switch_driver::udp(2, 1, 0))]);
+    switch.wait("all to arrive", |_| arrived(2) >= had + 1000);
+    assert!(switch_driver::driven(&switch, "p1") >= sent + 1000);
+    switch.stop();
+}
+
+#[test]
+fn without_native_xdp_it_says_so() {
+    require!(require_lab());
+    let lab = lab();
+    let running = Bywash::run(lab.r(), &["--level", "driver", "--spread", "0", "r0", "r1"]);
+    let told = running.show(&["placement"]);
+    assert!(told[0]["spread_why"].as_str().unwrap().contains("receive packet steering"), "{told}");
+    running.stop();
+}
