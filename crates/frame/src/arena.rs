@@ -425,11 +425,13 @@ impl Wide for WriteLines<'_> {
     fn run(self) {
         let Self { arena, frames, lines, lens } = self;
         let (base, size, inside) = (arena.map.base, arena.size() as u64, arena.cell_size() as u64 - 1);
-        let picks = if arena.cell_size() < DATA_OFFSET + 8 * LINE { 3 * LINE as u64 } else { 7 * LINE as u64 };
+        // As many lines as lie in any cell: four, eight or sixteen.
+        let room = (arena.cell_size() - DATA_OFFSET) / LINE;
+        let picks = (1 << room.ilog2().min(4)) * LINE as u64 - LINE as u64;
         for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
             assert!(frame.addr() < size, "frame of another arena");
-            // The lowest bits of the cell's number pick one of eight lines, of four where a cell has no more.
-            let pick = frame.addr() >> 5 & picks;
+            // By the bits from 4 KiB on: those below tell apart sets of the cache by themselves.
+            let pick = frame.addr() >> 6 & picks;
             let at = (frame.addr() & !inside) + DATA_OFFSET as u64 + pick;
             // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of
             // a line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
@@ -481,10 +483,23 @@ mod tests {
                     assert_eq!(a.cell_of(f.addr()), i as u32);
                     assert_eq!(a.data(f), vec![i as u8 + 1; (2 * i).min(64)]);
                     let offset = f.addr() as usize % cell;
-                    assert!(offset.is_multiple_of(64) && (DATA_OFFSET..DATA_OFFSET + 512).contains(&offset));
+                    assert!(offset.is_multiple_of(64) && (DATA_OFFSET..DATA_OFFSET + 1024).contains(&offset));
+                    assert!(offset + 64 <= cell);
                 }
             }
         }
+    }
+
+    /// As many frames as a worker has under way lie in no more than four ways of a cache with 64 sets.
+    #[test]
+    fn lines_spread_over_the_sets_of_a_cache() {
+        let a = arena(256, Pages::Auto);
+        // SAFETY: the only frames of their cells.
+        let mut frames: Vec<Frame> = (0..128).map(|cell| unsafe { a.frame(cell) }).collect();
+        a.write_line_each(&mut frames, &vec![Line([1; 64]); 128], &[60; 128]);
+        let mut sets = [0; 64];
+        frames.iter().for_each(|f| sets[f.addr() as usize / 64 % 64] += 1);
+        assert!(sets.iter().all(|lines| *lines <= 4), "{sets:?}");
     }
 
     #[test]
