@@ -117,10 +117,13 @@ static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 
 static __always_inline int to_port(const struct frame *f)
 {
-	if (likely(!f->port->spread) || !hand_over(f->ctx, f->port, WAY(f))) {
+	if (likely(!f->port->spread) || !hand_over(f->ctx, f->port, WAY(f), f->bytes)) {
 		if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
 			return count(f->port->id, DROP_PORT_GONE, XDP_DROP);
 		count_forwarded(f->port->id, WAY(f), f->bytes);
+#ifdef BYWASH_SWITCH
+		count_grown(f->to, f->grows);
+#endif
 	}
 #ifdef BYWASH_SWITCH
 	count_flow(f);
@@ -136,12 +139,15 @@ int bywash_onward(struct xdp_md *ctx)
 
 	if ((void *)(on + 1) > (void *)(long)ctx->data)
 		return XDP_ABORTED;
-	__u32 from = on->from, to = on->to;
+	__u32 from = on->from, to = on->to, bytes = on->bytes;
 	/* An skb that is made of the frame would be told apart from others by it. */
 	bpf_xdp_adjust_meta(ctx, sizeof(*on));
 	if (bpf_redirect_map(&devices, to, XDP_DROP) != XDP_REDIRECT)
 		return count(from, DROP_PORT_GONE, XDP_DROP);
-	count_forwarded(from, to, ctx->data_end - ctx->data);
+	count_forwarded(from, to, bytes);
+#ifdef BYWASH_SWITCH
+	count_grown(to, (int)bpf_xdp_get_buff_len(ctx) - (int)bytes);
+#endif
 	return XDP_REDIRECT;
 }
 #endif

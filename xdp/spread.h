@@ -29,8 +29,8 @@ struct {
 	__type(value, __u64);
 } spread SEC(".maps");
 
-/* What a CPU last put into a queue. Before it turns to another port, the kernel has emptied what it has put aside
- * (xdp_do_flush): what is lost then is this port's. */
+/* What a CPU last put into a queue. Drivers have what was put aside emptied before a poll ends (xdp_do_flush): what is lost then is
+ * this port's, or, where one poll serves several devices, may be another one's. */
 struct handed {
 	__u32 port;
 };
@@ -54,6 +54,7 @@ struct {
 /* What goes with a frame, before its first byte. */
 struct onward {
 	__u16 from, to;
+	__u32 bytes; /* as it was received */
 };
 
 /* Of the frame as it is: tagged or not. Global, so that it takes no registers of the way on which nothing is spread. */
@@ -82,19 +83,24 @@ __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 }
 
 /* To the CPU of the frame's flow; false where it cannot be: then it is as it was. */
-static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_port *port, __u32 to)
+static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_port *port, __u32 to, __u32 bytes)
 {
-	__u32 key = port->id * BYWASH_SPREAD + (((__u64)(__u32)frame_hash(ctx) * port->spread) >> 32), zero = 0;
+	/* Not by the bits that a group before us may have chosen by: then all of them would be the same. */
+	__u32 hash = (__u32)frame_hash(ctx) * (__u32)K1, zero = 0;
+	__u32 key = port->id * BYWASH_SPREAD + (((__u64)hash * port->spread) >> 32);
 	const __u64 *cpu = bpf_map_lookup_elem(&spread, &key);
 
-	/* A driver may have no room for it. */
-	if (!cpu || bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct onward)))
+	/* In place of what may be there: the kernel's generator of frames takes none off those that come back to it. A driver may have
+	 * no room. */
+	int had = (long)ctx->data - (long)ctx->data_meta;
+	if (!cpu || bpf_xdp_adjust_meta(ctx, had - (int)sizeof(struct onward)))
 		return 0;
 	struct onward *on = (void *)(long)ctx->data_meta;
 	struct handed *last = bpf_map_lookup_elem(&handed, &zero);
 	if ((void *)(on + 1) <= (void *)(long)ctx->data && last && bpf_redirect_map(&cpus, *cpu, 0) == XDP_REDIRECT) {
 		on->from = port->id;
 		on->to = to;
+		on->bytes = bytes;
 		last->port = port->id;
 		return 1;
 	}

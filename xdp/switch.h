@@ -325,19 +325,22 @@ static __always_inline int rewrite(struct frame *f, const struct bywash_flow *fl
 
 static __always_inline void count_flow(const struct frame *f)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), key = cpu * f->flows + f->flow;
+	__u32 key = bpf_get_smp_processor_id() * f->flows + f->flow;
 	struct bywash_passage *p = bpf_map_lookup_elem(&flow_counts, &key);
 
 	if (likely(p)) {
 		p->frames++;
 		p->bytes += f->bytes;
 	}
-	if (f->grows) {
-		key = cpu * BYWASH_PORTS + f->to;
-		__u64 *bytes = bpf_map_lookup_elem(&grown, &key);
-		if (bytes)
-			*bytes += f->grows;
-	}
+}
+
+static __always_inline void count_grown(__u32 to, int by)
+{
+	__u32 key = bpf_get_smp_processor_id() * BYWASH_PORTS + to;
+	__u64 *bytes = by ? bpf_map_lookup_elem(&grown, &key) : NULL;
+
+	if (bytes)
+		*bytes += by;
 }
 
 static __always_inline int parse(const struct frame *f, __u64 mine)

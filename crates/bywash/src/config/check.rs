@@ -342,14 +342,26 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             );
         }
         if !af_xdp.spread.is_empty() {
-            let path = format!("port.{at}.spread");
             if af_xdp.spread.len() > SPREAD {
+                let path = format!("port.{at}.spread");
                 let what = format!("{} CPUs are too many for port {}", af_xdp.spread.len(), port.name);
                 problems.push(Problem::at(path, what, format!("expected at most {SPREAD}")));
-            } else if af_xdp.mode == XdpMode::Generic {
-                let what = "only native XDP spreads over CPUs".to_owned();
-                let expected = "expected no `spread`, or native XDP";
-                problems.push(Problem::at(path, what, expected).other(format!("port.{at}.mode"), "the mode"));
+            }
+            let (of_port, mode, zero_copy) = (|key: &str| format!("port.{at}.{key}"), af_xdp.mode, af_xdp.zero_copy);
+            for (wrong, what, key) in [
+                (mode == XdpMode::Generic, "only native XDP spreads over CPUs", of_port("mode")),
+                (
+                    zero_copy == ZeroCopy::Require,
+                    "the driver forwards nothing that zero-copy sockets have",
+                    of_port("zero_copy"),
+                ),
+                (config.mode == Mode::Cmts, "a cmts forwards nothing in the driver", "mode".into()),
+            ] {
+                if wrong {
+                    problems.push(
+                        Problem::at(of_port("spread"), what.to_owned(), "expected no `spread`").other(key, "set here"),
+                    );
+                }
             }
         }
         let rings = [

@@ -462,9 +462,11 @@ pub static PORT: Section = Section {
             .of(AF_XDP),
         key("spread", "`\"off\"`, a list of CPUs", "\"off\"", "")
             .doc(
-                "CPUs that send what the program forwards of this port, a flow's packets always by the same one (cpumap): for a \
-                 NIC with fewer queues than there are CPUs. Needs native XDP, and is of the level `driver`. What a CPU has too many \
-                 of is dropped and counted, as `drop_cpu_busy`. `off`: the CPU that received it sends it.",
+                "CPUs that send what the program forwards of this port, a flow's packets always by the same one, fragments aside \
+                 (cpumap): for a NIC with fewer queues than there are CPUs. Needs native XDP, and is of the level `driver`. Best \
+                 are CPUs that neither the NIC interrupts nor a worker spins on; the other device needs a transmit queue for \
+                 each. What a CPU has too many of is dropped and counted, as `drop_cpu_busy`. `off`: the CPU that received it \
+                 sends it.",
             )
             .example("[2, 3]")
             .of(AF_XDP),

@@ -112,7 +112,10 @@ impl Running {
                     row["mode"] = xdp.program.mode().into();
                     row["mode_why"] = xdp.program.note().into();
                     match xdp.spread() {
-                        Ok(cpus) => row["spread"] = cpus.into(),
+                        Ok(cpus) => {
+                            let cpus = cpus.into_iter().map(|(cpu, frames)| json!({ "cpu": cpu, "frames": frames }));
+                            row["spread"] = cpus.collect();
+                        }
                         Err(why) => row["spread_why"] = why.into(),
                     }
                     row["target"] = target.into();
@@ -171,7 +174,7 @@ impl Running {
             if let Some(Ok(c)) = program.map(|x| x.program.counters()) {
                 // Whichever level a frame was handled at, it was the port's.
                 for (name, more) in [
-                    ("rx_packets", c.get("to_port")),
+                    ("rx_packets", c.get("to_port") + c.get("drop_port_gone") + c.get("drop_cpu_busy")),
                     ("rx_bytes", c.rx_bytes),
                     ("tx_packets", c.tx_frames),
                     ("tx_bytes", c.tx_bytes),

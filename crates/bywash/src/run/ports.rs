@@ -179,10 +179,15 @@ impl Xdp {
         self.enable().inspect_err(|_| self.level = before)
     }
 
-    /// CPUs that send what the driver forwards of it, none where that is the one which received it; or why not those that were
-    /// asked for.
-    pub fn spread(&self) -> Result<&[usize], &str> {
-        self.spread.as_deref().map_err(String::as_str)
+    /// CPUs that send what the driver forwards of it, with the frames that each has sent, none where that is the one which received
+    /// it; or why not those that were asked for.
+    pub fn spread(&self) -> Result<Vec<(usize, u64)>, Cow<'_, str>> {
+        let cpus = self.spread.as_deref().map_err(|why| Cow::from(why.as_str()))?;
+        if !cpus.is_empty() && self.level() != Level::Driver {
+            return Err(format!("at level {} nothing is forwarded by the driver", self.level().name()).into());
+        }
+        let sent = self.program.forwarded_by_cpu();
+        Ok(cpus.iter().map(|&cpu| (cpu, sent.get(cpu).copied().unwrap_or(0))).collect())
     }
 
     /// Whether native programs send to this port, and why. What they do not send, user space does. Others have an skb, which

@@ -517,9 +517,10 @@ fn placement(value: &Value) -> String {
             share("user"),
             share("kernel"),
         ]);
-        let cpus: Vec<String> = list(&port["spread"]).iter().map(cell).collect();
+        let sent = |cpu: &Value| format!("CPU {}: {}", cell(&cpu["cpu"]), cell(&cpu["frames"]));
+        let cpus: Vec<String> = list(&port["spread"]).iter().map(sent).collect();
         if !cpus.is_empty() {
-            more += &format!("{} spread: CPUs {} send what the driver forwards\n", text(port, "port"), cpus.join(", "));
+            more += &format!("{} spread: frames sent by {}\n", text(port, "port"), cpus.join(", "));
         }
         for (what, why) in [("level", "why"), ("xdp", "mode_why"), ("spread", "spread_why"), ("target", "target_why")] {
             if let Some(why) = port[why].as_str().filter(|why| !why.is_empty()) {

@@ -180,7 +180,10 @@ impl<'a> Bywash<'a> {
             // These are lost before they are received.
             let before = ["rx-no-buffer", "rx-ring-full", "invalid-descriptor"];
             let lost: u64 = before.iter().map(|reason| count(&shown["drops"], &[("reason", reason)], "packets")).sum();
-            let dropped = count(&shown["drops"], &[], "packets") - lost;
+            // The program's own drops.
+            let there =
+                ["drop_port_gone", "drop_cpu_busy"].map(|drop| count(&shown["xdp"], &[("verdict", drop)], "packets"));
+            let dropped = count(&shown["drops"], &[], "packets") - lost + there.iter().sum::<u64>();
             let come = counter("rx_packets") + event("icmp-sent") + event("fragment-made") + event("copy-made");
             let gone = counter("tx_packets") + dropped + event("punted") + event("fragmented");
             last = format!("{come} came, {gone} went: {shown} {ports}");

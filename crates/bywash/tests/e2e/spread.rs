@@ -23,8 +23,16 @@ fn run<'a>(lab: &'a Topology, cpus: &[usize]) -> Bywash<'a> {
     let running = Bywash::run(lab.r(), &["--xdp", "native", "--level", "driver", "--spread", &list, "r0", "r1"]);
     running.wait("redirection", |running| running.show(&["placement"])[1]["target"] == true);
     let told = running.show(&["placement"]);
-    assert_eq!(told[0]["spread"], serde_json::json!(cpus), "{told}");
+    let listed: Vec<_> = spread(&running, 0).iter().map(|(cpu, _)| *cpu).collect();
+    assert_eq!(listed, cpus, "{told}");
     running
+}
+
+/// CPUs that send for a port, and the frames that each has sent.
+fn spread(running: &Bywash, port: usize) -> Vec<(usize, u64)> {
+    let told = running.show(&["placement"]);
+    let cpus = told[port]["spread"].as_array().unwrap_or_else(|| panic!("{told}"));
+    cpus.iter().map(|row| (row["cpu"].as_u64().unwrap() as usize, row["frames"].as_u64().unwrap())).collect()
 }
 
 /// The last two CPUs.
@@ -49,7 +57,11 @@ fn each_flow_stays_in_order_on_its_cpu() {
     assert_eq!(takers(), before + cpus.len());
     let ran = moved(&lab, &running, RATE, &[], Duration::from_secs(1));
     assert_eq!((ran.lost, ran.twice, ran.late), (0, 0, vec![0]), "{}", running.show(&["all"]));
-    assert!(handled(&running, "r0")[0] >= ran.sent, "{:?}", handled(&running, "r0"));
+    let sent = spread(&running, 0);
+    assert!(handled(&running, "r0")[0] >= ran.sent, "{sent:?}");
+    // A thousand flows: each CPU has its share, and nobody else sends.
+    assert_eq!(sent.iter().map(|(_, frames)| frames).sum::<u64>(), handled(&running, "r0")[0]);
+    assert!(sent.iter().all(|(_, frames)| *frames > ran.sent / 4), "{sent:?}");
     let ran = moved(&lab, &running, RATE, &["user", "driver", "kernel", "driver"], Duration::from_millis(300));
     println!("reordered after each move: {:?}", ran.late);
     assert_eq!((ran.lost, ran.twice), (0, 0), "{}", running.show(&["all"]));
@@ -94,6 +106,9 @@ fn what_a_cpu_has_no_time_for_is_counted() {
     println!("{verdicts:?}");
     let of = |name: &str| verdicts.iter().find(|(verdict, _)| verdict == name).map_or(0, |(_, n)| *n);
     assert!(of("to_port") > 0 && of("drop_cpu_busy") > 0, "{verdicts:?}");
+    assert_eq!(spread(&running, 0), [(last, of("to_port"))]);
+    let counted = running.port("r0")["counters"]["rx_packets"].as_u64().unwrap();
+    assert_eq!(counted, of("to_port") + of("drop_cpu_busy"));
     running.stop();
 }
 
@@ -102,17 +117,30 @@ fn a_switchs_flows_are_spread_too() {
     require!(require_lab());
     let _alone = alone();
     let (lab, before) = (switch_driver::lab(2), takers());
+    // A tag comes on the way.
     let settings = format!("level = \"driver\"\nspread = {:?}", cpus());
-    let switch = lab.run(&[&settings, &settings], "");
+    let switch = lab.run(&[&format!("{settings}\ntag = 10"), &format!("{settings}\ntrunks = [10]")], "");
     assert_eq!(takers(), before + cpus().len());
-    lab.assert_reaches(1, 2);
+    let mut hello = switch_driver::udp(0, 2, 10);
+    hello[..6].fill(0xff);
+    raw::send(lab.host(2), "e0", &[(1, hello)]);
+    switch.wait("it to be learned", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
     switch_driver::send_until_driven(&switch, &lab, 1, &switch_driver::udp(2, 1, 0));
-    let sent = switch_driver::driven(&switch, "p1");
+    let sent = |port| spread(&switch, port).iter().map(|(_, frames)| *frames).collect::<Vec<_>>();
+    let counted = |port: &str, what: &str| switch.port(port)["counters"][what].as_u64().unwrap();
+    let before = sent(0);
     let arrived = |n| bywash_lab::counters(lab.host(n), "e0").unwrap().rx_packets;
     let had = arrived(2);
     raw::send(lab.host(1), "e0", &[(1000, switch_driver::udp(2, 1, 0))]);
     switch.wait("all to arrive", |_| arrived(2) >= had + 1000);
-    assert!(switch_driver::driven(&switch, "p1") >= sent + 1000);
+    // One flow, one CPU.
+    let more: Vec<_> = sent(0).iter().zip(before).map(|(now, then)| now - then).collect();
+    assert!(more.contains(&1000) && more.iter().sum::<u64>() == 1000, "{more:?}");
+    // Whatever host 1 sends leaves with a tag.
+    switch.wait("every tag to be counted", |_| {
+        let frames = counted("p2", "tx_packets");
+        frames == counted("p1", "rx_packets") && counted("p2", "tx_bytes") == counted("p1", "rx_bytes") + 4 * frames
+    });
     switch.stop();
 }
 

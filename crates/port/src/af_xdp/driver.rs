@@ -95,15 +95,27 @@ impl Passages {
     /// Words of one CPU.
     const OF_A_CPU: usize = (PORTS * PORTS) as usize * Passage::WORDS;
 
+    /// Where what one CPU sent from one port to another is counted.
+    fn at(cpu: usize, from: u16, to: u16) -> usize {
+        cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Passage::WORDS
+    }
+
     /// From one port to another, by all CPUs.
     fn between(&self, from: u16, to: u16) -> Passage {
         let mut all = Passage::default();
         for cpu in 0..self.cpus {
-            let at = cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Passage::WORDS;
+            let at = Self::at(cpu, from, to);
             all.frames = all.frames.wrapping_add(self.words.load(at));
             all.bytes = all.bytes.wrapping_add(self.words.load(at + 1));
         }
         all
+    }
+
+    /// Frames that a port received and each CPU sent.
+    fn by_cpu(&self, from: u16) -> Vec<u64> {
+        let sent =
+            |cpu| (0..PORTS as u16).map(|to| self.words.load(Self::at(cpu, from, to))).fold(0, u64::wrapping_add);
+        (0..self.cpus).map(sent).collect()
     }
 }
 
@@ -427,6 +439,17 @@ impl Driver {
         }
         let done = self.lock().xsks.set(u32::from(id) * QUEUES + queue, socket.as_raw_fd(), 0);
         checked("xsks", done)
+    }
+
+    /// Frames of a port that each CPU forwarded, by the CPU's number; none where the program does not forward.
+    pub(super) fn forwarded_by_cpu(&self, id: u16) -> Vec<u64> {
+        self.lock().passages.as_ref().map(|passages| passages.by_cpu(id)).unwrap_or_default()
+    }
+
+    /// Nothing leaves by a port any more, not even what waits for a CPU to send it.
+    pub(super) fn clear_device(&self, id: u16) {
+        // An interface of number 0 is none. What the kernel refuses is an entry that went with its interface.
+        let _ = self.lock().devices.set(id.into(), 0, None, 0);
     }
 
     /// What was done with a port's frames since the program was loaded.

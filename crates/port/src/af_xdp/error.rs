@@ -146,19 +146,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kernel's reason on one line, short: of a verifier's log the verdict, which stands at its end.
+    /// The kernel's reason.
     pub(super) fn reason(&self) -> String {
-        let text = match self {
+        match self {
             Self::Load { reason, .. } => reason.clone(),
             Self::Map { map, reason, .. } => format!("map {map}: {reason}"),
             other => other.to_string(),
-        };
-        let Some((what, log)) = text.split_once(" Verifier output: ") else { return text };
-        let log = log.split(" verification time").next().unwrap_or(log);
-        // Each instruction is a line "N: (op) ..", and behind the last one stands what is wrong with it.
-        let from = log.rfind(": (").unwrap_or(0);
-        let last = log[from..].split_once(' ').map_or(log, |(_, rest)| rest);
-        let verdict = last.char_indices().rev().nth(159).map_or(last, |(at, _)| &last[at..]);
-        format!("{what} The verifier: {verdict}")
+        }
     }
 }

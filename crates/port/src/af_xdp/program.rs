@@ -285,6 +285,11 @@ impl Program {
         self.set_config(self.config).inspect_err(|_| self.spread = before)
     }
 
+    /// Frames of it that each CPU sent, by the CPU's number.
+    pub fn forwarded_by_cpu(&self) -> Vec<u64> {
+        self.driver.forwarded_by_cpu(self.id)
+    }
+
     /// The longest frame that a switch's program may send by this port; 0: none.
     pub fn set_target(&self, longest: u32) {
         self.driver.set_target(self.id, longest);
@@ -321,6 +326,8 @@ impl Drop for Program {
         if self.left {
             return;
         }
+        // What still waits for a CPU to send it must not leave by the next port of this number.
+        self.driver.clear_device(self.id);
         // Detached next, before the driver can be: nothing to be done about an error.
         let _ = self.driver.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
@@ -391,7 +398,7 @@ fn reason(e: &io::Error) -> String {
     format!("{e}{hint}")
 }
 
-/// An error with its causes, on one line.
+/// An error with its causes, on one line, short.
 pub(super) fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -402,5 +409,16 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    text.replace('\n', " ")
+    verdict(text.replace('\n', " "))
+}
+
+/// Of a verifier's log, which may have megabytes, the verdict: it stands at the end.
+fn verdict(text: String) -> String {
+    let Some((what, log)) = text.split_once(" Verifier output: ") else { return text };
+    let log = log.split(" verification time").next().unwrap_or(log);
+    // Each instruction is a line "N: (op) ..", and behind the last one stands what is wrong with it.
+    let from = log.rfind(": (").unwrap_or(0);
+    let last = log[from..].split_once(' ').map_or(log, |(_, rest)| rest);
+    let verdict = last.char_indices().rev().nth(159).map_or(last, |(at, _)| &last[at..]);
+    format!("{what} The verifier: {verdict}")
 }
