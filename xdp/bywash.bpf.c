@@ -29,13 +29,7 @@ struct {
 } xsks SEC(".maps");
 
 /* A port's place is the first free one of BYWASH_PROBES, from its interface index on. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS);
-	__type(key, __u32);
-	__type(value, struct bywash_port);
-} ports SEC(".maps");
+MAPPED(ports, BYWASH_PORTS, struct bywash_port);
 
 /* By port: where it can be sent to. */
 struct {
@@ -96,13 +90,7 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 #ifndef BYWASH_PLAIN
 /* By CPU, the port received from and the port sent to; the loader makes as many as there are CPUs. One place to count in
  * where four would tell no more: what a port received is its row's sum, what it sent its column's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS * BYWASH_PORTS);
-	__type(key, __u32);
-	__type(value, struct bywash_passage);
-} passages SEC(".maps");
+MAPPED(passages, BYWASH_PORTS * BYWASH_PORTS, struct bywash_passage);
 
 static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 {

@@ -40,6 +40,15 @@ enum bywash_flag {
 	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
 };
 
+/* An array of so many that the process maps. */
+#define MAPPED(name, entries, of) struct { \
+	__uint(type, BPF_MAP_TYPE_ARRAY); \
+	__uint(map_flags, BPF_F_MMAPABLE); \
+	__uint(max_entries, entries); \
+	__type(key, __u32); \
+	__type(value, of); \
+} name SEC(".maps")
+
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 

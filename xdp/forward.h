@@ -14,21 +14,9 @@
 
 /* Two of each; the lowest bit of a port's `version` says which one holds. The other is written only when no program can be in it any
  * more. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 2 * BYWASH_HOPS);
-	__type(key, __u32);
-	__type(value, struct bywash_hop);
-} hops SEC(".maps");
+MAPPED(hops, 2 * BYWASH_HOPS, struct bywash_hop);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 2 * BYWASH_BUCKETS);
-	__type(key, __u32);
-	__type(value, __u64);
-} buckets SEC(".maps");
+MAPPED(buckets, 2 * BYWASH_BUCKETS, __u64);
 
 /* In `hops`, of a version's next hop; in no map for one that is not there. */
 static __always_inline __u32 hop_key(__u64 v, __u32 id)

@@ -41,21 +41,9 @@ struct known6 {
 
 /* Those of one CPU; the loader makes as many as there are CPUs. What can be mapped begins on a page: no entry lies across two
  * cache lines. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_KNOWN4);
-	__type(key, __u32);
-	__type(value, struct known4);
-} known4 SEC(".maps");
+MAPPED(known4, BYWASH_KNOWN4, struct known4);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_KNOWN6);
-	__type(key, __u32);
-	__type(value, struct known6);
-} known6 SEC(".maps");
+MAPPED(known6, BYWASH_KNOWN6, struct known6);
 
 #define WAYS 4
 

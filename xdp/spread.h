@@ -21,35 +21,19 @@ struct {
 } cpus SEC(".maps");
 
 /* By port: the CPUs that send for it, as many as its `spread` says. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS * BYWASH_SPREAD);
-	__type(key, __u32);
-	__type(value, __u64);
-} spread SEC(".maps");
+MAPPED(spread, BYWASH_PORTS * BYWASH_SPREAD, __u64);
 
-/* What a CPU last put into a queue. Drivers have what was put aside emptied before a poll ends (xdp_do_flush): what is lost then is
+/* The port whose frame a CPU last put into a queue. Drivers have what was put aside emptied before a poll ends (xdp_do_flush): what is lost then is
  * this port's, or, where one poll serves several devices, may be another one's. */
-struct handed {
-	__u32 port;
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct handed);
+	__type(value, __u32);
 } handed SEC(".maps");
 
 /* The kernel's number of `cpus`. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} cpus_id SEC(".maps");
+MAPPED(cpus_id, 1, __u64);
 
 /* What goes with a frame, before its first byte. */
 struct onward {
@@ -82,7 +66,7 @@ __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 	return flow_mix(*(const __u64 *)eth, *(const __u32 *)(eth + 8)) >> 32;
 }
 
-/* To the CPU of the frame's flow; false where it cannot be: then it is as it was. */
+/* To the CPU of the frame's flow; false where it cannot be: then its bytes are as they were. */
 static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_port *port, __u32 to, __u32 bytes)
 {
 	/* Not by the bits that a group before us may have chosen by: then all of them would be the same. */
@@ -96,12 +80,12 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_por
 	if (!cpu || bpf_xdp_adjust_meta(ctx, had - (int)sizeof(struct onward)))
 		return 0;
 	struct onward *on = (void *)(long)ctx->data_meta;
-	struct handed *last = bpf_map_lookup_elem(&handed, &zero);
+	__u32 *last = bpf_map_lookup_elem(&handed, &zero);
 	if ((void *)(on + 1) <= (void *)(long)ctx->data && last && bpf_redirect_map(&cpus, *cpu, 0) == XDP_REDIRECT) {
 		on->from = port->id;
 		on->to = to;
 		on->bytes = bytes;
-		last->port = port->id;
+		*last = port->id;
 		return 1;
 	}
 	bpf_xdp_adjust_meta(ctx, sizeof(struct onward));
@@ -114,11 +98,11 @@ int bywash_overrun(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 zero = 0;
 	__u64 *id = bpf_map_lookup_elem(&cpus_id, &zero);
-	struct handed *last = bpf_map_lookup_elem(&handed, &zero);
+	__u32 *last = bpf_map_lookup_elem(&handed, &zero);
 
 	if (!id || !last || (__u32)ctx->args[0] != *id)
 		return 0;
-	struct bywash_counters *c = counters_of(last->port);
+	struct bywash_counters *c = counters_of(*last);
 	if (c)
 		c->frames[DROP_CPU_BUSY] += (__u32)ctx->args[2];
 	return 0;

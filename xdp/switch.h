@@ -64,65 +64,23 @@ struct bywash_flow_bucket {
 };
 
 /* The loader makes as many as there are workers. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct bywash_flow_masks);
-} flow_masks SEC(".maps");
+MAPPED(flow_masks, 1, struct bywash_flow_masks);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_FLOWS);
-	__type(key, __u32);
-	__type(value, struct bywash_flow_bucket);
-} flow_buckets SEC(".maps");
+MAPPED(flow_buckets, BYWASH_FLOWS, struct bywash_flow_bucket);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_FLOWS);
-	__type(key, __u32);
-	__type(value, struct bywash_flow);
-} flows SEC(".maps");
+MAPPED(flows, BYWASH_FLOWS, struct bywash_flow);
 
 /* Of each flow, by CPU: what was forwarded by it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_FLOWS);
-	__type(key, __u32);
-	__type(value, struct bywash_passage);
-} flow_counts SEC(".maps");
+MAPPED(flow_counts, BYWASH_FLOWS, struct bywash_passage);
 
 /* By port and queue: the worker that serves it, counted from 1. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS * BYWASH_QUEUES);
-	__type(key, __u32);
-	__type(value, __u64);
-} serving SEC(".maps");
+MAPPED(serving, BYWASH_PORTS * BYWASH_QUEUES, __u64);
 
 /* By port: the longest frame that its device takes from here; 0: none. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} targets SEC(".maps");
+MAPPED(targets, BYWASH_PORTS, __u64);
 
 /* By CPU and port sent to: by how many bytes frames have grown by tags, or shrunk. The loader makes as many as there are CPUs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BYWASH_PORTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} grown SEC(".maps");
+MAPPED(grown, BYWASH_PORTS, __u64);
 
 struct frame {
 	struct xdp_md *ctx;

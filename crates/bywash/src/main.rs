@@ -113,30 +113,19 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
         draft.set("pool.pages", |config| config.pool.pages = pages);
     }
     if let Some(zero_copy) = args.zero_copy {
-        draft.set("", |config| {
-            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.zero_copy = zero_copy);
-        });
+        each_af_xdp(&mut draft, |port| port.zero_copy = zero_copy);
     }
     if let Some(level) = args.level {
-        draft.set("", |config| {
-            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.level = level);
-        });
+        each_af_xdp(&mut draft, |port| port.level = level);
     }
     if let Some(cpus) = &args.spread {
-        draft.set("", |config| {
-            let ports = config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut());
-            ports.for_each(|port| port.spread = cpus.0.clone());
-        });
+        each_af_xdp(&mut draft, |port| port.spread = cpus.0.clone());
     }
     if let Some(transmit) = args.transmit {
-        draft.set("", |config| {
-            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.transmit = transmit);
-        });
+        each_af_xdp(&mut draft, |port| port.transmit = transmit);
     }
     if let Some(mode) = args.xdp {
-        draft.set("", |config| {
-            config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(|port| port.mode = mode);
-        });
+        each_af_xdp(&mut draft, |port| port.mode = mode);
     }
     if let Some(idle) = args.idle {
         draft.set("workers.idle", |config| config.workers.idle = idle);
@@ -147,4 +136,9 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
         });
     }
     draft.finish(Some(&Host::this()))
+}
+
+/// Sets something of every AF_XDP port.
+fn each_af_xdp(draft: &mut Draft, set: impl FnMut(&mut config::AfXdpConfig)) {
+    draft.set("", |config| config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(set));
 }

@@ -109,7 +109,8 @@ fn shape(topic: Topic) -> Value {
         }),
         Topic::Placement => json!([{
             "port": "string", "configured": "string?", "level?": "string", "why": "string", "mode?": "string",
-            "mode_why?": "string", "spread?": [{ "cpu": "integer", "frames": "integer" }], "spread_why?": "string", "target?": "boolean", "target_why?": "string",
+            "mode_why?": "string", "spread?": [{ "cpu": "integer", "frames": "integer" }], "spread_why?": "string",
+            "target?": "boolean", "target_why?": "string",
             "frames": { "driver": "integer", "user": "integer", "kernel": "integer" },
         }]),
         Topic::Sandbox => json!({

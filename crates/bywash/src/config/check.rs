@@ -414,17 +414,17 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
-    for &cpu in config.workers.cpus.set().into_iter().flatten() {
-        if !host.cpus.contains(&cpu) {
-            let expected = format!("this machine has {}", list(&host.cpus));
-            problems.push(Problem::at("workers.cpus", format!("there is no CPU {cpu}"), expected));
-        }
+    let no_cpu = |path: String, cpu: &usize| {
+        let expected = format!("this machine has {}", list(&host.cpus));
+        Problem::at(path, format!("there is no CPU {cpu}"), expected)
+    };
+    for cpu in config.workers.cpus.set().into_iter().flatten().filter(|cpu| !host.cpus.contains(cpu)) {
+        problems.push(no_cpu("workers.cpus".into(), cpu));
     }
     for (at, port) in config.ports.iter().enumerate() {
         let cpus = port.af_xdp.as_ref().map(|af_xdp| af_xdp.spread.as_slice()).unwrap_or_default();
         if let Some(cpu) = cpus.iter().find(|cpu| !host.cpus.contains(cpu)) {
-            let expected = format!("this machine has {}", list(&host.cpus));
-            problems.push(Problem::at(format!("port.{at}.spread"), format!("there is no CPU {cpu}"), expected));
+            problems.push(no_cpu(format!("port.{at}.spread"), cpu));
         }
     }
     let api = &config.api;

@@ -2,13 +2,22 @@
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
 use crate::load::{FLOWS, Stops, next, receiver, send};
-use bywash_lab::{Ping, Topology, Transfer, has_tool, patience, require, require_lab, wait_until};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab, slowness, wait_until};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Packets a second, unless BYWASH_LOAD names the most to try: then as many as are not lost while nothing moves.
 pub const RATE: u32 = 10_000;
+
+/// Hosts whose devices take redirected frames, with finished checksums, as others are user space's; many addresses behind b.
+pub fn lab() -> Topology {
+    let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
+    let lab = lab.build().unwrap();
+    lab.r().ip(&["route", "add", "44.0.0.0/8", "via", &lab.b().v4.to_string()]).unwrap();
+    lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
+    lab
+}
 
 fn level(lab: &Topology, running: &Bywash, level: &str) {
     let socket = running.socket();
@@ -102,11 +111,7 @@ fn flows_move_between_levels_and_none_is_lost() {
     let _alone = alone();
     let most = std::env::var("BYWASH_LOAD").ok().and_then(|text| text.parse().ok()).unwrap_or(RATE);
     for mode in ["native", "generic"] {
-        // Finished checksums: unfinished ones are user space's at any level.
-        let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
-        let lab = lab.build().unwrap();
-        lab.r().ip(&["route", "add", "44.0.0.0/8", "via", &lab.b().v4.to_string()]).unwrap();
-        lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
+        let lab = lab();
         let running = Bywash::run(lab.r(), &["--xdp", mode, "--level", "driver", "r0", "r1"]);
         running.wait("redirection", |running| running.show(&["placement"])[1]["target"] == true);
         let rate = loss_free(&lab, &running, most);
@@ -149,7 +154,7 @@ fn no_wrong_next_hop_while_routes_change() {
     let _alone = alone();
     let seconds = std::env::var("BYWASH_CHURN").unwrap_or("5".into());
     // An emulated machine is slower by what its waits are longer.
-    let slowness = patience(Duration::from_secs(1)).as_secs().max(1);
+    let slowness = slowness();
     let (rate, packets) = ((100_000 / slowness).to_string(), (10_000 / slowness).to_string());
     let ran = Command::new(env!("CARGO_BIN_EXE_bywash"))
         .args(["bench", "churn", "--json", "--seconds", &seconds, "--rate", &rate, "--packets", &packets])
@@ -161,7 +166,10 @@ fn no_wrong_next_hop_while_routes_change() {
     let number = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!((number("lost"), number("wrong")), (0.0, 0.0), "{figures}");
     // How fast is the machine's affair; that it is by the hundred thousand and in the driver is not.
-    assert!(number("changes") >= 50_000.0 / slowness as f64 && number("driver") > number("sent") / 2.0, "{figures}");
+    assert!(
+        number("changes") >= 50_000.0 / f64::from(slowness) && number("driver") > number("sent") / 2.0,
+        "{figures}"
+    );
 }
 
 #[test]

@@ -1,22 +1,13 @@
 //! What a port receives sent by several CPUs: in order, and counted where one of them has too much of it.
 
 use crate::harness::{Bywash, PATIENCE, alone};
-use crate::moves::{RATE, handled, moved};
+use crate::moves::{RATE, handled, lab, moved};
 use crate::{raw, switch_driver};
 use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
 use bywash_port::af_xdp::LiveGen;
 use bywash_wire::build::Packet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
-
-/// Hosts whose devices take redirected frames, with finished checksums, as others are user space's; many addresses behind b.
-fn lab() -> Topology {
-    let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
-    let lab = lab.build().unwrap();
-    lab.r().ip(&["route", "add", "44.0.0.0/8", "via", &lab.b().v4.to_string()]).unwrap();
-    lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
-    lab
-}
 
 fn run<'a>(lab: &'a Topology, cpus: &[usize]) -> Bywash<'a> {
     let list = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");

@@ -250,17 +250,7 @@ impl Driver {
                 map.try_into().map_err(|e: MapError| wrong(chain(&e)))?
             }};
         }
-        let mut descriptor = |name: &'static str| {
-            let data = match ebpf.take_map(name) {
-                Some(Map::Array(data) | Map::ArrayOfMaps(data)) => data.fd().as_fd().try_clone_to_owned(),
-                _ => Err(io::Error::other("not in the object")),
-            };
-            data.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
-        };
-        let mut words = |name: &'static str, words: usize| {
-            let mapped = Words::map(descriptor(name)?.as_fd(), words);
-            mapped.map_err(|e| Error::Map { interface: String::new(), map: name, reason: e.to_string() })
-        };
+        let mut words = |name, words| mapped(&mut ebpf, name, words);
         let switch = matches!(kind, Kind::Switch(_));
         let hops = if switch { None } else { Some(words("hops", 2 * HOPS * size_of::<Hop>() / 8)?) };
         let buckets = if switch { None } else { Some(words("buckets", 2 * BUCKETS)?) };
@@ -274,7 +264,7 @@ impl Driver {
             Some(_) => None,
         };
         let fibs = match kind {
-            Kind::Router => [Some(descriptor("fib4")?), Some(descriptor("fib6")?)],
+            Kind::Router => [Some(descriptor(&mut ebpf, "fib4")?), Some(descriptor(&mut ebpf, "fib6")?)],
             _ => [None, None],
         };
         let inner = Inner {
@@ -389,8 +379,9 @@ impl Driver {
         if cpus.len() > SPREAD {
             return Err(refused(&format!("{} CPUs: a port has {SPREAD} at most", cpus.len())));
         }
-        match &mut self.lock().spread {
-            Ok(spread) => spread.set(id, cpus).map_err(|e| refused(&e)),
+        let inner = &mut *self.lock();
+        match &mut inner.spread {
+            Ok(spread) => spread.set(&mut inner.ebpf, id, cpus).map_err(|e| refused(&e)),
             Err(why) => Err(refused(why)),
         }
     }
@@ -484,6 +475,21 @@ impl Segments {
     pub fn grace(&self) {
         shared::grace();
     }
+}
+
+/// A map of the object, an array: taken from it, as is the object's own descriptor.
+fn descriptor(ebpf: &mut Ebpf, map: &'static str) -> Result<OwnedFd, Error> {
+    let data = match ebpf.take_map(map) {
+        Some(Map::Array(data) | Map::ArrayOfMaps(data)) => data.fd().as_fd().try_clone_to_owned(),
+        _ => Err(io::Error::other("not in the object")),
+    };
+    data.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
+}
+
+/// The memory of one, of so many words.
+pub(super) fn mapped(ebpf: &mut Ebpf, map: &'static str, words: usize) -> Result<Words, Error> {
+    let mapped = Words::map(descriptor(ebpf, map)?.as_fd(), words);
+    mapped.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }
 
 fn words_of(hop: &Hop) -> [u64; 4] {
