@@ -22,13 +22,13 @@ mod parse;
 mod pending;
 mod probe;
 mod routes;
-mod socket;
+pub mod socket;
 mod state;
 mod stats;
 pub mod sysctl;
 mod uapi;
 mod warnings;
-mod wire;
+pub mod wire;
 
 pub use error::Error;
 pub use lookup::interface_by_name;

@@ -1,4 +1,4 @@
-//! A routing netlink socket: bound in the network namespace of the thread that opens it, and in it ever after.
+//! A netlink socket: bound in the network namespace of the thread that opens it, and in it ever after.
 
 use crate::error::Error;
 use crate::uapi::*;
@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::time::Duration;
 
 /// What is asked for at most before a dump is given up.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const DATAGRAM: usize = 64 << 10;
 
 /// All groups the mirror follows.
-pub const GROUPS: [u32; 9] = [
+pub(crate) const GROUPS: [u32; 9] = [
     RTNLGRP_LINK,
     RTNLGRP_NEIGH,
     RTNLGRP_IPV4_IFADDR,
@@ -29,7 +29,7 @@ pub const GROUPS: [u32; 9] = [
     RTNLGRP_NEXTHOP,
 ];
 /// Those of links and their addresses.
-pub const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+pub(crate) const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 
 /// What came of one receive.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,11 +61,22 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens one that hears `groups`, with a receive buffer of `receive_buffer` octets (as far as the system allows).
+    /// Opens a routing socket (`NETLINK_ROUTE`, protocol 0): see [`Socket::open_protocol`].
+    ///
+    /// # Errors
+    /// As [`Socket::open_protocol`].
     pub fn open(groups: &[u32], receive_buffer: usize) -> Result<Self, Error> {
+        Self::open_protocol(None, groups, receive_buffer)
+    }
+
+    /// Opens a socket of a netlink protocol that hears multicast `groups` 1 to 32, with a receive buffer of
+    /// `receive_buffer` octets (as far as the system allows).
+    ///
+    /// # Errors
+    /// When the kernel lacks the protocol or refuses the socket.
+    pub fn open_protocol(protocol: Option<Protocol>, groups: &[u32], receive_buffer: usize) -> Result<Self, Error> {
         let opening = |source: Errno| Error::Socket { doing: "open", source: source.into() };
-        // NETLINK_ROUTE is protocol 0.
-        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
             .map_err(opening)?;
         // Above net.core.rmem_max only with CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&fd, receive_buffer).is_err() {
@@ -77,6 +88,9 @@ impl Socket {
     }
 
     /// Sends a request built by `build` from its sequence number, which is returned.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
     pub fn send(&mut self, build: impl FnOnce(u32) -> Request) -> Result<u32, Error> {
         self.sequence = self.sequence.wrapping_add(1);
         self.send_bytes(build(self.sequence).bytes())?;
@@ -84,6 +98,9 @@ impl Socket {
     }
 
     /// Sends requests that are whole already.
+    ///
+    /// # Errors
+    /// When the kernel refuses them.
     pub fn send_bytes(&self, requests: &[u8]) -> Result<(), Error> {
         loop {
             match rustix::net::send(&self.fd, requests, SendFlags::empty()) {
@@ -95,6 +112,9 @@ impl Socket {
     }
 
     /// Receives without waiting.
+    ///
+    /// # Errors
+    /// When the socket fails; an overflow of its buffer is [`Received::Lost`].
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Error> {
         loop {
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
@@ -117,6 +137,9 @@ impl Socket {
     }
 
     /// Asks for all objects of a kind and hands each message to `each`, and calls `between` after every datagram.
+    ///
+    /// # Errors
+    /// When the kernel refuses the request or does not answer.
     pub fn dump(
         &mut self,
         kind: u16,

@@ -9,9 +9,13 @@ const ATTRIBUTE: usize = 4;
 /// One message of a datagram (struct nlmsghdr).
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
+    /// Message type (`nlmsg_type`).
     pub kind: u16,
+    /// `NLM_F_*`.
     pub flags: u16,
+    /// Sequence number of the request that it answers.
     pub sequence: u32,
+    /// All behind the header.
     pub body: &'a [u8],
 }
 
@@ -23,10 +27,12 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
+    /// Messages of a datagram as it was received.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram, whole: true }
     }
 
+    /// Returns whether no message with a false length has been met.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
@@ -85,6 +91,7 @@ impl<'a> Iterator for Attributes<'a> {
 pub struct Request(Vec<u8>);
 
 impl Request {
+    /// A request of type `kind` with a fixed `body`; `NLM_F_REQUEST` is added to `flags`.
     pub fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(96);
         bytes.extend_from_slice(&[0; 4]);
@@ -98,6 +105,7 @@ impl Request {
         request
     }
 
+    /// Appends an attribute.
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
         let length = (ATTRIBUTE + value.len()) as u16;
         self.0.extend_from_slice(&length.to_ne_bytes());
@@ -107,6 +115,7 @@ impl Request {
         self
     }
 
+    /// The request as it is sent.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -118,14 +127,17 @@ impl Request {
     }
 }
 
+/// Octet at offset `at`; `None` beyond the end.
 pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
+/// 16-bit number in host order at offset `at`; `None` beyond the end.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
+/// 32-bit number in host order at offset `at`; `None` beyond the end.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }

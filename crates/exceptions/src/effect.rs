@@ -1,0 +1,149 @@
+//! Effects: which forwarded packets a piece of kernel state concerns, and why.
+
+use bywash_route::model::Prefix;
+use serde::{Deserialize, Serialize};
+
+/// Address families, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Neither family.
+    pub const NONE: Self = Self { v4: false, v6: false };
+    /// IPv4 alone.
+    pub const V4: Self = Self { v4: true, v6: false };
+    /// IPv6 alone.
+    pub const V6: Self = Self { v4: false, v6: true };
+    /// Both families.
+    pub const BOTH: Self = Self { v4: true, v6: true };
+
+    /// Returns whether no family is in the set.
+    pub fn is_empty(self) -> bool {
+        self == Self::NONE
+    }
+}
+
+impl std::ops::BitOr for Families {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self { v4: self.v4 | other.v4, v6: self.v6 | other.v6 }
+    }
+}
+
+impl std::ops::BitAnd for Families {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self { v4: self.v4 & other.v4, v6: self.v6 & other.v6 }
+    }
+}
+
+impl std::ops::BitOrAssign for Families {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
+/// Kind of kernel state, one for each key of `[kernel]` in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// nf_tables, iptables-nft included.
+    Netfilter,
+    /// iptables and ip6tables of the old kernel interface (`iptables-legacy`).
+    IptablesLegacy,
+    /// IPsec policies (`ip xfrm policy`).
+    Ipsec,
+    /// Policy routing rules (`ip rule`) and tables beside main and local.
+    Rules,
+    /// Switches under `/proc/sys/net` that decide whether and how packets are forwarded.
+    Sysctls,
+    /// Queueing disciplines, filters and policers (`tc`).
+    TrafficControl,
+    /// BPF programs of others on a port (tcx).
+    Programs,
+}
+
+impl Kind {
+    /// All kinds, in the order in which they are shown.
+    pub const ALL: [Self; 7] = [
+        Self::Netfilter,
+        Self::IptablesLegacy,
+        Self::Ipsec,
+        Self::Rules,
+        Self::Sysctls,
+        Self::TrafficControl,
+        Self::Programs,
+    ];
+
+    /// Name of the kind's key in `[kernel]`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Netfilter => "netfilter",
+            Self::IptablesLegacy => "iptables_legacy",
+            Self::Ipsec => "ipsec",
+            Self::Rules => "rules",
+            Self::Sysctls => "sysctls",
+            Self::TrafficControl => "traffic_control",
+            Self::Programs => "programs",
+        }
+    }
+}
+
+/// An interface as kernel state names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum IfMatch {
+    /// The interface of this name.
+    Name(String),
+    /// Interfaces whose names begin so (`eth*`).
+    Prefix(String),
+    /// The interface of this kernel index.
+    Index(u32),
+}
+
+impl IfMatch {
+    /// Returns whether an interface is meant.
+    pub fn covers(&self, index: u32, name: &str) -> bool {
+        match self {
+            Self::Name(this) => this == name,
+            Self::Prefix(start) => name.starts_with(start.as_str()),
+            Self::Index(this) => *this == index,
+        }
+    }
+}
+
+/// The forwarded packets that an effect concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Every forwarded packet of these families.
+    All(Families),
+    /// Packets that enter by one of these interfaces.
+    In(Vec<IfMatch>, Families),
+    /// Packets that would leave by one of these interfaces.
+    Out(Vec<IfMatch>, Families),
+    /// Packets to this destination.
+    To(Prefix),
+    /// Packets that the router itself sends: ICMP errors about forwarded ones.
+    Errors(Families),
+    /// Fragments: connection tracking reassembles them.
+    Fragments(Families),
+}
+
+/// A piece of kernel state that bears on forwarded packets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Effect {
+    /// Kind of state.
+    pub kind: Kind,
+    /// Packets concerned.
+    pub scope: Scope,
+    /// The object, as its own tool names it: `table inet filter chain forward rule handle 5`, `ip rule 100`.
+    pub object: String,
+    /// What the object does: `policy drop`, `masquerade`.
+    pub reason: String,
+}

@@ -1,0 +1,73 @@
+//! The gate between an announcement and its effect: closed by the watcher, opened by the control side.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Closes the gate when the kernel announces a change, and lets it be opened only for a reading that is still the
+/// newest. Clones share one gate.
+///
+/// # Thread-safety
+/// Any thread may call it. The closing function runs under a lock that the opening one takes too: it must be short and
+/// must not call back.
+#[derive(Clone)]
+pub struct Keeper(Arc<Inner>);
+
+struct Inner {
+    /// Announcements so far.
+    announced: Mutex<u64>,
+    close: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Keeper {
+    /// A keeper that closes the gate by `close`. The gate is the owner's, and closed to begin with.
+    pub fn new(close: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { announced: Mutex::new(0), close: Box::new(close) }))
+    }
+
+    /// Closes the gate: the state known so far may not hold any more.
+    pub(crate) fn close(&self) {
+        let mut announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        *announced += 1;
+        (self.0.close)();
+    }
+
+    /// Number of announcements so far: taken before the state is read, it names the reading.
+    pub(crate) fn announced(&self) -> u64 {
+        *self.0.announced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `open` unless something has been announced since reading `number` was begun; returns whether it ran.
+    pub fn open(&self, number: u64, open: impl FnOnce()) -> bool {
+        let announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *announced == number;
+        if newest {
+            open();
+        }
+        newest
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("announced", &self.announced()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn only_the_newest_reading_opens() {
+        let open = Arc::new(AtomicBool::new(false));
+        let gate = open.clone();
+        let keeper = Keeper::new(move || gate.store(false, Ordering::Release));
+        let number = keeper.announced();
+        assert!(keeper.open(number, || open.store(true, Ordering::Release)));
+        keeper.close();
+        assert!(!open.load(Ordering::Acquire));
+        assert!(!keeper.open(number, || open.store(true, Ordering::Release)));
+        assert!(!open.load(Ordering::Acquire));
+        assert!(keeper.open(number + 1, || open.store(true, Ordering::Release)));
+    }
+}

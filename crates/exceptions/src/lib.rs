@@ -1,0 +1,36 @@
+//! Exceptions: kernel state that bears on forwarded packets and that a dataplane beside the kernel does not repeat.
+//!
+//! A packet that bypasses the kernel meets none of its firewall, IPsec policies, routing rules, queueing disciplines
+//! and switches. This crate reads all of them, in the network namespace it is started in, and turns them into
+//! [`Effect`]s; [`judge`] turns those into a [`Verdict`]: which packets of which ports stay the kernel's.
+//!
+//! The rule is to fail closed. A [`Watcher`] closes the gate, through a function of its owner's, the moment the kernel
+//! announces that something has changed, reads the state anew, and lets the owner open the gate as far as the new state
+//! allows. State that cannot be read concerns every packet.
+//!
+//! | state | read by | announced by |
+//! |---|---|---|
+//! | nf_tables | nfnetlink dumps | `NFNLGRP_NFTABLES` |
+//! | iptables-legacy | getsockopt | nothing: read every [`POLL`] |
+//! | IPsec policies | XFRM dump | `XFRMNLGRP_POLICY` |
+//! | `ip rule` | rtnetlink dump | `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE` |
+//! | qdiscs, filters | rtnetlink dump | `RTNLGRP_TC` |
+//! | sysctls | `/proc/sys/net` | `RTNLGRP_IPV4_NETCONF`, `RTNLGRP_IPV6_NETCONF`; the others read every [`POLL`] |
+//! | tcx programs | `BPF_PROG_QUERY` | nothing: asked for every [`POLL`] |
+
+#![forbid(unsafe_code)]
+
+mod effect;
+mod keeper;
+mod rules;
+mod sysctl;
+mod tc;
+mod verdict;
+mod watch;
+mod xfrm;
+
+pub use effect::{Effect, Families, IfMatch, Kind, Scope};
+pub use keeper::Keeper;
+pub use sysctl::{HashPolicy, Settings, SourceCheck};
+pub use verdict::{Gate, Kept, PortLink, Respect, Verdict, judge};
+pub use watch::{Foreign, POLL, Programs, Reading, Watcher};

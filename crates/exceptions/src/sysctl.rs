@@ -1,0 +1,248 @@
+//! Switches under `/proc/sys/net` that decide whether the kernel forwards a packet, and how.
+//!
+//! Some are announced as NETCONF messages, most are not: the files stay open and are read again every few milliseconds,
+//! a microsecond each. `/proc/sys/net` is that of the network namespace of the thread that opened it.
+
+use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use crate::verdict::PortLink;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Reverse-path check of packets that a port receives (RFC 3704; `rp_filter`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceCheck {
+    /// No check.
+    #[default]
+    Off,
+    /// The source is reachable by the port that received the packet.
+    Strict,
+    /// The source is reachable at all.
+    Loose,
+}
+
+/// Fields by which one of several equal next hops is chosen (`fib_multipath_hash_policy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HashPolicy {
+    /// Addresses (0); IPv6 adds flow label and next header.
+    #[default]
+    L3,
+    /// Addresses, protocol and ports (1).
+    L4,
+    /// Another choice, which the kernel makes.
+    Kernel,
+}
+
+/// Switches that are obeyed rather than left to the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Reverse-path check, by interface index; absent where there is none.
+    pub source_check: BTreeMap<u32, SourceCheck>,
+    /// IPv6's own MTU of an interface, in bytes, by interface index.
+    pub mtu6: BTreeMap<u32, u32>,
+    /// Choice among equal IPv4 next hops.
+    pub hash4: HashPolicy,
+    /// Choice among equal IPv6 next hops.
+    pub hash6: HashPolicy,
+}
+
+/// Switches of all interfaces together, below `/proc/sys/net`.
+const GLOBAL: [&str; 7] = [
+    "ipv4/conf/all/rp_filter",
+    "ipv4/conf/all/route_localnet",
+    "ipv4/ip_forward_use_pmtu",
+    "ipv4/icmp_errors_use_inbound_ifaddr",
+    "ipv4/fib_multipath_hash_policy",
+    "ipv6/conf/all/forwarding",
+    "ipv6/fib_multipath_hash_policy",
+];
+
+/// Switches of an interface: family, and name below `conf/IF`.
+const OF_PORT: [(&str, &str); 5] = [
+    ("ipv4", "forwarding"),
+    ("ipv4", "rp_filter"),
+    ("ipv4", "route_localnet"),
+    ("ipv6", "disable_ipv6"),
+    ("ipv6", "mtu"),
+];
+
+/// An open switch and its value when last read; `None` where there is no such switch.
+#[derive(Debug)]
+struct Switch {
+    file: Option<File>,
+    value: Option<i64>,
+}
+
+impl Switch {
+    fn open(path: PathBuf) -> Self {
+        let mut switch = Self { file: File::open(PathBuf::from("/proc/sys/net").join(path)).ok(), value: None };
+        switch.read();
+        switch
+    }
+
+    /// Reads it again; returns whether the value is another.
+    fn read(&mut self) -> bool {
+        let mut text = [0; 24];
+        let read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let value = read.and_then(|n| std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok());
+        std::mem::replace(&mut self.value, value) != value
+    }
+}
+
+/// All switches that matter for some ports.
+#[derive(Debug, Default)]
+pub struct Sysctls {
+    global: Vec<Switch>,
+    ports: Vec<(PortLink, Vec<Switch>)>,
+}
+
+impl Sysctls {
+    /// Opens the switches of these ports, and those of all interfaces, in the calling thread's network namespace.
+    pub fn open(ports: &[PortLink]) -> Self {
+        let of = |port: &PortLink| {
+            // An interface's name holds no slash; a path made of anything else would lead elsewhere.
+            let named = !port.name.is_empty() && !port.name.contains('/') && port.name != "." && port.name != "..";
+            let path = |(family, key): &(&str, &str)| [family, "conf", port.name.as_str(), key].iter().collect();
+            let open = |at| if named { Switch::open(path(at)) } else { Switch { file: None, value: None } };
+            (port.clone(), OF_PORT.iter().map(open).collect())
+        };
+        Self {
+            global: GLOBAL.iter().map(|path| Switch::open(path.into())).collect(),
+            ports: ports.iter().map(of).collect(),
+        }
+    }
+
+    /// Reads all again; returns whether any changed.
+    pub fn changed(&mut self) -> bool {
+        let of_ports = self.ports.iter_mut().flat_map(|(_, switches)| switches);
+        self.global.iter_mut().chain(of_ports).filter_map(|switch| switch.read().then_some(())).count() > 0
+    }
+
+    /// Settings to be obeyed, and effects of switches that are not repeated.
+    pub fn analyse(&self) -> (Settings, Vec<Effect>) {
+        let mut found = Found::default();
+        let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
+        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6] = all[..] else {
+            return (found.settings, found.effects);
+        };
+        let hash = |value| match value {
+            None | Some(0) => HashPolicy::L3,
+            Some(1) => HashPolicy::L4,
+            Some(_) => HashPolicy::Kernel,
+        };
+        (found.settings.hash4, found.settings.hash6) = (hash(hash4), hash(hash6));
+        // A kernel without IPv6 has no such switch, and no packets to forward.
+        if forwarding6 == Some(0) {
+            found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
+        }
+        if use_pmtu.unwrap_or(0) != 0 {
+            found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "goes by path MTUs");
+        }
+        if inbound.unwrap_or(0) != 0 {
+            let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
+            found.add(Scope::Errors(Families::V4), object, "sends errors from other addresses");
+        }
+        for (port, switches) in &self.ports {
+            let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
+            let [forwarding4, own_rp_filter, own_localnet, disabled6, mtu6] = values[..] else { continue };
+            let (index, name) = (port.index, &port.name);
+            if index == 0 {
+                continue;
+            }
+            let on = || vec![IfMatch::Index(index)];
+            if forwarding4 != Some(1) {
+                let object = format!("net.ipv4.conf.{name}.forwarding=0");
+                found.add(Scope::In(on(), Families::V4), &object, "does not forward what the port receives");
+            }
+            // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
+            match own_rp_filter.max(rp_filter).unwrap_or(0) {
+                0 => {}
+                1 => drop(found.settings.source_check.insert(index, SourceCheck::Strict)),
+                _ => drop(found.settings.source_check.insert(index, SourceCheck::Loose)),
+            }
+            if own_localnet.unwrap_or(0) | route_localnet.unwrap_or(0) != 0 {
+                let object = format!("net.ipv4.conf.{name}.route_localnet=1");
+                found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
+            }
+            if disabled6.unwrap_or(0) != 0 {
+                let object = format!("net.ipv6.conf.{name}.disable_ipv6=1");
+                found.add(Scope::In(on(), Families::V6), &object, "takes no IPv6");
+                found.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
+            }
+            if let Some(mtu) = mtu6.and_then(|mtu| u32::try_from(mtu).ok()) {
+                found.settings.mtu6.insert(index, mtu);
+            }
+        }
+        (found.settings, found.effects)
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    settings: Settings,
+    effects: Vec<Effect>,
+}
+
+impl Found {
+    fn add(&mut self, scope: Scope, object: &str, reason: &str) {
+        let (object, reason) = (format!("sysctl {object}"), reason.to_owned());
+        self.effects.push(Effect { kind: Kind::Sysctls, scope, object, reason });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn switches(values: &[Option<i64>]) -> Vec<Switch> {
+        values.iter().map(|value| Switch { file: None, value: *value }).collect()
+    }
+
+    fn analysed(global: [i64; 7], port: [i64; 5]) -> (Settings, Vec<Effect>) {
+        let link = PortLink { id: 0, index: 7, name: "r0".into() };
+        let global = switches(&global.map(Some));
+        Sysctls { global, ports: vec![(link, switches(&port.map(Some)))] }.analyse()
+    }
+
+    const GLOBAL_NOW: [i64; 7] = [0, 0, 0, 0, 0, 1, 0];
+    const PORT_NOW: [i64; 5] = [1, 0, 0, 0, 1500];
+
+    #[test]
+    fn a_router_at_its_defaults_has_no_effects() {
+        let (settings, effects) = analysed(GLOBAL_NOW, PORT_NOW);
+        assert_eq!(effects, []);
+        assert_eq!(settings, Settings { mtu6: [(7, 1500)].into(), ..Settings::default() });
+    }
+
+    #[test]
+    fn each_switch_has_its_effect() {
+        let of_port = |at: usize, value| {
+            let mut port = PORT_NOW;
+            port[at] = value;
+            analysed(GLOBAL_NOW, port)
+        };
+        let of_all = |at: usize, value| {
+            let mut global = GLOBAL_NOW;
+            global[at] = value;
+            analysed(global, PORT_NOW)
+        };
+        let on = || vec![IfMatch::Index(7)];
+        let scope = |(_, effects): (Settings, Vec<Effect>)| effects[0].scope.clone();
+        assert_eq!(scope(of_port(0, 0)), Scope::In(on(), Families::V4));
+        assert_eq!(scope(of_port(2, 1)), Scope::In(on(), Families::V4));
+        assert_eq!(scope(of_port(3, 1)), Scope::In(on(), Families::V6));
+        assert_eq!(scope(of_all(1, 1)), Scope::In(on(), Families::V4));
+        assert_eq!(scope(of_all(2, 1)), Scope::All(Families::V4));
+        assert_eq!(scope(of_all(3, 1)), Scope::Errors(Families::V4));
+        assert_eq!(scope(of_all(5, 0)), Scope::All(Families::V6));
+        // The greater of all's and the interface's: 2, loose, goes before 1.
+        assert_eq!(of_port(1, 1).0.source_check[&7], SourceCheck::Strict);
+        assert_eq!(of_all(0, 2).0.source_check[&7], SourceCheck::Loose);
+        assert_eq!(of_all(4, 1).0.hash4, HashPolicy::L4);
+        assert_eq!(of_all(6, 3).0.hash6, HashPolicy::Kernel);
+    }
+}

@@ -1,0 +1,180 @@
+//! The verdict: which packets of which ports stay the kernel's, worked out from all effects.
+
+use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use crate::sysctl::Settings;
+use crate::watch::Reading;
+use bywash_route::model::Prefix;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A port that packets are forwarded by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLink {
+    /// Its number.
+    pub id: u16,
+    /// Kernel index of its interface; 0 while there is none.
+    pub index: u32,
+    /// Name of its interface.
+    pub name: String,
+}
+
+/// Packets that a port receives and that are the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// All packets of these families.
+    pub closed: Families,
+    /// Fragments of these families.
+    pub fragments: Families,
+    /// Packets of these families that an ICMP error would be sent about.
+    pub errors: Families,
+}
+
+impl Gate {
+    /// Everything is the kernel's.
+    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
+}
+
+/// Kinds of kernel state that are respected, and those that the operator has decided to ignore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Respect {
+    /// Kinds that are ignored.
+    pub ignored: BTreeSet<Kind>,
+}
+
+/// An effect, and the ports it keeps packets of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The effect.
+    pub effect: Effect,
+    /// Ports by number, ascending.
+    pub ports: Vec<u16>,
+    /// The operator has decided to ignore it: it keeps nothing.
+    pub ignored: bool,
+}
+
+/// What workers, programs and tables obey.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Gates by port number.
+    pub gates: BTreeMap<u16, Gate>,
+    /// Interfaces, by index, by which packets of these families are only sent by the kernel.
+    pub egress: BTreeMap<u32, Families>,
+    /// Destinations that are the kernel's.
+    pub prefixes: Vec<Prefix>,
+    /// Switches that are obeyed.
+    pub settings: Settings,
+    /// Reasons for all of it, and what is ignored.
+    pub kept: Vec<Kept>,
+}
+
+/// Works out what a reading means for these ports.
+pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdict {
+    let mut verdict = Verdict {
+        gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
+        settings: reading.settings.clone(),
+        ..Verdict::default()
+    };
+    if respect.ignored.contains(&Kind::Sysctls) {
+        verdict.settings.source_check.clear();
+    }
+    for effect in &reading.effects {
+        let ignored = respect.ignored.contains(&effect.kind);
+        let concerned = concerned(&effect.scope, ports);
+        // An effect on interfaces that are no ports concerns nothing here.
+        if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..)) {
+            continue;
+        }
+        if !ignored {
+            verdict.obey(&effect.scope, &concerned);
+        }
+        let ids = concerned.iter().map(|port| port.id).collect();
+        verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
+    }
+    verdict.prefixes.sort_unstable();
+    verdict.prefixes.dedup();
+    verdict
+}
+
+/// Ports that packets of this scope come by, or leave by.
+fn concerned<'a>(scope: &Scope, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
+    let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| one.covers(port.index, &port.name));
+    match scope {
+        Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
+        _ => ports.iter().collect(),
+    }
+}
+
+impl Verdict {
+    fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
+        for port in ports {
+            let gate = self.gates.entry(port.id).or_default();
+            match scope {
+                Scope::All(families) | Scope::In(_, families) => gate.closed |= *families,
+                Scope::Fragments(families) => gate.fragments |= *families,
+                Scope::Errors(families) => gate.errors |= *families,
+                Scope::Out(_, families) => *self.egress.entry(port.index).or_default() |= *families,
+                Scope::To(_) => {}
+            }
+        }
+        if let Scope::To(prefix) = scope {
+            self.prefixes.push(*prefix);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports() -> Vec<PortLink> {
+        let port = |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}") };
+        vec![port(0), port(1)]
+    }
+
+    fn judged(scopes: &[Scope], ignored: &[Kind]) -> Verdict {
+        let effect = |scope: &Scope| Effect {
+            kind: Kind::Netfilter,
+            scope: scope.clone(),
+            object: String::new(),
+            reason: String::new(),
+        };
+        let reading = Reading { effects: scopes.iter().map(effect).collect(), ..Reading::default() };
+        judge(&reading, &ports(), &Respect { ignored: ignored.iter().copied().collect() })
+    }
+
+    #[test]
+    fn scopes_become_gates_and_exceptions() {
+        let name = |name: &str| vec![IfMatch::Name(name.into())];
+        let prefix = Prefix { addr: "10.0.0.0".parse().unwrap(), len: 8 };
+        let verdict = judged(
+            &[
+                Scope::In(name("r0"), Families::V4),
+                Scope::Out(name("r1"), Families::V6),
+                Scope::Out(vec![IfMatch::Prefix("r".into())], Families::V4),
+                Scope::In(name("eth9"), Families::BOTH),
+                Scope::To(prefix),
+                Scope::Errors(Families::V6),
+            ],
+            &[],
+        );
+        assert_eq!(verdict.gates[&0], Gate { closed: Families::V4, errors: Families::V6, ..Gate::default() });
+        assert_eq!(verdict.gates[&1], Gate { errors: Families::V6, ..Gate::default() });
+        assert_eq!(verdict.egress, [(10, Families::V4), (11, Families::BOTH)].into());
+        assert_eq!(verdict.prefixes, [prefix]);
+        assert_eq!(verdict.kept.len(), 5, "what concerns no port is not told");
+        assert_eq!(verdict.kept[0].ports, [0]);
+    }
+
+    #[test]
+    fn all_of_a_family_closes_every_gate() {
+        let verdict = judged(&[Scope::All(Families::V6)], &[]);
+        assert!(verdict.gates.values().all(|gate| gate.closed == Families::V6));
+        assert!(judged(&[], &[]).gates.values().all(|gate| *gate == Gate::default()));
+    }
+
+    #[test]
+    fn ignored_kinds_are_told_and_keep_nothing() {
+        let verdict = judged(&[Scope::All(Families::BOTH)], &[Kind::Netfilter]);
+        assert!(verdict.gates.values().all(|gate| *gate == Gate::default()));
+        assert!(verdict.kept[0].ignored);
+    }
+}

@@ -1,0 +1,493 @@
+//! The watcher: one thread that hears of changes, closes the gate, reads anew and reports.
+
+use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use crate::keeper::Keeper;
+use crate::sysctl::{Settings, Sysctls};
+use crate::verdict::PortLink;
+use crate::{rules, tc, xfrm};
+use bywash_mirror::Error;
+use bywash_mirror::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_mirror::wire::{Attributes, Message, Messages, u32_at};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+use rustix::net::netlink;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Interval at which state is read that the kernel does not announce.
+pub const POLL: Duration = Duration::from_millis(5);
+
+/// Attempts at a dump that changes of the tables interrupt.
+const TRIES: u32 = 8;
+/// Receive buffer for announcements, in octets. An overflow closes the gate and has everything read again.
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+// linux/rtnetlink.h, linux/netconf.h, linux/netfilter/nfnetlink.h
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTM_GETRULE: u16 = 34;
+const RTM_NEWNETCONF: u16 = 80;
+const RTM_DELNETCONF: u16 = 81;
+const RTNLGRP_IPV4_RULE: u32 = 8;
+const RTNLGRP_IPV6_RULE: u32 = 19;
+const RTNLGRP_IPV4_NETCONF: u32 = 24;
+const RTNLGRP_IPV6_NETCONF: u32 = 25;
+const NETCONFA_IFINDEX: u16 = 1;
+const NFNLGRP_NFTABLES: u32 = 7;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// A BPF program of somebody else's on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// The program's number, as bpftool shows it.
+    pub id: u32,
+    /// It runs on what the port receives; else on what leaves by it.
+    pub ingress: bool,
+}
+
+/// Tells the programs of others on the interface of this index: none where the kernel has no such programs, or the
+/// interface is gone.
+pub type Programs = Box<dyn Fn(u32) -> io::Result<Vec<Foreign>> + Send>;
+
+/// The kernel's state at one moment, as far as it concerns forwarded packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Names it to [`Keeper::open`].
+    pub number: u64,
+    /// Effects of all kinds, in the order of [`Kind::ALL`].
+    pub effects: Vec<Effect>,
+    /// Switches that are obeyed.
+    pub settings: Settings,
+}
+
+/// Watches the kernel until dropped.
+///
+/// One thread, `bywash-except`, does all the work. Every reading that differs in number from the last is sent; the owner
+/// judges it and opens the gate by [`Keeper::open`].
+#[derive(Debug)]
+pub struct Watcher {
+    readings: Receiver<Reading>,
+    shared: Arc<Shared>,
+    keeper: Keeper,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    ports: Mutex<Option<Vec<PortLink>>>,
+    wake: OwnedFd,
+}
+
+impl Watcher {
+    /// Starts watching the network namespace of the calling thread, for these ports. The first reading follows soon.
+    ///
+    /// # Errors
+    /// When no routing netlink socket can be opened, or no thread started. What else the kernel refuses to tell is an
+    /// effect on every packet.
+    pub fn start(ports: Vec<PortLink>, keeper: Keeper, programs: Programs) -> Result<Self, Error> {
+        let opening = |source: Errno| Error::Socket { doing: "wake", source: source.into() };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(opening)?;
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake });
+        let (sender, readings) = channel();
+        // Opened here: the thread that starts it is in the right namespace.
+        let runner = Runner {
+            sockets: Sockets::open()?,
+            sysctls: Sysctls::open(&ports),
+            ports,
+            keeper: keeper.clone(),
+            programs,
+            foreign: BTreeMap::new(),
+            known: BTreeMap::new(),
+            dirty: Kind::ALL.into(),
+            buffer: vec![0; DATAGRAM],
+            sender,
+            shared: shared.clone(),
+        };
+        let thread =
+            thread::Builder::new().name("bywash-except".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
+        Ok(Self { readings, shared, keeper, thread: Some(thread) })
+    }
+
+    /// Where readings arrive. It closes when the watcher has failed: nothing may be forwarded past the kernel then.
+    pub fn readings(&self) -> &Receiver<Reading> {
+        &self.readings
+    }
+
+    /// The gate's keeper.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// Watches these ports from now on. The gate closes until they are known.
+    pub fn set_ports(&self, ports: Vec<PortLink>) {
+        *self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner) = Some(ports);
+        self.keeper.close();
+        self.shared.wake();
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        // Full means that a wake-up is under way.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Sockets that hear of changes, and one of each protocol to ask by. `None` where the kernel lacks the protocol, and so
+/// all that is asked for by it.
+#[derive(Debug)]
+struct Sockets {
+    route: (Socket, Socket),
+    netfilter: Option<(Socket, Socket)>,
+    ipsec: Option<(Socket, Socket)>,
+}
+
+impl Sockets {
+    fn open() -> Result<Self, Error> {
+        let pair = |protocol, groups: &[u32]| {
+            let heard = Socket::open_protocol(protocol, groups, RECEIVE_BUFFER)?;
+            Ok((heard, Socket::open_protocol(protocol, &[], RECEIVE_BUFFER)?))
+        };
+        let lacks = |error: &Error| {
+            matches!(error, Error::Socket { source, .. }
+                if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT))
+        };
+        let maybe = |protocol, groups: &[u32]| match pair(protocol, groups) {
+            Ok(both) => Ok(Some(both)),
+            Err(error) if lacks(&error) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let route = [RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, tc::RTNLGRP_TC, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF];
+        Ok(Self {
+            route: pair(None, &route)?,
+            netfilter: maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])?,
+            ipsec: maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY])?,
+        })
+    }
+
+    fn heard(&self) -> impl Iterator<Item = &Socket> {
+        let others = self.netfilter.iter().chain(&self.ipsec);
+        std::iter::once(&self.route).chain(others).map(|(heard, _)| heard)
+    }
+}
+
+struct Runner {
+    sockets: Sockets,
+    sysctls: Sysctls,
+    ports: Vec<PortLink>,
+    keeper: Keeper,
+    programs: Programs,
+    /// Programs of others when last asked, by interface index; `None` where that failed.
+    foreign: BTreeMap<u32, Option<Vec<Foreign>>>,
+    /// Effects as last read.
+    known: BTreeMap<Kind, Vec<Effect>>,
+    /// Kinds to be read again.
+    dirty: BTreeSet<Kind>,
+    buffer: Vec<u8>,
+    sender: Sender<Reading>,
+    shared: Arc<Shared>,
+}
+
+impl Runner {
+    fn run(mut self) {
+        self.ask_programs();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if !self.dirty.is_empty() {
+                // Before anything is read: what is announced from here on is not in the reading.
+                let number = self.keeper.announced();
+                let reading = self.read(number);
+                if self.sender.send(reading).is_err() {
+                    return;
+                }
+            }
+            self.wait();
+            let mut changed = self.hear();
+            changed.extend(self.look());
+            if !changed.is_empty() {
+                self.keeper.close();
+                self.dirty.extend(changed);
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<PollFd<'_>> = self.sockets.heard().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
+        // Interrupted or not: all is looked at.
+        let _ = poll(&mut fds, Some(&timeout));
+        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+    }
+
+    /// Takes in all announcements; returns the kinds that they concern.
+    fn hear(&mut self) -> BTreeSet<Kind> {
+        let mut changed = BTreeSet::new();
+        let ports: BTreeSet<u32> = self.ports.iter().map(|port| port.index).collect();
+        let buffer = &mut self.buffer;
+        drain(&self.sockets.route.0, buffer, &mut changed, |message| concerns(message, &ports));
+        if let Some((heard, _)) = &self.sockets.netfilter {
+            drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
+        }
+        if let Some((heard, _)) = &self.sockets.ipsec {
+            drain(heard, buffer, &mut changed, |_| Some(Kind::Ipsec));
+        }
+        changed
+    }
+
+    /// Looks at what is not announced; returns the kinds that have changed.
+    fn look(&mut self) -> BTreeSet<Kind> {
+        let mut changed = BTreeSet::new();
+        if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.ports = ports;
+            self.sysctls = Sysctls::open(&self.ports);
+            changed.extend([Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
+        } else if self.sysctls.changed() {
+            changed.insert(Kind::Sysctls);
+        }
+        if self.ask_programs() {
+            changed.insert(Kind::Programs);
+        }
+        changed
+    }
+
+    /// Asks for the programs of others; returns whether there are other ones than before.
+    fn ask_programs(&mut self) -> bool {
+        let indices = self.ports.iter().map(|port| port.index).filter(|index| *index != 0);
+        let foreign = indices.map(|index| (index, (self.programs)(index).ok())).collect();
+        std::mem::replace(&mut self.foreign, foreign) != self.foreign
+    }
+
+    fn read(&mut self, number: u64) -> Reading {
+        for kind in std::mem::take(&mut self.dirty) {
+            let effects = match self.read_kind(kind) {
+                Ok(effects) => effects,
+                Err(why) => vec![unknown(kind, &why)],
+            };
+            self.known.insert(kind, effects);
+        }
+        let (settings, _) = self.sysctls.analyse();
+        let effects = Kind::ALL.iter().filter_map(|kind| self.known.get(kind)).flatten().cloned().collect();
+        Reading { number, effects, settings }
+    }
+
+    fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
+        match kind {
+            Kind::Netfilter | Kind::IptablesLegacy => Ok(vec![]),
+            Kind::Ipsec => self.ipsec(),
+            Kind::Rules => self.rules(),
+            Kind::Sysctls => Ok(self.sysctls.analyse().1),
+            Kind::TrafficControl => self.traffic_control(),
+            Kind::Programs => Ok(self.programs()),
+        }
+    }
+
+    fn ipsec(&mut self) -> Result<Vec<Effect>, String> {
+        let Some((_, asked)) = &mut self.sockets.ipsec else { return Ok(vec![]) };
+        let mut effects =
+            dump(asked, xfrm::XFRM_MSG_GETPOLICY, &[0; 64], &mut self.buffer, |message| match message.kind {
+                xfrm::XFRM_MSG_NEWPOLICY => xfrm::parse(message.body),
+                _ => Ok(None),
+            })?;
+        effects.extend(ask_default(asked, &mut self.buffer)?);
+        Ok(effects)
+    }
+
+    fn rules(&mut self) -> Result<Vec<Effect>, String> {
+        let asked = &mut self.sockets.route.1;
+        let mut all = vec![];
+        for family in [AF_INET, AF_INET6] {
+            let mut body = [0; 12];
+            body[0] = family;
+            all.extend(dump(asked, RTM_GETRULE, &body, &mut self.buffer, |message| match message.kind {
+                RTM_NEWRULE => rules::parse(message.body),
+                _ => Ok(None),
+            })?);
+        }
+        Ok(rules::analyse(&all))
+    }
+
+    fn traffic_control(&mut self) -> Result<Vec<Effect>, String> {
+        let asked = &mut self.sockets.route.1;
+        let buffer = &mut self.buffer;
+        let object = |message: &Message<'_>, of| match message.kind == of {
+            true => tc::parse(message.body).map(Some).ok_or(()),
+            false => Ok(None),
+        };
+        let qdiscs = dump(asked, tc::RTM_GETQDISC, &[0; tc::TCMSG], buffer, |m| object(m, tc::RTM_NEWQDISC))?;
+        let mut effects = vec![];
+        for qdisc in qdiscs {
+            let Some(port) = self.ports.iter().find(|port| port.index == qdisc.index) else { continue };
+            effects.extend(qdisc.qdisc_effect(&port.name));
+            if !qdisc.holds_filters() {
+                continue;
+            }
+            let parents: &[u32] = match qdisc.kind.as_str() {
+                "clsact" => &[tc::CLSACT_INGRESS, tc::CLSACT_EGRESS],
+                _ => &[tc::INGRESS],
+            };
+            for parent in parents {
+                let mut body = [0; tc::TCMSG];
+                body[4..8].copy_from_slice(&port.index.to_ne_bytes());
+                body[12..16].copy_from_slice(&parent.to_ne_bytes());
+                let filters = dump(asked, tc::RTM_GETTFILTER, &body, buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
+                let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(&port.name)).collect();
+                // A filter comes as a head and one message for each of its parts.
+                filters.dedup();
+                effects.extend(filters);
+            }
+        }
+        Ok(effects)
+    }
+
+    fn programs(&self) -> Vec<Effect> {
+        let name = |index: u32| self.ports.iter().find(|port| port.index == index).map_or("?", |port| &port.name);
+        let of = |(index, found): (&u32, &Option<Vec<Foreign>>)| -> Vec<Effect> {
+            let on = vec![IfMatch::Index(*index)];
+            let effect =
+                |scope, object, reason: &str| Effect { kind: Kind::Programs, scope, object, reason: reason.into() };
+            let Some(found) = found else {
+                let object = format!("BPF programs of {}", name(*index));
+                return vec![effect(Scope::In(on, Families::BOTH), object, "cannot be asked for")];
+            };
+            let one = |foreign: &Foreign| {
+                let scope = if foreign.ingress { Scope::In } else { Scope::Out }(on.clone(), Families::BOTH);
+                let side = if foreign.ingress { "ingress" } else { "egress" };
+                let object = format!("BPF program {} on tcx {side} of {}", foreign.id, name(*index));
+                effect(scope, object, "may drop, change or redirect packets")
+            };
+            found.iter().map(one).collect()
+        };
+        self.foreign.iter().flat_map(of).collect()
+    }
+}
+
+/// The effect of state that cannot be read: it may concern any packet.
+fn unknown(kind: Kind, why: &str) -> Effect {
+    let object = match kind {
+        Kind::Netfilter => "nf_tables",
+        Kind::IptablesLegacy => "iptables-legacy",
+        Kind::Ipsec => "IPsec policies",
+        Kind::Rules => "ip rules",
+        Kind::Sysctls => "sysctls",
+        Kind::TrafficControl => "qdiscs and filters",
+        Kind::Programs => "BPF programs",
+    };
+    let reason = format!("cannot be read: {why}");
+    Effect { kind, scope: Scope::All(Families::BOTH), object: object.into(), reason }
+}
+
+/// Takes in all that a socket has; notes the kinds that `concerns` tells of messages, and every kind after a loss.
+fn drain(
+    socket: &Socket,
+    buffer: &mut [u8],
+    changed: &mut BTreeSet<Kind>,
+    concerns: impl Fn(&Message<'_>) -> Option<Kind>,
+) {
+    loop {
+        match socket.receive(buffer) {
+            Ok(Received::Empty) => return,
+            Ok(Received::Datagram(length)) => {
+                changed.extend(Messages::new(&buffer[..length]).filter_map(|message| concerns(&message)));
+            }
+            // The overflow is told once; what follows is heard again.
+            Ok(Received::Lost) => changed.extend(Kind::ALL),
+            Err(_) => {
+                changed.extend(Kind::ALL);
+                return;
+            }
+        }
+    }
+}
+
+/// The kind of state that a routing announcement is about; `None` for what is about interfaces that are no ports.
+fn concerns(message: &Message<'_>, ports: &BTreeSet<u32>) -> Option<Kind> {
+    match message.kind {
+        RTM_NEWRULE | RTM_DELRULE => Some(Kind::Rules),
+        RTM_NEWNETCONF | RTM_DELNETCONF => {
+            let index = Attributes::after(message.body, 4).find(|(kind, _)| *kind == NETCONFA_IFINDEX);
+            let index = index.and_then(|(_, value)| u32_at(value, 0));
+            // Of all interfaces, or the default for new ones, the number is negative.
+            index.is_none_or(|index| index > i32::MAX as u32 || ports.contains(&index)).then_some(Kind::Sysctls)
+        }
+        // Qdiscs and filters, their classes and chains. A block shared by several has no interface.
+        36..=46 | 100..=102 => {
+            let index = u32_at(message.body, 4);
+            index.is_none_or(|index| index > i32::MAX as u32 || ports.contains(&index)).then_some(Kind::TrafficControl)
+        }
+        _ => None,
+    }
+}
+
+/// Asks for all objects of a kind. One that cannot be read spoils the dump.
+fn dump<T>(
+    socket: &mut Socket,
+    kind: u16,
+    body: &[u8],
+    buffer: &mut [u8],
+    read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
+) -> Result<Vec<T>, String> {
+    for _ in 0..TRIES {
+        let (mut found, mut malformed) = (vec![], false);
+        let each = |message: &Message<'_>| match read(message) {
+            Ok(one) => found.extend(one),
+            Err(()) => malformed = true,
+        };
+        let dumped = socket.dump(kind, body, &[], buffer, each, || Ok(())).map_err(|error| text(&error))?;
+        match dumped {
+            _ if malformed => return Err("a message of the kernel's is not understood".into()),
+            Dumped::Whole => return Ok(found),
+            Dumped::Unsupported => return Ok(vec![]),
+            Dumped::Interrupted => {}
+        }
+    }
+    Err("it changes faster than it can be read".into())
+}
+
+/// Asks for the IPsec policy of packets that no policy selects; kernels before 5.14 have none.
+fn ask_default(socket: &mut Socket, buffer: &mut [u8]) -> Result<Option<Effect>, String> {
+    use bywash_mirror::wire::Request;
+    const NLMSG_ERROR: u16 = 2;
+    let sequence = socket.send(|sequence| Request::new(xfrm::XFRM_MSG_GETDEFAULT, 0, sequence, &[0; 4]));
+    let sequence = sequence.map_err(|error| text(&error))?;
+    // The kernel has answered within the call.
+    while let Received::Datagram(length) = socket.receive(buffer).map_err(|error| text(&error))? {
+        for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
+            match message.kind {
+                xfrm::XFRM_MSG_GETDEFAULT => return Ok(xfrm::parse_default(message.body)),
+                NLMSG_ERROR => {
+                    let code = u32_at(message.body, 0).unwrap_or(0) as i32;
+                    return match Errno::from_raw_os_error(code.saturating_neg()) {
+                        Errno::INVAL | Errno::OPNOTSUPP => Ok(None),
+                        error => Err(format!("the default IPsec policy: {error}")),
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+    Err("the default IPsec policy: no answer".into())
+}
+
+fn text(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}

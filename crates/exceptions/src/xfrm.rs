@@ -1,0 +1,85 @@
+//! IPsec policies: packets that a forward or output policy selects are encrypted, let through or blocked by the kernel.
+
+use crate::effect::{Effect, Families, Kind, Scope};
+use bywash_mirror::wire::{u8_at, u16_at, u32_at};
+use bywash_route::model::Prefix;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+// linux/xfrm.h
+pub const XFRM_MSG_NEWPOLICY: u16 = 0x13;
+pub const XFRM_MSG_GETPOLICY: u16 = 0x15;
+pub const XFRM_MSG_GETDEFAULT: u16 = 0x28;
+pub const XFRMNLGRP_POLICY: u32 = 4;
+const XFRM_POLICY_OUT: u8 = 1;
+const XFRM_POLICY_FWD: u8 = 2;
+const XFRM_USERPOLICY_BLOCK: u8 = 1;
+
+/// Reads the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` for a policy that no
+/// forwarded packet meets; `Err` for a message cut short.
+pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
+    let (family, len) = (u16_at(body, 40).ok_or(())?, u8_at(body, 42).ok_or(())?);
+    let (index, direction) = (u32_at(body, 156).ok_or(())?, u8_at(body, 160).ok_or(())?);
+    let action = u8_at(body, 161).ok_or(())?;
+    if direction != XFRM_POLICY_OUT && direction != XFRM_POLICY_FWD {
+        return Ok(None);
+    }
+    let (families, addr): (_, Option<IpAddr>) = match i32::from(family) {
+        libc::AF_INET => (Families::V4, body.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into())),
+        libc::AF_INET6 => (Families::V6, body.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into())),
+        _ => (Families::BOTH, None),
+    };
+    let scope = match addr {
+        Some(addr) if len > 0 => Scope::To(Prefix { addr, len }),
+        _ => Scope::All(families),
+    };
+    let direction = if direction == XFRM_POLICY_OUT { "out" } else { "fwd" };
+    let reason = if action == XFRM_USERPOLICY_BLOCK { "blocks" } else { "encrypts or lets through" };
+    Ok(Some(Effect {
+        kind: Kind::Ipsec,
+        scope,
+        object: format!("ip xfrm policy dir {direction} index {index}"),
+        reason: format!("{reason} what it selects"),
+    }))
+}
+
+/// The effect of the answer to `XFRM_MSG_GETDEFAULT` (struct xfrm_userpolicy_default: in, fwd, out).
+pub fn parse_default(body: &[u8]) -> Option<Effect> {
+    let blocked = |at| u8_at(body, at) == Some(XFRM_USERPOLICY_BLOCK);
+    (blocked(1) || blocked(2)).then(|| Effect {
+        kind: Kind::Ipsec,
+        scope: Scope::All(Families::BOTH),
+        object: "ip xfrm policy default".into(),
+        reason: "blocks packets that no policy selects".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(family: i32, len: u8, direction: u8) -> Vec<u8> {
+        let mut body = vec![0; 168];
+        body[..4].copy_from_slice(&[10, 1, 0, 0]);
+        body[40..42].copy_from_slice(&(family as u16).to_ne_bytes());
+        (body[42], body[160]) = (len, direction);
+        body
+    }
+
+    #[test]
+    fn policies_concern_their_destination() {
+        let scope = |body: &[u8]| parse(body).unwrap().map(|effect| effect.scope);
+        let prefix = Prefix { addr: "10.1.0.0".parse().unwrap(), len: 16 };
+        assert_eq!(scope(&policy(libc::AF_INET, 16, XFRM_POLICY_OUT)), Some(Scope::To(prefix)));
+        assert_eq!(scope(&policy(libc::AF_INET, 0, XFRM_POLICY_FWD)), Some(Scope::All(Families::V4)));
+        assert_eq!(scope(&policy(libc::AF_INET6, 0, XFRM_POLICY_FWD)), Some(Scope::All(Families::V6)));
+        assert_eq!(scope(&policy(0, 16, XFRM_POLICY_FWD)), Some(Scope::All(Families::BOTH)));
+        assert_eq!(scope(&policy(libc::AF_INET, 16, 0)), None, "input");
+        assert!(parse(&[0; 160]).is_err());
+    }
+
+    #[test]
+    fn a_blocking_default_concerns_everything() {
+        assert!(parse_default(&[0, 0, 0]).is_none() && parse_default(&[1, 2, 2]).is_none());
+        assert!(parse_default(&[0, 1, 0]).is_some() && parse_default(&[0, 0, 1]).is_some());
+    }
+}
