@@ -126,7 +126,7 @@ impl SlowPath {
                 charge(data);
                 self.wait(cx, tables, from, frame, id);
             }
-            Kind::Local | Kind::Kernel => self.punt(cx, from, frame),
+            Kind::Local | Kind::Kernel | Kind::Policy => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from, DropReason::Blackhole, frame),
             Kind::Unreachable => {
                 // Linux answers an IPv6 unreachable route with "no route", an IPv4 one with "host unreachable".

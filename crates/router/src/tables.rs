@@ -37,6 +37,8 @@ pub enum Kind {
     Local,
     /// The way out is an interface that is not one of our ports: the kernel's.
     Kernel,
+    /// A policy of the kernel's concerns the destination or the way out: the kernel's.
+    Policy,
 }
 
 /// A next hop. Two to a cache line; everything the fast path needs of it.

@@ -68,10 +68,12 @@ impl Driver {
         let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
         let kind = match entry.kind {
             Kind::Local => HopKind::Local,
-            Kind::Kernel => HopKind::Kernel,
+            Kind::Kernel | Kind::Policy => HopKind::Kernel,
             Kind::Forward if ifindex != 0 => HopKind::Forward,
             // Where one of several ways is the kernel's, it chooses among all of them.
-            Kind::Group if members(entry, tables).any(|m| m.kind == Kind::Kernel) => HopKind::Kernel,
+            Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
+                HopKind::Kernel
+            }
             Kind::Group => HopKind::Group,
             _ => HopKind::User,
         };

@@ -67,7 +67,7 @@ impl Routes {
     fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
         let control = self.control.lock().expect("control");
         let best = |addr: IpAddr| {
-            let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel);
+            let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
             let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
             covering.max_by_key(|route| route.prefix.len)
         };
@@ -148,7 +148,11 @@ fn route_line(route: &RouteView) -> String {
     };
     let hops: Vec<String> = route.next_hops.iter().map(hop).collect();
     let kind = json!(route.kind);
-    let left = if route.status == RouteStatus::Kernel { ": left to the kernel" } else { "" };
+    let left = match route.status {
+        RouteStatus::Kernel => ": left to the kernel",
+        RouteStatus::Policy => ": left to the kernel by its policy",
+        _ => "",
+    };
     format!("route: {} {}{}{left}", kind.as_str().unwrap_or_default(), route.prefix, hops.join(" or"))
 }
 

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Ids that always exist, in this order.
-pub(super) const FIXED: [Kind; 7] = [
+pub(super) const FIXED: [Kind; 8] = [
     Kind::NoRoute,
     // Of its own, because the FIB takes id 0 for an absence: this one hides less specific routes (`throw`).
     Kind::NoRoute,
@@ -22,6 +22,7 @@ pub(super) const FIXED: [Kind; 7] = [
     Kind::Prohibit,
     Kind::Local,
     Kind::Kernel,
+    Kind::Policy,
 ];
 pub(super) const THROW: u32 = 1;
 pub(super) const BLACKHOLE: u32 = 2;
@@ -29,6 +30,7 @@ pub(super) const UNREACHABLE: u32 = 3;
 pub(super) const PROHIBIT: u32 = 4;
 pub(super) const LOCAL: u32 = 5;
 pub(super) const KERNEL: u32 = 6;
+pub(super) const POLICY: u32 = 7;
 
 /// Where an adjacency leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

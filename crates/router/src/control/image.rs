@@ -1,5 +1,6 @@
 //! The entries behind the ids, as workers will see them: made from links, addresses and neighbours.
 
+use super::exceptions::{carries, is_excepted};
 use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
@@ -63,6 +64,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Way::Glean(_) => None,
     };
     let (kind, to) = match reach {
+        _ if is_excepted(a, links.excepted(a.index)) => (Kind::Policy, None),
         // The kernel keeps using such routes too, and its device drops the packets; here they are answered.
         _ if !links.running(a.index) => (Kind::Failed, None),
         None => (Kind::Glean, None),
@@ -70,7 +72,9 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
-    let mut entry = Entry { port, mtu: link.mtu.min(a.mtu.unwrap_or(u32::MAX)), ..Entry::verdict(kind) };
+    let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
+    let mtu = [a.mtu, mtu6].into_iter().flatten().fold(link.mtu, u32::min);
+    let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());
     entry

@@ -1,11 +1,11 @@
 //! Links, their addresses, and which of them are ports.
 
 use super::bits::contains;
-use super::{PortBack, PortSpec, PortView};
+use super::{Families, PortBack, PortSpec, PortView};
 use crate::tables::PortInfo;
 use bywash_engine::PortId;
 use bywash_route::model::{Address, Change, Link, Prefix};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A port and the interface it is bound to.
@@ -32,6 +32,10 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
+    /// Families of which every packet out is the kernel's.
+    excepted: BTreeMap<u32, Families>,
+    /// MTUs for IPv6, where these are not the links'.
+    mtu6: BTreeMap<u32, u32>,
 }
 
 impl Links {
@@ -39,7 +43,14 @@ impl Links {
     pub fn new(specs: Vec<PortSpec>) -> Self {
         let ports: Vec<Bound> = specs.into_iter().map(|s| Bound { index: s.index, spec: s }).collect();
         let by_index = ports.iter().filter(|p| p.index != 0).map(|p| (p.index, p.spec.id)).collect();
-        Self { links: BTreeMap::new(), addresses: BTreeMap::new(), ports, by_index }
+        Self {
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            ports,
+            by_index,
+            excepted: BTreeMap::new(),
+            mtu6: BTreeMap::new(),
+        }
     }
 
     pub fn get(&self, index: u32) -> Option<&Link> {
@@ -57,6 +68,38 @@ impl Links {
     /// Whether frames sent on it get anywhere: up, with carrier. False for a link not heard of.
     pub fn running(&self, index: u32) -> bool {
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
+    }
+
+    /// Returns the families of which every packet out by `index` is the kernel's.
+    pub fn excepted(&self, index: u32) -> Families {
+        self.excepted.get(&index).copied().unwrap_or_default()
+    }
+
+    /// Sets those of all interfaces, and returns the interfaces where they have changed.
+    pub fn set_excepted(&mut self, egress: &[(u32, Families)]) -> Vec<u32> {
+        let mut new: BTreeMap<u32, Families> = BTreeMap::new();
+        for &(index, Families { v4, v6 }) in egress {
+            let of = new.entry(index).or_default();
+            *of = Families { v4: of.v4 || v4, v6: of.v6 || v6 };
+        }
+        let old = std::mem::replace(&mut self.excepted, new);
+        let either: BTreeSet<u32> = old.keys().chain(self.excepted.keys()).copied().collect();
+        let changed = |i: &u32| old.get(i).copied().unwrap_or_default() != self.excepted(*i);
+        either.into_iter().filter(changed).collect()
+    }
+
+    /// Returns the MTU of `index` for IPv6, where one is set.
+    pub fn mtu6(&self, index: u32) -> Option<u32> {
+        self.mtu6.get(&index).copied()
+    }
+
+    /// Sets it; whether it changed.
+    pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) -> bool {
+        let old = match mtu {
+            Some(mtu) => self.mtu6.insert(index, mtu),
+            None => self.mtu6.remove(&index),
+        };
+        old != mtu
     }
 
     pub fn set(&mut self, link: &Link) -> LinkEffect {
@@ -107,6 +150,7 @@ impl Links {
     pub fn remove(&mut self, index: u32) -> Option<(PortId, Option<PortBack>)> {
         self.links.remove(&index);
         self.addresses.remove(&index);
+        self.mtu6.remove(&index);
         let id = self.by_index.remove(&index)?;
         let bound = &mut self.ports[usize::from(id.0)];
         bound.index = 0;

@@ -13,6 +13,7 @@
 //! - a route by several next hops of which one is a link's own (no gateway) is left to the kernel.
 
 mod bits;
+mod exceptions;
 mod hops;
 mod image;
 mod links;
@@ -24,6 +25,7 @@ mod sets;
 mod shares;
 mod view;
 
+pub use exceptions::{Exceptions, Families};
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
@@ -125,6 +127,8 @@ pub struct Control {
     fib4: Table4,
     fib6: Table6,
     driver: Option<Box<dyn Driver>>,
+    /// Destinations that [`Control::except`] was told last.
+    excepted: Vec<Prefix>,
     /// Routes of tables that are not used, to be shown.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
@@ -214,6 +218,7 @@ impl Control {
             fib4,
             fib6,
             driver,
+            excepted: Vec::new(),
             others: BTreeMap::new(),
             generation: 1,
             changes: 0,

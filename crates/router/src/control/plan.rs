@@ -1,7 +1,7 @@
 //! From changed prefixes to changed FIB entries: what every prefix should lead to, under routes, ports and neighbours.
 
 use super::bits::{Bits, net};
-use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, PROHIBIT, THROW, UNREACHABLE, Way};
+use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, POLICY, PROHIBIT, THROW, UNREACHABLE, Way};
 use super::links::Links;
 use super::neighbours::Neighbours;
 use super::rib::Rib;
@@ -61,10 +61,14 @@ impl Planner<'_> {
 
     /// The id that should be at a prefix (held), when it is not the one that is.
     fn differs<A: Bits>(&mut self, rib: &Rib<A>, old: Option<u32>, addr: A, len: u8) -> Option<Option<u32>> {
-        let new = match rib.winner(addr, len) {
-            Some((_, rec)) => Some(self.target(rec.set, Prefix { addr: addr.ip(), len })),
-            None if len == A::MAX => self.host(rib, addr),
-            None => None,
+        let new = match (rib.excepted.over(addr, len), rib.winner(addr, len)) {
+            (Some(over), _) => (over == len).then(|| {
+                self.hops.hold_id(POLICY);
+                POLICY
+            }),
+            (None, Some((_, rec))) => Some(self.target(rec.set, Prefix { addr: addr.ip(), len })),
+            (None, None) if len == A::MAX => self.host(rib, addr),
+            (None, None) => None,
         };
         if new == old {
             new.into_iter().for_each(|id| self.hops.release(id));

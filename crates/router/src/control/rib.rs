@@ -5,6 +5,7 @@
 //! without a living next hop is passed over, so a less specific one may win.
 
 use super::bits::Bits;
+use super::exceptions::Excepted;
 use std::collections::BTreeMap;
 
 /// Which table, in the order they are asked.
@@ -44,11 +45,19 @@ pub(super) struct Rib<A> {
     /// Prefixes of table local that are no host routes, with their number of routes: few, and they hide what main
     /// has beneath them.
     wide: BTreeMap<(u8, A), u32>,
+    /// Prefixes that are the kernel's, and hide what both tables have beneath them.
+    pub excepted: Excepted<A>,
 }
 
 impl<A: Bits> Rib<A> {
     pub fn new() -> Self {
-        Self { routes: BTreeMap::new(), main: [0; 129], local: [0; 129], wide: BTreeMap::new() }
+        Self {
+            routes: BTreeMap::new(),
+            main: [0; 129],
+            local: [0; 129],
+            wide: BTreeMap::new(),
+            excepted: Excepted::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -100,8 +109,12 @@ impl<A: Bits> Rib<A> {
         here.map(|(k, r)| (*k, *r)).find(|(_, r)| r.usable)
     }
 
-    /// The route that decides at exactly this prefix; none when there is none, or when table local hides it.
+    /// The route that decides at exactly this prefix; none when there is none, or when table local or an exception hides
+    /// it.
     pub fn winner(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
+        if self.excepted.over(addr, len).is_some() {
+            return None;
+        }
         let local = if self.local[usize::from(len)] > 0 { self.best(addr, len, Rank::Local) } else { None };
         local.or_else(|| {
             let found = self.best(addr, len, Rank::Main)?;

@@ -1,10 +1,11 @@
 //! What `show` asks the control side.
 
 use super::bits::{Bits, V4, V6, net};
-use super::hops::{Adjacency, KERNEL, Way};
+use super::exceptions::is_excepted;
+use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
-use super::sets::Outcome;
+use super::sets::{Outcome, Set};
 use super::{Control, LOCAL_TABLE, MAIN};
 use bywash_engine::PortId;
 use bywash_route::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
@@ -19,6 +20,8 @@ pub enum RouteStatus {
     Installed,
     /// It wins, but packets are left to the kernel: a way out is no port, or is a link's own among several.
     Kernel,
+    /// Packets are left to the kernel by [`Control::except`]: its prefix, or the way out it would take.
+    Policy,
     /// Another route to the prefix has a lower metric.
     Metric,
     /// All its next hops are dead.
@@ -47,6 +50,8 @@ pub enum HopState {
     LinkDown,
     /// The interface is not a port.
     Kernel,
+    /// Packets out by the interface are the kernel's ([`Control::except`]).
+    Policy,
 }
 
 /// A next hop of a route.
@@ -167,9 +172,13 @@ impl Control {
     }
 
     fn ranked<A: Bits>(&self, rib: &Rib<A>, key: Key<A>, rec: Rec) -> RouteView {
+        let prefix = Prefix { addr: key.addr.ip(), len: key.len };
+        let set = self.sets.get(rec.set);
         let status = match rib.winner(key.addr, key.len) {
-            Some((winner, _)) if winner == key => match self.sets.get(rec.set).outcome {
+            _ if rib.excepted.over(key.addr, key.len).is_some() => RouteStatus::Policy,
+            Some((winner, _)) if winner == key => match set.outcome {
                 Outcome::Id(KERNEL) => RouteStatus::Kernel,
+                _ if set.hops.iter().any(|h| h.alive && self.is_excepted(set, h, prefix)) => RouteStatus::Policy,
                 _ => RouteStatus::Installed,
             },
             _ if !rec.usable => RouteStatus::Dead,
@@ -180,7 +189,7 @@ impl Control {
             Rank::Local => LOCAL_TABLE,
             Rank::Main => MAIN,
         };
-        self.route_view(Prefix { addr: key.addr.ip(), len: key.len }, table, key.metric, rec, status)
+        self.route_view(prefix, table, key.metric, rec, status)
     }
 
     fn route_view(&self, prefix: Prefix, table: u32, metric: u32, rec: Rec, status: RouteStatus) -> RouteView {
@@ -191,18 +200,26 @@ impl Control {
             metric,
             protocol: rec.protocol,
             kind: set.kind,
-            next_hops: set.hops.iter().map(|h| self.hop_view(h)).collect(),
+            next_hops: set.hops.iter().map(|h| self.hop_view(set, h, prefix)).collect(),
             mtu: set.mtu,
             source: set.source,
             status,
         }
     }
 
-    fn hop_view(&self, hop: &NextHop) -> HopView {
+    /// Returns whether a next hop's packets are the kernel's by its interface.
+    fn is_excepted(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> bool {
+        let way = hop.gateway.map_or(Way::Glean(Some(prefix)), Way::Via);
+        let adjacency = Adjacency { index: hop.index, way, mtu: set.mtu, source: set.source };
+        is_excepted(&adjacency, self.links.excepted(hop.index))
+    }
+
+    fn hop_view(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> HopView {
         let port = self.links.port_of(hop.index);
         let state = match hop.gateway {
             _ if !hop.alive => HopState::Dead,
             _ if port.is_none() => HopState::Kernel,
+            _ if self.is_excepted(set, hop, prefix) => HopState::Policy,
             _ if !self.links.running(hop.index) => HopState::LinkDown,
             None => HopState::Glean,
             Some(gateway) => match self.neighbours.reach(hop.index, gateway) {
@@ -272,6 +289,8 @@ impl Control {
         astray.extend(v4.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
         let v6 = self.rib6.iter().filter(|(k, r)| self.is_astray(&self.rib6, **k, **r, |at| self.fib6.get(at)));
         astray.extend(v6.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
+        astray.extend(self.rib4.excepted.all().filter(|p| self.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
+        astray.extend(self.rib6.excepted.all().filter(|p| self.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
         astray
     }
 
@@ -305,4 +324,8 @@ impl Control {
             fib6_bytes: self.fib6.reader().bytes(),
         }
     }
+}
+
+fn whole<A: Bits>((addr, len): (A, u8)) -> Prefix {
+    Prefix { addr: addr.ip(), len }
 }

@@ -2,6 +2,7 @@
 
 use crate::world::{Got, mask, share};
 use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_router::control::{Exceptions, Families};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -13,6 +14,8 @@ pub struct Model {
     pub neighbours: BTreeMap<(u32, IpAddr), (NeighbourState, Option<Mac>)>,
     /// Name and index of each port.
     pub ports: Vec<(String, u32)>,
+    pub exceptions: Exceptions,
+    pub mtu6: BTreeMap<u32, u32>,
 }
 
 impl Model {
@@ -24,6 +27,7 @@ impl Model {
             Change::LinkGone { index } => {
                 self.links.remove(index);
                 self.addresses.remove(index);
+                self.mtu6.remove(index);
                 self.neighbours.retain(|(i, _), _| i != index);
                 self.ports.iter_mut().filter(|p| p.1 == *index).for_each(|p| p.1 = 0);
             }
@@ -84,6 +88,9 @@ impl Model {
     }
 
     pub fn get(&self, addr: IpAddr) -> Got {
+        if self.exceptions.prefixes.iter().any(|p| mask_as(addr, *p) == Some(*p)) {
+            return Got::Verdict("policy");
+        }
         let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {
             return Got::Verdict("no-route");
         };
@@ -130,6 +137,16 @@ impl Model {
             let own = known(addr).0 != "pending" && !is_special(addr);
             (own || r.prefix.len == whole).then_some(addr)
         });
+        // An adjacency does not know whose packets it carries but by its addresses.
+        let (v4, v6) = match (r.source, gateway.unwrap_or(r.prefix.addr)) {
+            (Some(source), _) => (source.is_ipv4(), source.is_ipv6()),
+            (None, IpAddr::V4(_)) => (true, false),
+            (None, IpAddr::V6(_)) => (gateway.is_some(), true),
+        };
+        let excepted = |(index, of): &(u32, Families)| *index == hop.index && (of.v4 && v4 || of.v6 && v6);
+        if self.exceptions.egress.iter().any(excepted) {
+            return Got::Verdict("policy");
+        }
         let (mut kind, mut to) = gateway.map_or(("glean", [0; 6]), known);
         if !self.running(hop.index) {
             (kind, to) = ("failed", [0; 6]);
@@ -143,7 +160,8 @@ impl Model {
             Some(IpAddr::V6(s)) => Some(s),
             _ => self.source(hop.index, near, false).and_then(|a| if let IpAddr::V6(a) = a { Some(a) } else { None }),
         };
-        let mtu = r.mtu.map_or(link.mtu, |m| m.min(link.mtu));
+        let own = self.mtu6.get(&hop.index).filter(|_| v6);
+        let mtu = [Some(link.mtu), r.mtu, own.copied()].into_iter().flatten().min().unwrap();
         let from = link.mac.unwrap_or_default();
         Got::Out { kind, port, index: hop.index, gateway, to, from, mtu, source4, source6 }
     }

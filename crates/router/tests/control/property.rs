@@ -3,6 +3,7 @@
 use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
 use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_router::control::{Exceptions, Families};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -137,6 +138,41 @@ fn aim(change: Change, model: &Model, pick: usize) -> Change {
     }
 }
 
+/// What is told the control side apart from the kernel's reports.
+#[derive(Clone, Debug)]
+enum Told {
+    Nothing,
+    Except(Exceptions),
+    Mtu6(u32, Option<u32>),
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let families = (any::<bool>(), any::<bool>()).prop_map(|(v4, v6)| Families { v4, v6 });
+    let prefixes = prop::collection::vec(any_prefix(), 0..4);
+    let egress = prop::collection::vec((any_index(), families), 0..3);
+    prop_oneof![
+        3 => Just(Told::Nothing),
+        2 => (prefixes, egress).prop_map(|(prefixes, egress)| Told::Except(Exceptions { prefixes, egress })),
+        1 => Just(Told::Except(Exceptions::default())),
+        1 => (any_index(), prop::option::of(1280..1283u32)).prop_map(|(index, mtu)| Told::Mtu6(index, mtu)),
+    ]
+}
+
+fn tell(world: &mut World, model: &mut Model, told: Told) {
+    match told {
+        Told::Nothing => {}
+        Told::Except(exceptions) => {
+            world.control.except(&exceptions);
+            model.exceptions = exceptions;
+        }
+        Told::Mtu6(index, mtu) => {
+            world.control.set_mtu6(index, mtu);
+            model.mtu6.remove(&index);
+            model.mtu6.extend(mtu.map(|mtu| (index, mtu)));
+        }
+    }
+}
+
 fn check(world: &World, model: &Model, history: &[Change]) {
     for addr in space() {
         let (got, want) = (world.get(addr), model.get(addr));
@@ -161,11 +197,12 @@ fn empty(world: &mut World, model: &Model) {
     gone.extend((1..5).map(|index| Change::LinkGone { index }));
     gone.extend(model.neighbours.keys().map(|&(index, addr)| Change::NeighbourGone { index, addr }));
     world.apply(&gone);
+    world.control.except(&Exceptions::default());
     // Groups let go of their members when they are freed themselves.
     (0..3).for_each(|_| drop(world.apply(&[])));
     let stats = world.control.stats();
     assert_eq!((stats.routes4, stats.routes6, stats.routes_other), (0, 0, 0));
-    assert_eq!((stats.entries, stats.groups, stats.sets), (7, 0, 0), "left behind");
+    assert_eq!((stats.entries, stats.groups, stats.sets), (8, 0, 0), "left behind");
     space().for_each(|a| assert_eq!(world.get(a), Got::Verdict("no-route")));
 }
 
@@ -174,15 +211,17 @@ proptest! {
 
     #[test]
     fn every_address_goes_where_the_naive_twin_says(
-        batches in prop::collection::vec(prop::collection::vec((any_change(), any::<usize>()), 1..8), 1..20),
+        batches in prop::collection::vec(
+            (prop::collection::vec((any_change(), any::<usize>()), 1..8), told()), 1..20
+        ),
         links in any::<bool>(),
     ) {
         let mut world = World::bare();
         let mut model = Model { ports: vec![("p0".into(), 1), ("p1".into(), 2)], ..Model::default() };
         let first = [a_link(1, "p0"), a_link(2, "p1"), a_link(3, "x")].map(Change::Link).to_vec();
         let mut history = Vec::new();
-        let start = if links { vec![first.into_iter().map(|c| (c, 0)).collect()] } else { Vec::new() };
-        for batch in start.into_iter().chain(batches) {
+        let start = if links { vec![(first.into_iter().map(|c| (c, 0)).collect(), Told::Nothing)] } else { Vec::new() };
+        for (batch, told) in start.into_iter().chain(batches) {
             let mut changes: Vec<Change> = Vec::new();
             for (change, pick) in batch {
                 changes.push(aim(change, &model, pick));
@@ -191,6 +230,9 @@ proptest! {
             let applied = world.apply(&changes);
             history.extend(changes);
             check(&world, &model, &history);
+            tell(&mut world, &mut model, told);
+            check(&world, &model, &history);
+            prop_assert_eq!(world.control.astray(), []);
             for bound in &applied.ports_back {
                 prop_assert_eq!(model.ports[usize::from(bound.id.0)].1, bound.index);
             }

@@ -3,7 +3,7 @@
 use crate::world::*;
 use bywash_engine::PortId;
 use bywash_route::model::{Address, Change, NeighbourState, RouteKind};
-use bywash_router::control::{HopState, PortBack, RouteStatus};
+use bywash_router::control::{Exceptions, Families, HopState, PortBack, RouteStatus};
 use bywash_router::tables::Kind;
 
 #[test]
@@ -281,4 +281,82 @@ fn a_batch_is_published_once() {
         .collect();
     w.apply(&batch);
     assert_eq!(w.control.stats().publishes, before + 1);
+}
+
+#[test]
+fn an_excepted_prefix_is_the_kernels_whatever_lies_beneath() {
+    let mut w = World::new();
+    w.apply(&[neighbour(P0, "10.0.0.9", 9), neighbour(P1, "10.0.1.9", 9)]);
+    w.apply(&[route("0.0.0.0/0").via(P1, "10.0.1.9").into(), route("10.0.0.64/26").via(P1, "10.0.1.9").into()]);
+    let except = |w: &mut World, of: &[&str]| {
+        let prefixes = of.iter().map(|p| prefix(p)).collect();
+        w.control.except(&Exceptions { prefixes, egress: vec![] });
+    };
+    let all = |w: &World| ["10.0.0.9", "10.0.0.65", "10.0.0.1", "10.0.1.9", "192.0.2.1"].map(|a| w.brief(a));
+    let before = all(&w);
+    assert_eq!(before[4], "forward dev 2 via 10.0.1.9 mac 9");
+    except(&mut w, &["10.0.0.0/24", "10.0.0.0/25"]);
+    assert_eq!(all(&w), ["policy", "policy", "policy", &before[3], &before[4]]);
+    let of = |w: &World, p: &str| w.control.routes().find(|r| r.prefix == prefix(p)).unwrap().status;
+    assert_eq!(of(&w, "10.0.0.64/26"), RouteStatus::Policy);
+    assert_eq!(of(&w, "0.0.0.0/0"), RouteStatus::Installed);
+    except(&mut w, &["10.0.0.0/25"]);
+    assert_eq!(all(&w), ["policy", "policy", "policy", &before[3], &before[4]]);
+    assert_eq!(w.brief("10.0.0.129"), "glean dev 1 mac 0");
+    except(&mut w, &["0.0.0.0/0"]);
+    assert_eq!(all(&w), ["policy"; 5]);
+    assert_eq!(w.brief("fd00::9"), "glean dev 1 mac 0");
+    // Routes and neighbours that come meanwhile change nothing until it ends.
+    w.apply(&[route("192.0.2.0/24").kind(RouteKind::Blackhole).into(), neighbour(P0, "10.0.0.8", 8)]);
+    assert_eq!((w.brief("192.0.2.1"), w.brief("10.0.0.8")), ("policy".into(), "policy".into()));
+    except(&mut w, &[]);
+    assert_eq!(all(&w)[..4], before[..4]);
+    assert_eq!(w.brief("192.0.2.1"), "blackhole");
+    assert_eq!(w.brief("10.0.0.8"), "forward dev 1 via 10.0.0.8 mac 8");
+    assert!(w.control.astray().is_empty());
+}
+
+#[test]
+fn an_excepted_way_out_is_the_kernels_by_family_and_one_publication() {
+    let mut w = World::new();
+    w.apply(&[neighbour(P1, "10.0.1.9", 9), neighbour(P1, "fd01::9", 9), neighbour(P0, "10.0.0.9", 9)]);
+    w.apply(&[
+        route("0.0.0.0/0").via(P1, "10.0.1.9").into(),
+        route("::/0").via(P1, "fd01::9").into(),
+        route("198.51.100.0/24").via(P0, "10.0.0.9").via(P1, "10.0.1.9").into(),
+    ]);
+    let except = |w: &mut World, egress: &[(u32, Families)]| {
+        w.control.except(&Exceptions { prefixes: vec![], egress: egress.to_vec() });
+    };
+    let all = |w: &World| ["192.0.2.1", "2001:db8::1", "10.0.0.9", "10.0.1.7"].map(|a| w.brief(a));
+    let (before, id, published) = (all(&w), w.id("192.0.2.1"), w.control.stats().publishes);
+    let [v4, v6] = [(true, false), (false, true)].map(|(v4, v6)| Families { v4, v6 });
+    except(&mut w, &[(P1, v4)]);
+    // By an IPv6 gateway IPv4 packets may go too: nobody knows better, so it is the kernel's.
+    assert_eq!(all(&w), ["policy", "policy", &before[2], "policy"]);
+    let Got::Group(members) = w.got("198.51.100.1") else { panic!() };
+    assert!(members.iter().any(|(got, _)| *got == Got::Verdict("policy")) && members.len() == 2);
+    assert_eq!((w.id("192.0.2.1"), w.control.stats().publishes), (id, published + 1));
+    let of = w.control.routes().find(|r| r.prefix == prefix("0.0.0.0/0")).unwrap();
+    assert_eq!((of.status, of.next_hops[0].state), (RouteStatus::Policy, HopState::Policy));
+    except(&mut w, &[(P1, v6)]);
+    assert_eq!(all(&w), [&before[0], "policy", &before[2], &before[3]]);
+    except(&mut w, &[(P1, v6)]);
+    assert_eq!(w.control.stats().publishes, published + 2, "the same again is no change");
+    except(&mut w, &[]);
+    assert_eq!(all(&w), before);
+}
+
+#[test]
+fn ipv6_has_an_mtu_of_its_own() {
+    let mut w = World::new();
+    w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.9").into(), route("::/0").via(P0, "fd00::9").into()]);
+    let mtu = |w: &World, addr| w.with(|t| t.entries[lookup(t, addr) as usize].mtu);
+    let both = |w: &World| ["192.0.2.1", "2001:db8::1"].map(|a| mtu(w, a.parse().unwrap()));
+    w.control.set_mtu6(P0, Some(1280));
+    assert_eq!(both(&w), [1500, 1280]);
+    w.control.set_mtu6(P0, Some(9000));
+    assert_eq!(both(&w), [1500, 1500]);
+    w.control.set_mtu6(P0, None);
+    assert_eq!(both(&w), [1500, 1500]);
 }

@@ -172,6 +172,7 @@ pub fn kind_name(kind: Kind) -> &'static str {
         Kind::Prohibit => "prohibit",
         Kind::Local => "local",
         Kind::Kernel => "kernel",
+        Kind::Policy => "policy",
     }
 }
 

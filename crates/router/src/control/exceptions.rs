@@ -1,0 +1,147 @@
+//! Packets that stay the kernel's because a policy of the kernel's (firewall, IPsec, rule, qdisc) concerns them.
+
+use super::bits::Bits;
+use super::hops::{Adjacency, Way};
+use super::{Applied, Control, Rib, Touched};
+use bywash_route::model::Prefix;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A choice of address families.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    fn meets(self, other: Self) -> bool {
+        self.v4 && other.v4 || self.v6 && other.v6
+    }
+}
+
+/// The packets that stay the kernel's, in two ways of telling them from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exceptions {
+    /// Destinations: every packet to one of them, whatever routes lead there.
+    pub prefixes: Vec<Prefix>,
+    /// Interfaces by kernel index: every packet of these families that would leave by one of them.
+    pub egress: Vec<(u32, Families)>,
+}
+
+/// Destinations of one family that stay the kernel's.
+pub(super) struct Excepted<A> {
+    /// How often each prefix is excepted, by length and first address.
+    prefixes: BTreeMap<u8, BTreeMap<A, u32>>,
+}
+
+impl<A: Bits> Excepted<A> {
+    pub fn new() -> Self {
+        Self { prefixes: BTreeMap::new() }
+    }
+
+    /// Returns the length of the shortest excepted prefix that covers this one, or is it.
+    pub fn over(&self, addr: A, len: u8) -> Option<u8> {
+        self.prefixes.range(..=len).find(|(len, of)| of.contains_key(&addr.first(**len))).map(|(len, _)| *len)
+    }
+
+    /// Returns the excepted prefixes that lie in this one, itself included.
+    pub fn under(&self, addr: A, len: u8) -> impl Iterator<Item = (A, u8)> {
+        let within = addr.first(len)..=addr.last(len);
+        self.prefixes.range(len..).flat_map(move |(len, of)| of.range(within.clone()).map(|(addr, _)| (*addr, *len)))
+    }
+
+    /// Returns the excepted prefixes that lie in no other.
+    pub fn all(&self) -> impl Iterator<Item = (A, u8)> {
+        let prefixes = self.prefixes.iter().flat_map(|(len, of)| of.keys().map(|addr| (*addr, *len)));
+        prefixes.filter(|(addr, len)| self.over(*addr, *len) == Some(*len))
+    }
+
+    /// Excepts a prefix once more; true if it was not before.
+    fn add(&mut self, addr: A, len: u8) -> bool {
+        let times = self.prefixes.entry(len).or_default().entry(addr).or_default();
+        *times += 1;
+        *times == 1
+    }
+
+    /// Excepts a prefix once less; true if it is excepted no more.
+    fn remove(&mut self, addr: A, len: u8) -> bool {
+        let Some(of) = self.prefixes.get_mut(&len) else { return false };
+        let Some(times) = of.get_mut(&addr) else { return false };
+        *times -= 1;
+        if *times > 0 {
+            return false;
+        }
+        of.remove(&addr);
+        if of.is_empty() {
+            self.prefixes.remove(&len);
+        }
+        true
+    }
+}
+
+/// Returns the families of the packets an adjacency may carry. Both for a gateway or link of which only an IPv6 address
+/// is known: IPv4 routes may lead there too (RFC 8950).
+pub(super) fn carries(a: &Adjacency) -> Families {
+    match (a.source, a.way) {
+        // A preferred source is of the route's own family.
+        (Some(addr), _) => Families { v4: addr.is_ipv4(), v6: addr.is_ipv6() },
+        (None, Way::Glean(Some(prefix))) => Families { v4: prefix.addr.is_ipv4(), v6: prefix.addr.is_ipv6() },
+        (None, Way::Via(IpAddr::V4(_))) => Families { v4: true, v6: false },
+        (None, Way::Via(IpAddr::V6(_)) | Way::Glean(None)) => Families { v4: true, v6: true },
+    }
+}
+
+/// Returns whether packets of an adjacency are the kernel's where those of `excepted` are.
+pub(super) fn is_excepted(a: &Adjacency, excepted: Families) -> bool {
+    carries(a).meets(excepted)
+}
+
+impl Control {
+    /// Leaves these packets, and no others, to the kernel from now on. When it returns, every worker and the program in
+    /// the driver obey, as after [`Control::apply`]. Waits for a grace period at most once.
+    pub fn except(&mut self, exceptions: &Exceptions) {
+        let mut touched = Touched::default();
+        let old = std::mem::replace(&mut self.excepted, exceptions.prefixes.clone());
+        // First what comes: a prefix in both keeps its count above zero.
+        for prefix in &exceptions.prefixes {
+            self.except_prefix(*prefix, true, &mut touched);
+        }
+        for prefix in old {
+            self.except_prefix(prefix, false, &mut touched);
+        }
+        for index in self.links.set_excepted(&exceptions.egress) {
+            self.hops.touch_link(Some(index));
+        }
+        self.settle(touched, &mut Applied::default());
+    }
+
+    /// Excepts a prefix once more, or once less.
+    fn except_prefix(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
+        match prefix.addr {
+            IpAddr::V4(addr) => except(&mut self.rib4, &mut touched.v4, addr.to_bits(), prefix.len, add),
+            IpAddr::V6(addr) => except(&mut self.rib6, &mut touched.v6, addr.into(), prefix.len, add),
+        }
+    }
+
+    /// Sets the MTU of an interface for IPv6 (net.ipv6.conf.IF.mtu), in bytes; `None` for the link's own. Forgotten
+    /// with the interface. Waits for a grace period at most once.
+    pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) {
+        if self.links.set_mtu6(index, mtu) {
+            self.hops.touch_link(Some(index));
+            self.settle(Touched::default(), &mut Applied::default());
+        }
+    }
+}
+
+fn except<A: Bits>(rib: &mut Rib<A>, touched: &mut Vec<(A, u8)>, addr: A, len: u8, add: bool) {
+    let len = len.min(A::MAX);
+    let addr = addr.first(len);
+    if if add { rib.excepted.add(addr, len) } else { rib.excepted.remove(addr, len) } {
+        touched.push((addr, len));
+        touched.extend(rib.under(addr, len).map(|(k, _)| (k.addr, k.len)));
+        touched.extend(rib.excepted.under(addr, len));
+    }
+}
