@@ -68,6 +68,7 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	COUNT(TO_USER) COUNT(PASS_DISABLED) COUNT(PASS_NO_SOCKET) COUNT(PASS_NOT_MINE) COUNT(PASS_VLAN)
 	COUNT(PASS_ETHERTYPE) COUNT(PASS_OPTIONS) COUNT(PASS_LOCAL) COUNT(PASS_MULTICAST) COUNT(PASS_LINK_LOCAL)
 	COUNT(PASS_RESERVED) COUNT(PASS_SUPERFRAME) COUNT(PASS_SHORT) COUNT(PASS_ROUTE) COUNT(PASS_RETURNED)
+	COUNT(PASS_POLICY)
 	}
 #else
 	c->frames[reason & 31]++;
@@ -79,6 +80,10 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
 
+#ifndef BYWASH_SWITCH
+	if (unlikely(f->flags & (BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG)) && is_kernels(f))
+		return count(f->port->id, PASS_POLICY, XDP_PASS);
+#endif
 	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
 		return count(f->port->id, PASS_SUPERFRAME, XDP_PASS);
 	if (queue >= BYWASH_QUEUES ||

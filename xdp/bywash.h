@@ -22,6 +22,7 @@ enum bywash_reason {
 	PASS_ROUTE,       /* its way out is the kernel's: an interface that is no port */
 	PASS_RETURNED,    /* user space took it and gave it back (inject.bpf.c) */
 	TO_PORT,          /* forwarded here, by another port's device */
+	PASS_POLICY,      /* a policy of the kernel's concerns it: firewall, rule, IPsec, qdisc, switch */
 	PASS_EXCEPTION,   /* needs more than forwarding, and there is no user space at this level: the kernel does it */
 	DROP_PORT_GONE,   /* forwarded here, but the device has just gone */
 	DROP_CPU_BUSY,    /* forwarded here, but the CPU that was to send it has too many to send */
@@ -36,6 +37,9 @@ enum bywash_flag {
 	BYWASH_DRIVER = 1 << 1,  /* what can be is forwarded here */
 	BYWASH_PARTIAL = 1 << 2, /* a frame may carry an unfinished checksum, and loses that mark when it is redirected */
 	BYWASH_RAW = 1 << 3,     /* no router: every frame that fits goes to user space */
+	BYWASH_KERNEL4 = 1 << 6, /* IPv4 packets are the kernel's */
+	BYWASH_KERNEL6 = 1 << 7, /* IPv6 packets are the kernel's */
+	BYWASH_DEFRAG = 1 << 10, /* fragments are the kernel's: it reassembles them */
 	BYWASH_NATIVE = 1 << 5,  /* XDP runs in the driver: its frames go by devices that take such frames only */
 	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
 };
@@ -84,6 +88,7 @@ enum bywash_kind {
 	HOP_GROUP,   /* one of several: choose by flow hash */
 	HOP_LOCAL,   /* an address of the host */
 	HOP_KERNEL,  /* its way out is an interface that is no port */
+	HOP_POLICY,  /* a policy of the kernel's concerns what goes there */
 };
 
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */

@@ -89,11 +89,13 @@ static __always_inline __u32 way_unless(const struct way *w)
 	return w->rest >> 56;
 }
 
-static __always_inline void set_way(struct way *w, const struct bywash_hop *hop, __u32 key)
+static __always_inline void set_way(struct way *w, const struct bywash_hop *hop, __u32 key, const int v6)
 {
 	if (hop && hop->kind == HOP_FORWARD && hop->mtu) {
 		__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
 		__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_DRIVER : BYWASH_DRIVER | BYWASH_NATIVE;
+
+		unless |= v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
 
 		w->macs = *(const __u64 *)hop->macs;
 		w->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)(__u8)hop->port << 48 | unless << 56;
@@ -135,7 +137,7 @@ __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struc
 		}
 	}
 	__u32 key = hop_key(version, fib_lookup4(bpf_ntohl(dst)));
-	set_way(way, hop_at(key), key);
+	set_way(way, hop_at(key), key, 0);
 	if (write) {
 		__u64 first = way->index << 32 | dst;
 		write->first = first;
@@ -174,7 +176,7 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 		}
 	}
 	__u32 key = hop_key(version, fib_lookup6(bpf_be64_to_cpu(high), bpf_be64_to_cpu(low)));
-	set_way(way, hop_at(key), key);
+	set_way(way, hop_at(key), key, 1);
 	if (write) {
 		write->high = high;
 		write->low = low;

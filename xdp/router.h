@@ -29,6 +29,40 @@ struct frame {
 #endif
 };
 
+/* A family's flag on a port that keeps its packets for the kernel. */
+static __always_inline __u32 kernel_flag(const int v6)
+{
+	return v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
+}
+
+static __always_inline int is_fragment4(const __u8 *ip)
+{
+	return *(const __u16 *)(ip + 6) & bpf_htons(0x3fff);
+}
+
+/* Next headers behind which a fragment header may stand, and that header. */
+static __always_inline int may_be_fragment6(__u8 next)
+{
+	return next == 0 || next == 43 || next == 44 || next == 60;
+}
+
+/* Whether the port's gate keeps the packet for the kernel. A header cut short is a broken one: user space drops it. */
+static __always_inline int is_kernels(const struct frame *f)
+{
+	const __u8 *ip = f->data + ETH_HLEN;
+
+	if (f->data + ETH_HLEN + 20 > f->end)
+		return 0;
+	switch (*(const __u16 *)(f->data + 12)) {
+	case bpf_htons(ETH_P_IP):
+		return f->flags & BYWASH_KERNEL4 || (f->flags & BYWASH_DEFRAG && is_fragment4(ip));
+	case bpf_htons(ETH_P_IPV6):
+		return f->flags & BYWASH_KERNEL6 || (f->flags & BYWASH_DEFRAG && may_be_fragment6(ip[6]));
+	default:
+		return 0;
+	}
+}
+
 static __always_inline __u16 be16(const __u8 *p)
 {
 	return bpf_ntohs(*(const __u16 *)p);
@@ -113,10 +147,10 @@ static __always_inline int other_way(struct frame *f, __u64 version, const __u8 
 	if (!hop)
 		return TO_USER;
 	if (hop->kind >= HOP_LOCAL)
-		return hop->kind == HOP_LOCAL ? PASS_LOCAL : PASS_ROUTE;
+		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_DRIVER))
 		return TO_USER;
-	set_way(&f->way, member(version, hop, v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end)), 0);
+	set_way(&f->way, member(version, hop, v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end)), 0, v6);
 	return NEXT;
 }
 #endif
@@ -179,17 +213,19 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		if (longest > way_mtu(&f->way))
 			return TO_USER;
 	}
-	/* From native XDP a device must take frames that have no skb. */
+	/* The port's gate is closed for the family, or, from native XDP, a device must take frames that have no skb. */
 	if (unlikely((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way)))
-		return TO_USER;
+		return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 	if (unlikely(f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id))
 		return TO_USER;
-	if (f->flags & BYWASH_PARTIAL) {
+	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {
+		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip)))
+			return PASS_POLICY;
 		__u32 len = f->gso_size ? longest - head : be16(ip + (v6 ? 4 : 2)) - (v6 ? 0 : head);
 		/* Behind extension headers user space looks. */
-		if (v6 && unlikely(proto == 43 || proto == 60))
+		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == 43 || proto == 60))
 			return TO_USER;
-		if ((v6 || !(*(const __u16 *)(ip + 6) & bpf_htons(0x3fff))) &&
+		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip)) &&
 		    unlikely(unfinished(proto, l4, f->end, len, ip + (v6 ? 8 : 12), v6 ? 8 : 2)))
 			return TO_USER;
 	}

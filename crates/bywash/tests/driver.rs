@@ -303,7 +303,7 @@ impl Twin {
         for (id, (program, _)) in self.programs.iter_mut().enumerate() {
             let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
             let config =
-                XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, raw: false };
+                XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, ..XdpConfig::default() };
             program.set_config(config).unwrap();
         }
     }

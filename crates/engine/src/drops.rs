@@ -128,6 +128,8 @@ named! {
         NeighbourReleased = "neighbour-released",
         /// A packet was handed to the kernel from user space.
         Punted = "punted",
+        /// A packet was handed to the kernel because one of its policies (firewall, IPsec, rule, filter) concerns it.
+        KeptByPolicy = "kept-by-policy",
         /// A packet was copied, to be sent by one port more.
         CopyMade = "copy-made",
     }

@@ -29,7 +29,8 @@ mod verdict;
 mod watch;
 mod xfrm;
 
-pub use effect::{Effect, Families, IfMatch, Kind, Scope};
+pub use bywash_route::model::Families;
+pub use effect::{Effect, IfMatch, Kind, Scope};
 pub use keeper::Keeper;
 pub use sysctl::{HashPolicy, Settings, SourceCheck};
 pub use verdict::{Gate, Kept, PortLink, Respect, Verdict, judge};

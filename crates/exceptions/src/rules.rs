@@ -1,8 +1,8 @@
 //! Policy routing rules (`ip rule`): those that could send a forwarded packet another way than tables local and main.
 
-use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_mirror::wire::{Attributes, u8_at, u32_at};
-use bywash_route::model::Prefix;
+use bywash_route::model::{Families, Prefix};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/fib_rules.h

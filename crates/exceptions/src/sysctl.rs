@@ -3,7 +3,8 @@
 //! Some are announced as NETCONF messages, most are not: the files stay open and are read again every few milliseconds,
 //! a microsecond each. `/proc/sys/net` is that of the network namespace of the thread that opened it.
 
-use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use bywash_route::model::Families;
+use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
 use serde::Serialize;
 use std::collections::BTreeMap;

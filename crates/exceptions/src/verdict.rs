@@ -1,9 +1,9 @@
 //! The verdict: which packets of which ports stay the kernel's, worked out from all effects.
 
-use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::sysctl::Settings;
 use crate::watch::Reading;
-use bywash_route::model::Prefix;
+use bywash_route::model::{Families, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port that packets are forwarded by.

@@ -1,6 +1,7 @@
 //! The watcher: one thread that hears of changes, closes the gate, reads anew and reports.
 
-use crate::effect::{Effect, Families, IfMatch, Kind, Scope};
+use bywash_route::model::Families;
+use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
 use crate::sysctl::{Settings, Sysctls};
 use crate::verdict::PortLink;

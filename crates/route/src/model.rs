@@ -9,6 +9,53 @@ use std::sync::Arc;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
+/// Address families, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Neither family.
+    pub const NONE: Self = Self { v4: false, v6: false };
+    /// IPv4 alone.
+    pub const V4: Self = Self { v4: true, v6: false };
+    /// IPv6 alone.
+    pub const V6: Self = Self { v4: false, v6: true };
+    /// Both families.
+    pub const BOTH: Self = Self { v4: true, v6: true };
+
+    /// Returns whether no family is in the set.
+    pub fn is_empty(self) -> bool {
+        self == Self::NONE
+    }
+}
+
+impl std::ops::BitOr for Families {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self { v4: self.v4 | other.v4, v6: self.v6 | other.v6 }
+    }
+}
+
+impl std::ops::BitAnd for Families {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self { v4: self.v4 & other.v4, v6: self.v6 & other.v6 }
+    }
+}
+
+impl std::ops::BitOrAssign for Families {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
 /// A prefix: an address with host bits zero, and its length in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Prefix {

@@ -245,7 +245,7 @@ impl SlowPath {
         }
     }
 
-    fn punt(&mut self, cx: &mut Context<'_>, from: PortId, frame: Frame) {
+    pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: PortId, frame: Frame) {
         match self.requests.push(Request::Punt { from, frame }) {
             Ok(()) => cx.event(from, Event::Punted, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),

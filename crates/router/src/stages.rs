@@ -1,5 +1,6 @@
 //! The fast path: input, lookup, forward.
 
+use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
 use crate::sound::Sound4;
 use crate::tables::{Entry, Kind, Tables};
@@ -62,6 +63,7 @@ pub struct Router {
     tables: Arc<Published<Tables>>,
     work: Box<Work>,
     path: SlowPath,
+    gates: Gates,
 }
 
 /// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
@@ -102,7 +104,8 @@ impl<A: Copy + Default> Lookup<A> {
 }
 
 impl Router {
-    /// A router that looks up `tables` and asks by `requests`.
+    /// A router that looks up `tables` and asks by `requests`. No policy of the kernel's keeps packets from it, unless
+    /// [`Router::with_gates`] says so.
     pub fn new(tables: Arc<Published<Tables>>, requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let path = SlowPath::new(requests, config);
         let work = Work {
@@ -113,7 +116,14 @@ impl Router {
             next: [ODD; BATCH],
             to: [NOWHERE; BATCH],
         };
-        Self { tables, work: Box::new(work), path }
+        Self { tables, work: Box::new(work), path, gates: Gates::open() }
+    }
+
+    /// Leaves to the kernel what these gates keep.
+    #[must_use]
+    pub fn with_gates(mut self, gates: Gates) -> Self {
+        self.gates = gates;
+        self
     }
 }
 
@@ -247,11 +257,14 @@ impl App for Router {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let Self { tables, work, path } = self;
+        let Self { tables, work, path, gates } = self;
         let tables = tables.load(cx.reader);
         let port = tables.ports.get(usize::from(from.0));
         if let Some(port) = port.filter(|p| p.promiscuous) {
             keep_mine(cx, port.mac, from, batch);
+        }
+        if gates.keeps_any(from) {
+            keep_back(cx, path, gates.get(from), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
         if port.is_some_and(|p| p.partial_checksums) {
@@ -310,6 +323,34 @@ fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch
     }
     others.drain().for_each(|frame| cx.drop(from, DropReason::NotMine, frame));
     kept.move_to(batch);
+}
+
+/// Hands to the kernel what the port's gate keeps.
+#[cold]
+fn keep_back(cx: &mut Context<'_>, path: &mut SlowPath, gate: Gate, from: PortId, batch: &mut Batch) {
+    let mut others = Batch::new();
+    for frame in batch.drain() {
+        if is_kept(gate, cx.bufs.arena().data(&frame)) {
+            cx.event(from, Event::KeptByPolicy, 1);
+            path.punt(cx, from, frame);
+        } else {
+            let pushed = others.push(frame);
+            debug_assert!(pushed.is_ok());
+        }
+    }
+    others.move_to(batch);
+}
+
+/// Returns whether a gate keeps a packet. One whose headers are cut short is broken: it is dropped by name.
+fn is_kept(gate: Gate, data: &[u8]) -> bool {
+    let Some(ip) = data.get(HEADER_LEN..HEADER_LEN + 20) else { return false };
+    match frame_type(data) {
+        // More fragments follow, or an offset.
+        Some(ethertype::IPV4) => gate.closed.v4 || (gate.fragments.v4 && be16(&ip[6..]) & 0x3fff != 0),
+        // A fragment header, or one behind which it may stand (RFC 8200 4.1).
+        Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 60)),
+        _ => false,
+    }
 }
 
 /// Sends a burst's packets their several ways; the odd ones take the slow path.

@@ -278,6 +278,34 @@ pub static ROUTER: Section = Section {
     ],
 };
 
+/// A key of `[kernel]`, which says what a kind of policy is.
+const fn regard(name: &'static str, doc: &'static str) -> Key {
+    key(name, "`\"respect\"`, `\"ignore\"`", "\"respect\"", "").doc(doc).example("\"ignore\"").only(Mode::Router)
+}
+
+pub static KERNEL: Section = Section {
+    header: "[kernel]",
+    doc: "Kernel policies that forwarded packets would meet. `respect`: packets that such a policy concerns stay the \
+          kernel's; a change takes effect within milliseconds. `ignore`: they are forwarded past it, which is said in \
+          the log, by `bywash doctor`, `show placement` and the metrics.",
+    keys: &[
+        regard(
+            "netfilter",
+            "Chains of nf_tables, iptables-nft included, that could drop, change or count a forwarded packet.",
+        ),
+        regard("iptables_legacy", "Rules, and policies other than ACCEPT, of `iptables-legacy` and `ip6tables-legacy`."),
+        regard("ipsec", "Forward and output policies of IPsec (`ip xfrm policy`)."),
+        regard("rules", "Policy routing rules (`ip rule`) beside the kernel's own."),
+        regard(
+            "sysctls",
+            "Switches under `/proc/sys/net` by which the kernel does not forward, checks sources, or does it in another \
+             way.",
+        ),
+        regard("traffic_control", "Qdiscs that were configured, and filters before or behind a port (`tc`)."),
+        regard("programs", "BPF programs of others on a port (tcx)."),
+    ],
+};
+
 pub static POOL: Section = Section {
     header: "[pool]",
     doc: "Where packets lie: one pool per worker, all in one arena.",
@@ -576,7 +604,7 @@ pub static RING: Section = Section {
 };
 
 /// The top and the tables of the file, in the order they are documented in.
-pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
+pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
 
 const INTRODUCTION: &str = "\
 # Configuration

@@ -136,6 +136,9 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
             (Some("[router]"), DeValue::Table(table)) => {
                 read_router(Table::new(name, &keys::ROUTER, table, notes), &mut config.router);
             }
+            (Some("[kernel]"), DeValue::Table(table)) => {
+                read_kernel(Table::new(name, &keys::KERNEL, table, notes), &mut config.kernel);
+            }
             (Some("[switch]"), DeValue::Table(table)) => {
                 read_switch(Table::new(name, &keys::SWITCH, table, notes), &mut config.switch);
             }
@@ -184,6 +187,16 @@ fn read_choice<T: ValueEnum>(key: &str, value: &toml::Spanned<DeValue<'_>>, note
 fn read_router(mut table: Table<'_, '_>, router: &mut RouterConfig) {
     put(&mut router.icmp_rate, table.integer("icmp_rate", 0..=1_000_000).map(|rate| rate as u32));
     put(&mut router.redirects, table.boolean("redirects"));
+}
+
+fn read_kernel(mut table: Table<'_, '_>, kernel: &mut KernelConfig) {
+    put(&mut kernel.netfilter, table.choice("netfilter"));
+    put(&mut kernel.iptables_legacy, table.choice("iptables_legacy"));
+    put(&mut kernel.ipsec, table.choice("ipsec"));
+    put(&mut kernel.rules, table.choice("rules"));
+    put(&mut kernel.sysctls, table.choice("sysctls"));
+    put(&mut kernel.traffic_control, table.choice("traffic_control"));
+    put(&mut kernel.programs, table.choice("programs"));
 }
 
 fn read_switch(mut table: Table<'_, '_>, switch: &mut SwitchConfig) {

@@ -4,6 +4,7 @@
 
 use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
 use super::plan::SPARE;
+use bywash_exceptions::Kind;
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 use std::net::SocketAddr;
@@ -340,6 +341,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// `[router]`
     pub router: RouterConfig,
+    /// `[kernel]`
+    pub kernel: KernelConfig,
     /// `[switch]`
     #[serde(skip_serializing_if = "SwitchConfig::is_default")]
     pub switch: SwitchConfig,
@@ -375,6 +378,52 @@ pub struct RouterConfig {
 impl Default for RouterConfig {
     fn default() -> Self {
         Self { icmp_rate: 1000, redirects: false }
+    }
+}
+
+/// Regard for a kind of kernel policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Regard {
+    /// Packets that it concerns stay the kernel's
+    #[default]
+    Respect,
+    /// They are forwarded past it
+    Ignore,
+}
+
+/// `[kernel]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelConfig {
+    /// nf_tables, iptables-nft included.
+    pub netfilter: Regard,
+    /// iptables by the old interface of the kernel.
+    pub iptables_legacy: Regard,
+    /// IPsec policies.
+    pub ipsec: Regard,
+    /// `ip rule`.
+    pub rules: Regard,
+    /// Switches under `/proc/sys/net`.
+    pub sysctls: Regard,
+    /// Qdiscs and filters.
+    pub traffic_control: Regard,
+    /// BPF programs of others.
+    pub programs: Regard,
+}
+
+impl KernelConfig {
+    /// Returns whether packets are forwarded past policies of this kind.
+    pub fn ignores(&self, kind: Kind) -> bool {
+        let regard = match kind {
+            Kind::Netfilter => self.netfilter,
+            Kind::IptablesLegacy => self.iptables_legacy,
+            Kind::Ipsec => self.ipsec,
+            Kind::Rules => self.rules,
+            Kind::Sysctls => self.sysctls,
+            Kind::TrafficControl => self.traffic_control,
+            Kind::Programs => self.programs,
+        };
+        regard == Regard::Ignore
     }
 }
 

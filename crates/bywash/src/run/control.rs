@@ -262,6 +262,7 @@ impl Runtime {
                 tracing::warn!("worker {} has not begun: its CPU is busy with something else", worker.handle.id());
             }
         }
+        runtime.mode.begin(&runtime.shared);
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
             xdp.enable()?;
         }
@@ -494,6 +495,8 @@ impl Runtime {
     /// end of what is given back.
     pub fn hand_over(mut self) -> Option<Successor> {
         let successor = self.successor.take();
+        // Nobody here will hear any more that a policy of the kernel's changes.
+        self.opener.driver.iter().for_each(|driver| driver.program.close());
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
         self.take_apart(|| successor.iter().for_each(Successor::gone));
         successor

@@ -1,6 +1,6 @@
 //! What a changed configuration means for what runs.
 
-use crate::config::{Config, Idle, Level, Mode, PortConfig, PortKind};
+use crate::config::{Config, Idle, KernelConfig, Level, Mode, PortConfig, PortKind};
 use bywash_frame::PoolConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -17,6 +17,8 @@ pub enum Step {
     Reopen(PortConfig, String),
     /// A port is handled elsewhere.
     Level(String, Level, Level),
+    /// Other kernel policies are respected.
+    Kernel(Box<KernelConfig>, String),
     /// Workers idle otherwise.
     Idle(Idle, Idle),
     /// A worker runs on another CPU.
@@ -58,6 +60,7 @@ impl std::fmt::Display for Step {
             }
             Self::Cpu(worker, Some(was), is) => write!(f, "worker {worker} moves from CPU {was} to {is}"),
             Self::Cpu(worker, None, is) => write!(f, "worker {worker} moves to CPU {is}"),
+            Self::Kernel(_, changes) => write!(f, "kernel: {changes}"),
             Self::Idle(was, is) => write!(f, "workers.idle: {} -> {}", idle(was), idle(is)),
         }
     }
@@ -100,6 +103,11 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
     }
     let gone = old.ports.iter().filter(|port| named(&new.ports, &port.name).is_none());
     steps.extend(gone.map(|port| Step::Remove(port.name.clone())));
+    if old.kernel != new.kernel {
+        let (was, is) = (serde_json::to_value(&old.kernel), serde_json::to_value(&new.kernel));
+        let changes = differences(&was.unwrap_or_default(), &is.unwrap_or_default(), &[]);
+        steps.push(Step::Kernel(Box::new(new.kernel.clone()), changes));
+    }
     if old.workers.idle != new.workers.idle {
         steps.push(Step::Idle(old.workers.idle, new.workers.idle));
     }
@@ -113,12 +121,15 @@ fn level(port: &PortConfig) -> Option<Level> {
 /// Settings beside the level that differ, as text.
 fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
     let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
-    let (old, new) = (value(old), value(new));
-    let keys: BTreeSet<&String> =
-        [&old, &new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
-    let differ = keys.into_iter().filter(|key| *key != "level" && old.get(key) != new.get(key));
+    differences(&value(old), &value(new), &["level"])
+}
+
+/// Keys of two tables whose values differ, as text.
+fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
+    let keys: BTreeSet<&String> = [old, new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
+    let differ = keys.into_iter().filter(|key| !but.contains(&key.as_str()) && old.get(key) != new.get(key));
     let text = |of: &Value, key: &str| of.get(key).map_or("nothing".into(), Value::to_string);
-    differ.map(|key| format!("{key} {} -> {}", text(&old, key), text(&new, key))).collect::<Vec<_>>().join(", ")
+    differ.map(|key| format!("{key} {} -> {}", text(old, key), text(new, key))).collect::<Vec<_>>().join(", ")
 }
 
 /// Everything but ports: `section.key`, value.
@@ -144,7 +155,7 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
         "pool" if old.pool.packed() != new.pool.packed() => {
             "in an arena of packets of any length there are no other pools; restart it"
         }
-        "pool" => return None,
+        "pool" | "kernel" => return None,
         "workers" => "queues, and the rings between workers, are dealt out when bywash starts; restart it",
         "mode" => "what it is, it is from start to end; restart it",
         "sandbox" => "what was given up cannot be had back; restart it",

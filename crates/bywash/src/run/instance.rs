@@ -133,6 +133,7 @@ impl Running {
                     mine.map(|(_, _, c)| c.rx_packets.get()).sum()
                 }
             };
+            row["kept"] = self.0.view.kept(PortId(at as u16));
             row["frames"] = json!({ "driver": driver, "user": user, "kernel": kernel });
             row
         });

@@ -10,6 +10,7 @@ mod control;
 mod diff;
 mod dpdk;
 mod drift;
+mod exceptions;
 pub mod driver;
 mod headend;
 mod instance;

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::ports::Opened;
 use super::{cmts, router, switch};
 use crate::api::{FlowCommand, Topic};
-use crate::config::{Config, Mode, PortConfig};
+use crate::config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};
 use bywash_frame::{Pool, PoolSet};
 use bywash_mirror::Mirror;
@@ -57,6 +57,12 @@ pub trait Control {
     /// milliseconds.
     fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool;
 
+    /// Waits until it is known what may be forwarded. The programs hand frames over afterwards.
+    fn begin(&mut self, _shared: &Shared) {}
+
+    /// `[kernel]` of the configuration has changed.
+    fn kernel_changed(&mut self, _config: &KernelConfig, _shared: &Shared) {}
+
     /// Whether ports can come and go while it runs; if not, why.
     fn ports_can_change(&self) -> Result<(), &'static str> {
         Err("its ports are what they were when it began")
@@ -89,6 +95,11 @@ pub trait View: Send + Sync {
     /// Changes flows, or tells what they do with a packet.
     fn command(&self, _command: FlowCommand, _text: &str) -> Result<Value, String> {
         Err("it has no flows: only a switch has (mode = \"switch\")".into())
+    }
+
+    /// Reasons for which packets that this port receives stay the kernel's.
+    fn kept(&self, _port: PortId) -> Value {
+        Value::Array(vec![])
     }
 
     /// Packets that a worker of this port's gave away for the kernel, and that the kernel did not take.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Features, Injector, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes,
-    SocketConfig, Umem, XdpAttach, XdpConfig, ZeroCopy, driver, max_frame, may_inject, takes_frames,
+    SocketConfig, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, driver, max_frame, may_inject, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -255,6 +255,15 @@ impl Xdp {
         if let Err(e) = self.program.set_config(config) {
             tracing::warn!("{}: {e}", self.interface);
         }
+    }
+
+    /// Leaves to the kernel what a gate keeps, and nothing else.
+    pub fn set_gate(&mut self, gate: XdpGate) -> anyhow::Result<()> {
+        let config = self.program.config();
+        if config.gate == gate {
+            return Ok(());
+        }
+        Ok(self.program.set_config(XdpConfig { gate, ..config })?)
     }
 
     /// The interface changed its address or MTU.
@@ -505,7 +514,9 @@ fn attach_af_xdp(
     };
     // A native program's frames lose what an skb knows of them: that its checksum is not finished.
     let partial = partial_checksums && program.is_native();
-    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, ..XdpConfig::default() })?;
+    // A router's port forwards nothing until the kernel's policies are known.
+    let gate = if raw { XdpGate::default() } else { XdpGate::CLOSED };
+    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, gate, ..XdpConfig::default() })?;
     let spread = match program.set_spread(&af_xdp.spread) {
         Ok(()) => Ok(af_xdp.spread),
         Err(e) => {

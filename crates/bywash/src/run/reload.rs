@@ -202,6 +202,7 @@ impl Runtime {
                         self.go(at, &mut vec![]);
                     }
                 }
+                Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
                 Step::Idle(_, idle) => {
                     for worker in &self.shared.workers {

@@ -1,16 +1,19 @@
 //! `mode = "router"`: forwarding by the kernel's own tables.
 
 use super::control::Shared;
+use super::exceptions::Guard;
 use super::mode::{self, Parts, Setup};
 use super::punt::Punt;
 use super::routes::{Names, Routes};
 use super::trace::Tracer;
-use crate::config::PortConfig;
+use crate::config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
 use bywash_frame::{Buffers, Pool};
 use bywash_mirror::Mirror;
 use bywash_route::model::{Change, NeighbourState};
-use bywash_router::control::{self, Applied, Control, PortSpec};
+use bywash_exceptions::PortLink;
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
+use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::Counter;
 use std::sync::{Arc, Mutex};
@@ -24,6 +27,7 @@ const REQUESTS: usize = 512;
 /// The control half.
 struct Routing {
     control: Arc<Mutex<Control>>,
+    guard: Guard,
     names: Names,
     requests: Vec<rtrb::Consumer<Request>>,
     /// To free frames handed over by workers.
@@ -42,13 +46,16 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
     let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;
     let tables = control.tables();
+    let gates = Gates::closed();
+    let program = setup.driver.map(|driver| driver.program.clone());
+    let guard = Guard::start(links(&control), program, gates.clone(), &setup.config.kernel)?;
     let of = &setup.config.router;
     let mut requests = vec![];
     let apps = (0..setup.workers).map(|_| {
         let (to_control, inbox) = rtrb::RingBuffer::new(REQUESTS);
         requests.push(inbox);
         let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
-        Box::new(Router::new(tables.clone(), to_control, config)) as Box<dyn App>
+        Box::new(Router::new(tables.clone(), to_control, config).with_gates(gates.clone())) as Box<dyn App>
     });
     let apps = apps.collect();
     let sent = vec![0; PORTS];
@@ -56,20 +63,41 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
     let control = Arc::new(Mutex::new(control));
     let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
-    let tracer = Tracer { tables, domain: setup.domain.clone(), config };
+    let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates };
     let (seen, failed) = (names.clone(), punt_failed.clone());
-    let view = Arc::new(Routes { control: control.clone(), names: seen, punt_failed: failed, tracer });
+    let told = guard.told();
+    let view = Arc::new(Routes { control: control.clone(), names: seen, punt_failed: failed, tracer, told });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
-    let control = Box::new(Routing { control, names, requests, bufs, punt, confirmed: Instant::now(), sent });
+    let control = Box::new(Routing { control, guard, names, requests, bufs, punt, confirmed: Instant::now(), sent });
     Ok(Parts { control, view, apps, links: vec![] })
+}
+
+/// The ports as kernel policies name them.
+fn links(control: &Control) -> Vec<PortLink> {
+    let link = |port: PortView| PortLink { id: port.id.0, index: port.index, name: port.dev.unwrap_or(port.name) };
+    control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
 }
 
 impl mode::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        self.control.lock().expect("control").apply(changes)
+        let mut control = self.control.lock().expect("control");
+        let applied = control.apply(changes);
+        if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
+            self.guard.set_ports(links(&control));
+        }
+        applied
+    }
+
+    fn begin(&mut self, shared: &Shared) {
+        self.guard.begin(&self.control, shared);
+    }
+
+    fn kernel_changed(&mut self, config: &KernelConfig, shared: &Shared) {
+        self.guard.set_respect(config, &self.control, shared);
     }
 
     fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool {
+        self.guard.tick(&self.control, shared);
         self.confirm(shared, mirror);
         self.answer(mirror)
     }
@@ -85,11 +113,15 @@ impl mode::Control for Routing {
         names.resize(len, String::new());
         names[at].clone_from(&config.name);
         drop(names);
-        self.control.lock().expect("control").add_port(spec);
+        let mut control = self.control.lock().expect("control");
+        control.add_port(spec);
+        self.guard.set_ports(links(&control));
     }
 
     fn remove_port(&mut self, id: PortId) {
-        self.control.lock().expect("control").remove_port(id);
+        let mut control = self.control.lock().expect("control");
+        control.remove_port(id);
+        self.guard.set_ports(links(&control));
     }
 
     fn targets_changed(&mut self) {

@@ -1,5 +1,6 @@
 //! What a router shows beside ports, pools and workers: routes and neighbours.
 
+use super::exceptions::{self, Told};
 use super::instance::mac;
 use super::mode::View;
 use super::trace::{self, Decisions, Followed, Tracer};
@@ -24,6 +25,8 @@ pub struct Routes {
     /// Packets taken from workers that the kernel did not take back, by port.
     pub punt_failed: Arc<[Counter]>,
     pub tracer: Tracer,
+    /// Reasons for which packets stay the kernel's.
+    pub told: Told,
 }
 
 impl View for Routes {
@@ -55,6 +58,10 @@ impl View for Routes {
         let followed = self.tracer.follow(names.len(), from, &frame)?;
         let decisions = self.decisions(&frame, &followed);
         Ok(trace::told(&names, port, &frame, decisions, &followed))
+    }
+
+    fn kept(&self, port: PortId) -> Value {
+        exceptions::shown(&self.told, port)
     }
 
     fn punt_failed(&self, port: PortId) -> u64 {

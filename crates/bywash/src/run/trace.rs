@@ -7,6 +7,7 @@ use crate::trace::to_hex;
 use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
+use bywash_router::gates::Gates;
 use bywash_router::tables::Tables;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
@@ -30,6 +31,7 @@ pub struct Tracer {
     pub tables: Arc<Published<Tables>>,
     pub domain: Qsbr,
     pub config: RouterConfig,
+    pub gates: Gates,
 }
 
 /// One thing that happened.
@@ -80,7 +82,8 @@ impl Tracer {
             far.push(there);
         }
         let (requests, mut asked) = rtrb::RingBuffer::new(16);
-        let app = Box::new(Router::new(self.tables.clone(), requests, self.config.clone()));
+        let router = Router::new(self.tables.clone(), requests, self.config.clone());
+        let app = Box::new(router.with_gates(self.gates.clone()));
         let config = WorkerConfig { id: NUMBER, cpu: None, idle: Idle::Sleep };
         let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), self.domain.register());
         let counters = worker.counters();

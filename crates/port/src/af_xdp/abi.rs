@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 19] = [
+pub const REASONS: [&str; 20] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -20,6 +20,7 @@ pub const REASONS: [&str; 19] = [
     "pass_route",
     "pass_returned",
     "to_port",
+    "pass_policy",
     "pass_exception",
     "drop_port_gone",
     "drop_cpu_busy",
@@ -58,6 +59,9 @@ pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
 pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
 pub(crate) const FLAG_PARTIAL: u16 = 1 << 2;
 pub(crate) const FLAG_RAW: u16 = 1 << 3;
+pub(crate) const FLAG_KERNEL4: u16 = 1 << 6;
+pub(crate) const FLAG_KERNEL6: u16 = 1 << 7;
+pub(crate) const FLAG_DEFRAG: u16 = 1 << 10;
 pub(crate) const FLAG_NATIVE: u16 = 1 << 5;
 pub(crate) const FLAG_REDIRECTS: u16 = 1 << 4;
 
@@ -127,6 +131,8 @@ pub enum HopKind {
     Local,
     /// Its way out is an interface that is no port: the kernel's.
     Kernel,
+    /// A policy of the kernel's concerns what goes there.
+    Policy,
 }
 
 /// Of a next hop: its device takes frames that native XDP redirects.
@@ -249,8 +255,8 @@ mod tests {
             assert_eq!(line.split_whitespace().nth(2).unwrap().parse(), Ok(value), "{name}");
         }
         let kinds: Vec<_> = names("bywash_kind").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(kinds, ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_LOCAL", "HOP_KERNEL"]);
-        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Kernel as u8], [0, 2, 4]);
+        assert_eq!(kinds, ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]);
+        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Policy as u8], [0, 2, 5]);
         assert_eq!((size_of::<Hop>(), size_of::<RawCounters>()), (32, 32 * 8));
     }
 
@@ -261,6 +267,9 @@ mod tests {
             ("BYWASH_DRIVER", FLAG_DRIVER),
             ("BYWASH_PARTIAL", FLAG_PARTIAL),
             ("BYWASH_RAW", FLAG_RAW),
+            ("BYWASH_KERNEL4", FLAG_KERNEL4),
+            ("BYWASH_KERNEL6", FLAG_KERNEL6),
+            ("BYWASH_DEFRAG", FLAG_DEFRAG),
             ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
         ];

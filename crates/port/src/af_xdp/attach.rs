@@ -7,8 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 // linux/bpf.h
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
+/// Programs on one side of an interface, at most (BPF_MPROG_MAX of the kernel).
+const TCX_PROGRAMS: usize = 64;
 
 /// Where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +73,25 @@ impl Attached {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
+    /// The link's number.
+    pub(super) fn id(&self) -> io::Result<u32> {
+        /// `info` of `union bpf_attr`.
+        #[repr(C)]
+        struct Attr {
+            bpf_fd: u32,
+            info_len: u32,
+            info: u64,
+        }
+        // Type, number and program of struct bpf_link_info; the kernel writes no more than it is given room for.
+        let mut info = [0u32; 3];
+        let info_len = size_of_val(&info) as u32;
+        let mut attr = Attr { bpf_fd: self.0.as_raw_fd() as u32, info_len, info: info.as_mut_ptr() as u64 };
+        let size = size_of::<Attr>() as libc::c_uint;
+        // SAFETY: bpf(2) with an attribute of its size, which points to `info_len` octets that outlive the call.
+        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info[1]) }
+    }
+
     /// Puts a loaded program of the same kind in the place of the one that is attached: each frame meets one of the two.
     pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         /// `link_update` of `union bpf_attr`.
@@ -89,4 +113,68 @@ impl Attached {
             unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// A program for traffic control on an interface (tcx).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcxProgram {
+    /// Its number, as bpftool shows it.
+    pub id: u32,
+    /// Number of the link that it is attached by; 0 without one.
+    pub link: u32,
+    /// It runs on what the interface receives; else on what leaves by it.
+    pub ingress: bool,
+}
+
+/// Programs for traffic control on the interface of this index in the calling thread's network namespace. None where the
+/// kernel has no tcx (before Linux 6.6), or no such interface.
+///
+/// # Errors
+/// When the kernel refuses to tell, as without `CAP_NET_ADMIN`.
+pub fn tcx_programs(ifindex: u32) -> io::Result<Vec<TcxProgram>> {
+    /// `query` of `union bpf_attr`.
+    #[repr(C)]
+    struct Attr {
+        target_ifindex: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        prog_ids: u64,
+        count: u32,
+        pad: u32,
+        prog_attach_flags: u64,
+        link_ids: u64,
+        link_attach_flags: u64,
+        revision: u64,
+    }
+    let mut found = vec![];
+    for (attach_type, ingress) in [(BPF_TCX_INGRESS, true), (BPF_TCX_EGRESS, false)] {
+        let (mut ids, mut links) = ([0u32; TCX_PROGRAMS], [0u32; TCX_PROGRAMS]);
+        let mut attr = Attr {
+            target_ifindex: ifindex,
+            attach_type,
+            query_flags: 0,
+            attach_flags: 0,
+            prog_ids: ids.as_mut_ptr() as u64,
+            count: TCX_PROGRAMS as u32,
+            pad: 0,
+            prog_attach_flags: 0,
+            link_ids: links.as_mut_ptr() as u64,
+            link_attach_flags: 0,
+            revision: 0,
+        };
+        let size = size_of::<Attr>() as libc::c_uint;
+        // SAFETY: bpf(2) with an attribute of its size, which points to two arrays of `count` numbers that outlive the call.
+        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut attr, size) };
+        if rc < 0 {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINVAL | libc::ENODEV | libc::ENOENT) => continue,
+                _ => return Err(error),
+            }
+        }
+        let all = ids.into_iter().zip(links).take(attr.count as usize);
+        found.extend(all.map(|(id, link)| TcxProgram { id, link, ingress }));
+    }
+    Ok(found)
 }

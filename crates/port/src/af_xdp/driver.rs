@@ -16,13 +16,14 @@
 //! route named until then: the version goes on, and what was remembered under older ones holds no more.
 
 use super::abi::{
-    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES,
+    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES,
     Passage, QUEUES, RawCounters, RawPort, SPREAD, XdpCounters,
 };
 use super::flows::{Flows, Memory};
 use super::program::{chain, loader, named};
 use super::spread::Spread;
 use super::test_run::TestRun;
+use super::attach::{TcxProgram, tcx_programs};
 use super::{Error, shared};
 use aya::Ebpf;
 use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
@@ -74,6 +75,10 @@ pub(super) struct Inner {
     /// Else why the kernel does not let it spread frames over CPUs.
     spread: Result<Spread, String>,
     version: u64,
+    /// The gates of all ports are closed: see [`Driver::close`].
+    closed: bool,
+    /// Links for traffic control of the process's own programs, by number.
+    pub own_links: Vec<u32>,
 }
 
 /// Whose program is loaded.
@@ -160,10 +165,24 @@ impl Inner {
         }
     }
 
+    /// A port's entry with its gate closed where all are.
+    fn gated(&self, port: RawPort) -> RawPort {
+        let closed = if self.closed && port.ifindex != 0 { FLAG_KERNEL4 | FLAG_KERNEL6 } else { 0 };
+        RawPort { flags: port.flags | closed, ..port }
+    }
+
+    fn set_closed(&mut self, closed: bool) {
+        self.closed = closed;
+        for at in 0..PORTS as usize {
+            // The word with the flags.
+            self.ports.store(at * RawPort::WORDS, self.gated(self.places[at]).words()[0]);
+        }
+    }
+
     /// What the program knows of a port, in this place. The word with the interface, which makes it one, is the last.
     fn place(&mut self, at: usize, port: RawPort) {
         self.places[at] = port;
-        let words = port.words();
+        let words = self.gated(port).words();
         for n in [0, 2, 1] {
             self.ports.store(at * RawPort::WORDS + n, words[n]);
         }
@@ -281,6 +300,8 @@ impl Driver {
             flows,
             spread,
             version: 0,
+            closed: false,
+            own_links: vec![],
             ebpf,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
@@ -394,6 +415,27 @@ impl Driver {
     /// The longest frame that a switch's program may send by a port; 0: none.
     pub(super) fn set_target(&self, id: u16, longest: u32) {
         self.lock().flows.iter().for_each(|flows| flows.set_target(id, longest));
+    }
+
+    /// Closes the gates of all ports, whatever is set for each: from the next frame on every IP packet is the kernel's.
+    /// One store a port: it takes microseconds.
+    pub fn close(&self) {
+        self.lock().set_closed(true);
+    }
+
+    /// Programs for traffic control on an interface that are not the process's own: see [`tcx_programs`].
+    ///
+    /// # Errors
+    /// As [`tcx_programs`].
+    pub fn foreign(&self, ifindex: u32) -> io::Result<Vec<TcxProgram>> {
+        let all = tcx_programs(ifindex)?;
+        let own = &self.lock().own_links;
+        Ok(all.into_iter().filter(|program| !own.contains(&program.link)).collect())
+    }
+
+    /// Opens the gates of all ports as far as each port's [`super::XdpGate`] allows.
+    pub fn open(&self) {
+        self.lock().set_closed(false);
     }
 
     /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.

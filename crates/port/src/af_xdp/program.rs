@@ -1,7 +1,7 @@
 //! The built-in XDP program on one interface: attaching it, and what it is told of the port.
 
 use super::abi::{
-    FLAG_DRIVER, FLAG_ENABLED, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters,
+    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::{Driver, Error, LinkInfo};
@@ -26,6 +26,22 @@ pub enum XdpAttach {
     Generic,
 }
 
+/// Packets that a router's port receives and that stay the kernel's, because a policy of the kernel's concerns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpGate {
+    /// All of IPv4.
+    pub v4: bool,
+    /// All of IPv6.
+    pub v6: bool,
+    /// Fragments of either.
+    pub fragments: bool,
+}
+
+impl XdpGate {
+    /// Everything stays the kernel's.
+    pub const CLOSED: Self = Self { v4: true, v6: true, fragments: true };
+}
+
 /// What the program is to do with frames. Everything is passed to the kernel until `enabled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpConfig {
@@ -44,6 +60,8 @@ pub struct XdpConfig {
     pub partial: bool,
     /// What would leave by the port it came from goes to user space, which tells the sender of the better way.
     pub redirects: bool,
+    /// What stays the kernel's.
+    pub gate: XdpGate,
 }
 
 /// The program on one interface, as one of a process's ports. Dropping it detaches it; so does the end of the process,
@@ -130,7 +148,10 @@ impl Program {
             // A switch's object has none.
             let there = inner.ebpf.program("bywash_tc").is_some();
             match there.then(|| attach_tc(&mut inner.ebpf, link)) {
-                Some(Ok(fd)) => tc = Some(fd),
+                Some(Ok(fd)) => {
+                    inner.own_links.extend(fd.id());
+                    tc = Some(fd);
+                }
                 refused => {
                     if let Some(Err(reason)) = refused {
                         note = format!("{note}; no traffic control program: {reason}");
@@ -157,6 +178,8 @@ impl Program {
         let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
         let (native, note) = (from.native, if from.native { "" } else { "as it was taken over" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
+        let ids = tc.iter().filter_map(|tc| tc.id().ok());
+        driver.lock().own_links.extend(ids);
         Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: true, left: false }
     }
 
@@ -253,6 +276,9 @@ impl Program {
             (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
             (config.redirects, FLAG_REDIRECTS),
+            (config.gate.v4, FLAG_KERNEL4),
+            (config.gate.v6, FLAG_KERNEL6),
+            (config.gate.fragments, FLAG_DEFRAG),
             (self.native, FLAG_NATIVE),
         ] {
             flags |= if on { flag } else { 0 };

@@ -3,24 +3,9 @@
 use super::bits::Bits;
 use super::hops::{Adjacency, Way};
 use super::{Applied, Control, Rib, Touched};
-use bywash_route::model::Prefix;
+use bywash_route::model::{Families, Prefix};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-
-/// A choice of address families.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Families {
-    /// IPv4.
-    pub v4: bool,
-    /// IPv6.
-    pub v6: bool,
-}
-
-impl Families {
-    fn meets(self, other: Self) -> bool {
-        self.v4 && other.v4 || self.v6 && other.v6
-    }
-}
 
 /// The packets that stay the kernel's, in two ways of telling them from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +81,7 @@ pub(super) fn carries(a: &Adjacency) -> Families {
 
 /// Returns whether packets of an adjacency are the kernel's where those of `excepted` are.
 pub(super) fn is_excepted(a: &Adjacency, excepted: Families) -> bool {
-    carries(a).meets(excepted)
+    !(carries(a) & excepted).is_empty()
 }
 
 impl Control {

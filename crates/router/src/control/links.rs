@@ -1,10 +1,10 @@
 //! Links, their addresses, and which of them are ports.
 
 use super::bits::contains;
-use super::{Families, PortBack, PortSpec, PortView};
+use super::{PortBack, PortSpec, PortView};
 use crate::tables::PortInfo;
 use bywash_engine::PortId;
-use bywash_route::model::{Address, Change, Link, Prefix};
+use bywash_route::model::{Address, Change, Families, Link, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -78,9 +78,8 @@ impl Links {
     /// Sets those of all interfaces, and returns the interfaces where they have changed.
     pub fn set_excepted(&mut self, egress: &[(u32, Families)]) -> Vec<u32> {
         let mut new: BTreeMap<u32, Families> = BTreeMap::new();
-        for &(index, Families { v4, v6 }) in egress {
-            let of = new.entry(index).or_default();
-            *of = Families { v4: of.v4 || v4, v6: of.v6 || v6 };
+        for (index, families) in egress {
+            *new.entry(*index).or_default() |= *families;
         }
         let old = std::mem::replace(&mut self.excepted, new);
         let either: BTreeSet<u32> = old.keys().chain(self.excepted.keys()).copied().collect();

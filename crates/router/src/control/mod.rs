@@ -25,7 +25,7 @@ mod sets;
 mod shares;
 mod view;
 
-pub use exceptions::{Exceptions, Families};
+pub use exceptions::Exceptions;
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 

@@ -2,7 +2,8 @@
 
 use crate::world::{Got, mask, share};
 use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
-use bywash_router::control::{Exceptions, Families};
+use bywash_route::model::Families;
+use bywash_router::control::Exceptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 

@@ -1,0 +1,277 @@
+//! Kernel policies in a running router: every reading of the watcher is judged, obeyed, logged and shown.
+//!
+//! The gate is closed by the watcher's thread, at once, when the kernel announces a change: nothing is forwarded until the
+//! control loop has obeyed the reading that follows. What keeps packets by destination or way out goes into the tables
+//! first, then the gates open as far as the verdict allows.
+
+use super::control::Shared;
+use super::ports::Xdp;
+use crate::config::KernelConfig;
+use bywash_engine::PortId;
+use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
+use bywash_port::af_xdp::{self, XdpGate};
+use bywash_router::control::{Control, Exceptions as Excepted};
+use bywash_router::gates::{Gate, Gates};
+use serde_json::{Value, json};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the first reading at the start. Without it everything is the kernel's until it comes.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// Reasons for which packets stay the kernel's, for the API.
+pub type Told = Arc<Mutex<Vec<Kept>>>;
+
+/// Kernel policies, followed and obeyed.
+pub struct Guard {
+    watcher: Watcher,
+    gates: Gates,
+    program: Option<af_xdp::Driver>,
+    ports: Vec<PortLink>,
+    respect: Respect,
+    /// The newest reading, to be judged again when ports or the configuration change.
+    reading: Option<Reading>,
+    verdict: Verdict,
+    /// The gates are open as far as the verdict allows.
+    open: bool,
+    failed: bool,
+    told: Told,
+}
+
+impl Guard {
+    /// Closes the gates and starts to follow.
+    pub fn start(
+        ports: Vec<PortLink>,
+        program: Option<af_xdp::Driver>,
+        gates: Gates,
+        config: &KernelConfig,
+    ) -> anyhow::Result<Self> {
+        let (all, driver) = (gates.clone(), program.clone());
+        let close = move || {
+            all.close_all();
+            driver.iter().for_each(af_xdp::Driver::close);
+        };
+        close();
+        let (others, own) = (program.clone(), program.is_some());
+        let foreign = move |index| match &others {
+            Some(driver) if own => driver.foreign(index).map(|all| all.into_iter().map(foreign).collect()),
+            _ => Ok(vec![]),
+        };
+        let watcher = Watcher::start(ports.clone(), Keeper::new(close), Box::new(foreign))?;
+        Ok(Self {
+            watcher,
+            gates,
+            program,
+            ports,
+            respect: respect(config),
+            reading: None,
+            verdict: Verdict::default(),
+            open: false,
+            failed: false,
+            told: Told::default(),
+        })
+    }
+
+    /// Reasons as they are shown.
+    pub fn told(&self) -> Told {
+        self.told.clone()
+    }
+
+    /// Waits until it is known which packets may be forwarded.
+    pub fn begin(&mut self, control: &Mutex<Control>, shared: &Shared) {
+        let until = Instant::now() + FIRST;
+        while !self.open && !self.failed {
+            match self.watcher.readings().recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(reading) => self.obey(reading, control, shared),
+                Err(_) => {
+                    tracing::warn!(
+                        "the kernel's policies are not known after {} s: the kernel forwards until they are",
+                        FIRST.as_secs()
+                    );
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Obeys what has been read since the last call.
+    pub fn tick(&mut self, control: &Mutex<Control>, shared: &Shared) {
+        let mut newest = None;
+        loop {
+            match self.watcher.readings().try_recv() {
+                Ok(reading) => newest = Some(reading),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if self.failed => return,
+                Err(TryRecvError::Disconnected) => {
+                    tracing::error!("the kernel's policies can no longer be followed: the kernel forwards from now on");
+                    self.failed = true;
+                    self.gates.close_all();
+                    self.program.iter().for_each(af_xdp::Driver::close);
+                    return;
+                }
+            }
+        }
+        if let Some(reading) = newest {
+            self.obey(reading, control, shared);
+        } else if self.open {
+            // A program that has come since.
+            self.set_programs(shared);
+        }
+    }
+
+    /// Takes over the ports as they are now; the gates close until what concerns them has been read.
+    pub fn set_ports(&mut self, ports: Vec<PortLink>) {
+        if ports != self.ports {
+            self.open = false;
+            self.watcher.set_ports(ports.clone());
+            self.ports = ports;
+        }
+    }
+
+    /// Respects and ignores what is configured now.
+    pub fn set_respect(&mut self, config: &KernelConfig, control: &Mutex<Control>, shared: &Shared) {
+        self.respect = respect(config);
+        if let Some(reading) = self.reading.take() {
+            self.obey(reading, control, shared);
+        }
+    }
+
+    fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
+        let verdict = judge(&reading, &self.ports, &self.respect);
+        let number = reading.number;
+        self.reading = Some(reading);
+        {
+            let mut control = control.lock().expect("control");
+            let egress = verdict.egress.iter().map(|(index, families)| (*index, *families)).collect();
+            if (&verdict.prefixes, &verdict.egress) != (&self.verdict.prefixes, &self.verdict.egress) {
+                control.except(&Excepted { prefixes: verdict.prefixes.clone(), egress });
+            }
+            for port in &self.ports {
+                control.set_mtu6(port.index, verdict.settings.mtu6.get(&port.index).copied());
+            }
+        }
+        self.tell(&verdict);
+        self.verdict = verdict;
+        self.set_programs(shared);
+        let (gates, program, verdict) = (&self.gates, &self.program, &self.verdict);
+        self.open = self.watcher.keeper().open(number, || {
+            for (port, gate) in &verdict.gates {
+                gates.set(PortId(*port), worker_gate(*gate));
+            }
+            program.iter().for_each(af_xdp::Driver::open);
+        });
+    }
+
+    /// Tells the programs what their ports' gates keep.
+    fn set_programs(&self, shared: &Shared) {
+        let mut programs = shared.xdp.lock().expect("programs");
+        for (at, xdp) in programs.iter_mut().enumerate().filter_map(|(at, xdp)| Some((at, xdp.as_mut()?))) {
+            let gate = self.verdict.gates.get(&(at as u16)).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
+            if let Err(e) = Xdp::set_gate(xdp, gate) {
+                tracing::error!("{e:#}");
+            }
+        }
+    }
+
+    /// Logs reasons that are new, and those that have gone.
+    fn tell(&self, verdict: &Verdict) {
+        let mut told = self.told.lock().expect("reasons");
+        for kept in verdict.kept.iter().filter(|kept| !told.contains(kept)) {
+            let ports = self.names(kept);
+            let Kept { effect, ignored, .. } = kept;
+            if *ignored {
+                tracing::warn!(
+                    "{ports}: IGNORED, as configured ([kernel] {} = \"ignore\"): {}: {}; packets are forwarded past it",
+                    effect.kind.name(),
+                    effect.object,
+                    effect.reason
+                );
+            } else {
+                tracing::warn!(
+                    "{ports}: {} stay the kernel's: {}: {}; see `bywash show placement`",
+                    packets(&effect.scope),
+                    effect.object,
+                    effect.reason
+                );
+            }
+        }
+        for gone in told.iter().filter(|kept| !verdict.kept.contains(kept)) {
+            tracing::info!("{}: no longer kept by {}", self.names(gone), gone.effect.object);
+        }
+        told.clone_from(&verdict.kept);
+    }
+
+    fn names(&self, kept: &Kept) -> String {
+        if kept.ports.len() == self.ports.len() {
+            return "all ports".into();
+        }
+        let name = |id: &u16| self.ports.iter().find(|port| port.id == *id).map_or("?", |port| &port.name);
+        kept.ports.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn foreign(program: af_xdp::TcxProgram) -> Foreign {
+    Foreign { id: program.id, ingress: program.ingress }
+}
+
+fn respect(config: &KernelConfig) -> Respect {
+    Respect { ignored: Kind::ALL.into_iter().filter(|kind| config.ignores(*kind)).collect() }
+}
+
+fn worker_gate(gate: bywash_exceptions::Gate) -> Gate {
+    Gate { closed: gate.closed, fragments: gate.fragments, errors: gate.errors }
+}
+
+fn program_gate(gate: bywash_exceptions::Gate) -> XdpGate {
+    XdpGate { v4: gate.closed.v4, v6: gate.closed.v6, fragments: !gate.fragments.is_empty() }
+}
+
+/// Packets of a scope, in words.
+fn packets(scope: &Scope) -> String {
+    let of = |families: &bywash_exceptions::Families| match (families.v4, families.v6) {
+        (true, false) => "IPv4 ",
+        (false, true) => "IPv6 ",
+        _ => "",
+    };
+    match scope {
+        Scope::All(families) => format!("all {}packets", of(families)),
+        Scope::In(_, families) => format!("{}packets received", of(families)),
+        Scope::Out(_, families) => format!("{}packets that leave", of(families)),
+        Scope::To(prefix) => format!("packets to {prefix}"),
+        Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
+        Scope::Fragments(families) => format!("{}fragments", of(families)),
+    }
+}
+
+/// Reasons for which packets of a port stay the kernel's, as `show placement` has them.
+pub fn shown(told: &Told, port: PortId) -> Value {
+    let told = told.lock().expect("reasons");
+    let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
+    let row = |kept: &Kept| {
+        let Kept { effect, ignored, .. } = kept;
+        json!({
+            "kind": effect.kind,
+            "packets": packets(&effect.scope),
+            "object": effect.object,
+            "reason": effect.reason,
+            "ignored": ignored,
+            "allow": allow(effect.kind),
+        })
+    };
+    mine.map(row).collect()
+}
+
+/// What would let such packets be forwarded past the kernel.
+fn allow(kind: Kind) -> String {
+    let remove = match kind {
+        Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
+        Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
+        Kind::Ipsec => "remove the policy, or select fewer destinations",
+        Kind::Rules => "remove the rule, or select by `to` or `iif`",
+        Kind::Sysctls => "set it back to its default",
+        Kind::TrafficControl => "`tc qdisc del`, or `tc filter del`",
+        Kind::Programs => "detach the program",
+    };
+    format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", kind.name())
+}

@@ -1,0 +1,103 @@
+//! Gates: which packets that a port receives stay the kernel's, whatever the tables say.
+//!
+//! A word for each port, written by the control side and by whoever hears first that a kernel policy has changed, read by
+//! workers once a burst. It is no part of the published tables: closing a gate must not wait for a grace period.
+
+use bywash_engine::{PORTS, PortId};
+use bywash_route::model::Families;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Packets of one port that stay the kernel's, because a policy of the kernel's (firewall, IPsec, rule, filter, switch)
+/// concerns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// Every packet of these families.
+    pub closed: Families,
+    /// Fragments of these families.
+    pub fragments: Families,
+    /// Packets of these families that an ICMP error would be sent about: the kernel sends it.
+    pub errors: Families,
+}
+
+impl Gate {
+    /// Everything is the kernel's.
+    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
+
+    fn bits(self) -> u8 {
+        let two = |families: Families, at: u8| u8::from(families.v4) << at | u8::from(families.v6) << (at + 1);
+        two(self.closed, 0) | two(self.fragments, 2) | two(self.errors, 4)
+    }
+
+    fn of(bits: u8) -> Self {
+        let two = |at: u8| Families { v4: bits >> at & 1 != 0, v6: bits >> (at + 1) & 1 != 0 };
+        Self { closed: two(0), fragments: two(2), errors: two(4) }
+    }
+}
+
+/// Gates of all ports. Clones share them.
+///
+/// # Thread-safety
+/// Any thread reads and writes them. A worker obeys from its next burst on: what it holds already was let in before.
+#[derive(Clone, Debug)]
+pub struct Gates(Arc<[AtomicU8; PORTS]>);
+
+impl Gates {
+    /// Gates that are all open.
+    pub fn open() -> Self {
+        Self::all(Gate::default())
+    }
+
+    /// Gates that are all closed.
+    pub fn closed() -> Self {
+        Self::all(Gate::CLOSED)
+    }
+
+    fn all(gate: Gate) -> Self {
+        Self(Arc::new(std::array::from_fn(|_| AtomicU8::new(gate.bits()))))
+    }
+
+    /// Sets a port's gate.
+    pub fn set(&self, port: PortId, gate: Gate) {
+        if let Some(word) = self.0.get(usize::from(port.0)) {
+            word.store(gate.bits(), Ordering::Release);
+        }
+    }
+
+    /// Closes all gates.
+    pub fn close_all(&self) {
+        self.0.iter().for_each(|word| word.store(Gate::CLOSED.bits(), Ordering::Release));
+    }
+
+    /// A port's gate; closed for a number that is no port's.
+    #[inline]
+    pub fn get(&self, port: PortId) -> Gate {
+        Gate::of(self.0.get(usize::from(port.0)).map_or(u8::MAX, |word| word.load(Ordering::Acquire)))
+    }
+
+    /// Returns whether some packets of a port stay the kernel's.
+    #[inline]
+    pub fn keeps_any(&self, port: PortId) -> bool {
+        self.0.get(usize::from(port.0)).is_none_or(|word| word.load(Ordering::Acquire) & 0xf != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_is_what_was_set() {
+        let gates = Gates::closed();
+        assert_eq!((gates.get(PortId(3)), gates.keeps_any(PortId(3))), (Gate::CLOSED, true));
+        let errors = Gate { errors: Families::V6, ..Gate::default() };
+        gates.set(PortId(3), errors);
+        assert_eq!((gates.get(PortId(3)), gates.keeps_any(PortId(3))), (errors, false));
+        let mixed = Gate { closed: Families::V4, fragments: Families::V6, errors: Families::NONE };
+        gates.set(PortId(3), mixed);
+        assert_eq!((gates.get(PortId(3)), gates.keeps_any(PortId(3))), (mixed, true));
+        gates.close_all();
+        assert_eq!(gates.get(PortId(3)), Gate::CLOSED);
+        assert!(!Gates::open().keeps_any(PortId(0)) && Gates::open().keeps_any(PortId(u16::MAX)));
+    }
+}
