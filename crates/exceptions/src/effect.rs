@@ -69,6 +69,11 @@ impl IfMatch {
             Self::Index(this) => *this == index,
         }
     }
+
+    /// Returns whether the loopback interface is meant, and no other: it is the first of every namespace.
+    pub fn is_loopback(&self) -> bool {
+        matches!(self, Self::Name(name) if name == "lo") || *self == Self::Index(1)
+    }
 }
 
 /// The forwarded packets that an effect concerns.
@@ -99,4 +104,12 @@ pub struct Effect {
     pub object: String,
     /// What the object does: `policy drop`, `masquerade`.
     pub reason: String,
+}
+
+/// Kernel state that could not be read: every packet that it might concern is the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Unknown {
+    /// The reason, and where it arose.
+    pub why: String,
 }

@@ -18,10 +18,12 @@
 //! | sysctls | `/proc/sys/net` | `RTNLGRP_IPV4_NETCONF`, `RTNLGRP_IPV6_NETCONF`; the others read every [`POLL`] |
 //! | tcx programs | `BPF_PROG_QUERY` | nothing: asked for every [`POLL`] |
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod effect;
 mod keeper;
+pub mod legacy;
+pub mod nft;
 mod rules;
 mod sysctl;
 mod tc;
@@ -30,7 +32,7 @@ mod watch;
 mod xfrm;
 
 pub use bywash_route::model::Families;
-pub use effect::{Effect, IfMatch, Kind, Scope};
+pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
 pub use sysctl::{HashPolicy, Settings, SourceCheck};
 pub use verdict::{Gate, Kept, PortLink, Respect, Verdict, judge};

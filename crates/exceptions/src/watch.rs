@@ -5,7 +5,8 @@ use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
 use crate::sysctl::{Settings, Sysctls};
 use crate::verdict::PortLink;
-use crate::{rules, tc, xfrm};
+use crate::legacy::Legacy;
+use crate::{nft, rules, tc, xfrm};
 use bywash_mirror::Error;
 use bywash_mirror::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_mirror::wire::{Attributes, Message, Messages, u32_at};
@@ -102,6 +103,11 @@ impl Watcher {
         // Opened here: the thread that starts it is in the right namespace.
         let runner = Runner {
             sockets: Sockets::open()?,
+            nft: nft::Reader::open().map_err(|unknown| Error::Socket {
+                doing: "open",
+                source: io::Error::other(unknown.why),
+            })?,
+            legacy: Legacy::open(),
             sysctls: Sysctls::open(&ports),
             ports,
             keeper: keeper.clone(),
@@ -158,41 +164,43 @@ impl Shared {
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),
-    netfilter: Option<(Socket, Socket)>,
+    netfilter: Option<Socket>,
     ipsec: Option<(Socket, Socket)>,
 }
 
 impl Sockets {
     fn open() -> Result<Self, Error> {
-        let pair = |protocol, groups: &[u32]| {
-            let heard = Socket::open_protocol(protocol, groups, RECEIVE_BUFFER)?;
-            Ok((heard, Socket::open_protocol(protocol, &[], RECEIVE_BUFFER)?))
-        };
+        let open = |protocol, groups: &[u32]| Socket::open_protocol(protocol, groups, RECEIVE_BUFFER);
         let lacks = |error: &Error| {
             matches!(error, Error::Socket { source, .. }
                 if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT))
         };
-        let maybe = |protocol, groups: &[u32]| match pair(protocol, groups) {
-            Ok(both) => Ok(Some(both)),
+        let maybe = |protocol, groups: &[u32]| match open(protocol, groups) {
+            Ok(socket) => Ok(Some(socket)),
             Err(error) if lacks(&error) => Ok(None),
             Err(error) => Err(error),
         };
         let route = [RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, tc::RTNLGRP_TC, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF];
         Ok(Self {
-            route: pair(None, &route)?,
+            route: (open(None, &route)?, open(None, &[])?),
             netfilter: maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])?,
-            ipsec: maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY])?,
+            ipsec: match maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY])? {
+                Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
+                None => None,
+            },
         })
     }
 
     fn heard(&self) -> impl Iterator<Item = &Socket> {
-        let others = self.netfilter.iter().chain(&self.ipsec);
-        std::iter::once(&self.route).chain(others).map(|(heard, _)| heard)
+        let ipsec = self.ipsec.iter().map(|(heard, _)| heard);
+        std::iter::once(&self.route.0).chain(&self.netfilter).chain(ipsec)
     }
 }
 
 struct Runner {
     sockets: Sockets,
+    nft: nft::Reader,
+    legacy: Legacy,
     sysctls: Sysctls,
     ports: Vec<PortLink>,
     keeper: Keeper,
@@ -245,7 +253,7 @@ impl Runner {
         let ports: BTreeSet<u32> = self.ports.iter().map(|port| port.index).collect();
         let buffer = &mut self.buffer;
         drain(&self.sockets.route.0, buffer, &mut changed, |message| concerns(message, &ports));
-        if let Some((heard, _)) = &self.sockets.netfilter {
+        if let Some(heard) = &self.sockets.netfilter {
             drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
         }
         if let Some((heard, _)) = &self.sockets.ipsec {
@@ -263,6 +271,9 @@ impl Runner {
             changed.extend([Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
+        }
+        if self.legacy.changed() {
+            changed.insert(Kind::IptablesLegacy);
         }
         if self.ask_programs() {
             changed.insert(Kind::Programs);
@@ -292,7 +303,10 @@ impl Runner {
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
         match kind {
-            Kind::Netfilter | Kind::IptablesLegacy => Ok(vec![]),
+            Kind::Netfilter => self.nft.read().map(|ruleset| nft::analyse(&ruleset)).map_err(|unknown| unknown.why),
+            Kind::IptablesLegacy => {
+                self.legacy.effects().map(<[Effect]>::to_vec).map_err(|unknown| unknown.why.clone())
+            }
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
             Kind::Sysctls => Ok(self.sysctls.analyse().1),
@@ -465,27 +479,21 @@ fn dump<T>(
 
 /// Asks for the IPsec policy of packets that no policy selects; kernels before 5.14 have none.
 fn ask_default(socket: &mut Socket, buffer: &mut [u8]) -> Result<Option<Effect>, String> {
-    use bywash_mirror::wire::Request;
-    const NLMSG_ERROR: u16 = 2;
-    let sequence = socket.send(|sequence| Request::new(xfrm::XFRM_MSG_GETDEFAULT, 0, sequence, &[0; 4]));
-    let sequence = sequence.map_err(|error| text(&error))?;
-    // The kernel has answered within the call.
-    while let Received::Datagram(length) = socket.receive(buffer).map_err(|error| text(&error))? {
-        for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
-            match message.kind {
-                xfrm::XFRM_MSG_GETDEFAULT => return Ok(xfrm::parse_default(message.body)),
-                NLMSG_ERROR => {
-                    let code = u32_at(message.body, 0).unwrap_or(0) as i32;
-                    return match Errno::from_raw_os_error(code.saturating_neg()) {
-                        Errno::INVAL | Errno::OPNOTSUPP => Ok(None),
-                        error => Err(format!("the default IPsec policy: {error}")),
-                    };
-                }
-                _ => {}
-            }
+    let mut effect = None;
+    let answer = socket.ask(xfrm::XFRM_MSG_GETDEFAULT, &[0; 4], buffer, |message| {
+        if message.kind == xfrm::XFRM_MSG_GETDEFAULT {
+            effect = xfrm::parse_default(message.body);
         }
+    });
+    match answer {
+        Ok(()) => Ok(effect),
+        Err(Error::Socket { source, .. })
+            if matches!(Errno::from_io_error(&source), Some(Errno::INVAL | Errno::OPNOTSUPP)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(format!("the default IPsec policy: {}", text(&error))),
     }
-    Err("the default IPsec policy: no answer".into())
 }
 
 fn text(error: &Error) -> String {

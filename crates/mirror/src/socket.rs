@@ -169,6 +169,8 @@ impl Socket {
             for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
                 interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
                 match message.kind {
+                    // A dump that fails on its way ends with the reason (dump_done_errno).
+                    NLMSG_DONE if code(message.body) < 0 => return dump_error(message.body),
                     NLMSG_DONE if interrupted => return Ok(Dumped::Interrupted),
                     NLMSG_DONE => return Ok(Dumped::Whole),
                     NLMSG_ERROR => return dump_error(message.body),
@@ -176,6 +178,38 @@ impl Socket {
                 }
             }
             between()?;
+        }
+    }
+
+    /// Asks a question that is no dump and hands each message of the answer to `each`.
+    ///
+    /// # Errors
+    /// When the kernel refuses the question, with its reason as the source, or does not answer.
+    pub fn ask(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        buffer: &mut [u8],
+        mut each: impl FnMut(&Message<'_>),
+    ) -> Result<(), Error> {
+        let asking = |source: Errno| Error::Socket { doing: "ask", source: source.into() };
+        let sequence = self.send(|sequence| Request::new(kind, NLM_F_ACK, sequence, body))?;
+        loop {
+            let length = match self.receive(buffer)? {
+                Received::Datagram(length) => length,
+                Received::Lost => return Err(asking(Errno::NOBUFS)),
+                Received::Empty => {
+                    self.wait(PATIENCE)?;
+                    continue;
+                }
+            };
+            for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
+                match (message.kind, code(message.body)) {
+                    (NLMSG_ERROR, 0) => return Ok(()),
+                    (NLMSG_ERROR, code) => return Err(asking(Errno::from_raw_os_error(code.saturating_neg()))),
+                    _ => each(&message),
+                }
+            }
         }
     }
 
@@ -195,9 +229,13 @@ impl AsFd for Socket {
     }
 }
 
+/// The error number, negative, at the head of `NLMSG_ERROR` and `NLMSG_DONE`.
+fn code(body: &[u8]) -> i32 {
+    crate::wire::u32_at(body, 0).unwrap_or(0) as i32
+}
+
 fn dump_error(body: &[u8]) -> Result<Dumped, Error> {
-    let code = crate::wire::u32_at(body, 0).unwrap_or(0) as i32;
-    match Errno::from_raw_os_error(code.saturating_neg()) {
+    match Errno::from_raw_os_error(code(body).saturating_neg()) {
         Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::INVAL => Ok(Dumped::Unsupported),
         error => Err(Error::Socket { doing: "dump from", source: error.into() }),
     }

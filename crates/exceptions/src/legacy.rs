@@ -1,0 +1,167 @@
+//! The tables of legacy iptables and ip6tables (x_tables), which nfnetlink does not show.
+//!
+//! Only the outline of a table is read (struct ipt_getinfo): which hooks have rules and which policy. Rules that forwarded
+//! packets pass are taken to match all of them; rules anywhere are taken to turn connection tracking on. A table that
+//! is there with neither rules nor a policy other than ACCEPT, as `iptables-legacy -L` leaves one, does nothing.
+
+mod outline;
+mod sockopt;
+
+use crate::effect::{Effect, Kind, Scope, Unknown};
+use outline::Outline;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use sockopt::RawSocket;
+
+/// Names of tables are at most 31 octets (XT_TABLE_MAXNAMELEN), and few.
+const NAMES: usize = 4096;
+
+/// Reads the tables of the calling thread's network namespace once.
+pub fn read() -> Result<Vec<Effect>, Unknown> {
+    let mut legacy = Legacy::open();
+    std::mem::replace(&mut legacy.effects, Ok(Vec::new()))
+}
+
+/// Watches the tables of one network namespace by reading them again.
+#[derive(Debug)]
+pub struct Legacy {
+    tables: [Tables; 2],
+    effects: Result<Vec<Effect>, Unknown>,
+}
+
+impl Legacy {
+    /// Reads the tables of the calling thread's network namespace.
+    pub fn open() -> Self {
+        let mut legacy = Self {
+            tables: [Tables::new(sockopt::Family::Ip), Tables::new(sockopt::Family::Ip6)],
+            effects: Ok(Vec::new()),
+        };
+        legacy.changed();
+        legacy
+    }
+
+    /// Reads the tables again, and returns whether their effects are other ones than before. To be called by threads of
+    /// the network namespace it was opened in.
+    ///
+    /// Two to four system calls where no table is registered, and two for each that is. A table whose policies have to
+    /// be looked at, as forwarded packets meet no rule of it, is copied whole.
+    pub fn changed(&mut self) -> bool {
+        let effects = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>().map(|all| all.concat());
+        let changed = effects != self.effects;
+        self.effects = effects;
+        changed
+    }
+
+    /// Returns the effects as last read.
+    pub fn effects(&self) -> Result<&[Effect], &Unknown> {
+        self.effects.as_deref()
+    }
+}
+
+/// The tables of one family.
+#[derive(Debug)]
+struct Tables {
+    family: sockopt::Family,
+    /// The file of their names. The system makes it when it first has a table of the family.
+    names: Option<OwnedFd>,
+    socket: Option<RawSocket>,
+}
+
+impl Tables {
+    fn new(family: sockopt::Family) -> Self {
+        Self { family, names: None, socket: None }
+    }
+
+    fn read(&mut self) -> Result<Vec<Effect>, Unknown> {
+        let mut effects = Vec::new();
+        let mut buffer = [0; NAMES];
+        for name in self.names(&mut buffer)? {
+            let outline = match self.outline(name) {
+                Ok(Some(outline)) => outline,
+                Ok(None) => continue,
+                Err(why) => {
+                    let why = format!("{} table {name} cannot be read: {why}", self.family.tool());
+                    return Err(Unknown { why });
+                }
+            };
+            effects.extend(effects_of(self.family, name, &outline));
+        }
+        Ok(effects)
+    }
+
+    fn names<'a>(&mut self, buffer: &'a mut [u8; NAMES]) -> Result<impl Iterator<Item = &'a str> + use<'a>, Unknown> {
+        let path = self.family.names();
+        let unknown = |error: Errno| Unknown { why: format!("{path} cannot be read: {error}") };
+        if self.names.is_none() {
+            self.names = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+                Ok(file) => Some(file),
+                // Without a table of the family there is no file; without its directory nothing is known.
+                Err(Errno::NOENT) => rustix::fs::stat("/proc/thread-self/net").map(|_| None).map_err(unknown)?,
+                Err(error) => return Err(unknown(error)),
+            };
+        }
+        let mut length = 0;
+        while let Some(file) = &self.names {
+            match rustix::io::pread(file, &mut buffer[length..], length as u64) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    // It may be gone with its module: the next time it is opened anew.
+                    self.names = None;
+                    return Err(unknown(error));
+                }
+            }
+        }
+        if length == NAMES {
+            return Err(unknown(Errno::FBIG));
+        }
+        let text = std::str::from_utf8(&buffer[..length]).map_err(|_| unknown(Errno::ILSEQ))?;
+        Ok(text.lines())
+    }
+
+    /// The outline of a table. `None` if there is none any more.
+    fn outline(&mut self, name: &str) -> Result<Option<Outline>, String> {
+        let socket = match &self.socket {
+            Some(socket) => socket,
+            None => self.socket.insert(RawSocket::open(self.family).map_err(|error| error.to_string())?),
+        };
+        // The kernel says EAGAIN when the table changed between the two questions.
+        for _ in 0..8 {
+            let info = match socket.info(name) {
+                Ok(info) => info,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            let mut outline = Outline::of(&info).ok_or("its outline is not understood")?;
+            if outline.hides_policies() {
+                match socket.entries(name, outline.size) {
+                    Ok(entries) => outline.policies(self.family, &entries).ok_or("its rules are not understood")?,
+                    Err(Errno::AGAIN) => continue,
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            return Ok(Some(outline));
+        }
+        Err("it changes too fast".into())
+    }
+}
+
+fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Effect> {
+    let families = family.families();
+    let object = |what: &str| format!("{} table {name}{what}", family.tool());
+    let mut effects = Vec::new();
+    if let Some((chain, reason)) = outline.forwarded() {
+        let object = object(&format!(" chain {chain}"));
+        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::All(families), object, reason: reason.into() });
+    } else if let Some(reason) = outline.local() {
+        let object = object(" chain OUTPUT");
+        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::Errors(families), object, reason: reason.into() });
+    }
+    if outline.has_rules() {
+        let reason = "rules, which may turn connection tracking on".into();
+        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::Fragments(families), object: object(""), reason });
+    }
+    effects
+}

@@ -1,0 +1,324 @@
+//! Which packets between ports a ruleset may touch.
+//!
+//! Everything is taken for more than it may be: a rule may match whatever its interfaces allow, and an `accept` before
+//! it spares nothing. A chain has no effect only if its policy is accept and no rule that forwarded packets can reach
+//! does anything but read and let go on. The policy's own packet counter does not count as an effect.
+
+use super::{Base, Chain, Expression, Family, IfMatch, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
+use crate::effect::{Effect, Kind, Scope};
+use bywash_route::model::Families;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// NFT_JUMP_STACK_SIZE: the kernel takes no ruleset with deeper jumps.
+const DEPTH: usize = 16;
+
+/// Says for every chain of `ruleset` which forwarded packets it may touch, and which families are tracked.
+pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for table in &ruleset.tables {
+        let mut walk =
+            Walk { chains: table.chains.iter().map(|c| (c.name.as_str(), c)).collect(), done: HashMap::new() };
+        for chain in table.chains.iter().filter(|_| !table.dormant) {
+            if let Some(base) = &chain.base {
+                base_chain(table, chain, base, &mut walk, &mut effects);
+            }
+        }
+        effects.extend(fragments(table));
+    }
+    effects
+}
+
+/// The packets that a base chain sees.
+enum Place<'a> {
+    Nothing,
+    Forwarded,
+    Local,
+    Ingress(&'a [IfMatch]),
+    Egress(&'a [IfMatch]),
+}
+
+fn place(family: Family, base: &Base) -> Place<'_> {
+    match (family, base.hook) {
+        (Family::Bridge | Family::Arp, _) => Place::Nothing,
+        // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_INGRESS.
+        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Place::Nothing,
+        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Place::Local,
+        (Family::Inet, 5) => Place::Ingress(&base.devices),
+        // NF_NETDEV_INGRESS, NF_NETDEV_EGRESS.
+        (Family::Netdev, 0) => Place::Ingress(&base.devices),
+        (Family::Netdev, 1) => Place::Egress(&base.devices),
+        _ => Place::Forwarded,
+    }
+}
+
+fn families(family: Family) -> Families {
+    match family {
+        Family::Ip => Families::V4,
+        Family::Ip6 => Families::V6,
+        Family::Arp => Families::NONE,
+        Family::Inet | Family::Netdev | Family::Bridge | Family::Other(_) => Families::BOTH,
+    }
+}
+
+fn family_name(family: Family) -> String {
+    match family {
+        Family::Ip => "ip".into(),
+        Family::Ip6 => "ip6".into(),
+        Family::Inet => "inet".into(),
+        Family::Netdev => "netdev".into(),
+        Family::Bridge => "bridge".into(),
+        Family::Arp => "arp".into(),
+        Family::Other(number) => format!("family {number}"),
+    }
+}
+
+fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, effects: &mut Vec<Effect>) {
+    let object = format!("table {} {} chain {}", family_name(table.family), table.name, chain.name);
+    let place = match (table.family, &chain.opaque) {
+        // A chain that is not understood may hang anywhere.
+        (family, Some(_)) if !matches!(family, Family::Bridge | Family::Arp) => Place::Forwarded,
+        (family, _) => place(family, base),
+    };
+    if let Place::Nothing = place {
+        return;
+    }
+    let found = match base.accepts || chain.opaque.is_some() {
+        true => walk.chain(&chain.name, 0),
+        // Nothing can be wider.
+        false => Rc::new(vec![Found::everything("policy drop".into(), "policy drop".into())]),
+    };
+    let mut own: Vec<Effect> = Vec::new();
+    for found in found.iter() {
+        let families = families(table.family) & found.seen.families;
+        // Replies are translated back on their way, wherever they come in.
+        let side = found.seen.side.clone().filter(|_| base.kind != "nat");
+        let scope = match (&place, side) {
+            (Place::Local, _) => Scope::Errors(families),
+            (Place::Ingress(devices), _) => Scope::In(devices.to_vec(), families),
+            (Place::Egress(devices), _) => Scope::Out(devices.to_vec(), families),
+            (_, Some(Side::In(interface))) => Scope::In(vec![interface], families),
+            (_, Some(Side::Out(interface))) => Scope::Out(vec![interface], families),
+            (_, None) => Scope::All(families),
+        };
+        let never = match &scope {
+            Scope::In(interfaces, _) | Scope::Out(interfaces, _) => interfaces.iter().all(IfMatch::is_loopback),
+            _ => false,
+        };
+        if !never && !families.is_empty() && !own.iter().any(|effect| effect.scope == scope) {
+            let object = format!("{object} {}", found.place).trim_end().to_owned();
+            own.push(Effect { kind: Kind::Netfilter, scope, object, reason: found.reason.clone() });
+        }
+    }
+    let all = Scope::All(families(table.family));
+    match own.iter().position(|effect| effect.scope == all) {
+        Some(widest) => effects.push(own.swap_remove(widest)),
+        None => effects.append(&mut own),
+    }
+}
+
+/// Connection tracking is turned on by what stands in a rule or object, be it hooked or not (nf_ct_netns_get).
+fn fragments(table: &Table) -> Option<Effect> {
+    let families = families(table.family);
+    let rule = |chain: &Chain, rule: &Rule| {
+        let tracks = rule.expressions.iter().find_map(|expression| match expression {
+            Expression::Acts { how, tracking: Tracking::TurnsOn } => Some(how.clone()),
+            _ => None,
+        })?;
+        Some((format!("chain {} rule handle {}", chain.name, rule.handle), tracks))
+    };
+    let chain = |chain: &Chain| match &chain.opaque {
+        Some(why) => Some((format!("chain {}", chain.name), why.clone())),
+        None => chain.rules.iter().find_map(|r| rule(chain, r)),
+    };
+    let object = || table.tracking.first().map(|object| (object.clone(), object.clone()));
+    let (place, how) = table.chains.iter().find_map(chain).or_else(object)?;
+    (!families.is_empty()).then(|| Effect {
+        kind: Kind::Netfilter,
+        scope: Scope::Fragments(families),
+        object: format!("table {} {} {place}", family_name(table.family), table.name),
+        reason: format!("connection tracking ({how})"),
+    })
+}
+
+/// A side by which the packets of a rule go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Side {
+    In(IfMatch),
+    Out(IfMatch),
+}
+
+/// The packets that get as far as an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    families: Families,
+    side: Option<Side>,
+}
+
+impl Seen {
+    const ALL: Self = Self { families: Families::BOTH, side: None };
+
+    /// Those that are also in `inner`; of two sides one is enough, and the first is kept.
+    fn and(&self, inner: &Self) -> Self {
+        Self { families: self.families & inner.families, side: self.side.clone().or_else(|| inner.side.clone()) }
+    }
+}
+
+/// Something that a chain does.
+#[derive(Clone, Debug)]
+struct Found {
+    seen: Seen,
+    /// Connection tracking has a part in it: packets of the other direction belong to it, whatever their sides.
+    both_ways: bool,
+    /// Within the chain: "rule handle 5".
+    place: String,
+    reason: String,
+}
+
+impl Found {
+    fn everything(place: String, reason: String) -> Self {
+        Self { seen: Seen::ALL, both_ways: true, place, reason }
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        self.both_ways >= other.both_ways && (self.seen == other.seen || self.seen == Seen::ALL)
+    }
+
+    /// As found by packets that are in `seen`.
+    fn within(&self, seen: &Seen, place: String) -> Self {
+        let mut seen = seen.and(&self.seen);
+        if self.both_ways {
+            seen.side = None;
+        }
+        Self { seen, both_ways: self.both_ways, place, reason: self.reason.clone() }
+    }
+
+    fn add(&mut self, how: &str, tracking: Tracking) {
+        if !self.reason.is_empty() {
+            self.reason.push_str(", ");
+        }
+        self.reason.push_str(how);
+        if tracking != Tracking::No {
+            self.both_ways = true;
+            self.seen.side = None;
+        }
+    }
+}
+
+struct Walk<'a> {
+    chains: HashMap<&'a str, &'a Chain>,
+    done: HashMap<&'a str, Rc<Vec<Found>>>,
+}
+
+impl<'a> Walk<'a> {
+    /// Everything that chain `name` does, the first for each kind of packets.
+    fn chain(&mut self, name: &str, depth: usize) -> Rc<Vec<Found>> {
+        let everything = |place: &str, why: &str| Rc::new(vec![Found::everything(place.into(), why.into())]);
+        let Some(&chain) = self.chains.get(name) else { return everything("", "jump to an unknown chain") };
+        if let Some(done) = self.done.get(name) {
+            return done.clone();
+        }
+        if let Some(why) = &chain.opaque {
+            return everything("", why);
+        }
+        if depth > DEPTH {
+            return everything("", "jumps too deep");
+        }
+        self.done.insert(&chain.name, everything("", "jumps in a circle"));
+        let mut all: Vec<Found> = Vec::new();
+        for rule in &chain.rules {
+            for found in self.rule(rule, depth) {
+                if !all.iter().any(|other| other.covers(&found)) {
+                    all.push(found);
+                }
+            }
+        }
+        let all = Rc::new(all);
+        self.done.insert(&chain.name, all.clone());
+        all
+    }
+
+    fn rule(&mut self, rule: &'a Rule, depth: usize) -> Vec<Found> {
+        let here = format!("rule handle {}", rule.handle);
+        let mut seen = Seen::ALL;
+        let mut own: Option<Found> = None;
+        let mut found = Vec::new();
+        let mut loaded = None;
+        for expression in &rule.expressions {
+            let before = loaded.take();
+            let (how, tracking) = match expression {
+                Expression::Reads | Expression::Verdict(Verdict::GoesOn) => continue,
+                Expression::Load(what, register) => {
+                    loaded = Some((*what, *register));
+                    continue;
+                }
+                // Only right behind the load is it certain that the register still holds it.
+                Expression::Equals(register, value) => {
+                    if let Some((what, _)) = before.filter(|(_, r)| r == register) {
+                        match narrowed(what, value) {
+                            Some(inner) => seen = seen.and(&inner),
+                            None => break,
+                        }
+                    }
+                    continue;
+                }
+                Expression::Verdict(Verdict::Chain(name)) => {
+                    for inner in self.chain(name, depth + 1).iter() {
+                        let place = format!("{here}, chain {name} {}", inner.place).trim_end().to_owned();
+                        found.push(inner.within(&seen, place));
+                    }
+                    continue;
+                }
+                Expression::Acts { how, tracking } => (how, *tracking),
+                Expression::Verdict(Verdict::Other(how)) => (how, Tracking::No),
+            };
+            own.get_or_insert_with(|| Found {
+                seen: seen.clone(),
+                both_ways: false,
+                place: here.clone(),
+                reason: String::new(),
+            })
+            .add(how, tracking);
+        }
+        found.splice(0..0, own);
+        found
+    }
+}
+
+/// The packets for which `what` begins with `value`. `None` if no forwarded packet is among them.
+fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
+    let interface = match what {
+        Loaded::IifName | Loaded::OifName => name(value),
+        Loaded::Iif | Loaded::Oif => value.try_into().ok().map(u32::from_ne_bytes).map(IfMatch::Index),
+        Loaded::Nfproto => {
+            let families = match value {
+                [2] => Families::V4,
+                [10] => Families::V6,
+                _ => return Some(Seen::ALL),
+            };
+            return Some(Seen { families, side: None });
+        }
+    };
+    if interface.as_ref().is_some_and(IfMatch::is_loopback) {
+        return None;
+    }
+    let side = interface.map(|interface| match what {
+        Loaded::OifName | Loaded::Oif => Side::Out(interface),
+        _ => Side::In(interface),
+    });
+    Some(Seen { families: Families::BOTH, side })
+}
+
+/// A name padded with zeroes is compared whole, one without any as the beginning of names. `None` if it is neither.
+fn name(value: &[u8]) -> Option<IfMatch> {
+    let end = value.iter().position(|&octet| octet == 0);
+    let name = std::str::from_utf8(&value[..end.unwrap_or(value.len())]).ok().filter(|name| !name.is_empty())?;
+    match end {
+        Some(end) if value[end..].iter().all(|&octet| octet == 0) => Some(IfMatch::Name(name.to_owned())),
+        Some(_) => None,
+        None => Some(IfMatch::Prefix(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The ruleset out of the kernel.
+
+use super::parse::{self, NFGENMSG, Of};
+use super::{Ruleset, Table, Unknown};
+use crate::nft::Family;
+use bywash_mirror::Error;
+use bywash_mirror::socket::{DATAGRAM, Dumped, Socket};
+use bywash_mirror::wire::{Attributes, u32_at};
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+const NFNL_SUBSYS_NFTABLES: u16 = 10 << 8;
+const NFT_MSG_GETTABLE: u16 = NFNL_SUBSYS_NFTABLES | 1;
+const NFT_MSG_GETCHAIN: u16 = NFNL_SUBSYS_NFTABLES | 4;
+const NFT_MSG_GETRULE: u16 = NFNL_SUBSYS_NFTABLES | 7;
+const NFT_MSG_GETSET: u16 = NFNL_SUBSYS_NFTABLES | 10;
+const NFT_MSG_GETGEN: u16 = NFNL_SUBSYS_NFTABLES | 16;
+const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES | 19;
+const NFTA_GEN_ID: u16 = 1;
+/// struct nfgenmsg: of any family, version NFNETLINK_V0.
+const ANY: [u8; NFGENMSG] = [0; NFGENMSG];
+
+/// Readings that a change interrupted before it is given up.
+const TRIES: usize = 8;
+
+/// Reads the ruleset of the calling thread's network namespace once.
+pub fn read() -> Result<Ruleset, Unknown> {
+    Reader::open()?.read()
+}
+
+/// Reads the ruleset of the network namespace of the thread that opened it. Holds one socket.
+///
+/// As with `nft list ruleset`, a kernel that has nf_tables as a module may load it when it is asked.
+#[derive(Debug)]
+pub struct Reader {
+    /// `None` where the kernel has no nfnetlink.
+    socket: Option<Socket>,
+    buffer: Vec<u8>,
+}
+
+/// One attempt's end.
+enum Failed {
+    Changed,
+    Unknown(Unknown),
+}
+
+impl Reader {
+    /// Opens one in the calling thread's network namespace.
+    pub fn open() -> Result<Self, Unknown> {
+        let socket = match Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), &[], 1 << 20) {
+            Ok(socket) => Some(socket),
+            Err(error) if errno(&error) == Some(Errno::PROTONOSUPPORT) => None,
+            Err(error) => return Err(unknown(error)),
+        };
+        Ok(Self { socket, buffer: vec![0; DATAGRAM] })
+    }
+
+    /// Reads all tables. None is there if the kernel has no nf_tables.
+    pub fn read(&mut self) -> Result<Ruleset, Unknown> {
+        for _ in 0..TRIES {
+            let Some(before) = self.generation()? else { return Ok(Ruleset::default()) };
+            match self.attempt() {
+                Ok(ruleset) if self.generation()? == Some(before) => return Ok(ruleset),
+                Ok(_) | Err(Failed::Changed) => {}
+                Err(Failed::Unknown(unknown)) => return Err(unknown),
+            }
+        }
+        Err(Unknown { why: "nf_tables' ruleset changes too fast to be read".into() })
+    }
+
+    /// Returns the number of the ruleset, which every change by netlink makes another. `None` if the kernel has no
+    /// nf_tables. Interfaces that come, go or are renamed change the devices of chains without a new number.
+    pub fn generation(&mut self) -> Result<Option<u32>, Unknown> {
+        let Some(socket) = &mut self.socket else { return Ok(None) };
+        let mut generation = None;
+        let answer = socket.ask(NFT_MSG_GETGEN, &ANY, &mut self.buffer, |message| {
+            let mut attributes = Attributes::after(message.body, NFGENMSG);
+            let id = attributes.find(|(attribute, _)| *attribute == NFTA_GEN_ID);
+            generation = id.and_then(|(_, id)| u32_at(id, 0)).map(u32::from_be);
+        });
+        match answer {
+            Ok(()) if generation.is_some() => Ok(generation),
+            Ok(()) => Err(Unknown { why: "nf_tables tells no generation".into() }),
+            // nfnetlink knows no such subsystem (nfnetlink_rcv_msg says EINVAL).
+            Err(error) if matches!(errno(&error), Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT)) => Ok(None),
+            Err(error) => Err(unknown(error)),
+        }
+    }
+
+    fn attempt(&mut self) -> Result<Ruleset, Failed> {
+        let mut gathered = Gathered::default();
+        for (table, known) in self.dump(NFT_MSG_GETTABLE, parse::table)? {
+            gathered.table(table, known);
+        }
+        for chain in self.dump(NFT_MSG_GETCHAIN, parse::chain)? {
+            let at = gathered.find(&chain)?;
+            gathered.chain(at, chain.object);
+        }
+        for rule in self.dump(NFT_MSG_GETRULE, parse::rule)? {
+            let at = gathered.find(&rule)?;
+            let (chain, rule) = rule.object;
+            let chain = *gathered.chains.get(&(at, chain)).ok_or(Failed::Changed)?;
+            gathered.ruleset.tables[at].chains[chain].rules.push(rule);
+        }
+        for (question, what) in [(NFT_MSG_GETOBJ, parse::object as Parse), (NFT_MSG_GETSET, parse::set)] {
+            for object in self.dump(question, what)? {
+                let at = gathered.find(&object)?;
+                gathered.ruleset.tables[at].tracking.extend(object.object);
+            }
+        }
+        Ok(gathered.ruleset)
+    }
+
+    fn dump<T>(&mut self, question: u16, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Failed> {
+        let mut all = Vec::new();
+        let mut understood = true;
+        let socket = self.socket.as_mut().ok_or(Failed::Changed)?;
+        let each = |message: &bywash_mirror::wire::Message<'_>| match parse(message.body) {
+            // NFT_MSG_NEW* is one less than NFT_MSG_GET*.
+            Some(object) if message.kind == question - 1 => all.push(object),
+            _ => understood = false,
+        };
+        match socket.dump(question, &ANY, &[], &mut self.buffer, each, || Ok(())) {
+            Ok(Dumped::Whole) if understood => Ok(all),
+            Ok(Dumped::Whole) => Err(not("an answer of nf_tables is not understood")),
+            Ok(Dumped::Interrupted) => Err(Failed::Changed),
+            // Objects came with Linux 4.10.
+            Ok(Dumped::Unsupported) if question == NFT_MSG_GETOBJ => Ok(Vec::new()),
+            Ok(Dumped::Unsupported) => Err(not("nf_tables cannot be read")),
+            Err(error) => Err(Failed::Unknown(unknown(error))),
+        }
+    }
+}
+
+type Parse = fn(&[u8]) -> Option<Of<Option<String>>>;
+
+/// A ruleset being put together, and where its parts are.
+#[derive(Default)]
+struct Gathered {
+    ruleset: Ruleset,
+    tables: HashMap<(Family, String), (usize, bool)>,
+    chains: HashMap<(usize, String), usize>,
+}
+
+impl Gathered {
+    fn table(&mut self, table: Table, known: bool) {
+        self.tables.insert((table.family, table.name.clone()), (self.ruleset.tables.len(), known));
+        self.ruleset.tables.push(table);
+    }
+
+    fn find<T>(&self, of: &Of<T>) -> Result<usize, Failed> {
+        let at = self.tables.get(&(of.family, of.table.clone()));
+        at.map(|(at, _)| *at).ok_or(Failed::Changed)
+    }
+
+    fn chain(&mut self, at: usize, mut chain: super::Chain) {
+        let table = &mut self.ruleset.tables[at];
+        if !self.tables[&(table.family, table.name.clone())].1 {
+            chain.opaque.get_or_insert("unknown attribute of its table".into());
+        }
+        self.chains.insert((at, chain.name.clone()), table.chains.len());
+        table.chains.push(chain);
+    }
+}
+
+fn not(why: &str) -> Failed {
+    Failed::Unknown(Unknown { why: why.to_owned() })
+}
+
+fn errno(error: &Error) -> Option<Errno> {
+    match error {
+        Error::Socket { source, .. } => Errno::from_io_error(source),
+        _ => None,
+    }
+}
+
+fn unknown(error: Error) -> Unknown {
+    let why = match &error {
+        Error::Socket { source, .. } => format!("nf_tables cannot be read: {error}: {source}"),
+        _ => format!("nf_tables cannot be read: {error}"),
+    };
+    Unknown { why }
+}
