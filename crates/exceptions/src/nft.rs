@@ -77,7 +77,7 @@ pub struct Base {
     pub kind: String,
     /// Whether packets that meet no verdict go on (NF_ACCEPT).
     pub accepts: bool,
-    /// The devices of an ingress or egress chain.
+    /// The devices of an ingress or egress chain, sorted.
     pub devices: Vec<IfMatch>,
 }
 

@@ -77,7 +77,10 @@ impl Outline {
 
     /// The first chain that does something to forwarded packets, and its doing.
     pub fn forwarded(&self) -> Option<(&'static str, &'static str)> {
-        FORWARDED.iter().find_map(|&hook| self.does(hook).map(|doing| (CHAINS[hook], doing)))
+        let with_rules = FORWARDED.iter().find(|&&hook| self.rules_in(hook));
+        let dropping = || FORWARDED.iter().find(|&&hook| self.does(hook).is_some());
+        let hook = *with_rules.or_else(dropping)?;
+        Some((CHAINS[hook], self.does(hook)?))
     }
 
     /// What is done to the router's own packets.
@@ -87,7 +90,7 @@ impl Outline {
 
     fn does(&self, hook: usize) -> Option<&'static str> {
         match self.chains[hook] {
-            Some(chain) if chain.first != chain.policy => Some("rules"),
+            Some(_) if self.rules_in(hook) => Some("rules"),
             Some(chain) if !chain.accepts => Some("policy drop"),
             _ => None,
         }

@@ -146,6 +146,7 @@ fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Opti
         }
     }
     base.devices = listed.unwrap_or_else(|| single.into_iter().collect());
+    base.devices.sort();
     match (accepts, kind) {
         (Some(accepts), Some(kind)) if matches!(kind.as_str(), "filter" | "nat" | "route") => {
             base.accepts = accepts;

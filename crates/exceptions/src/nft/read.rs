@@ -1,11 +1,10 @@
 //! The ruleset out of the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
-use super::{Ruleset, Table, Unknown};
-use crate::nft::Family;
+use super::{Chain, Family, Ruleset, Table, Unknown};
 use bywash_mirror::Error;
 use bywash_mirror::socket::{DATAGRAM, Dumped, Socket};
-use bywash_mirror::wire::{Attributes, u32_at};
+use bywash_mirror::wire::{Attributes, Message, u32_at};
 use rustix::io::Errno;
 use std::collections::HashMap;
 
@@ -115,7 +114,7 @@ impl Reader {
         let mut all = Vec::new();
         let mut understood = true;
         let socket = self.socket.as_mut().ok_or(Failed::Changed)?;
-        let each = |message: &bywash_mirror::wire::Message<'_>| match parse(message.body) {
+        let each = |message: &Message<'_>| match parse(message.body) {
             // NFT_MSG_NEW* is one less than NFT_MSG_GET*.
             Some(object) if message.kind == question - 1 => all.push(object),
             _ => understood = false,
@@ -153,7 +152,7 @@ impl Gathered {
         at.map(|(at, _)| *at).ok_or(Failed::Changed)
     }
 
-    fn chain(&mut self, at: usize, mut chain: super::Chain) {
+    fn chain(&mut self, at: usize, mut chain: Chain) {
         let table = &mut self.ruleset.tables[at];
         if !self.tables[&(table.family, table.name.clone())].1 {
             chain.opaque.get_or_insert("unknown attribute of its table".into());

@@ -222,7 +222,7 @@ fn chains_without_a_hook_do_nothing_themselves() {
 #[test]
 fn tracking_concerns_both_directions() {
     let narrow = [&iif("p0")[..], &[ct(), drop()]].concat();
-    assert_eq!(scopes(Family::Inet, &[base("c", 2, &[narrow.clone()])]), [ALL, FRAGMENTS]);
+    assert_eq!(scopes(Family::Inet, &[base("c", 2, std::slice::from_ref(&narrow))]), [ALL, FRAGMENTS]);
     // By a jump too, and beside a rule that is narrower.
     let jumping = [&iif("p0")[..], &[jump("sub")]].concat();
     let sub = chain("sub", &[rule(&[acts("log")]), narrow]);
