@@ -302,8 +302,15 @@ impl Twin {
     fn set_up(&mut self, redirects: bool) {
         for (id, (program, _)) in self.programs.iter_mut().enumerate() {
             let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
-            let config =
-                XdpConfig { enabled: true, mac, max_frame, driver: true, partial: true, redirects, ..XdpConfig::default() };
+            let config = XdpConfig {
+                enabled: true,
+                mac,
+                max_frame,
+                driver: true,
+                partial: true,
+                redirects,
+                ..XdpConfig::default()
+            };
             program.set_config(config).unwrap();
         }
     }

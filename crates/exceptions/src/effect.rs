@@ -50,7 +50,7 @@ impl Kind {
 }
 
 /// An interface as kernel state names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IfMatch {
     /// The interface of this name.
     Name(String),
@@ -77,7 +77,7 @@ impl IfMatch {
 }
 
 /// The forwarded packets that an effect concerns.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// Every forwarded packet of these families.
     All(Families),
@@ -94,7 +94,7 @@ pub enum Scope {
 }
 
 /// A piece of kernel state that bears on forwarded packets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Effect {
     /// Kind of state.
     pub kind: Kind,

@@ -157,11 +157,21 @@ fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Eff
         effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::All(families), object, reason: reason.into() });
     } else if let Some(reason) = outline.local() {
         let object = object(" chain OUTPUT");
-        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::Errors(families), object, reason: reason.into() });
+        effects.push(Effect {
+            kind: Kind::IptablesLegacy,
+            scope: Scope::Errors(families),
+            object,
+            reason: reason.into(),
+        });
     }
     if outline.has_rules() {
         let reason = "rules, which may turn connection tracking on".into();
-        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::Fragments(families), object: object(""), reason });
+        effects.push(Effect {
+            kind: Kind::IptablesLegacy,
+            scope: Scope::Fragments(families),
+            object: object(""),
+            reason,
+        });
     }
     effects
 }

@@ -3,9 +3,9 @@
 //! Some are announced as NETCONF messages, most are not: the files stay open and are read again every few milliseconds,
 //! a microsecond each. `/proc/sys/net` is that of the network namespace of the thread that opened it.
 
-use bywash_route::model::Families;
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
+use bywash_route::model::Families;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -3,9 +3,9 @@
 //! A qdisc that the kernel attached by itself has handle 0; one that was configured has another. The former queue what
 //! a device cannot take at once and are passed over knowingly (docs/decisions/differences.md).
 
-use bywash_route::model::Families;
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_mirror::wire::{Attributes, u32_at};
+use bywash_route::model::Families;
 
 // linux/rtnetlink.h, linux/pkt_sched.h
 pub const RTM_NEWQDISC: u16 = 36;

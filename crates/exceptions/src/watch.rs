@@ -1,15 +1,15 @@
 //! The watcher: one thread that hears of changes, closes the gate, reads anew and reports.
 
-use bywash_route::model::Families;
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
+use crate::legacy::Legacy;
 use crate::sysctl::{Settings, Sysctls};
 use crate::verdict::PortLink;
-use crate::legacy::Legacy;
 use crate::{nft, rules, tc, xfrm};
 use bywash_mirror::Error;
 use bywash_mirror::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_mirror::wire::{Attributes, Message, Messages, u32_at};
+use bywash_route::model::Families;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::Timespec;
@@ -103,10 +103,8 @@ impl Watcher {
         // Opened here: the thread that starts it is in the right namespace.
         let runner = Runner {
             sockets: Sockets::open()?,
-            nft: nft::Reader::open().map_err(|unknown| Error::Socket {
-                doing: "open",
-                source: io::Error::other(unknown.why),
-            })?,
+            nft: nft::Reader::open()
+                .map_err(|unknown| Error::Socket { doing: "open", source: io::Error::other(unknown.why) })?,
             legacy: Legacy::open(),
             sysctls: Sysctls::open(&ports),
             ports,

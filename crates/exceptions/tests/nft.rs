@@ -1,6 +1,6 @@
 //! Rulesets that the kernel holds, loaded by the tools that users load them with, and the effects found in them.
 
-use bywash_exceptions::effect::{Effect, Families, IfMatch, Scope};
+use bywash_exceptions::{Effect, Families, IfMatch, Scope};
 use bywash_exceptions::{legacy, nft};
 use bywash_lab::{Namespace, has_tool, require, require_lab};
 use std::net::UdpSocket;
@@ -54,11 +54,12 @@ fn short(effects: &[Effect]) -> Vec<String> {
         names.collect::<Vec<_>>().join(" ")
     };
     let one = |effect: &Effect| match &effect.scope {
-        Scope::In { interfaces, families: f } => format!("in{}({}) {}", families(f), by(interfaces), effect.reason),
-        Scope::Out { interfaces, families: f } => format!("out{}({}) {}", families(f), by(interfaces), effect.reason),
-        Scope::All { families: f } => format!("all{} {}", families(f), effect.reason),
-        Scope::Local { families: f } => format!("local{} {}", families(f), effect.reason),
-        Scope::Fragments { families: f } => format!("fragments{}", families(f)),
+        Scope::In(interfaces, f) => format!("in{}({}) {}", families(f), by(interfaces), effect.reason),
+        Scope::Out(interfaces, f) => format!("out{}({}) {}", families(f), by(interfaces), effect.reason),
+        Scope::All(f) => format!("all{} {}", families(f), effect.reason),
+        Scope::Errors(f) => format!("local{} {}", families(f), effect.reason),
+        Scope::Fragments(f) => format!("fragments{}", families(f)),
+        Scope::To(prefix) => format!("to {prefix}"),
     };
     effects.iter().map(one).collect()
 }
@@ -213,7 +214,7 @@ fn rulesets_of_nft() {
         }
         let tracked = tracked(&namespace);
         let told =
-            |effect: &Effect| matches!(effect.scope, Scope::Fragments { families } if tracked.and(families) == tracked);
+            |effect: &Effect| matches!(effect.scope, Scope::Fragments(families) if tracked & families == tracked);
         if !tracked.is_empty() {
             tracking += 1;
             assert!(effects.iter().any(told), "{ruleset}{tracked:?} is tracked, {found:?}");

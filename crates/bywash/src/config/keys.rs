@@ -293,7 +293,10 @@ pub static KERNEL: Section = Section {
             "netfilter",
             "Chains of nf_tables, iptables-nft included, that could drop, change or count a forwarded packet.",
         ),
-        regard("iptables_legacy", "Rules, and policies other than ACCEPT, of `iptables-legacy` and `ip6tables-legacy`."),
+        regard(
+            "iptables_legacy",
+            "Rules, and policies other than ACCEPT, of `iptables-legacy` and `ip6tables-legacy`.",
+        ),
         regard("ipsec", "Forward and output policies of IPsec (`ip xfrm policy`)."),
         regard("rules", "Policy routing rules (`ip rule`) beside the kernel's own."),
         regard(
@@ -604,7 +607,8 @@ pub static RING: Section = Section {
 };
 
 /// The top and the tables of the file, in the order they are documented in.
-pub static SECTIONS: &[&Section] = &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
+pub static SECTIONS: &[&Section] =
+    &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
 
 const INTRODUCTION: &str = "\
 # Configuration

@@ -16,14 +16,14 @@
 //! route named until then: the version goes on, and what was remembered under older ones holds no more.
 
 use super::abi::{
-    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS, KNOWN4, KNOWN6, PORTS, PROBES,
-    Passage, QUEUES, RawCounters, RawPort, SPREAD, XdpCounters,
+    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS,
+    KNOWN4, KNOWN6, PORTS, PROBES, Passage, QUEUES, RawCounters, RawPort, SPREAD, XdpCounters,
 };
+use super::attach::{TcxProgram, tcx_programs};
 use super::flows::{Flows, Memory};
 use super::program::{chain, loader, named};
 use super::spread::Spread;
 use super::test_run::TestRun;
-use super::attach::{TcxProgram, tcx_programs};
 use super::{Error, shared};
 use aya::Ebpf;
 use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, XskMap};

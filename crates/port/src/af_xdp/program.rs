@@ -1,7 +1,8 @@
 //! The built-in XDP program on one interface: attaching it, and what it is told of the port.
 
 use super::abi::{
-    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, RawPort, XdpCounters,
+    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW,
+    FLAG_REDIRECTS, RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::{Driver, Error, LinkInfo};

@@ -1,8 +1,8 @@
 //! The naive twin: keeps what was reported and works every answer out from the whole of it.
 
 use crate::world::{Got, mask, share};
-use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_route::model::Families;
+use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::Exceptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -2,8 +2,8 @@
 
 use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
-use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_route::model::Families;
+use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::Exceptions;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
