@@ -68,7 +68,7 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	COUNT(TO_USER) COUNT(PASS_DISABLED) COUNT(PASS_NO_SOCKET) COUNT(PASS_NOT_MINE) COUNT(PASS_VLAN)
 	COUNT(PASS_ETHERTYPE) COUNT(PASS_OPTIONS) COUNT(PASS_LOCAL) COUNT(PASS_MULTICAST) COUNT(PASS_LINK_LOCAL)
 	COUNT(PASS_RESERVED) COUNT(PASS_SUPERFRAME) COUNT(PASS_SHORT) COUNT(PASS_ROUTE) COUNT(PASS_RETURNED)
-	COUNT(PASS_POLICY)
+	COUNT(PASS_POLICY) COUNT(PASS_SOURCE)
 	}
 #else
 	c->frames[reason & 31]++;
@@ -207,8 +207,8 @@ int bywash(struct xdp_md *ctx)
 }
 
 #if !defined(BYWASH_PLAIN) && !defined(BYWASH_SWITCH)
-/* Headers that are looked at: Ethernet, IPv6, and of TCP what its checksum needs. */
-#define HEADERS (ETH_HLEN + 40 + 20)
+/* Headers that are looked at: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an error is about. */
+#define HEADERS (ETH_HLEN + 40 + 8 + 40)
 
 SEC("classifier")
 int bywash_tc(struct __sk_buff *skb)
@@ -231,6 +231,7 @@ int bywash_tc(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
 
 	struct frame f = {
+		.ctx = skb,
 		.port = port,
 		.data = (void *)(long)skb->data,
 		.end = (void *)(long)skb->data_end,

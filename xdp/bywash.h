@@ -26,6 +26,7 @@ enum bywash_reason {
 	PASS_EXCEPTION,   /* needs more than forwarding, and there is no user space at this level: the kernel does it */
 	DROP_PORT_GONE,   /* forwarded here, but the device has just gone */
 	DROP_CPU_BUSY,    /* forwarded here, but the CPU that was to send it has too many to send */
+	PASS_SOURCE,      /* the kernel has to say whether it takes a packet with this source on this port */
 	BYWASH_REASONS,
 };
 
@@ -42,6 +43,10 @@ enum bywash_flag {
 	BYWASH_DEFRAG = 1 << 10, /* fragments are the kernel's: it reassembles them */
 	BYWASH_NATIVE = 1 << 5,  /* XDP runs in the driver: its frames go by devices that take such frames only */
 	BYWASH_REDIRECTS = 1 << 4, /* what would leave by the port it came from is for user space, which tells the sender */
+	BYWASH_RPF_LOOSE = 1 << 8,  /* an IPv4 source must have a unicast route (rp_filter 2) */
+	BYWASH_RPF_STRICT = 1 << 9, /* it must lead back by the port (rp_filter 1) */
+	BYWASH_L3_HASH4 = 1 << 11, /* a group's member is chosen by addresses only (fib_multipath_hash_policy 0) */
+	BYWASH_L3_HASH6 = 1 << 12, /* the same of IPv6, with flow label and next header */
 };
 
 /* An array of so many that the process maps. */
@@ -79,7 +84,9 @@ struct bywash_port {
 	__u16 spread;    /* CPUs that send for it what it receives and is forwarded here; 0: the one that received it */
 	__u16 reserved[2];
 	__u64 version;   /* of the next hops, and of the routes to them: the same with every port */
-} __attribute__((aligned(8)));
+	__u64 own;       /* the host's IPv4 addresses, a bit each (own_bit in forward.h): the same with every port */
+	__u64 pad[3];    /* to a cache line */
+} __attribute__((aligned(64)));
 
 /* What becomes of a packet whose route led here. */
 enum bywash_kind {
@@ -92,11 +99,12 @@ enum bywash_kind {
 };
 
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
+#define HOP_UNICAST 2      /* of a unicast route by `port`, whatever its neighbour's state */
 
 struct bywash_hop {
 	__u8 macs[12];
 	__u8 kind;
-	__u8 flags; /* HOP_TAKES_FRAMES */
+	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
 	__u16 port;
 	__u32 mtu;
 	__u32 first; /* of a group: its buckets */

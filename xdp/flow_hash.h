@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The hash by which flows are told apart, of groups of next hops and of CPUs: crates/route/src/hash.rs. */
+/* The hash by which flows are told apart, of groups of next hops and of CPUs: crates/route/src/hash.rs, and for which
+ * fields count, crates/router/src/flow.rs. */
 #ifndef BYWASH_FLOW_HASH_H
 #define BYWASH_FLOW_HASH_H
 
@@ -53,6 +54,33 @@ static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
 	__u64 ends = flow_mix(src, dst);
 
 	return flow_mix(ends, (__u64)flow_ports(ip[6], ip + 40, end) << 8 | ip[6]) * K2 >> 32;
+}
+
+/* Of the addresses only. An error takes the way of the flow that it is about, as in Linux (ip_multipath_l3_keys): the packet
+ * within, which went the other way, has the addresses the other way round. */
+static __always_inline __u32 flow_l3_hash4(const __u8 *ip, const void *end)
+{
+	__u64 ends = be64_at(ip + 12);
+	const __u8 *icmp = ip + 20, *in = icmp + 8;
+
+	if (ip[9] == 1 && !(*(const __u16 *)(ip + 6) & bpf_htons(0x1fff)) && (void *)in + 20 <= end &&
+	    icmp[0] < 13 && 1 << icmp[0] & (1 << 3 | 1 << 4 | 1 << 5 | 1 << 11 | 1 << 12))
+		ends = (__u64)be32_at(in + 16) << 32 | be32_at(in + 12);
+	return flow_mix(ends, 0) * K2 >> 32;
+}
+
+/* With flow label and next header (ip6_multipath_l3_keys). */
+static __always_inline __u32 flow_l3_hash6(const __u8 *ip, const void *end)
+{
+	const __u8 *icmp = ip + 40, *in = icmp + 8, *key = ip;
+	__u64 src, dst;
+
+	if (ip[6] == 58 && (void *)in + 40 <= end && icmp[0] - 1u < 4)
+		key = in;
+	src = flow_mix(be64_at(key + 8), be64_at(key + 16));
+	dst = flow_mix(be64_at(key + 24), be64_at(key + 32));
+	__u64 ends = key == ip ? flow_mix(src, dst) : flow_mix(dst, src);
+	return flow_mix(ends, (__u64)(be32_at(key) & 0xfffff) << 8 | key[6]) * K2 >> 32;
 }
 
 #endif

@@ -45,6 +45,13 @@ static __always_inline int plain4(__u32 address)
 	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
 }
 
+/* Whether an IPv4 address, as it stands in the packet, may be one of the host's own, by a filter of one bit for each: those
+ * whose bit is set have to be looked up. */
+static __always_inline int own_bit(__u64 own, __u32 address)
+{
+	return (__s64)(own << ((address * 0x9e3779b1u) >> 26)) < 0;
+}
+
 /* RFC 1812 5.2.2, and TTL to spare; without options. The packet and its padding have `room` bytes. */
 static __always_inline int sound4(const __u8 *ip, __u32 room)
 {
@@ -65,16 +72,24 @@ static __always_inline int reserved6(const __u8 *address)
 	return !*(const __u64 *)address && !(*(const __u64 *)(address + 8) & ~bpf_cpu_to_be64(1));
 }
 
+/* In ::/64 lie the sources that Linux drops on arrival (::1 and the IPv4-mapped ::ffff:0:0/96, ip6_rcv_core) or does not
+ * forward (::), and no host's. */
+static __always_inline int dubious6(const __u8 *source)
+{
+	return !*(const __u64 *)source;
+}
+
 static __always_inline int plain6(const __u8 *address)
 {
-	return address[0] != 0xff && !link_local6(address) && !reserved6(address);
+	return address[0] != 0xff && !link_local6(address);
 }
 
 static __always_inline int sound6(const __u8 *ip, __u32 room)
 {
 	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
 
-	return ip[0] >> 4 == 6 && ip[6] && payload + 40 <= room && ip[7] > 1 && plain6(ip + 8) && plain6(ip + 24);
+	return ip[0] >> 4 == 6 && ip[6] && payload + 40 <= room && ip[7] > 1 && plain6(ip + 8) && !dubious6(ip + 8) &&
+	       plain6(ip + 24) && !reserved6(ip + 24);
 }
 
 #endif

@@ -87,12 +87,13 @@ static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *t
 	}
 }
 #else
-/* Bytes behind the IP header of a packet that an skb will be cut into; more than any MTU where it cannot be told. */
+/* Bytes behind the IP header of a packet that an skb will be cut into; more than any MTU where it cannot be told: UDP may be a
+ * tunnel, with headers of its own in each packet. */
 static __always_inline __u32 segment(const struct frame *f, __u8 proto, const __u8 *l4)
 {
 	if (proto == 6 && (void *)l4 + 13 <= f->end)
 		return f->gso_size + (l4[12] >> 4) * 4;
-	return proto == 17 ? f->gso_size + 8 : 1 << 16;
+	return 1 << 16;
 }
 #endif
 
@@ -127,7 +128,9 @@ static __always_inline int odd6(const __u8 *ip)
 		return PASS_MULTICAST;
 	if (link_local6(dst) || link_local6(src))
 		return PASS_LINK_LOCAL;
-	return reserved6(dst) ? PASS_RESERVED : NEXT;
+	if (reserved6(dst))
+		return PASS_RESERVED;
+	return dubious6(src) ? PASS_SOURCE : NEXT;
 }
 
 #ifndef BYWASH_PLAIN
@@ -135,6 +138,46 @@ static __always_inline int odd6(const __u8 *ip)
 static __always_inline __u64 current_version(const struct bywash_port *port)
 {
 	return *(const volatile __u64 *)&port->version;
+}
+
+/* Whether all that an skb will be cut into fits, by the kernel's own account of its headers, which the device's MTU is compared
+ * with: a route's own, if smaller, is the kernel's to keep. */
+static __always_inline int segments_fit(const struct frame *f)
+{
+	__u32 mtu = 0;
+
+	return f->gso_size && f->way.index && !bpf_check_mtu(f->ctx, f->way.index, &mtu, 0, BPF_MTU_CHK_SEGS) &&
+	       mtu <= way_mtu(&f->way);
+}
+
+static __always_inline __u32 group_hash(const struct frame *f, const __u8 *ip, const int v6)
+{
+	if (unlikely(f->flags & (v6 ? BYWASH_L3_HASH6 : BYWASH_L3_HASH4)))
+		return v6 ? flow_l3_hash6(ip, f->end) : flow_l3_hash4(ip, f->end);
+	return v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end);
+}
+
+/* Whether the kernel plainly takes a packet with this source on this port (fib_validate_source): `strict`, the route to it
+ * leads by this port; loose, there is one. Of what is not a single next hop the kernel judges. Global, as find4. */
+__attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
+{
+	struct own4 own = look4(src);
+	struct way way = {};
+
+	if (!own.k)
+		return 0;
+	lookup4(version, src, &own, &way);
+	if (!way_mtu(&way)) {
+		const struct bywash_hop *hop = hop_at(way.macs);
+
+		if (!hop)
+			return 0;
+		/* Only that it is not one of the host's own addresses. */
+		if (!(flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT)))
+			return hop->kind != HOP_LOCAL && hop->kind != HOP_POLICY;
+		return hop->flags & HOP_UNICAST && (!(flags & BYWASH_RPF_STRICT) || hop->port == port);
+	}
+	return !(flags & BYWASH_RPF_STRICT) || way_port(&way) == port;
 }
 
 /* The tables lead to what is not plainly forwarded to: the kernel's own, broken or not; a group, of which a member is
@@ -150,7 +193,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const __u8 
 		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_DRIVER))
 		return TO_USER;
-	set_way(&f->way, member(version, hop, v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end)), 0, v6);
+	set_way(&f->way, member(version, hop, group_hash(f, ip, v6)), 0, v6);
 	return NEXT;
 }
 #endif
@@ -205,19 +248,25 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	/* An skb is cut into packets; else the device refuses a frame that padding makes too long, and nobody would count it. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	if (unlikely(longest > way_mtu(&f->way))) {
-		if (way_mtu(&f->way))
-			return TO_USER;
-		reason = other_way(f, version, ip, v6);
-		if (reason != NEXT)
-			return reason;
-		if (longest > way_mtu(&f->way))
+		if (!way_mtu(&f->way)) {
+			reason = other_way(f, version, ip, v6);
+			if (reason != NEXT)
+				return reason;
+		}
+		if (longest > way_mtu(&f->way) && !segments_fit(f))
 			return TO_USER;
 	}
 	/* The port's gate is closed for the family, or, from native XDP, a device must take frames that have no skb. */
 	if (unlikely((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way)))
 		return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
-	if (unlikely(f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id))
-		return TO_USER;
+	const __u32 rpf = v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT;
+	if (unlikely(f->flags & (BYWASH_REDIRECTS | rpf)) ||
+	    (!v6 && unlikely(own_bit(f->port->own, *(const __u32 *)(ip + 12))))) {
+		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
+			return TO_USER;
+		if (!v6 && !takes_source(version, *(const __u32 *)(ip + 12), f->port->id, f->flags))
+			return PASS_SOURCE;
+	}
 	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {
 		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip)))
 			return PASS_POLICY;

@@ -14,11 +14,12 @@ use bywash_engine::{DROP_REASONS, Event, Idle, Outputs, PortId, Worker, WorkerCo
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::af_xdp::{
-    Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, XdpAttach, XdpConfig,
+    self, Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach,
+    XdpConfig,
 };
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_route::{Net, Net4, Net6, Shared, Table4, Table6, synth};
-use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
@@ -100,6 +101,26 @@ fn crowd6(net: u128) -> impl Iterator<Item = u128> {
     (net + 256..).filter(move |a| mixed(*a) >> 52 == 77).take(6)
 }
 
+/// Where sources lead back to: by the port they come in by, resolved and not; by another; by one of several; nowhere.
+const BACK: [([u8; 4], u8, u32); 6] = [
+    ([10, 200, 0, 0], 18, 1),
+    ([10, 200, 32, 0], 20, 11),
+    ([10, 200, 48, 0], 20, 10),
+    ([10, 200, 64, 0], 18, 2),
+    ([10, 200, 128, 0], 18, 5),
+    (OWN, 32, 8),
+];
+/// An address of the host.
+const OWN: [u8; 4] = [10, 200, 7, 1];
+
+/// How sources are checked, and groups' members are chosen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mode {
+    redirects: bool,
+    check: SourceCheck,
+    l3: bool,
+}
+
 /// Two ways; several of which one waits and one is no target; one of which is the kernel's.
 const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
 
@@ -115,7 +136,9 @@ fn hops(entries: &[Entry]) -> Vec<Hop> {
             Kind::Group => HopKind::Group,
             _ => HopKind::User,
         };
-        let (first, count, flags) = (e.first, e.count, TAKES_FRAMES);
+        let unicast = matches!(e.kind, Kind::Forward | Kind::Glean | Kind::Pending);
+        let flags = if unicast { TAKES_FRAMES | UNICAST } else { TAKES_FRAMES };
+        let (first, count) = (e.first, e.count);
         // Any interface: nothing is sent.
         Hop { macs: e.macs, kind, flags, port: e.port.0, mtu: e.mtu, first, count, ifindex: 1 }
     };
@@ -266,7 +289,13 @@ impl Twin {
             targets4.extend((1..9).map(|i| net4 + i).chain(crowd4(net4)));
             targets6.extend((2..10).map(|i| net6 + i).chain(crowd6(net6)));
         }
-        driver.publish(&hops(&entries), &BUCKETS);
+        for (addr, len, id) in BACK {
+            let net = Net::new(u32::from_be_bytes(addr), len).unwrap();
+            routes4.push((net, id));
+            table4.insert(net, id);
+        }
+        let own4 = Own4::default().with(OWN.into());
+        driver.publish(&hops(&entries), &BUCKETS, own4.0);
         let port = |id| PortInfo {
             index: 1,
             mac: mac(id),
@@ -274,6 +303,7 @@ impl Twin {
             promiscuous: false,
             source4: None,
             source6: None,
+            source_check: SourceCheck::Off,
         };
         let tables = Tables {
             generation: 1,
@@ -283,6 +313,9 @@ impl Twin {
             entries,
             buckets: BUCKETS.to_vec(),
             ports: (0..PORTS).map(port).collect(),
+            own4,
+            hash4: HashPolicy::L4,
+            hash6: HashPolicy::L4,
         };
         let tables = Arc::new(Published::new(&domain, tables));
         Self { driver, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
@@ -299,16 +332,42 @@ impl Twin {
         self.driver.changed();
     }
 
-    fn set_up(&mut self, redirects: bool) {
+    fn set_up(&mut self, mode: Mode) {
+        let reader = self.domain.register();
+        let now = self.tables.load(&reader);
+        let hash = if mode.l3 { HashPolicy::L3 } else { HashPolicy::L4 };
+        let ports = now.ports.iter().map(|port| PortInfo { source_check: mode.check, ..port.clone() }).collect();
+        let next = Tables {
+            generation: now.generation + 1,
+            fib4: now.fib4.clone(),
+            fib6: now.fib6.clone(),
+            entries: now.entries.clone(),
+            cold: now.cold.clone(),
+            buckets: now.buckets.clone(),
+            ports,
+            own4: now.own4,
+            hash4: hash,
+            hash6: hash,
+        };
+        drop(reader);
+        self.tables.replace(next);
         for (id, (program, _)) in self.programs.iter_mut().enumerate() {
             let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
+            let source_check = match mode.check {
+                SourceCheck::Off => af_xdp::SourceCheck::Off,
+                SourceCheck::Loose => af_xdp::SourceCheck::Loose,
+                SourceCheck::Strict => af_xdp::SourceCheck::Strict,
+            };
             let config = XdpConfig {
                 enabled: true,
                 mac,
                 max_frame,
                 driver: true,
                 partial: true,
-                redirects,
+                redirects: mode.redirects,
+                source_check,
+                l3_hash4: mode.l3,
+                l3_hash6: mode.l3,
                 ..XdpConfig::default()
             };
             program.set_config(config).unwrap();
@@ -352,7 +411,16 @@ impl Twin {
         Some((tables.entries[id as usize].kind, id))
     }
 
-    fn compare(&self, redirects: bool, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
+    /// What the frame's source leads back to; none of IPv6.
+    fn back(&self, frame: &[u8]) -> Option<Entry> {
+        let reader = self.domain.register();
+        let tables = self.tables.load(&reader);
+        let ip = frame.get(14..34).filter(|ip| ip[0] >> 4 == 4)?;
+        let id = tables.fib4.lookup(u32::from_be_bytes(*ip[12..].first_chunk()?));
+        Some(tables.entries[id as usize])
+    }
+
+    fn compare(&self, mode: Mode, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
         let (reason, to, bytes) = self.drive(frame, false);
         // The kernel makes no skb of less, where it says IP.
         if frame.len() >= 54 {
@@ -371,8 +439,15 @@ impl Twin {
             ("pass_no_socket", None) => {
                 prop_assert!(bytes == frame, "changed: {}", show());
                 if plain {
-                    prop_assert!(leaves(frame, redirects, fate.sent[0].0, &fate.sent[0].1), "{}", show());
+                    prop_assert!(leaves(frame, mode.redirects, fate.sent[0].0, &fate.sent[0].1), "{}", show());
                 }
+            }
+            ("pass_source", None) => {
+                let why = match self.back(frame) {
+                    None => frame[22..30] == [0; 8],
+                    Some(back) => fate.punted && (back.kind == Kind::Local || !takes(back, mode.check)),
+                };
+                prop_assert!(why, "{mode:?} {:?} {}", self.back(frame), show());
             }
             (_, None) => {
                 prop_assert!(bytes == frame, "changed: {}", show());
@@ -381,6 +456,16 @@ impl Twin {
             _ => prop_assert!(false, "{}", show()),
         }
         Ok(())
+    }
+}
+
+/// Whether a source that leads back to this is taken on port 0.
+fn takes(back: Entry, check: SourceCheck) -> bool {
+    let unicast = matches!(back.kind, Kind::Forward | Kind::Pending | Kind::Glean);
+    match check {
+        SourceCheck::Off => true,
+        SourceCheck::Loose => unicast,
+        SourceCheck::Strict => unicast && back.port == PortId(0),
     }
 }
 
@@ -464,8 +549,16 @@ impl Shape {
         let mut l3 = vec![0; header];
         l3.extend_from_slice(&self.body);
         let total = l3.len() as u16;
-        let odd4 =
-            [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 5], [240, 1, 2, 3], [255; 4], [169, 254, 1, 1], [223, 9, 9, 9]];
+        let odd4 = [
+            [0, 1, 2, 3],
+            [127, 0, 0, 1],
+            [224, 0, 0, 5],
+            [240, 1, 2, 3],
+            [255; 4],
+            [169, 254, 1, 1],
+            [223, 9, 9, 9],
+            OWN,
+        ];
         if self.v6 {
             l3[0] = 0x60;
             l3[4..6].copy_from_slice(&(total - 40).to_be_bytes());
@@ -479,6 +572,8 @@ impl Shape {
                 l3[at..at + 16].fill(0);
                 l3[at..at + 2].copy_from_slice(odd);
                 l3[at + 15] = (s >> 8) as u8 % 4;
+            } else if self.odd == 6 {
+                l3[8..20].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
             }
         } else {
             (l3[0], l3[8], l3[9]) = (0x45, self.ttl, self.proto);
@@ -490,6 +585,10 @@ impl Shape {
             if let Some(odd) = odd4.get(usize::from(self.odd)) {
                 l3[at..at + 4].copy_from_slice(odd);
             }
+        }
+        // What an error is about.
+        if matches!(self.proto, 1 | 58) && l3.len() > header && s & 4 == 0 {
+            l3[header] = [1, 2, 3, 4, 5, 11, 12, 8][usize::from(s >> 4 & 7)];
         }
         let field = header + if self.proto == 6 { 16 } else { 6 };
         if matches!(self.proto, 6 | 17) && l3.len() >= field + 2 && self.checksum < 3 {
@@ -554,7 +653,7 @@ fn a_shape() -> impl Strategy<Value = Shape> {
     let ttl = prop_oneof![10 => 2u8.., 1 => 0u8..3];
     let padding = prop_oneof![4 => Just(0usize), 1 => 0usize..120];
     let fault = prop_oneof![20 => Just(255u8), 10 => 0u8..13];
-    let odd = prop_oneof![20 => Just(255u8), 1 => 0u8..7];
+    let odd = prop_oneof![20 => Just(255u8), 1 => 0u8..8];
     let rest = (fault, body, padding, any::<u16>());
     (any::<bool>(), any::<prop::sample::Index>(), odd, ttl, proto, 0u8..6, rest).prop_map(
         |(v6, target, odd, ttl, proto, checksum, (fault, body, padding, seed))| Shape {
@@ -591,15 +690,22 @@ fn the_program_does_what_the_router_does() {
         .enter(|| {
             let mut twin = Twin::new();
             let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-            for redirects in [false, true] {
-                twin.set_up(redirects);
+            let modes = [
+                Mode::default(),
+                Mode { redirects: true, ..Mode::default() },
+                Mode { l3: true, ..Mode::default() },
+                Mode { check: SourceCheck::Loose, ..Mode::default() },
+                Mode { check: SourceCheck::Strict, l3: true, redirects: true },
+            ];
+            for mode in modes {
+                twin.set_up(mode);
                 let mut runner =
                     TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
                 let done = runner.run(&prop::collection::vec(a_shape(), 1..200), |shapes| {
                     let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
-                    let fates = route(twin.tables.clone(), &twin.domain, redirects, &frames);
+                    let fates = route(twin.tables.clone(), &twin.domain, mode.redirects, &frames);
                     prop_assert_eq!(fates.len(), frames.len());
-                    frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(redirects, frame, fate))
+                    frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(mode, frame, fate))
                 });
                 if let Err(e) = done {
                     panic!("{e}");
@@ -610,7 +716,9 @@ fn the_program_does_what_the_router_does() {
                 seen.insert(reason, *frames);
             }
             println!("{seen:?}");
-            assert!(seen["to_port"] > 500 && seen["pass_no_socket"] > 500, "too few of a kind: {seen:?}");
+            let enough = |reason: &str, frames: u64| seen[reason] > frames;
+            let seen_all = enough("to_port", 500) && enough("pass_no_socket", 500) && enough("pass_source", 100);
+            assert!(seen_all, "too few of a kind: {seen:?}");
         })
         .unwrap();
 }
@@ -721,7 +829,7 @@ fn the_kernel_does_what_both_do() {
     let (mut seen, mut forwarded, mut dropped) = (BTreeMap::<&str, (u64, String)>::new(), 0, 0);
     ns.enter(|| {
         let mut twin = Twin::new();
-        twin.set_up(false);
+        twin.set_up(Mode::default());
         let known = |id: u32| leads()[id as usize][0].is_some();
         let routes4: Vec<_> = twin.routes4.iter().filter(|(_, id)| known(*id)).copied().collect();
         let routes6: Vec<_> = twin.routes6.iter().filter(|(_, id)| known(*id)).copied().collect();

@@ -69,11 +69,6 @@ impl IfMatch {
             Self::Index(this) => *this == index,
         }
     }
-
-    /// Returns whether the loopback interface is meant, and no other: it is the first of every namespace.
-    pub fn is_loopback(&self) -> bool {
-        matches!(self, Self::Name(name) if name == "lo") || *self == Self::Index(1)
-    }
 }
 
 /// The forwarded packets that an effect concerns.

@@ -151,27 +151,19 @@ impl Tables {
 fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Effect> {
     let families = family.families();
     let object = |what: &str| format!("{} table {name}{what}", family.tool());
+    let effect =
+        |scope, object, reason: &str| Effect { kind: Kind::IptablesLegacy, scope, object, reason: reason.into() };
     let mut effects = Vec::new();
     if let Some((chain, reason)) = outline.forwarded() {
         let object = object(&format!(" chain {chain}"));
-        effects.push(Effect { kind: Kind::IptablesLegacy, scope: Scope::All(families), object, reason: reason.into() });
+        effects.push(effect(Scope::All(families), object, reason));
     } else if let Some(reason) = outline.local() {
         let object = object(" chain OUTPUT");
-        effects.push(Effect {
-            kind: Kind::IptablesLegacy,
-            scope: Scope::Errors(families),
-            object,
-            reason: reason.into(),
-        });
+        effects.push(effect(Scope::Errors(families), object, reason));
     }
     if outline.has_rules() {
-        let reason = "rules, which may turn connection tracking on".into();
-        effects.push(Effect {
-            kind: Kind::IptablesLegacy,
-            scope: Scope::Fragments(families),
-            object: object(""),
-            reason,
-        });
+        let reason = "rules, which may turn connection tracking on";
+        effects.push(effect(Scope::Fragments(families), object(""), reason));
     }
     effects
 }

@@ -34,6 +34,6 @@ mod xfrm;
 pub use bywash_route::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
-pub use sysctl::{HashPolicy, Settings, SourceCheck};
+pub use sysctl::Settings;
 pub use verdict::{Gate, Kept, PortLink, Respect, Verdict, judge};
 pub use watch::{Foreign, POLL, Programs, Reading, Watcher};

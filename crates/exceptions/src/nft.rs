@@ -8,9 +8,10 @@ mod parse;
 mod read;
 mod xt;
 
-use crate::effect::{IfMatch, Unknown};
 pub use analyse::analyse;
 pub use read::{Reader, read};
+
+use crate::effect::IfMatch;
 
 /// All tables of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,38 +5,11 @@
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
-use bywash_route::model::Families;
-use serde::Serialize;
+use bywash_route::model::{Families, HashPolicy, SourceCheck};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-
-/// Reverse-path check of packets that a port receives (RFC 3704; `rp_filter`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SourceCheck {
-    /// No check.
-    #[default]
-    Off,
-    /// The source is reachable by the port that received the packet.
-    Strict,
-    /// The source is reachable at all.
-    Loose,
-}
-
-/// Fields by which one of several equal next hops is chosen (`fib_multipath_hash_policy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HashPolicy {
-    /// Addresses (0); IPv6 adds flow label and next header.
-    #[default]
-    L3,
-    /// Addresses, protocol and ports (1).
-    L4,
-    /// Another choice, which the kernel makes.
-    Kernel,
-}
 
 /// Switches that are obeyed rather than left to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -216,7 +189,8 @@ mod tests {
     fn a_router_at_its_defaults_has_no_effects() {
         let (settings, effects) = analysed(GLOBAL_NOW, PORT_NOW);
         assert_eq!(effects, []);
-        assert_eq!(settings, Settings { mtu6: [(7, 1500)].into(), ..Settings::default() });
+        let l3 = HashPolicy::L3;
+        assert_eq!(settings, Settings { mtu6: [(7, 1500)].into(), hash4: l3, hash6: l3, ..Settings::default() });
     }
 
     #[test]

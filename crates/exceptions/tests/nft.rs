@@ -1,7 +1,6 @@
 //! Rulesets that the kernel holds, loaded by the tools that users load them with, and the effects found in them.
 
-use bywash_exceptions::{Effect, Families, IfMatch, Scope};
-use bywash_exceptions::{legacy, nft};
+use bywash_exceptions::{Effect, Families, IfMatch, Scope, legacy, nft};
 use bywash_lab::{Namespace, has_tool, require, require_lab};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -57,9 +56,9 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::In(interfaces, f) => format!("in{}({}) {}", families(f), by(interfaces), effect.reason),
         Scope::Out(interfaces, f) => format!("out{}({}) {}", families(f), by(interfaces), effect.reason),
         Scope::All(f) => format!("all{} {}", families(f), effect.reason),
-        Scope::Errors(f) => format!("local{} {}", families(f), effect.reason),
+        Scope::Errors(f) => format!("errors{} {}", families(f), effect.reason),
         Scope::Fragments(f) => format!("fragments{}", families(f)),
-        Scope::To(prefix) => format!("to {prefix}"),
+        Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
     };
     effects.iter().map(one).collect()
 }
@@ -135,9 +134,9 @@ fn rulesets_of_nft() {
           .into(), &["all6 drop"]),
         ("table ip t {\n chain c { type filter hook postrouting priority 0; counter; }\n}\n".into(), &["all4 counter"]),
         ("table inet t {\n chain c { type filter hook output priority 0; policy drop; }\n}\n".into(),
-         &["local46 policy drop"]),
+         &["errors46 policy drop"]),
         ("table ip t {\n chain c { type route hook output priority 0; meta mark set 1; }\n}\n".into(),
-         &["local4 meta set"]),
+         &["errors4 meta set"]),
         ("table ip t {\n chain c { type filter hook forward priority 0; dup to 10.0.0.1 device p1; }\n}\n".into(),
          &["all4 dup"]),
         // Interfaces and families.
@@ -161,7 +160,8 @@ fn rulesets_of_nft() {
         ("table netdev t {\n chain c { type filter hook ingress devices = { p0, p1 } priority 0; counter; }\n}\n".into(),
          &["in46(p0 p1) counter"]),
         ("table netdev t {\n chain c { type filter hook egress device p1 priority 0; ip ttl 1 drop; }\n}\n".into(),
-         &["out46(p1) drop"]),
+         &["out46(p1) drop", "errors46 drop"]),
+        (inet("postrouting", "oifname p1 ip6 hoplimit 1 drop"), &["out6(p1) drop", "errors6 drop"]),
         ("table inet t {\n chain c { type filter hook ingress device p0 priority 0; ip ttl 1 drop; }\n}\n".into(),
          &["in4(p0) drop"]),
         ("table netdev t {\n chain c { type filter hook ingress device p0 priority 0; fwd to p1; }\n}\n".into(),
@@ -178,7 +178,7 @@ fn rulesets_of_nft() {
         ("table inet t {\n chain c { type nat hook prerouting priority -100; tcp dport 80 redirect to :81; }\n}\n".into(),
          &["all46 redirect", "fragments46"]),
         ("table ip t {\n chain c { type nat hook output priority -100; ip daddr 10.0.0.1 dnat to 10.0.0.2; }\n}\n".into(),
-         &["local4 nat", "fragments4"]),
+         &["errors4 nat", "fragments4"]),
         ("table ip t {\n chain sub { ct state new accept; }\n}\n".into(), &["fragments4"]),
         ("table ip6 t {\n flags dormant;\n chain c { type filter hook forward priority 0; ct mark 1 drop; }\n}\n".into(),
          &["fragments6"]),
@@ -250,7 +250,7 @@ fn rulesets_of_iptables() {
         ("iptables-nft -A FORWARD -o p+ -m comment --comment x -j DROP", &["out4(p*) counter, drop"]),
         ("ip6tables-nft -t raw -A PREROUTING -i lo -j DROP", &[]),
         ("iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT", &["fragments4"]),
-        ("ip6tables-nft -A OUTPUT -p tcp -j REJECT", &["local6 counter, xt target REJECT"]),
+        ("ip6tables-nft -A OUTPUT -p tcp -j REJECT", &["errors6 counter, xt target REJECT"]),
         (
             "iptables-nft -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
             &["all4 counter, xt target TCPMSS"],
@@ -365,8 +365,8 @@ fn rulesets_of_legacy_iptables() {
         ("iptables-legacy -P FORWARD DROP", &["all4 policy drop"]),
         ("iptables-legacy -P FORWARD ACCEPT", &[]),
         ("iptables-legacy -A INPUT -j DROP", &["fragments4"]),
-        ("iptables-legacy -P OUTPUT DROP", &["local4 policy drop", "fragments4"]),
-        ("iptables-legacy -A OUTPUT -j ACCEPT", &["local4 rules", "fragments4"]),
+        ("iptables-legacy -P OUTPUT DROP", &["errors4 policy drop", "fragments4"]),
+        ("iptables-legacy -A OUTPUT -j ACCEPT", &["errors4 rules", "fragments4"]),
         ("iptables-legacy -P OUTPUT ACCEPT\niptables-legacy -F", &[]),
         ("iptables-legacy -N X", &["fragments4"]),
         ("iptables-legacy -X X", &[]),

@@ -109,6 +109,11 @@ impl Mirror {
         self.prober.probe(index, addr)
     }
 
+    /// See [`Prober::forget`].
+    pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
+        self.prober.forget(index, addr)
+    }
+
     /// A handle for asking the kernel about neighbours from any thread, in this mirror's network namespace.
     pub fn prober(&self) -> Prober {
         self.prober.clone()

@@ -4,20 +4,22 @@ use crate::error::Error;
 use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
 use crate::wire::Request;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kernel itself asks once a second (retrans_time); more often is of no use.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Addresses remembered. Beyond it a scan of a large prefix is under way, and probes are refused.
+/// Addresses remembered; beyond that, the oldest may be asked for again at once.
 const REMEMBERED: usize = 16 << 10;
 
 #[derive(Debug)]
 struct Inner {
     socket: Socket,
     asked: HashMap<(u32, IpAddr), Instant>,
+    /// The same in the order in which they were asked for.
+    order: VecDeque<(u32, IpAddr)>,
     buffer: Vec<u8>,
 }
 
@@ -28,46 +30,79 @@ pub struct Prober(Arc<Mutex<Inner>>);
 impl Prober {
     pub(crate) fn open() -> Result<Self, Error> {
         let socket = Socket::open(&[], 256 << 10)?;
-        Ok(Self(Arc::new(Mutex::new(Inner { socket, asked: HashMap::new(), buffer: vec![0; DATAGRAM] }))))
+        Ok(Self(Arc::new(Mutex::new(Inner {
+            socket,
+            asked: HashMap::new(),
+            order: VecDeque::new(),
+            buffer: vec![0; DATAGRAM],
+        }))))
     }
 
     /// Has the kernel resolve `addr` on interface `index`, or confirm it when it is stale (NTF_USE, as if it had a
     /// packet to send). What becomes of it arrives as a change of the neighbour. Returns false when it was asked less
-    /// than half a second ago, too many others were, or the kernel refuses (no such interface, no CAP_NET_ADMIN).
+    /// than half a second ago, or the kernel refuses (no such interface, no room for it, no CAP_NET_ADMIN).
     ///
     /// Runs in the caller's thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { socket, asked, buffer } = &mut *inner;
+        let Inner { socket, asked, order, buffer } = &mut *inner;
         let now = Instant::now();
         if asked.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
             return false;
         }
-        if asked.len() >= REMEMBERED {
-            asked.retain(|_, last| now - *last < INTERVAL);
-            if asked.len() >= REMEMBERED {
-                return false;
+        while let Some(oldest) = order.front() {
+            let old = asked.get(oldest).is_none_or(|last| now - *last >= INTERVAL);
+            if !old && order.len() < REMEMBERED {
+                break;
             }
+            asked.remove(oldest);
+            order.pop_front();
         }
         asked.insert((index, addr), now);
-        let sent = socket.send(|sequence| request(sequence, index, addr));
-        // The kernel has answered within the call.
-        let mut accepted = false;
-        while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
-            let code = crate::wire::u32_at(&buffer[..length], 16);
-            accepted = code == Some(0);
-        }
-        sent.is_ok() && accepted
+        order.push_back((index, addr));
+        ask(socket, buffer, |sequence| use_it(sequence, index, addr))
+    }
+
+    /// Has the kernel give up resolving `addr` on interface `index`, and forget it. Returns false when it knew of none, or
+    /// refuses. As [`Prober::probe`], never from a worker.
+    pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { socket, asked, buffer, .. } = &mut *inner;
+        asked.remove(&(index, addr));
+        ask(socket, buffer, |sequence| {
+            let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
+            destination(request, addr)
+        })
     }
 }
 
-fn request(sequence: u32, index: u32, addr: IpAddr) -> Request {
+/// Sends a request; whether the kernel, which answers within the call, accepts it.
+fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Request) -> bool {
+    let sent = socket.send(request);
+    let mut accepted = false;
+    while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
+        let code = crate::wire::u32_at(&buffer[..length], 16);
+        accepted = code == Some(0);
+    }
+    sent.is_ok() && accepted
+}
+
+fn use_it(sequence: u32, index: u32, addr: IpAddr) -> Request {
+    let body = body(index, addr, NTF_USE);
+    destination(Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, sequence, &body), addr)
+}
+
+/// struct ndmsg.
+fn body(index: u32, addr: IpAddr, flags: u8) -> [u8; 12] {
     let mut body = [0; 12];
     body[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
     body[4..8].copy_from_slice(&index.to_ne_bytes());
     body[8..10].copy_from_slice(&NUD_NONE.to_ne_bytes());
-    body[10] = NTF_USE;
-    let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, sequence, &body);
+    body[10] = flags;
+    body
+}
+
+fn destination(request: Request, addr: IpAddr) -> Request {
     match addr {
         IpAddr::V4(addr) => request.attribute(NDA_DST, &addr.octets()),
         IpAddr::V6(addr) => request.attribute(NDA_DST, &addr.octets()),

@@ -56,6 +56,32 @@ impl std::ops::BitOrAssign for Families {
     }
 }
 
+/// Fields of a packet that choose among equal next hops: `net.ipv4.fib_multipath_hash_policy` and its twin of IPv6.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HashPolicy {
+    /// Policy 0: the addresses, of IPv6 flow label and next header too; of an ICMP error, those of the packet it is about.
+    L3,
+    /// Policy 1: addresses, protocol and ports.
+    #[default]
+    L4,
+    /// Policies 2 and 3, by fields that are not looked at here: groups are the kernel's.
+    Kernel,
+}
+
+/// Source validation of IPv4 by reverse path: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceCheck {
+    /// No check.
+    #[default]
+    Off,
+    /// A unicast route leads to the source (`rp_filter` 2).
+    Loose,
+    /// The route to the source leads by the port that received the packet (`rp_filter` 1).
+    Strict,
+}
+
 /// A prefix: an address with host bits zero, and its length in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Prefix {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+mod flow;
 pub mod gates;
 mod icmp;
 mod slow;

@@ -1,13 +1,13 @@
 //! The slow path: what the fast path could not finish on the spot.
 //!
 //! Here every odd packet gets its exact reason. Errors quote the packet as it arrived; a packet is charged its hop
-//! only when it is certain to leave, or to wait for its neighbour.
+//! only when it is certain to leave.
 
-use crate::icmp::Limiter;
+use crate::icmp::{About, Limits};
 use crate::sound::martian4;
 use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
-use crate::tables::{Kind, Tables};
-use crate::waiting::{Wait, Waiting};
+use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::Frame;
 use bywash_sync::clock;
@@ -21,6 +21,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const PATIENCE_US: u64 = 3_500_000;
 /// How often waiting packets look whether their neighbour has come.
 const RECHECK_US: u64 = 500;
+/// Neighbours that are looked at each time.
+const RECHECKED: usize = 128;
+/// The part of the requests that is kept for neighbours: a flood of packets for the kernel must not keep those from being
+/// asked for.
+const KEPT: usize = 4;
 /// How often a waiting packet has its neighbour asked for: longer than the kernel side ignores a repeated request.
 const ASK_US: u64 = 600_000;
 
@@ -47,6 +52,10 @@ impl Answer {
         }
     }
 
+    fn about(self) -> About {
+        if matches!(self, Self::TooBig { .. }) { About::Size } else { About::Other }
+    }
+
     /// None: there is no such error in IPv6 (its redirects are neighbour discovery, the kernel's).
     fn v6(self) -> Option<Icmp6Error> {
         Some(match self {
@@ -63,16 +72,21 @@ impl Answer {
 /// What the slow path keeps from packet to packet. Apart from the tables, so that these can be borrowed beside it.
 pub(crate) struct SlowPath {
     requests: rtrb::Producer<Request>,
+    /// Of those, how many packets for the kernel leave free.
+    kept: usize,
     pub config: RouterConfig,
     pub waiting: Waiting,
-    pub limiter: Limiter,
+    pub limits: Limits,
+    /// The place of the neighbour that is looked at next.
+    next: usize,
     ip_id: u16,
 }
 
 impl SlowPath {
     pub fn new(requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
-        let limiter = Limiter::new(config.icmp_rate);
-        Self { requests, config, waiting: Waiting::new(), limiter, ip_id: 1 }
+        let limits = Limits::new(config.icmp_rate);
+        let kept = requests.buffer().capacity() / KEPT;
+        Self { requests, kept, config, waiting: Waiting::new(), limits, next: 0, ip_id: 1 }
     }
 
     /// Decides what becomes of a packet that is not for the fast path.
@@ -84,7 +98,11 @@ impl SlowPath {
             (Some(_), _) => Err(DropReason::NotIp),
             (None, _) => Err(DropReason::Runt),
         };
+        // The kernel validates the source before it looks at the TTL.
+        let dubious =
+            matches!(verdict, Ok(Sound::Forward) | Err(DropReason::TtlExceeded)) && !sourced(tables, from, data);
         match verdict {
+            _ if dubious => self.punt(cx, from, frame),
             // What is for this machine is not forwarded: routing protocols send with a TTL of 1.
             Err(DropReason::TtlExceeded) if is_local(tables, cx.bufs.arena().data(&frame)) => {
                 self.punt(cx, from, frame);
@@ -122,10 +140,7 @@ impl SlowPath {
                 rewrite_macs(hop, data);
                 Self::fragment(cx, from, frame, hop.port, hop.mtu);
             }
-            Kind::Glean | Kind::Pending | Kind::Failed => {
-                charge(data);
-                self.wait(cx, tables, from, frame, id);
-            }
+            Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
             Kind::Local | Kind::Kernel | Kind::Policy => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from, DropReason::Blackhole, frame),
             Kind::Unreachable => {
@@ -140,16 +155,14 @@ impl SlowPath {
         }
     }
 
-    /// Sends what has been charged already: an answer of our own, or a packet that has waited.
-    fn send_charged(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
+    /// Sends an answer of our own.
+    fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
-            Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => {
-                self.refuse(cx, tables, from, frame, DropReason::TooBig, Answer::TooBig { mtu: hop.mtu });
-            }
+            Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => cx.drop(from, DropReason::TooBig, frame),
             Kind::Forward => {
                 rewrite_macs(hop, data);
                 if len > hop.mtu {
@@ -158,7 +171,7 @@ impl SlowPath {
                     cx.send(from, hop.port, frame);
                 }
             }
-            Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id),
+            Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
             _ => cx.drop(from, DropReason::NoRoute, frame),
         }
     }
@@ -187,7 +200,9 @@ impl SlowPath {
         cx.discard(frame);
     }
 
-    fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame, id: u32) {
+    /// Has a packet wait for its neighbour, `own` one that we have made. There is always room: for another that no longer
+    /// waits.
+    fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame, id: u32, own: bool) {
         let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
         let failed = entry(tables, id).kind == Kind::Failed;
         let Some((_, dst)) = addresses(cx.bufs.arena().data(&frame)) else {
@@ -196,56 +211,78 @@ impl SlowPath {
         let addr = cold.gateway.unwrap_or(dst);
         let until = cx.now + clock::us_to_ticks(PATIENCE_US);
         let ask_at = cx.now + clock::us_to_ticks(ASK_US);
-        match self.waiting.add(Wait { frame, from, index: cold.index, addr, until, ask_at, failed }) {
-            Ok(first) => {
+        let mut asked = Asked { index: cold.index, addr, ask_at, failed };
+        // A full queue loses nothing: the packet waits on, and asks again.
+        if !self.waiting.has(cold.index, addr)
+            && self.requests.push(Request::Resolve { index: cold.index, addr }).is_err()
+        {
+            asked.ask_at = cx.now;
+        }
+        match self.waiting.add(asked, Wait { frame, from, until, own }) {
+            Added::Waits(evicted) => {
                 cx.event(from, Event::NeighbourWait, 1);
-                if first {
-                    // A full queue loses nothing: the packet waits on, and asks again.
-                    let _ = self.requests.push(Request::Resolve { index: cold.index, addr });
+                if let Some(w) = evicted {
+                    cx.drop(w.from, DropReason::NeighbourQueueFull, w.frame);
                 }
             }
-            Err(wait) => cx.drop(from, DropReason::NeighbourQueueFull, wait.frame),
+            Added::Full(wait) => cx.drop(from, DropReason::NeighbourQueueFull, wait.frame),
         }
     }
 
-    /// Sends the waiting packets whose neighbour has come, refuses those whose neighbour has not.
+    /// Sends the waiting packets whose neighbour has come, refuses those whose neighbour has not. Looks at some of the
+    /// neighbours each time.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>, tables: &Tables) {
         if cx.now < self.waiting.recheck_at {
             return;
         }
         self.waiting.recheck_at = cx.now + clock::us_to_ticks(RECHECK_US);
-        let mut i = 0;
-        while let Some(w) = self.waiting.get_mut(i) {
-            let data = cx.bufs.arena().data(&w.frame);
-            let kind = entry(tables, lookup(tables, data)).kind;
-            let wait_on = match kind {
-                // Failed from the start: asked for once more, wait for the outcome.
-                Kind::Failed => w.failed,
-                Kind::Glean | Kind::Pending => {
-                    w.failed = false;
-                    true
-                }
-                _ => false,
-            };
-            if wait_on && cx.now < w.until {
-                if cx.now >= w.ask_at {
-                    w.ask_at = cx.now + clock::us_to_ticks(ASK_US);
-                    let _ = self.requests.push(Request::Resolve { index: w.index, addr: w.addr });
-                }
-                i += 1;
-                continue;
-            }
-            let w = self.waiting.take(i);
-            if matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed) {
-                self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
-            } else {
-                cx.event(w.from, Event::NeighbourReleased, 1);
-                self.send_charged(cx, tables, w.from, w.frame);
-            }
+        for _ in 0..RECHECKED {
+            let place = self.next;
+            self.next = (place + 1) % CAPACITY;
+            while self.release_one(cx, tables, place) {}
         }
     }
 
+    /// Ends the wait of the oldest packet for the neighbour in this place; false when it waits on, or there is none.
+    fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
+        let Some(oldest) = self.waiting.oldest(place) else { return false };
+        let data = cx.bufs.arena().data(&oldest.frame);
+        let (kind, until) = (entry(tables, lookup(tables, data)).kind, oldest.until);
+        let Some(asked) = self.waiting.asked(place) else { return false };
+        let wait_on = match kind {
+            // Failed from the start: asked for once more, wait for the outcome.
+            Kind::Failed => asked.failed,
+            Kind::Glean | Kind::Pending => {
+                asked.failed = false;
+                true
+            }
+            _ => false,
+        };
+        if wait_on && cx.now < until {
+            let Asked { index, addr, ask_at, .. } = *asked;
+            if cx.now >= ask_at && self.requests.push(Request::Resolve { index, addr }).is_ok() {
+                asked.ask_at = cx.now + clock::us_to_ticks(ASK_US);
+            }
+            return false;
+        }
+        let Some(w) = self.waiting.take(place) else { return false };
+        if matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed) {
+            self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
+        } else {
+            cx.event(w.from, Event::NeighbourReleased, 1);
+            if w.own {
+                self.send_own(cx, tables, w.from, w.frame);
+            } else {
+                self.route(cx, tables, w.from, w.frame);
+            }
+        }
+        true
+    }
+
     pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: PortId, frame: Frame) {
+        if self.requests.slots() <= self.kept {
+            return cx.drop(from, DropReason::PuntFailed, frame);
+        }
         match self.requests.push(Request::Punt { from, frame }) {
             Ok(()) => cx.event(from, Event::Punted, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),
@@ -253,7 +290,8 @@ impl SlowPath {
         }
     }
 
-    /// Answers a packet with an error where that is allowed, and drops it.
+    /// Answers a packet with an error where that is allowed, and drops it. Where no port leads back to its source, the
+    /// kernel gets the packet and does the same.
     fn refuse(
         &mut self,
         cx: &mut Context<'_>,
@@ -263,8 +301,29 @@ impl SlowPath {
         reason: DropReason,
         answer: Answer,
     ) {
+        let data = cx.bufs.arena().data(&frame);
+        let Some((src, _)) = addresses(data).filter(|_| self.answerable(data, answer)) else {
+            cx.event(from, Event::IcmpWithheld, 1);
+            return cx.drop(from, reason, frame);
+        };
+        if !self.limits.allow(src, answer.about(), cx.now) {
+            cx.event(from, Event::IcmpLimited, 1);
+            return cx.drop(from, reason, frame);
+        }
+        if !by_ports(tables, id_of(tables, src)) {
+            return self.punt(cx, from, frame);
+        }
         self.answer(cx, tables, from, &frame, answer);
         cx.drop(from, reason, frame);
+    }
+
+    /// Whether an error may be sent about a packet.
+    fn answerable(&self, data: &[u8], answer: Answer) -> bool {
+        let (original, broadcast) = (&data[HEADER_LEN..], data[0] & 1 == 1);
+        match original.first().map(|first| first >> 4) {
+            Some(4) => icmp4::may_answer4(original, broadcast),
+            _ => answer.v6().is_some_and(|kind| icmp6::may_answer6(original, broadcast, kind)),
+        }
     }
 
     /// Tells the sender of a better first hop, if it is a neighbour itself (RFC 1812 5.2.7.2).
@@ -276,27 +335,27 @@ impl SlowPath {
         let on_link = entry(tables, back).port == from && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
         let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
         if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
-            self.answer(cx, tables, from, frame, Answer::Redirect { gateway });
+            let answer = Answer::Redirect { gateway };
+            if !self.answerable(data, answer) {
+                return cx.event(from, Event::IcmpWithheld, 1);
+            }
+            if !self.limits.allow(src.into(), answer.about(), cx.now) {
+                return cx.event(from, Event::IcmpLimited, 1);
+            }
+            self.answer(cx, tables, from, frame, answer);
         }
     }
 
-    /// Sends an ICMP message about `frame` to the packet's source, where that is allowed and within the rate limit.
+    /// Sends an ICMP message about `frame` to the packet's source.
     fn answer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: &Frame, answer: Answer) {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(frame);
         let original = &data[HEADER_LEN..];
-        let broadcast = data[0] & 1 == 1;
-        let message = match source(tables, from, data) {
-            Some(IpAddr::V4(source)) if icmp4::may_answer4(original, broadcast) => Message::V4(answer.v4(), source),
-            Some(IpAddr::V6(source)) => match answer.v6() {
-                Some(kind) if icmp6::may_answer6(original, broadcast, kind) => Message::V6(kind, source),
-                _ => return cx.event(from, Event::IcmpWithheld, 1),
-            },
+        let message = match (source(tables, from, data), answer.v6()) {
+            (Some(IpAddr::V4(source)), _) => Message::V4(answer.v4(), source),
+            (Some(IpAddr::V6(source)), Some(kind)) => Message::V6(kind, source),
             _ => return cx.event(from, Event::IcmpWithheld, 1),
         };
-        if !self.limiter.take() {
-            return cx.event(from, Event::IcmpLimited, 1);
-        }
         let Some(mut reply) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
         arena.resize(&mut reply, HEADER_LEN + icmp6::MAX_LEN);
         let out = arena.data_mut(&mut reply);
@@ -313,7 +372,7 @@ impl SlowPath {
         };
         reply.truncate(HEADER_LEN + len);
         cx.event(from, Event::IcmpSent, 1);
-        self.send_charged(cx, tables, from, reply);
+        self.send_own(cx, tables, from, reply);
     }
 }
 
@@ -357,7 +416,8 @@ fn check6(ip: &[u8]) -> Result<Sound, DropReason> {
         E::Version => DropReason::BadVersion,
         E::Length => DropReason::BadLength,
     })?;
-    if martian6(info.src) {
+    // Linux drops IPv4-mapped sources on arrival (ip6_rcv_core).
+    if martian6(info.src) || info.src >> 32 == 0xffff {
         return Err(DropReason::MartianSource);
     }
     if martian6(info.dst) {
@@ -408,6 +468,27 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
         IpAddr::V4(a) => tables.fib4.lookup(a.to_bits()),
         IpAddr::V6(a) => tables.fib6.lookup(a.to_bits()),
     }
+}
+
+/// Whether the kernel plainly takes a packet with a sound header from where it says it comes: not from one of the host's own
+/// addresses, and by the port's check. Of what is not plain the kernel is the judge.
+fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
+    let Some((IpAddr::V4(src), _)) = addresses(data) else { return true };
+    let check = tables.ports.get(usize::from(from.0)).map_or(SourceCheck::Off, |port| port.source_check);
+    let own = tables.own4.bit(u32::from_ne_bytes(src.octets())) == 1;
+    if check == SourceCheck::Off && !own {
+        return true;
+    }
+    let back = entry(tables, tables.fib4.lookup(src.to_bits()));
+    !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from)
+}
+
+/// Whether a route leads by ports, whichever of several ways a packet takes.
+fn by_ports(tables: &Tables, id: u32) -> bool {
+    let port = |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+    let way = entry(tables, id);
+    let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
+    port(way) || (way.kind == Kind::Group && members().all(|id| port(entry(tables, *id))))
 }
 
 /// Whether a packet with a sound header is for this machine.

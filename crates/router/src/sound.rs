@@ -1,8 +1,12 @@
 //! Which packets of a burst may take the fast path, and what will be written into them: a burst at a time, by columns.
 
+use crate::tables::Own4;
 use bywash_frame::{BATCH, Heads};
 use bywash_sync::wide::{Wide, widest};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+
+/// The fault of a packet that is sound, but may come from one of the host's own addresses.
+pub(crate) const OWN: u32 = 1 << 31;
 
 /// Packets judged at once.
 const LANES: usize = 16;
@@ -25,27 +29,28 @@ impl Sound4 {
         Self { faults: [0; BATCH], dst: [0; BATCH], total: [0; BATCH], hop: [0; BATCH] }
     }
 
-    /// Judges the first `n` packets of `heads`; whether any has a fault.
+    /// Judges the first `n` packets of `heads`: the faults of them all.
     #[inline]
-    pub fn judge(&mut self, heads: &Heads, n: usize) -> bool {
-        widest(Judge { heads, n: n.min(BATCH), out: self })
+    pub fn judge(&mut self, heads: &Heads, n: usize, own: Own4) -> u32 {
+        widest(Judge { heads, n: n.min(BATCH), own, out: self })
     }
 }
 
 struct Judge<'a> {
     heads: &'a Heads,
     n: usize,
+    own: Own4,
     out: &'a mut Sound4,
 }
 
 impl Wide for Judge<'_> {
-    type Out = bool;
+    type Out = u32;
 
     /// A packet that may take the fast path is sound by RFC 1812 5.2.2, without options, with TTL to spare, neither end
     /// a martian. Faults are gathered rather than asked for one by one: the answer is nearly always the same.
     #[inline(always)]
-    fn run(self) -> bool {
-        let Self { heads, n, out } = self;
+    fn run(self) -> u32 {
+        let Self { heads, n, own, out } = self;
         let [kind, size, fragment, hop, src, dst] = &heads.words;
         for from in (0..n).step_by(LANES) {
             for i in from..from + LANES {
@@ -64,10 +69,11 @@ impl Wide for Judge<'_> {
                     | u32::from(total.wrapping_sub(20) > room.wrapping_sub(20))
                     | u32::from(hop[i] & 0xff < 2)
                     | u32::from(martian4(from) | martian4(to))
-                    | u32::from(sum != 0xffff);
+                    | u32::from(sum != 0xffff)
+                    | own.bit(src[i]) << 31;
             }
         }
-        out.faults[..n].iter().fold(0, |all, f| all | f) != 0
+        out.faults[..n].iter().fold(0, |all, f| all | f)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The fast path: input, lookup, forward.
 
+use crate::flow::flow_hash;
 use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
-use crate::sound::Sound4;
-use crate::tables::{Entry, Kind, Tables};
+use crate::sound::{OWN, Sound4};
+use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
-use bywash_route::{flow_hash4, flow_hash6};
 use bywash_sync::{Published, hint::prefetch};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::partial;
@@ -35,7 +35,7 @@ pub enum Request {
 /// The router's settings.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// ICMP errors a second and worker, at most; 0: none.
+    /// ICMP errors a second and worker, at most, and as many about packets that are too big; 0: none.
     pub icmp_rate: u32,
     /// Whether to tell senders of a better first hop (RFC 1812 5.2.7.2).
     pub redirects: bool,
@@ -79,6 +79,8 @@ struct Work {
     to: [PortId; BATCH],
 }
 
+/// Which of the words of a burst's heads are IPv4 sources.
+const SOURCES: usize = 4;
 /// A packet that stays: it is for the slow path.
 const NOWHERE: PortId = PortId(u16::MAX);
 
@@ -130,13 +132,40 @@ impl Router {
 impl Work {
     /// Checks every packet. Whether all are sound IPv4 packets; if not, what is sound of either family is listed.
     #[inline]
-    fn input<'a>(&mut self, arena: &'a Arena, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
+    fn input<'a>(&mut self, arena: &'a Arena, tables: &Tables, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
         let burst = self.heads.read(arena, frames);
-        let mixed = self.sound.judge(&self.heads, burst.frames().len());
+        let n = burst.frames().len().min(BATCH);
+        let faults = self.sound.judge(&self.heads, n, tables.own4);
+        let mixed = if faults & OWN != 0 { self.look_again(tables, n) } else { faults != 0 };
         if mixed {
             self.sort(arena, burst.frames());
         }
         (burst, !mixed)
+    }
+
+    /// Looks up those sources that may be the host's own addresses; whether any packet has a fault.
+    #[cold]
+    fn look_again(&mut self, tables: &Tables, n: usize) -> bool {
+        let sources = &self.heads.words[SOURCES];
+        for (fault, src) in self.sound.faults[..n].iter_mut().zip(sources).filter(|(fault, _)| **fault == OWN) {
+            let own = entry(tables, tables.fib4.lookup(src.swap_bytes())).kind == Kind::Local;
+            *fault = if own { OWN } else { 0 };
+        }
+        self.sound.faults[..n].iter().any(|fault| *fault != 0)
+    }
+
+    /// Looks up where IPv4 packets came from; those that the kernel may not take are for the slow path.
+    #[cold]
+    fn validate(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
+        let Self { heads, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
+        let n = n.min(BATCH);
+        heads.words[SOURCES].iter().zip(&mut *sources).for_each(|(raw, src)| *src = raw.swap_bytes());
+        tables.fib4.lookup_batch(&sources[..n], &mut back[..n]);
+        for (next, back) in next[..n].iter_mut().zip(&*back).filter(|(next, _)| **next & V6 == 0) {
+            if !takes_source(check, entry(tables, *back), from) {
+                *next = ODD;
+            }
+        }
     }
 
     fn sort(&mut self, arena: &Arena, frames: &[Frame]) {
@@ -271,9 +300,12 @@ impl App for Router {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
-        let (burst, all4) = work.input(arena, batch.as_mut_slice());
+        let (burst, all4) = work.input(arena, tables, batch.as_mut_slice());
         cx.stage(INPUT, n);
         work.lookup(tables, n, all4);
+        if let Some(port) = port.filter(|p| p.source_check != SourceCheck::Off) {
+            work.validate(tables, n, from, port.source_check);
+        }
         cx.stage(LOOKUP, n);
         let back = if path.config.redirects { from } else { NOWHERE };
         let to = work.forward(arena, tables, burst, all4, back);
@@ -288,7 +320,7 @@ impl App for Router {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
-        self.path.limiter.refill(cx.now);
+        self.path.limits.refill(cx.now);
         if !self.path.waiting.is_empty() {
             self.path.release(cx, self.tables.load(cx.reader));
         }
@@ -407,7 +439,7 @@ fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
     // A hop-by-hop header (next header 0) is the slow path's.
     let sound =
-        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !martian6(src) & !martian6(dst);
+        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
     sound.then_some(dst)
 }
 
@@ -415,6 +447,12 @@ fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
 #[inline]
 pub(crate) fn martian6(addr: u128) -> bool {
     (addr >> 120 == 0xff) | (addr >> 118 == 0xfe80 >> 6) | (addr <= 1)
+}
+
+/// Sources that are not forwarded from, or hardly ever: in ::/64 lie the IPv4-mapped and IPv4-compatible ones too.
+#[inline]
+fn dubious6(addr: u128) -> bool {
+    martian6(addr) | (addr >> 64 == 0)
 }
 
 /// The id of a plain next hop: `id` itself, or the member of the group it names that the packet's flow chooses.
@@ -432,36 +470,11 @@ pub(crate) fn entry(tables: &Tables, id: u32) -> &Entry {
 
 #[inline]
 fn member(tables: &Tables, group: &Entry, data: &[u8]) -> u32 {
-    let pick = (u64::from(flow_hash(data)) * u64::from(group.count)) >> 32;
+    let pick = (u64::from(flow_hash(tables, data)) * u64::from(group.count)) >> 32;
     tables.buckets.get((group.first + pick as u32) as usize).copied().unwrap_or(0)
 }
 
-/// A hash of the flow a sound packet belongs to: addresses, protocol, and ports where every fragment would agree.
-fn flow_hash(data: &[u8]) -> u32 {
-    let ip = &data[HEADER_LEN..];
-    if ip[0] >> 4 == 4 {
-        let proto = ip[9];
-        let (src, dst) = (be32(&ip[12..]), be32(&ip[16..]));
-        // Fragments after the first carry no ports: no fragment's ports count, so that all take one way.
-        let whole = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff == 0;
-        let ports = if whole { ports(proto, ip.get(usize::from(ip[0] & 15) * 4..)) } else { 0 };
-        flow_hash4(src, dst, proto, ports)
-    } else {
-        let src = u128::from_be_bytes(*ip[8..].first_chunk().unwrap_or(&[0; 16]));
-        let dst = u128::from_be_bytes(*ip[24..].first_chunk().unwrap_or(&[0; 16]));
-        flow_hash6(src, dst, ip[6], ports(ip[6], ip.get(40..)))
-    }
-}
-
-fn ports(proto: u8, l4: Option<&[u8]>) -> u32 {
-    match (proto, l4) {
-        // TCP, UDP, DCCP, SCTP, UDP-Lite: source and destination port first.
-        (6 | 17 | 33 | 132 | 136, Some(l4)) if l4.len() >= 4 => be32(l4),
-        _ => 0,
-    }
-}
-
-fn be32(bytes: &[u8]) -> u32 {
+pub(crate) fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 

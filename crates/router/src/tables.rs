@@ -6,6 +6,7 @@
 //! routes first, waits for a grace period, and only then reuses the id.
 
 use bywash_engine::PortId;
+pub use bywash_route::model::{HashPolicy, SourceCheck};
 use bywash_route::{Fib4, Fib6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -79,6 +80,45 @@ pub struct Cold {
     pub source6: Option<Ipv6Addr>,
 }
 
+/// Returns whether the kernel plainly takes a packet that came in by `from` from where `back` leads to
+/// (fib_validate_source). What is not a single next hop is for the kernel to judge.
+#[inline]
+pub(crate) fn takes_source(check: SourceCheck, back: &Entry, from: PortId) -> bool {
+    let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+    check == SourceCheck::Off || (unicast && (check == SourceCheck::Loose || back.port == from))
+}
+
+/// A filter of the host's own IPv4 addresses, from which the kernel takes no packets (fib_validate_source) unless it is told
+/// to (accept_local): a bit for each. An address whose bit is set has to be looked up. `own_bit` of `xdp/forward.h` is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own4(pub u64);
+
+impl Own4 {
+    /// Any address may be the host's own.
+    pub const ANY: Self = Self(u64::MAX);
+
+    /// Which bit tells of an address, given as it lies in memory.
+    #[inline(always)]
+    const fn place(raw: u32) -> u32 {
+        63 - (raw.wrapping_mul(0x9e37_79b1) >> 26)
+    }
+
+    /// Adds an address.
+    #[must_use]
+    pub fn with(self, addr: Ipv4Addr) -> Self {
+        Self(self.0 | 1 << Self::place(u32::from_ne_bytes(addr.octets())))
+    }
+
+    /// 1 for an address that may be the host's own, as it lies in memory; else 0. Without branches, in 32-bit words: to be
+    /// done for many at once.
+    #[inline(always)]
+    pub(crate) const fn bit(self, raw: u32) -> u32 {
+        let place = Self::place(raw);
+        let half = if place > 31 { (self.0 >> 32) as u32 } else { self.0 as u32 };
+        half >> (place & 31) & 1
+    }
+}
+
 /// A port as routing sees it.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
@@ -94,6 +134,8 @@ pub struct PortInfo {
     pub source4: Option<Ipv4Addr>,
     /// Main global IPv6 address, likewise.
     pub source6: Option<Ipv6Addr>,
+    /// How the sources of what it receives are checked.
+    pub source_check: SourceCheck,
 }
 
 /// One version of everything; immutable but for the FIBs.
@@ -112,4 +154,31 @@ pub struct Tables {
     pub buckets: Vec<u32>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortInfo>,
+    /// The host's own IPv4 addresses.
+    pub own4: Own4,
+    /// How IPv4 packets choose among a group's members.
+    pub hash4: HashPolicy,
+    /// How IPv6 packets do.
+    pub hash6: HashPolicy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_are_found_and_few_others() {
+        let own: Vec<Ipv4Addr> = (1..9).map(|n| Ipv4Addr::new(10, n, 0, 1)).collect();
+        let filter = own.iter().fold(Own4::default(), |filter, addr| filter.with(*addr));
+        let bit = |addr: Ipv4Addr| filter.bit(u32::from_ne_bytes(addr.octets()));
+        assert!(own.iter().all(|addr| bit(*addr) == 1));
+        let hits = (0..64_000).filter(|n| bit(Ipv4Addr::from(0x0b00_0000 + n * 7)) == 1).count();
+        assert!(hits < 64_000 / 6, "{hits}");
+        // As xdp/forward.h has it.
+        for n in 0..1000u32 {
+            let raw = n.wrapping_mul(0x0123_4567);
+            let sign = (filter.0 << (raw.wrapping_mul(0x9e37_79b1) >> 26)) as i64;
+            assert_eq!(filter.bit(raw) == 1, sign < 0);
+        }
+    }
 }

@@ -93,7 +93,7 @@ fn measure<A: Addr + synth::Random>(
         macs[6..].copy_from_slice(&to.mac);
         Hop { macs, kind: HopKind::Forward, flags: TAKES_FRAMES, port: 1, mtu: 1500, ..Hop::default() }
     };
-    driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[]);
+    driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[], 0);
     let [memory4, memory6] = control::Driver::memory(&mut driver);
     let mut table = Table::shared(&Qsbr::new(), if family == 4 { memory4 } else { memory6 })?;
     table.load(routes.iter().copied());

@@ -8,7 +8,7 @@ use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_route::{Net4, Table4, Table6, synth};
-use bywash_router::tables::{Cold, Entry, Kind, PortInfo, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
@@ -229,6 +229,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         promiscuous: false,
         source4: None,
         source6: None,
+        source_check: SourceCheck::Off,
     };
     let tables = Tables {
         generation: 1,
@@ -238,6 +239,9 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         entries,
         buckets: vec![],
         ports: vec![info; usize::from(PORTS)],
+        own4: (1..4).fold(Own4::default(), |own, n| own.with([192, 0, 2, n].into())),
+        hash4: HashPolicy::L4,
+        hash6: HashPolicy::L4,
     };
     Ok(Arc::new(Published::new(domain, tables)))
 }

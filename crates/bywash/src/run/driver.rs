@@ -1,6 +1,6 @@
 //! The XDP program as the router's driver: it forwards by the same tables as the workers.
 
-use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES};
+use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
 use bywash_route::Shared;
 use bywash_router::control;
 use bywash_router::tables::{Entry, Kind, Tables};
@@ -55,7 +55,7 @@ impl control::Driver for Driver {
 
     fn publish(&mut self, tables: &Tables) {
         let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
-        self.program.publish(&hops, &tables.buckets);
+        self.program.publish(&hops, &tables.buckets, tables.own4.0);
     }
 
     fn changed(&mut self) {
@@ -79,7 +79,8 @@ impl Driver {
             _ => HopKind::User,
         };
         let Entry { macs, port, mtu, first, count, .. } = *entry;
-        let flags = if takes_frames { TAKES_FRAMES } else { 0 };
+        let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+        let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
         Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
     }
 }

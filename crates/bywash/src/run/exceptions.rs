@@ -5,11 +5,11 @@
 //! first, then the gates open as far as the verdict allows.
 
 use super::control::Shared;
-use super::ports::Xdp;
 use crate::config::KernelConfig;
 use bywash_engine::PortId;
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_port::af_xdp::{self, XdpGate};
+use bywash_route::model::{HashPolicy, SourceCheck};
 use bywash_router::control::{Control, Exceptions as Excepted};
 use bywash_router::gates::{Gate, Gates};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl Guard {
             self.obey(reading, control, shared);
         } else if self.open {
             // A program that has come since.
-            self.set_programs(shared);
+            self.set_programs(control, shared);
         }
     }
 
@@ -147,13 +147,17 @@ impl Guard {
             if (&verdict.prefixes, &verdict.egress) != (&self.verdict.prefixes, &self.verdict.egress) {
                 control.except(&Excepted { prefixes: verdict.prefixes.clone(), egress });
             }
+            let settings = &verdict.settings;
+            control.set_hash_policy(settings.hash4, settings.hash6);
             for port in &self.ports {
-                control.set_mtu6(port.index, verdict.settings.mtu6.get(&port.index).copied());
+                control.set_mtu6(port.index, settings.mtu6.get(&port.index).copied());
+                let check = settings.source_check.get(&port.index).copied().unwrap_or_default();
+                control.set_source_check(PortId(port.id), check);
             }
         }
         self.tell(&verdict);
         self.verdict = verdict;
-        self.set_programs(shared);
+        self.set_programs(control, shared);
         let (gates, program, verdict) = (&self.gates, &self.program, &self.verdict);
         self.open = self.watcher.keeper().open(number, || {
             for (port, gate) in &verdict.gates {
@@ -163,12 +167,19 @@ impl Guard {
         });
     }
 
-    /// Tells the programs what their ports' gates keep.
-    fn set_programs(&self, shared: &Shared) {
+    /// Tells the programs what their ports' gates keep, and the switches that they obey.
+    fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
+        let control = control.lock().expect("control");
+        let settings = &self.verdict.settings;
         let mut programs = shared.xdp.lock().expect("programs");
-        for (at, xdp) in programs.iter_mut().enumerate().filter_map(|(at, xdp)| Some((at, xdp.as_mut()?))) {
-            let gate = self.verdict.gates.get(&(at as u16)).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
-            if let Err(e) = Xdp::set_gate(xdp, gate) {
+        for (at, xdp) in programs.iter_mut().enumerate().filter_map(|(at, xdp)| Some((at as u16, xdp.as_mut()?))) {
+            let obeyed = xdp.obey(|config| {
+                config.gate = self.verdict.gates.get(&at).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
+                config.source_check = program_check(control.source_check(PortId(at)));
+                config.l3_hash4 = settings.hash4 == HashPolicy::L3;
+                config.l3_hash6 = settings.hash6 == HashPolicy::L3;
+            });
+            if let Err(e) = obeyed {
                 tracing::error!("{e:#}");
             }
         }
@@ -225,6 +236,14 @@ fn worker_gate(gate: bywash_exceptions::Gate) -> Gate {
 
 fn program_gate(gate: bywash_exceptions::Gate) -> XdpGate {
     XdpGate { v4: gate.closed.v4, v6: gate.closed.v6, fragments: !gate.fragments.is_empty() }
+}
+
+fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {
+    match check {
+        SourceCheck::Off => af_xdp::SourceCheck::Off,
+        SourceCheck::Loose => af_xdp::SourceCheck::Loose,
+        SourceCheck::Strict => af_xdp::SourceCheck::Strict,
+    }
 }
 
 /// Packets of a scope, in words.

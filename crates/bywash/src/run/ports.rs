@@ -257,13 +257,14 @@ impl Xdp {
         }
     }
 
-    /// Leaves to the kernel what a gate keeps, and nothing else.
-    pub fn set_gate(&mut self, gate: XdpGate) -> anyhow::Result<()> {
-        let config = self.program.config();
-        if config.gate == gate {
+    /// Obeys the kernel's policies as they are now: `obey` enters them in the program's configuration.
+    pub fn obey(&mut self, obey: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
+        let mut config = self.program.config();
+        obey(&mut config);
+        if config == self.program.config() {
             return Ok(());
         }
-        Ok(self.program.set_config(XdpConfig { gate, ..config })?)
+        Ok(self.program.set_config(config)?)
     }
 
     /// The interface changed its address or MTU.

@@ -16,6 +16,8 @@ use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::Counter;
+use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,9 @@ use std::time::{Duration, Instant};
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Requests a worker can have open.
 const REQUESTS: usize = 512;
+/// Neighbours that the kernel may be resolving for us at a time. It keeps each that does not answer for three seconds, and
+/// has room for 1,024 in all (neigh/default/gc_thresh3): a scan of a subnet would leave none for anybody else.
+const RESOLVING: usize = 256;
 
 /// The control half.
 struct Routing {
@@ -33,6 +38,8 @@ struct Routing {
     /// To free frames handed over by workers.
     bufs: Buffers,
     punt: Punt,
+    /// Neighbours the kernel was asked to resolve, in that order.
+    resolving: VecDeque<(u32, IpAddr)>,
     confirmed: Instant,
     /// What each port had sent when last looked at.
     sent: Vec<u64>,
@@ -68,7 +75,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let told = guard.told();
     let view = Arc::new(Routes { control: control.clone(), names: seen, punt_failed: failed, tracer, told });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
-    let control = Box::new(Routing { control, guard, names, requests, bufs, punt, confirmed: Instant::now(), sent });
+    let (resolving, confirmed) = (VecDeque::new(), Instant::now());
+    let control = Box::new(Routing { control, guard, names, requests, bufs, punt, resolving, confirmed, sent });
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
@@ -147,21 +155,31 @@ impl mode::Control for Routing {
 impl Routing {
     /// Does what workers asked for; whether they asked for anything.
     fn answer(&mut self, mirror: &Mirror) -> bool {
-        let asked = self.requests.iter().any(|requests| requests.slots() > 0);
-        for requests in &mut self.requests {
+        let Self { control, requests, bufs, punt, resolving, .. } = self;
+        let asked = requests.iter().any(|requests| requests.slots() > 0);
+        for requests in requests {
             // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
             for _ in 0..requests.slots() {
                 let Ok(request) = requests.pop() else { break };
                 match request {
                     Request::Resolve { index, addr } => {
-                        mirror.probe(index, addr);
+                        if mirror.probe(index, addr) {
+                            resolving.push_back((index, addr));
+                        }
                     }
                     Request::Punt { from, frame } => {
-                        let index = self.control.lock().expect("control").port_index(from);
-                        self.punt.hand(from, index, self.bufs.arena().data(&frame));
-                        self.bufs.free_one(frame);
+                        let index = control.lock().expect("control").port_index(from);
+                        punt.hand(from, index, bufs.arena().data(&frame));
+                        bufs.free_one(frame);
                     }
                 }
+            }
+        }
+        // The one that has been asked for longest is the least likely to answer.
+        while resolving.len() > RESOLVING {
+            let Some((index, addr)) = resolving.pop_front() else { break };
+            if !control.lock().expect("control").knows(index, addr) {
+                mirror.forget(index, addr);
             }
         }
         asked

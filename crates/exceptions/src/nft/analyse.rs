@@ -4,8 +4,8 @@
 //! it spares nothing. A chain has no effect only if its policy is accept and no rule that forwarded packets can reach
 //! does anything but read and let go on. The policy's own packet counter does not count as an effect.
 
-use super::{Base, Chain, Expression, Family, IfMatch, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
-use crate::effect::{Effect, Kind, Scope};
+use super::{Base, Chain, Expression, Family, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
+use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_route::model::Families;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -102,7 +102,7 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
             (_, None) => Scope::All(families),
         };
         let never = match &scope {
-            Scope::In(interfaces, _) | Scope::Out(interfaces, _) => interfaces.iter().all(IfMatch::is_loopback),
+            Scope::In(interfaces, _) | Scope::Out(interfaces, _) => interfaces.iter().all(is_loopback),
             _ => false,
         };
         if !never && !families.is_empty() && !own.iter().any(|effect| effect.scope == scope) {
@@ -111,10 +111,21 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         }
     }
     let all = Scope::All(families(table.family));
-    match own.iter().position(|effect| effect.scope == all) {
-        Some(widest) => effects.push(own.swap_remove(widest)),
-        None => effects.append(&mut own),
+    if let Some(widest) = own.iter().position(|effect| effect.scope == all) {
+        effects.push(own.swap_remove(widest));
+        return;
     }
+    // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS see what the router itself sends as well.
+    if matches!(place, Place::Egress(_)) || base.hook == 4 {
+        for at in 0..own.len() {
+            let Scope::Out(_, families) = own[at].scope else { continue };
+            let scope = Scope::Errors(families);
+            if !own.iter().any(|effect| effect.scope == scope) {
+                own.push(Effect { scope, ..own[at].clone() });
+            }
+        }
+    }
+    effects.append(&mut own);
 }
 
 /// Connection tracking is turned on by what stands in a rule or object, be it hooked or not (nf_ct_netns_get).
@@ -299,7 +310,7 @@ fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
             return Some(Seen { families, side: None });
         }
     };
-    if interface.as_ref().is_some_and(IfMatch::is_loopback) {
+    if interface.as_ref().is_some_and(is_loopback) {
         return None;
     }
     let side = interface.map(|interface| match what {
@@ -307,6 +318,11 @@ fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
         _ => Side::In(interface),
     });
     Some(Seen { families: Families::BOTH, side })
+}
+
+/// Whether no interface but the loopback one, the first of every namespace, is meant.
+fn is_loopback(interface: &IfMatch) -> bool {
+    matches!(interface, IfMatch::Name(name) if name == "lo") || *interface == IfMatch::Index(1)
 }
 
 /// A name padded with zeroes is compared whole, one without any as the beginning of names. `None` if it is neither.

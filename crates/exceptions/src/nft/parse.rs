@@ -2,7 +2,8 @@
 //! opaque, or the expression one that may do anything.
 
 use super::xt;
-use super::{Base, Chain, Expression, Family, IfMatch, Loaded, Rule, Table, Tracking, Verdict};
+use super::{Base, Chain, Expression, Family, Loaded, Rule, Table, Tracking, Verdict};
+use crate::effect::IfMatch;
 use bywash_mirror::wire::{Attributes, u32_at};
 
 /// struct nfgenmsg.

@@ -1,7 +1,8 @@
 //! The ruleset out of the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
-use super::{Chain, Family, Ruleset, Table, Unknown};
+use super::{Chain, Family, Ruleset, Table};
+use crate::effect::Unknown;
 use bywash_mirror::Error;
 use bywash_mirror::socket::{DATAGRAM, Dumped, Socket};
 use bywash_mirror::wire::{Attributes, Message, u32_at};

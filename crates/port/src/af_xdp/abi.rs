@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
-pub const REASONS: [&str; 20] = [
+pub const REASONS: [&str; 21] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -24,6 +24,7 @@ pub const REASONS: [&str; 20] = [
     "pass_exception",
     "drop_port_gone",
     "drop_cpu_busy",
+    "pass_source",
 ];
 
 /// The reason that is counted by both ports.
@@ -64,6 +65,10 @@ pub(crate) const FLAG_KERNEL6: u16 = 1 << 7;
 pub(crate) const FLAG_DEFRAG: u16 = 1 << 10;
 pub(crate) const FLAG_NATIVE: u16 = 1 << 5;
 pub(crate) const FLAG_REDIRECTS: u16 = 1 << 4;
+pub(crate) const FLAG_RPF_LOOSE: u16 = 1 << 8;
+pub(crate) const FLAG_RPF_STRICT: u16 = 1 << 9;
+pub(crate) const FLAG_L3_HASH4: u16 = 1 << 11;
+pub(crate) const FLAG_L3_HASH6: u16 = 1 << 12;
 
 /// `struct bywash_port`, without the version.
 #[derive(Clone, Copy, Default)]
@@ -78,9 +83,11 @@ pub(crate) struct RawPort {
 
 impl RawPort {
     /// 64-bit words of `struct bywash_port`.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 8;
     /// Which of them is the version of routes and next hops.
     pub const VERSION: usize = 3;
+    /// Which of them tells the host's own addresses.
+    pub const OWN: usize = 4;
 
     /// The words in front of it.
     pub fn words(&self) -> [u64; 3] {
@@ -137,6 +144,8 @@ pub enum HopKind {
 
 /// Of a next hop: its device takes frames that native XDP redirects.
 pub const TAKES_FRAMES: u8 = 1;
+/// Of a next hop: a unicast route leads there, by its port, whatever the neighbour's state.
+pub const UNICAST: u8 = 2;
 
 /// A next hop, as the program has it: `struct bywash_hop`.
 #[repr(C)]
@@ -146,7 +155,7 @@ pub struct Hop {
     pub macs: [u8; 12],
     /// What to do.
     pub kind: HopKind,
-    /// [`TAKES_FRAMES`], or 0.
+    /// [`TAKES_FRAMES`] and [`UNICAST`].
     pub flags: u8,
     /// Port to send on, for [`HopKind::Forward`].
     pub port: u16,
@@ -272,6 +281,10 @@ mod tests {
             ("BYWASH_DEFRAG", FLAG_DEFRAG),
             ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
+            ("BYWASH_RPF_LOOSE", FLAG_RPF_LOOSE),
+            ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
+            ("BYWASH_L3_HASH4", FLAG_L3_HASH4),
+            ("BYWASH_L3_HASH6", FLAG_L3_HASH6),
         ];
         let c: Vec<_> = names("bywash_flag");
         assert_eq!(c.len(), ours.len());

@@ -317,11 +317,12 @@ impl Driver {
         self.lock().fibs[family as usize].take().map(Segments)
     }
 
-    /// Publishes next hops, by id, and the members of groups: all at once. When it returns, after a grace period of
-    /// some milliseconds, no program is left that uses older ones.
+    /// Publishes next hops, by id, and the members of groups: all at once; and which addresses may be the host's own
+    /// (`own_bit` of `xdp/forward.h`). When it returns, after a grace period of some milliseconds, no program is left that
+    /// uses older ones.
     ///
     /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
-    pub fn publish(&self, hops: &[Hop], buckets: &[u32]) {
+    pub fn publish(&self, hops: &[Hop], buckets: &[u32], own: u64) {
         let mut inner = self.lock();
         let (Some(in_hops), Some(in_buckets)) = (&inner.hops, &inner.buckets) else { return };
         let next = inner.version + 1;
@@ -340,6 +341,9 @@ impl Driver {
         }
         for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
             in_buckets.store(first_bucket + i, u64::from(*id));
+        }
+        for at in 0..PORTS as usize {
+            inner.ports.store(at * RawPort::WORDS + RawPort::OWN, own);
         }
         inner.set_version(next);
         drop(inner);

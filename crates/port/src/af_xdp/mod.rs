@@ -33,7 +33,7 @@ mod spread;
 mod test_run;
 mod umem;
 
-pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORTS, REASONS, SPREAD, TAKES_FRAMES, XdpCounters};
+pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORTS, REASONS, SPREAD, TAKES_FRAMES, UNICAST, XdpCounters};
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use driver::{Driver, Family, SEGMENT, Segments, Tried};
@@ -46,7 +46,7 @@ pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Change, Features, Journal, Value, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{Attachment, Program, XdpAttach, XdpConfig, XdpGate};
+pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};

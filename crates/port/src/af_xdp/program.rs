@@ -1,8 +1,8 @@
 //! The built-in XDP program on one interface: attaching it, and what it is told of the port.
 
 use super::abi::{
-    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW,
-    FLAG_REDIRECTS, RawPort, XdpCounters,
+    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4, FLAG_L3_HASH6, FLAG_NATIVE,
+    FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::{Driver, Error, LinkInfo};
@@ -63,6 +63,26 @@ pub struct XdpConfig {
     pub redirects: bool,
     /// What stays the kernel's.
     pub gate: XdpGate,
+    /// How IPv4 sources are checked before a packet is forwarded by the program. What it cannot prove right is the
+    /// kernel's (`pass_source`), which has the last word.
+    pub source_check: SourceCheck,
+    /// A group's member is chosen by addresses only for IPv4 (net.ipv4.fib_multipath_hash_policy 0), else by ports as well.
+    pub l3_hash4: bool,
+    /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy), with flow label and next header.
+    pub l3_hash6: bool,
+}
+
+/// Source validation of IPv4 by reverse path: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceCheck {
+    /// None.
+    #[default]
+    Off,
+    /// There must be a unicast route to the source (`rp_filter` 2). Only for a port that has an IPv4 address: Linux is strict
+    /// on others.
+    Loose,
+    /// The route to the source must lead by the port (`rp_filter` 1).
+    Strict,
 }
 
 /// The program on one interface, as one of a process's ports. Dropping it detaches it; so does the end of the process,
@@ -280,6 +300,10 @@ impl Program {
             (config.gate.v4, FLAG_KERNEL4),
             (config.gate.v6, FLAG_KERNEL6),
             (config.gate.fragments, FLAG_DEFRAG),
+            (config.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
+            (config.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
+            (config.l3_hash4, FLAG_L3_HASH4),
+            (config.l3_hash6, FLAG_L3_HASH6),
             (self.native, FLAG_NATIVE),
         ] {
             flags |= if on { flag } else { 0 };

@@ -37,7 +37,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             const LOCAL: u32 = 1;
             const KERNEL: u32 = 2;
             const USER: u32 = 3;
-            a.driver.publish(&hops, &[]);
+            a.driver.publish(&hops, &[], 0);
             route4([10, 0, 1, 1], 32, LOCAL);
             route4([10, 0, 1, 255], 32, LOCAL);
             route4([10, 9, 0, 0], 16, LOCAL);

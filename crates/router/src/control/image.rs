@@ -5,7 +5,7 @@ use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
 use super::shares::{Shares, Weighted};
-use crate::tables::{Cold, Entry, Kind};
+use crate::tables::{Cold, Entry, HashPolicy, Kind};
 use std::net::IpAddr;
 
 /// Entries by id, kept up to date between publications.
@@ -13,6 +13,8 @@ use std::net::IpAddr;
 pub(super) struct Image {
     pub entries: Vec<Entry>,
     pub cold: Vec<Cold>,
+    /// How IPv4 and IPv6 packets choose among a group's members.
+    pub hash: [HashPolicy; 2],
     shares: Shares,
 }
 
@@ -48,11 +50,20 @@ impl Image {
             }
             let first = buckets.len();
             buckets.extend_from_slice(self.shares.of(id, members, &shares));
+            let kernel = self.hash.contains(&HashPolicy::Kernel) && kernel_chooses(self.hash, hops, members);
             let group = &mut self.entries[id as usize];
+            group.kind = if kernel { Kind::Kernel } else { Kind::Group };
             (group.first, group.count) = (first as u32, (buckets.len() - first) as u32);
         }
         buckets
     }
+}
+
+/// Whether packets choose by fields that only the kernel looks at. IPv4 routes may lead by gateways of either family.
+fn kernel_chooses(hash: [HashPolicy; 2], hops: &Hops, members: &[(u32, u32)]) -> bool {
+    let v6 =
+        |member: &(u32, u32)| matches!(hops.adjacency(member.0), Some(Adjacency { way: Way::Via(IpAddr::V6(_)), .. }));
+    hash[0] == HashPolicy::Kernel || members.iter().any(v6)
 }
 
 fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {

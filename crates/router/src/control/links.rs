@@ -2,7 +2,7 @@
 
 use super::bits::contains;
 use super::{PortBack, PortSpec, PortView};
-use crate::tables::PortInfo;
+use crate::tables::{Own4, PortInfo, SourceCheck};
 use bywash_engine::PortId;
 use bywash_route::model::{Address, Change, Families, Link, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,6 +13,14 @@ pub(super) struct Bound {
     pub spec: PortSpec,
     /// Kernel index; 0 while the interface is gone.
     pub index: u32,
+    /// How the sources of what it receives are to be checked.
+    pub source_check: SourceCheck,
+}
+
+impl Bound {
+    fn new(spec: PortSpec) -> Self {
+        Self { index: spec.index, spec, source_check: SourceCheck::Off }
+    }
 }
 
 /// What a link message changed.
@@ -41,7 +49,7 @@ pub(super) struct Links {
 impl Links {
     /// `specs` in the order of their ids, without gaps.
     pub fn new(specs: Vec<PortSpec>) -> Self {
-        let ports: Vec<Bound> = specs.into_iter().map(|s| Bound { index: s.index, spec: s }).collect();
+        let ports: Vec<Bound> = specs.into_iter().map(Bound::new).collect();
         let by_index = ports.iter().filter(|p| p.index != 0).map(|p| (p.index, p.spec.id)).collect();
         Self {
             links: BTreeMap::new(),
@@ -125,7 +133,7 @@ impl Links {
         let (at, index, id) = (usize::from(spec.id.0), spec.index, spec.id);
         assert!(at <= self.ports.len(), "port numbers have gaps");
         self.by_index.retain(|_, port| *port != id);
-        let bound = Bound { index, spec };
+        let bound = Bound::new(spec);
         match self.ports.get_mut(at) {
             Some(port) => *port = bound,
             None => self.ports.push(bound),
@@ -226,7 +234,31 @@ impl Links {
             promiscuous: bound.spec.promiscuous,
             source4: self.source4(bound.index, None),
             source6: self.source6(bound.index, None),
+            source_check: self.source_check(bound),
         }
+    }
+
+    /// How the kernel checks sources on a port: where it has no IPv4 address, never loosely (fib_validate_source).
+    pub fn source_check(&self, bound: &Bound) -> SourceCheck {
+        match bound.source_check {
+            SourceCheck::Loose if !self.addresses(bound.index).any(|a| a.addr.is_ipv4()) => SourceCheck::Strict,
+            check => check,
+        }
+    }
+
+    /// Has the sources of what a port receives checked; whether that is news.
+    pub fn check_sources(&mut self, id: PortId, check: SourceCheck) -> bool {
+        let bound = self.ports.get_mut(usize::from(id.0));
+        bound.is_some_and(|bound| std::mem::replace(&mut bound.source_check, check) != check)
+    }
+
+    /// The IPv4 addresses of all interfaces.
+    pub fn own4(&self) -> Own4 {
+        let all = self.addresses.values().flatten();
+        all.fold(Own4::default(), |own, address| match address.addr {
+            IpAddr::V4(addr) => own.with(addr),
+            IpAddr::V6(_) => own,
+        })
     }
 
     /// Addresses of an interface with the prefix of their subnet.

@@ -29,7 +29,7 @@ pub use exceptions::Exceptions;
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
-use crate::tables::Tables;
+use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
 use bits::{Bits, V4, V6, net};
 use bywash_engine::PortId;
 use bywash_route::model::{Change, Prefix, Route, RouteKind};
@@ -42,13 +42,15 @@ use neighbours::{Neighbours, Reach};
 use plan::{Op, Planner};
 use rib::{Key, Rank, Rec, Rib};
 use sets::{Outcome, Sets};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The kernel's number of table main (RT_TABLE_MAIN).
 const MAIN: u32 = 254;
+/// Routes made by the kernel itself (RTPROT_KERNEL).
+const KERNELS_OWN: u8 = 2;
 /// The kernel's number of table local (RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
 
@@ -129,6 +131,8 @@ pub struct Control {
     driver: Option<Box<dyn Driver>>,
     /// Destinations that [`Control::except`] was told last.
     excepted: Vec<Prefix>,
+    /// Prefixes that someone has made the host's own, beside its addresses.
+    local4: BTreeSet<(V4, u8)>,
     /// Routes of tables that are not used, to be shown.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
@@ -201,6 +205,9 @@ impl Control {
             cold: image.cold.clone(),
             buckets: Vec::new(),
             ports: links.ports().iter().map(|p| links.info(p)).collect(),
+            own4: Own4::default(),
+            hash4: HashPolicy::default(),
+            hash6: HashPolicy::default(),
         };
         if let Some(driver) = &mut driver {
             driver.publish(&first);
@@ -219,6 +226,7 @@ impl Control {
             fib6,
             driver,
             excepted: Vec::new(),
+            local4: BTreeSet::new(),
             others: BTreeMap::new(),
             generation: 1,
             changes: 0,
@@ -228,6 +236,38 @@ impl Control {
     /// Publishes the tables again, for a driver that sees something else in them now.
     pub fn republish(&mut self) {
         self.publish();
+    }
+
+    /// Has packets choose among a group's members by these policies, IPv4's and IPv6's: [`HashPolicy::L4`] until it is told.
+    /// Publishes when that is news. A group with gateways of IPv6 is the kernel's if either policy is [`HashPolicy::Kernel`]:
+    /// IPv4 routes may lead by it too.
+    pub fn set_hash_policy(&mut self, v4: HashPolicy, v6: HashPolicy) {
+        if std::mem::replace(&mut self.image.hash, [v4, v6]) != [v4, v6] {
+            self.publish();
+        }
+    }
+
+    /// Has the sources of what a port receives checked so: [`SourceCheck::Off`] until it is told, and when the port is added
+    /// anew. Publishes when that is news.
+    pub fn set_source_check(&mut self, port: PortId, check: SourceCheck) {
+        if self.links.check_sources(port, check) {
+            self.publish();
+        }
+    }
+
+    /// How the sources of what a port receives are checked: as it was told, but that Linux is never loose on an interface
+    /// without an IPv4 address.
+    pub fn source_check(&self, port: PortId) -> SourceCheck {
+        let bound = self.links.ports().get(usize::from(port.0));
+        bound.map_or(SourceCheck::Off, |bound| self.links.source_check(bound))
+    }
+
+    /// What may be the host's own. Prefixes of which all addresses are, are in no filter: each source has to be looked up.
+    fn own4(&self) -> Own4 {
+        self.local4.iter().fold(self.links.own4(), |own, (addr, len)| match len {
+            32 => own.with((*addr).into()),
+            _ => Own4::ANY,
+        })
     }
 
     /// A port comes: the next number, or one whose port has gone. The workers have it already: from now on they are told
@@ -367,6 +407,12 @@ impl Control {
         };
         let rec = Rec { set, protocol: route.protocol, usable };
         let Prefix { addr, len } = route.prefix;
+        if let (IpAddr::V4(a), RouteKind::Local) = (addr, route.kind)
+            && rank == Rank::Local
+            && route.protocol != KERNELS_OWN
+        {
+            touched.ports |= self.local4.insert((a.to_bits(), len));
+        }
         let old = match addr {
             IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec)),
             IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), len, rank, route.metric, Some(rec)),
@@ -384,6 +430,11 @@ impl Control {
                 return;
             }
         };
+        if let IpAddr::V4(a) = prefix.addr
+            && rank == Rank::Local
+        {
+            touched.ports |= self.local4.remove(&(a.to_bits(), prefix.len));
+        }
         let old = match prefix.addr {
             IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, rank, metric, None),
             IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), prefix.len, rank, metric, None),
@@ -456,6 +507,9 @@ impl Control {
             cold: self.image.cold.clone(),
             buckets,
             ports: self.links.ports().iter().map(|p| self.links.info(p)).collect(),
+            own4: self.own4(),
+            hash4: self.image.hash[0],
+            hash6: self.image.hash[1],
         };
         if let Some(driver) = &mut self.driver {
             driver.publish(&tables);

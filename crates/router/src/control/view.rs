@@ -235,6 +235,11 @@ impl Control {
         self.links.get(index).map(|l| l.name.clone())
     }
 
+    /// Whether the kernel has made out if this neighbour is there, or not.
+    pub fn knows(&self, index: u32, addr: IpAddr) -> bool {
+        self.neighbours.reach(index, addr) != Reach::Unknown
+    }
+
     /// All neighbours, by address.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> {
         self.neighbours.iter().map(|(addr, index, known)| {

@@ -1,0 +1,110 @@
+//! Which flow a packet belongs to, as far as the choice among equal next hops goes. `xdp/flow_hash.h` does the same.
+
+use crate::stages::{be16, be32};
+use crate::tables::{HashPolicy, Tables};
+use bywash_route::{flow_hash4, flow_hash6};
+use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::proto;
+
+/// A hash of the flow a sound packet belongs to, by the policy of its family.
+pub(crate) fn flow_hash(tables: &Tables, data: &[u8]) -> u32 {
+    let ip = &data[HEADER_LEN..];
+    match (ip[0] >> 4, tables.hash4, tables.hash6) {
+        (4, HashPolicy::L3, _) => l3_hash4(ip),
+        (4, ..) => l4_hash4(ip),
+        (_, _, HashPolicy::L3) => l3_hash6(ip),
+        _ => l4_hash6(ip),
+    }
+}
+
+/// Addresses, protocol, and ports where every fragment would agree.
+fn l4_hash4(ip: &[u8]) -> u32 {
+    // Fragments after the first carry no ports: no fragment's ports count, so that all take one way.
+    let whole = be16(&ip[6..]) & 0x3fff == 0;
+    let ports = if whole { ports(ip[9], ip.get(usize::from(ip[0] & 15) * 4..)) } else { 0 };
+    flow_hash4(be32(&ip[12..]), be32(&ip[16..]), ip[9], ports)
+}
+
+fn l4_hash6(ip: &[u8]) -> u32 {
+    flow_hash6(address6(&ip[8..]), address6(&ip[24..]), ip[6], ports(ip[6], ip.get(40..)))
+}
+
+/// Addresses. An error takes the way of the flow that it is about, as in Linux (ip_multipath_l3_keys, icmp_is_err): the
+/// packet within, which went the other way, has the addresses the other way round.
+fn l3_hash4(ip: &[u8]) -> u32 {
+    let inner = |icmp: &'_ [u8]| matches!(icmp[0], 3 | 4 | 5 | 11 | 12);
+    let first = be16(&ip[6..]) & 0x1fff == 0;
+    match ip.get(20..48).filter(|icmp| ip[9] == proto::ICMP && first && inner(icmp)) {
+        Some(icmp) => flow_hash4(be32(&icmp[8 + 16..]), be32(&icmp[8 + 12..]), 0, 0),
+        None => flow_hash4(be32(&ip[12..]), be32(&ip[16..]), 0, 0),
+    }
+}
+
+/// Addresses, flow label and next header (ip6_multipath_l3_keys).
+fn l3_hash6(ip: &[u8]) -> u32 {
+    let label = |ip: &[u8]| be32(ip) & 0xf_ffff;
+    match ip.get(40..88).filter(|icmp| ip[6] == proto::ICMP6 && matches!(icmp[0], 1..=4)) {
+        Some(icmp) => {
+            let key = &icmp[8..];
+            flow_hash6(address6(&key[24..]), address6(&key[8..]), key[6], label(key))
+        }
+        None => flow_hash6(address6(&ip[8..]), address6(&ip[24..]), ip[6], label(ip)),
+    }
+}
+
+fn address6(bytes: &[u8]) -> u128 {
+    bytes.first_chunk().map_or(0, |address| u128::from_be_bytes(*address))
+}
+
+fn ports(proto: u8, l4: Option<&[u8]>) -> u32 {
+    match (proto, l4) {
+        // TCP, UDP, DCCP, SCTP, UDP-Lite: source and destination port first.
+        (6 | 17 | 33 | 132 | 136, Some(l4)) if l4.len() >= 4 => be32(l4),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_wire::build::Packet;
+    use bywash_wire::icmp4::{Icmp4Error, build_icmp4_error};
+    use bywash_wire::icmp6::{Icmp6Error, build_icmp6_error};
+
+    fn udp(from: &str, to: &str) -> Vec<u8> {
+        Packet::udp(from.parse().unwrap(), to.parse().unwrap()).payload(&[7; 100]).build_l3().unwrap()
+    }
+
+    /// An error about what the server sends takes the way of what the client sends to it: there may be several servers of
+    /// one address, each with its way.
+    #[test]
+    fn an_error_takes_the_way_of_its_flow() {
+        let (there, back) = (udp("10.0.0.1:5", "10.9.0.1:6"), udp("10.9.0.1:6", "10.0.0.1:5"));
+        let mut error = [0; 600];
+        let about = Icmp4Error::FragNeeded { mtu: 1400 };
+        let n = build_icmp4_error(&mut error, about, &back, "192.0.2.1".parse().unwrap(), 1).unwrap();
+        assert_eq!(l3_hash4(&error[..n]), l3_hash4(&there));
+        // Too short, a later fragment, another type: the addresses are its own.
+        let own = flow_hash4(be32(&error[12..]), be32(&error[16..]), 0, 0);
+        assert_eq!(l3_hash4(&error[..47]), own);
+        for (at, byte) in [(7, 1), (20, 8)] {
+            let mut other = error;
+            other[at] = byte;
+            assert_eq!(l3_hash4(&other[..n]), own);
+        }
+        // Ports do not count.
+        assert_eq!(l3_hash4(&there), l3_hash4(&udp("10.0.0.1:50", "10.9.0.1:6")));
+        assert_ne!(l4_hash4(&there), l4_hash4(&udp("10.0.0.1:50", "10.9.0.1:6")));
+
+        let (there, back) = (udp("[fd00::1]:5", "[fd09::1]:6"), udp("[fd09::1]:6", "[fd00::1]:5"));
+        let mut error = [0; 1300];
+        let about = Icmp6Error::PacketTooBig { mtu: 1400 };
+        let n = build_icmp6_error(&mut error, about, &back, "fd05::1".parse().unwrap()).unwrap();
+        assert_eq!(l3_hash6(&error[..n]), l3_hash6(&there));
+        assert_ne!(l3_hash6(&error[..87]), l3_hash6(&there));
+        let mut labelled = there.clone();
+        labelled[3] ^= 1;
+        assert_ne!(l3_hash6(&labelled), l3_hash6(&there));
+        assert_eq!(l4_hash6(&labelled), l4_hash6(&there));
+    }
+}
