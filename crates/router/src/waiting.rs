@@ -379,7 +379,7 @@ mod tests {
                 } else {
                     assert!(list.len() < CAPACITY);
                 }
-                assert_eq!(what == "first", count(n, &list) == 0);
+                assert_eq!(what == "first", had == 0);
                 list.push((n, turn));
             } else {
                 let place = next(CAPACITY as u64) as usize;

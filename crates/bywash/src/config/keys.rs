@@ -270,7 +270,10 @@ pub static ROUTER: Section = Section {
     doc: "What the router does beside forwarding.",
     keys: &[
         key("icmp_rate", "0 to 1000000", "1000", "errors/s per worker")
-            .doc("Most ICMP errors sent (RFC 1812, section 4.3.2.8). 0: none.")
+            .doc(
+                "Most ICMP errors sent (RFC 1812, section 4.3.2.8); as many again about packets that are too big, on which \
+                 path MTU discovery depends. Each destination has a limit too, as in Linux. 0: none.",
+            )
             .example("50"),
         key("redirects", "`true`, `false`", "false", "")
             .doc("Whether ICMP redirects are sent to hosts that have a better way.")

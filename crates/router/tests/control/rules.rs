@@ -361,3 +361,56 @@ fn ipv6_has_an_mtu_of_its_own() {
     w.control.set_mtu6(P0, None);
     assert_eq!(both(&w), [1500, 1500]);
 }
+
+#[test]
+fn groups_are_the_kernels_by_a_policy_that_is() {
+    use bywash_router::tables::HashPolicy::{Kernel, L3, L4};
+    let mut w = World::new();
+    w.apply(&[
+        route("198.51.100.0/24").weighted(P0, "10.0.0.2", 1).weighted(P1, "10.0.1.2", 1).into(),
+        route("2001:db8::/32").weighted(P0, "fd00::2", 1).weighted(P1, "fd01::2", 1).into(),
+    ]);
+    let kinds = |w: &World| [w.brief("198.51.100.1"), w.brief("2001:db8::1")];
+    let (group, kernel) = ("group of 2".to_owned(), "kernel".to_owned());
+    assert_eq!(kinds(&w), [group.clone(), group.clone()]);
+    w.with(|t| assert_eq!((t.hash4, t.hash6), (L4, L4)));
+    w.control.set_hash_policy(L3, Kernel);
+    assert_eq!(kinds(&w), [group.clone(), kernel.clone()]);
+    w.with(|t| assert_eq!(t.hash4, L3));
+    // An IPv4 route may lead by gateways of IPv6, by the same group.
+    w.control.set_hash_policy(Kernel, L4);
+    assert_eq!(kinds(&w), [kernel.clone(), kernel]);
+    w.control.set_hash_policy(L4, L4);
+    assert_eq!(kinds(&w), [group.clone(), group]);
+}
+
+#[test]
+fn the_hosts_own_addresses_and_source_checks_are_told() {
+    use bywash_router::tables::{Own4, SourceCheck};
+    let mut w = World::new();
+    let own = |of: &[&str]| of.iter().fold(Own4::default(), |own, addr| own.with(addr.parse().unwrap()));
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.0.1.1"])));
+    w.apply(&[Change::AddressGone { index: P1, addr: "10.0.1.1".parse().unwrap(), len: 24 }]);
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
+    // What somebody makes local, beside addresses; the kernel's own routes say no more than those.
+    w.apply(&[route("10.5.5.5/32").local().protocol(4).into()]);
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.5.5.5"])));
+    w.apply(&[route("127.0.0.0/8").local().into()]);
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.5.5.5"])));
+    w.apply(&[route("10.5.0.0/16").local().protocol(4).into()]);
+    w.with(|t| assert_eq!(t.own4, Own4::ANY));
+    w.apply(&[route("10.5.0.0/16").local().gone(), route("10.5.5.5/32").local().gone()]);
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
+
+    for (port, check) in [(0, SourceCheck::Loose), (1, SourceCheck::Loose)] {
+        w.control.set_source_check(PortId(port), check);
+    }
+    // Port 1 has no IPv4 address any more.
+    let now = |w: &World| w.with(|t| t.ports.iter().map(|port| port.source_check).collect::<Vec<_>>());
+    assert_eq!(now(&w), [SourceCheck::Loose, SourceCheck::Strict]);
+    assert_eq!(w.control.source_check(PortId(1)), SourceCheck::Strict);
+    w.apply(&[address(P1, "10.0.1.1", 24)]);
+    assert_eq!(now(&w), [SourceCheck::Loose, SourceCheck::Loose]);
+    w.control.set_source_check(PortId(0), SourceCheck::Off);
+    assert_eq!(now(&w)[0], SourceCheck::Off);
+}

@@ -269,7 +269,12 @@ impl R {
     }
 
     pub fn local(mut self) -> Self {
-        (self.0.kind, self.0.table) = (RouteKind::Local, 255);
+        (self.0.kind, self.0.table, self.0.protocol) = (RouteKind::Local, 255, 2);
+        self
+    }
+
+    pub fn protocol(mut self, protocol: u8) -> Self {
+        self.0.protocol = protocol;
         self
     }
 

@@ -1,0 +1,62 @@
+//! Chunks that a host leaves to its device to cut up: what is cut from them has to fit the way out, headers of tunnels
+//! included.
+
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// Sends chunks of 12,000 bytes of UDP, each to be cut into packets of 1,200 (UDP_SEGMENT).
+const CHUNKS: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_UDP, 103, 1200)
+for _ in range(20):
+    s.sendto(bytes(12000), (sys.argv[1], 7009))
+    time.sleep(0.005)
+";
+
+#[test]
+fn what_a_tunnels_chunks_are_cut_into_fits_the_way_out() {
+    require!(require_lab());
+    require!(bywash_lab::kernel_has("vxlan"));
+    let lab = Topology::router().unwrap();
+    let (a, b) = (lab.a(), lab.b());
+    // Packets of 1,500 bytes: 50 more than the chunk's segment size and a UDP header would tell.
+    for (host, other, address) in [(a, b, "10.77.0.1/24"), (b, a, "10.77.0.2/24")] {
+        let (local, remote) = (host.v4, other.v4);
+        host.ns
+            .ip_batch(&format!(
+                "link add vx type vxlan id 7 local {local} remote {remote} dstport 4789\n\
+                 addr add {address} dev vx\nlink set vx mtu 1450 up\n"
+            ))
+            .unwrap();
+    }
+    b.ns.ip(&["link", "set", &b.interface, "mtu", "1450"]).unwrap();
+    lab.r().ip(&["link", "set", &b.router_interface, "mtu", "1450"]).unwrap();
+    let bywash = Bywash::run_as_is(lab.r(), &[&["--level", "driver"][..], &lab.router_interfaces()].concat());
+    bywash.wait("the MTU to be followed", |bywash| bywash.port("r1")["mtu"] == 1450);
+    let far = Ipv4Addr::new(10, 77, 0, 2);
+    assert_eq!(Ping::to(IpAddr::from(far)).count(3).run(&a.ns).unwrap().received, 3);
+    let before = bywash.verdicts("r0", "pass_exception");
+    let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, far).unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    // The kernel cut them up, and fragmented what is too long.
+    let left = bywash.verdicts("r0", "pass_exception") - before;
+    assert!(left > 20, "{left} chunks left to the kernel; {}", bywash.show(&["drops"]));
+
+    // Chunks of UDP whose packets fit are forwarded as they are.
+    let socket = b.ns.enter(|| UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7009)))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let before = (bywash.verdicts("r0", "to_port"), bywash.verdicts("r0", "pass_exception"));
+    a.ns.run(&["python3", "-c", CHUNKS, &b.v4.to_string()]).unwrap();
+    let mut got = 0;
+    wait_until("packets of chunks", PATIENCE, || {
+        got += socket.recv(&mut [0; 65536]).unwrap_or(0);
+        got >= 100_000
+    })
+    .unwrap();
+    let after = (bywash.verdicts("r0", "to_port"), bywash.verdicts("r0", "pass_exception"));
+    assert!(after.0 >= before.0 + 20 && after.1 == before.1, "{before:?}, then {after:?}");
+    bywash.stop();
+}

@@ -1,0 +1,248 @@
+//! What the router answers, hands to the kernel, and has wait: one packet after the other, in one burst each.
+
+use bywash_engine::{Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_route::{Net, Table4, Table6};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+/// Delivers a frame a turn, and notes what is sent.
+struct Line {
+    frames: Vec<Vec<u8>>,
+    sent: Arc<Mutex<Vec<(u16, Vec<u8>)>>>,
+    port: u16,
+}
+
+impl Port for Line {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        let Some(bytes) = self.frames.pop() else { return 0 };
+        assert_eq!(bufs.alloc(out, 1), 1);
+        assert!(bufs.arena().write(&mut out.as_mut_slice()[0], &bytes));
+        1
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let sent = frames.as_slice().iter().map(|f| (self.port, bufs.arena().data(f).to_vec()));
+        self.sent.lock().unwrap().extend(sent);
+        let n = frames.len();
+        bufs.free(frames);
+        n
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        Arc::default()
+    }
+
+    fn close(&mut self, _bufs: &mut Buffers) {}
+}
+
+/// Ids of [`entries`].
+const THERE: u32 = 1;
+const SMALL: u32 = 2;
+const KERNEL: u32 = 3;
+const LOCAL: u32 = 4;
+const GLEAN: u32 = 5;
+const MIXED: u32 = 6;
+
+fn entries() -> Vec<Entry> {
+    let forward = |port, mtu| Entry { macs: [2; 12], port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) };
+    vec![
+        Entry::verdict(Kind::NoRoute),
+        forward(0, 1500),
+        forward(1, 600),
+        Entry::verdict(Kind::Kernel),
+        Entry::verdict(Kind::Local),
+        Entry { port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Glean) },
+        Entry { first: 0, count: 2, ..Entry::verdict(Kind::Group) },
+    ]
+}
+
+/// What became of frames that port 0 received.
+struct Outcome {
+    sent: Vec<(u16, Vec<u8>)>,
+    punted: Vec<Vec<u8>>,
+    asked: Vec<IpAddr>,
+    counters: Arc<WorkerCounters>,
+}
+
+impl Outcome {
+    /// Errors of ICMP's type and code.
+    fn errors(&self, kind: u8, code: u8) -> usize {
+        self.sent.iter().filter(|(_, f)| f.len() > 36 && f[23] == 1 && f[34..36] == [kind, code]).count()
+    }
+
+    fn event(&self, event: Event) -> u64 {
+        self.counters.port(PortId(0)).events(event)
+    }
+}
+
+/// Routes by first byte: sources are in 10/8 (by port 0), 20/8 (the kernel's), 30/8 (local), 40/8 (either), 50/8 (none);
+/// destinations in 60/8 (by port 1, with a small MTU) and 70/8 (on port 1's link).
+fn run(check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcome {
+    let domain = Qsbr::new();
+    let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
+    for (first, id) in [(10, THERE), (20, KERNEL), (30, LOCAL), (40, MIXED), (60, SMALL), (70, GLEAN)] {
+        table4.insert(Net::new(first << 24, 8).unwrap(), id);
+    }
+    for own in own {
+        table4.insert(Net::new(own.to_bits(), 32).unwrap(), LOCAL);
+    }
+    let port = PortInfo {
+        index: 1,
+        mac: [2; 6],
+        partial_checksums: false,
+        promiscuous: false,
+        source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
+        source6: None,
+        source_check: check,
+    };
+    let tables = Tables {
+        generation: 1,
+        fib4: table4.reader(),
+        fib6: table6.reader(),
+        cold: vec![Cold { index: 2, ..Cold::default() }; entries().len()],
+        entries: entries(),
+        buckets: vec![THERE, KERNEL],
+        ports: vec![port; 2],
+        own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
+        hash4: HashPolicy::L4,
+        hash6: HashPolicy::L4,
+    };
+    let tables = Arc::new(Published::new(&domain, tables));
+    let arena = Arena::new(ArenaConfig { cells: 4096, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 4096)]).unwrap();
+    let (requests, mut inbox) = rtrb::RingBuffer::new(8192);
+    let router = Router::new(tables, requests, RouterConfig { icmp_rate: 1000, redirects: false });
+    let (mut out, sent) = (Outputs::new(), Arc::new(Mutex::new(vec![])));
+    let turns = frames.len() as u64 + 2;
+    frames.reverse();
+    for port in 0..2 {
+        let line = Line { frames: std::mem::take(&mut frames), sent: sent.clone(), port };
+        out.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+    }
+    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+    let worker = Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    let counters = worker.counters();
+    worker.run_turns(turns);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let mut outcome = Outcome { sent: vec![], punted: vec![], asked: vec![], counters };
+    while let Ok(request) = inbox.pop() {
+        match request {
+            Request::Resolve { addr, .. } => outcome.asked.push(addr),
+            Request::Punt { frame, .. } => {
+                outcome.punted.push(bufs.arena().data(&frame).to_vec());
+                bufs.free_one(frame);
+            }
+        }
+    }
+    drop(bufs);
+    let (missing, wrong) = pools.verify();
+    assert!(missing.is_empty() && wrong.is_empty());
+    outcome.sent = std::mem::take(&mut *sent.lock().unwrap());
+    outcome
+}
+
+fn udp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, payload: usize) -> Vec<u8> {
+    let packet = Packet::udp(SocketAddr::new(from.into(), 5), SocketAddr::new(to.into(), 9));
+    packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), MacAddr([2; 6])).payload(&vec![0; payload]).build().unwrap()
+}
+
+/// The same with another TTL, or with DF.
+fn set(mut frame: Vec<u8>, ttl: u8, dont_fragment: bool) -> Vec<u8> {
+    frame[22] = ttl;
+    frame[20] = if dont_fragment { 0x40 } else { 0 };
+    bywash_wire::ipv4::fill_checksum(&mut frame[14..]);
+    frame
+}
+
+fn host(net: u8, n: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(net) << 24 | (n + 1))
+}
+
+const FAR: Ipv4Addr = Ipv4Addr::new(60, 0, 0, 1);
+
+#[test]
+fn a_flood_of_expired_packets_leaves_path_mtu_discovery_alone() {
+    let mut frames: Vec<_> = (0..2000).map(|n| set(udp(host(10, n), FAR, 8), 1, false)).collect();
+    frames.extend((0..20).map(|n| set(udp(host(10, n), FAR, 1000), 64, true)));
+    let outcome = run(SourceCheck::Off, &[], frames);
+    assert_eq!(outcome.errors(3, 4), 20);
+    assert!(outcome.errors(11, 0) >= 50);
+    assert!(outcome.event(Event::IcmpLimited) > 1000);
+}
+
+#[test]
+fn a_host_that_provokes_errors_uses_up_its_own() {
+    let mut frames: Vec<_> = (0..2000).map(|_| set(udp(host(10, 1), FAR, 8), 1, false)).collect();
+    frames.extend((0..20).map(|n| set(udp(host(10, 5 + n), FAR, 8), 1, false)));
+    let outcome = run(SourceCheck::Off, &[], frames);
+    let to = |n: u32| outcome.sent.iter().filter(|(_, f)| f[30..34] == host(10, n).octets()).count();
+    assert!((6..20).contains(&to(1)), "{}", to(1));
+    assert!((0..20).all(|n| to(5 + n) == 1));
+}
+
+#[test]
+fn an_error_that_leaves_by_no_port_is_the_kernels_to_send() {
+    // By the kernel, to this machine, by a port or the kernel, without a route.
+    for net in [20, 30, 40, 50] {
+        for original in [set(udp(host(net, 1), FAR, 8), 1, false), set(udp(host(net, 1), FAR, 1000), 64, true)] {
+            let outcome = run(SourceCheck::Off, &[], vec![original.clone()]);
+            assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &[original][..]), "{net}/8");
+        }
+    }
+    // A flood is not handed on: there is a limit here too.
+    let flood = (0..2000).map(|n| set(udp(host(20, n), FAR, 8), 1, false)).collect();
+    assert!(run(SourceCheck::Off, &[], flood).punted.len() < 500);
+}
+
+#[test]
+fn the_kernel_judges_sources_that_are_its_own() {
+    let own = Ipv4Addr::new(10, 9, 9, 9);
+    let outcome = run(SourceCheck::Off, &[own], vec![udp(own, FAR, 8), set(udp(own, FAR, 8), 1, false)]);
+    assert_eq!((outcome.sent.len(), outcome.punted.len()), (0, 2));
+    // Others are forwarded, those too that the filter cannot tell from it.
+    let outcome = run(SourceCheck::Off, &[own], (0..1000).map(|n| udp(host(10, n), FAR, 8)).collect());
+    assert_eq!((outcome.sent.len(), outcome.punted.len()), (1000, 0));
+}
+
+#[test]
+fn sources_are_checked_by_where_they_lead_back_to() {
+    use SourceCheck::{Loose, Off, Strict};
+    // By the port it came in by, by another, by the kernel, by several, nowhere; and the link's own.
+    for (net, off, loose, strict) in [
+        (10, true, true, true),
+        (60, true, true, false),
+        (70, true, true, false),
+        (20, true, false, false),
+        (30, true, false, false),
+        (40, true, false, false),
+        (50, true, false, false),
+    ] {
+        for (check, passes) in [(Off, off), (Loose, loose), (Strict, strict)] {
+            for ttl in [64, 1] {
+                let outcome = run(check, &[], vec![set(udp(host(net, 9), FAR, 8), ttl, false)]);
+                let what = format!("{net}/8, {check:?}, TTL {ttl}");
+                match (passes, ttl) {
+                    (true, 64) => assert_eq!((outcome.sent.len(), outcome.punted.len()), (1, 0), "{what}"),
+                    (false, _) => assert_eq!((outcome.sent.len(), outcome.punted.len()), (0, 1), "{what}"),
+                    // What it earns is an error, by either.
+                    _ => assert!(outcome.sent.len() + outcome.punted.len() + outcome.asked.len() > 0, "{what}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_neighbour_is_asked_for_whatever_waits() {
+    let scan = (0..3000).map(|n| udp(host(10, 1), host(70, n), 8)).collect();
+    let outcome = run(SourceCheck::Off, &[], scan);
+    assert_eq!(outcome.asked.len(), 3000);
+    assert_eq!(outcome.event(Event::NeighbourWait), 3000);
+}
