@@ -103,7 +103,7 @@ pub struct AfxdpArgs {
     /// Sockets that send in turn, on one UMEM and queue
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tx_sockets: usize,
-    /// Take what was sent to come back in the same order, and do not read what the completion ring says
+    /// Take back what was sent in the order it was sent in, comparing each completion with that
     #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
     pub in_order: OnOff,
     /// How the kernel's chunks of memory lie

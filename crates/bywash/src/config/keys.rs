@@ -465,8 +465,8 @@ pub static PORT: Section = Section {
             .of(AF_XDP),
         key("in_order", "`true`, `false`", "false", "")
             .doc(
-                "What was sent is taken to come back in the same order, so that the completion ring need not be read. Checked at \
-                 the start; where a driver reorders (`tx_reordered` in `bywash show ports --json`), it is read again.",
+                "What was sent is taken back by a list of our own, in the order it was sent in, and each completion is compared \
+                 with it. Where a driver reorders (`tx_reordered` in `bywash show ports --json`), the list is given up.",
             )
             .example("true")
             .of(AF_XDP),

@@ -1,28 +1,22 @@
 //! In-order completion: what was sent comes back in the order it was sent in, so that our own list says what came back.
 //!
-//! The completion ring's index is then all that is read of it: its entries, eight to a cache line that the kernel has
-//! just written on whatever CPU, stay where they are. Most drivers complete in order; none promises it. So the
-//! entries are compared with the list at the start, and always in debug builds.
+//! Most drivers complete in order; none promises it, and a cell that is freed while the kernel still sends from it is
+//! sent with another packet's bytes. So every completion is compared with the list before its cell is freed.
 
 use std::collections::VecDeque;
-
-/// Completions compared at the start, in rings' worth of them.
-const RINGS: usize = 4;
 
 /// Cells given to the transmit ring, oldest first, that have not come back.
 pub(crate) struct Order {
     cells: VecDeque<u32>,
     /// Most there can be: what the transmit and the completion ring hold.
     most: usize,
-    /// Completions still to be compared.
-    to_check: usize,
 }
 
 impl Order {
     /// For rings of `tx` and `completion` entries.
     pub(crate) fn new(tx: u32, completion: u32) -> Self {
         let most = tx as usize + completion as usize;
-        Self { cells: VecDeque::with_capacity(most), most, to_check: RINGS * most }
+        Self { cells: VecDeque::with_capacity(most), most }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -40,14 +34,6 @@ impl Order {
     pub(crate) fn sent(&mut self, cell: u32) {
         debug_assert!(self.room() > 0);
         self.cells.push_back(cell);
-    }
-
-    /// Whether the next completions must be compared, `n` of them about to be taken.
-    #[inline]
-    pub(crate) fn must_check(&mut self, n: usize) -> bool {
-        let more = self.to_check > 0;
-        self.to_check = self.to_check.saturating_sub(n);
-        more || cfg!(debug_assertions)
     }
 
     /// How many of `came`, completions as the kernel gave them, are the oldest of the list in its order.
@@ -79,9 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn compares_at_the_start() {
-        let mut order = Order::new(2, 2);
-        assert!(order.must_check(4 * RINGS));
-        assert_eq!(order.must_check(1), cfg!(debug_assertions));
+    fn another_order_is_noticed_however_late() {
+        let mut order = Order::new(64, 64);
+        for cell in 0..100_000 {
+            order.sent(cell);
+            assert_eq!(order.agree([cell].into_iter()), 1);
+            assert_eq!(order.take(1).collect::<Vec<_>>(), [cell]);
+        }
+        [1, 2].into_iter().for_each(|cell| order.sent(cell));
+        assert_eq!(order.agree([2, 1].into_iter()), 0);
     }
 }

@@ -125,8 +125,8 @@ pub struct SocketConfig {
     pub prefetch: bool,
     /// Whether the kernel says when it must be woken. Without, every turn with frames to send makes a system call.
     pub need_wakeup: bool,
-    /// Whether what was sent is taken to come back in the same order, so that the completion ring's entries need not be read.
-    /// Checked at the start, and always in debug builds; where it is not so, the entries are read again.
+    /// Whether what was sent is taken back by a list of our own, in the order it was sent in. Each completion is compared with
+    /// the list, which is given up at the first difference.
     pub in_order: bool,
     /// Sockets that send in turn, 1 to 16.
     pub tx_sockets: usize,
