@@ -81,6 +81,9 @@ pub enum Change {
     /// This port, behind this empty tx queue, is the one with this number from now on. What had the number before is
     /// closed, and what was counted on its account begins anew.
     Set(PortId, Box<dyn Port>, Box<TxQueue>),
+    /// This port is the one with this number from now on, behind the tx queue there is; the ends that the number had are
+    /// closed. What is counted on its account goes on.
+    Replace(PortId, Box<dyn Port>),
     /// One more receiving end.
     Add(Box<dyn Port>, Role),
     /// What waits for the port is sent, and it is closed with all its ends. Its number is free.
@@ -96,7 +99,6 @@ pub enum Change {
 enum Command {
     Report(mpsc::Sender<Report>),
     Change(Vec<Change>, mpsc::Sender<()>),
-    Replace(PortId, Box<dyn Port>, mpsc::Sender<()>),
     Record(Recorder),
     /// It goes back to whoever asks, so that the worker need not take it apart.
     StopRecording(u64, mpsc::Sender<Recorder>),
@@ -290,10 +292,6 @@ impl Worker {
                 changes.into_iter().for_each(|change| self.change(change));
                 let _ = done.send(());
             }
-            Command::Replace(id, port, done) => {
-                self.out.replace(&mut self.bufs, id, port);
-                let _ = done.send(());
-            }
             Command::Record(recorder) => self.out.add_recorder(recorder),
             Command::StopRecording(id, back) => {
                 if let Some(recorder) = self.out.take_recorder(id) {
@@ -309,12 +307,13 @@ impl Worker {
                 self.counters.reset_port(id);
                 self.out.set(&mut self.bufs, id, port, *queue);
             }
+            Change::Replace(id, port) => {
+                self.close_extra(id);
+                self.out.replace(&mut self.bufs, id, port);
+            }
             Change::Add(port, role) => self.extra.push((port, role)),
             Change::Remove(id) => {
-                let of_port = |end: &(_, Role)| matches!(end.1, Role::Receive(i) | Role::Transit(i) if i == id);
-                while let Some(at) = self.extra.iter().position(of_port) {
-                    self.extra.remove(at).0.close(&mut self.bufs);
-                }
+                self.close_extra(id);
                 self.out.remove(&mut self.bufs, id);
             }
             Change::Idle(idle) => self.config.idle = idle,
@@ -323,6 +322,14 @@ impl Worker {
                 self.pin();
             }
             Change::Pool(pool) => self.bufs.take_from(&pool),
+        }
+    }
+
+    /// Closes all ends of a port but the one it sends by.
+    fn close_extra(&mut self, id: PortId) {
+        let of_port = |end: &(_, Role)| matches!(end.1, Role::Receive(i) | Role::Transit(i) if i == id);
+        while let Some(at) = self.extra.iter().position(of_port) {
+            self.extra.remove(at).0.close(&mut self.bufs);
         }
     }
 
@@ -402,13 +409,6 @@ impl WorkerHandle {
         let (answer, reply) = mpsc::channel();
         self.send(Command::Report(answer));
         reply.recv_timeout(wait).ok()
-    }
-
-    /// Puts `port` in place of the port `id`, which is closed. False when the worker does not answer within `wait`.
-    pub fn replace(&self, id: PortId, port: Box<dyn Port>, wait: Duration) -> bool {
-        let (done, reply) = mpsc::channel();
-        self.send(Command::Replace(id, port, done));
-        reply.recv_timeout(wait).is_ok()
     }
 
     /// Makes these changes, between two turns. False when the worker does not answer within `wait`: it makes them all the

@@ -517,6 +517,7 @@ mod tests {
             kind: "veth".into(),
             parent: None,
             vlan: None,
+            macvlan: None,
             master: None,
             rx_queues: 1,
         };

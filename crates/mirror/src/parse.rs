@@ -140,6 +140,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         kind: String::new(),
         parent: None,
         vlan: None,
+        macvlan: None,
         master: None,
         rx_queues: 1,
     };
@@ -181,8 +182,11 @@ fn link_info(info: &[u8], link: &mut Link) {
             _ => {}
         }
     }
-    if link.kind == "vlan" {
-        link.vlan = Attributes::after(data, 0).find(|(kind, _)| *kind == IFLA_VLAN_ID).and_then(|(_, v)| u16_at(v, 0));
+    let of_kind = |wanted| Attributes::after(data, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    match link.kind.as_str() {
+        "vlan" => link.vlan = of_kind(IFLA_VLAN_ID).and_then(|value| u16_at(value, 0)),
+        "macvlan" | "macvtap" => link.macvlan = of_kind(IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0)),
+        _ => {}
     }
 }
 

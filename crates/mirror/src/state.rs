@@ -263,6 +263,7 @@ mod tests {
             kind: String::new(),
             parent: None,
             vlan: None,
+            macvlan: None,
             master: None,
             rx_queues: 1,
         });

@@ -66,6 +66,7 @@ pub const IFLA_LINK_NETNSID: u16 = 37;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_VLAN_ID: u16 = 1;
+pub const IFLA_MACVLAN_MODE: u16 = 1;
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 pub const IFA_ADDRESS: u16 = 1;

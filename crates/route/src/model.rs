@@ -118,6 +118,8 @@ pub struct Link {
     pub parent: Option<u32>,
     /// VLAN id, for kind `vlan`.
     pub vlan: Option<u16>,
+    /// Mode of a macvlan or macvtap (`enum macvlan_mode`, linux/if_link.h): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16 source.
+    pub macvlan: Option<u32>,
     /// Bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
     /// Receive queues.

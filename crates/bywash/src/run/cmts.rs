@@ -66,6 +66,10 @@ impl mode::Control for Downstream {
         self.ports.lock().expect("ports").apply(changes)
     }
 
+    fn set_open(&mut self, id: PortId, open: bool) {
+        self.ports.lock().expect("ports").set_open(id, open);
+    }
+
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
         false
     }

@@ -1,12 +1,14 @@
 //! The control loop: the kernel's changes in, the mode's own affairs, XDP programs and ports kept in step.
 
 use super::driver::{Driver, Targets};
+use super::instance;
 use super::live::Live;
 use super::mode::{self, Parts, Setup, View};
 use super::ports::{Opened, Opener, Xdp, queues};
+use super::reattach::Tried;
+use super::relations::Relations;
 use super::succession::{Predecessor, Successor};
 use super::workers;
-use super::{ANSWER, instance};
 use crate::bench::cpus::Placement;
 use crate::config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
 use crate::notify::Notifier;
@@ -17,9 +19,9 @@ use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_route::model::Change;
-use bywash_router::control::{Applied, PortBack};
+use bywash_router::control::Applied;
 use bywash_sync::Qsbr;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -126,10 +128,11 @@ pub struct Runtime {
     heap: Heap,
     tended: Instant,
     asked: Instant,
-    /// VLAN interfaces, and what they are on.
-    vlans: BTreeMap<u32, u32>,
-    /// Interfaces that belong to another.
-    members: BTreeSet<u32>,
+    pub(super) relations: Relations,
+    /// Why ports without a program would be the kernel's, as it was said last.
+    pub(super) unheeded: BTreeMap<PortId, String>,
+    /// Ports that could not be opened on an interface, and on which.
+    pub(super) tried: BTreeMap<usize, Tried>,
     /// What has been said of what is not followed.
     warned: Vec<String>,
 }
@@ -248,8 +251,9 @@ impl Runtime {
             heap: Heap::new(),
             tended: Instant::now(),
             asked: Instant::now(),
-            vlans: BTreeMap::new(),
-            members: BTreeSet::new(),
+            relations: Relations::default(),
+            unheeded: BTreeMap::new(),
+            tried: BTreeMap::new(),
             warned: vec![],
         };
         if predecessor.is_none() {
@@ -264,7 +268,7 @@ impl Runtime {
         }
         runtime.mode.begin(&runtime.shared);
         for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
-            xdp.enable()?;
+            xdp.begin(&runtime.relations, None)?;
         }
         if let Some(predecessor) = predecessor {
             predecessor.done();
@@ -359,49 +363,10 @@ impl Runtime {
 
     /// Does for the ports' programs what the changes mean for them.
     fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
+        let related = self.relations.note(changes);
         self.carry_out(applied);
-        self.note_relations(changes);
-    }
-
-    /// Leaves ports to the kernel of which it has built something else: see [`super::ports::Xdp::carries`].
-    fn note_relations(&mut self, changes: &[Change]) {
-        let before = (self.vlans.clone(), self.members.clone());
-        for change in changes {
-            match change {
-                Change::Link(link) => {
-                    if let (Some(parent), Some(_)) = (link.parent, link.vlan) {
-                        self.vlans.insert(link.index, parent);
-                    }
-                    match link.master {
-                        Some(_) => self.members.insert(link.index),
-                        None => self.members.remove(&link.index),
-                    };
-                }
-                Change::LinkGone { index } => {
-                    self.vlans.remove(index);
-                    self.members.remove(index);
-                }
-                _ => {}
-            }
-        }
-        if (&self.vlans, &self.members) == (&before.0, &before.1) {
-            return;
-        }
-        let ports = self.shared.view.ports();
-        let mut programs = self.shared.xdp.lock().expect("programs");
-        for port in ports {
-            let vlans = self.vlans.values().any(|parent| *parent == port.index);
-            let member = self.members.contains(&port.index);
-            if member && port.index != 0 && programs[usize::from(port.id.0)].is_none() {
-                tracing::warn!(
-                    "{}: it belongs to a VRF, bridge or bond, and has no XDP program to leave packets to the kernel: they \
-                     are forwarded by table main; an af_xdp port can be in one",
-                    port.name
-                );
-            }
-            if let Some(Err(e)) = programs[usize::from(port.id.0)].as_mut().map(|xdp| xdp.carries(vlans, member)) {
-                tracing::error!("{e:#}");
-            }
+        if related {
+            self.relate();
         }
     }
 
@@ -410,7 +375,8 @@ impl Runtime {
         let ports = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
         let mut programs = self.shared.xdp.lock().expect("programs");
         for id in &applied.ports_gone {
-            if programs[usize::from(id.0)].take().is_some() {
+            if let Some(xdp) = programs[usize::from(id.0)].take() {
+                xdp.forget();
                 tracing::warn!(
                     "port `{}`: its interface is gone; waiting for it",
                     self.shared.live().name(id.0.into())
@@ -426,44 +392,6 @@ impl Runtime {
         }
         drop(programs);
         applied.ports_back.iter().for_each(|back| self.reattach(back));
-    }
-
-    /// An interface of a port's name is there again: opens it anew.
-    fn reattach(&mut self, back: &PortBack) {
-        if let Err(e) = self.try_reattach(back) {
-            tracing::error!("port `{}` stays down: {e:#}", self.shared.live().name(back.id.0.into()));
-        }
-    }
-
-    fn try_reattach(&mut self, back: &PortBack) -> anyhow::Result<()> {
-        let at = usize::from(back.id.0);
-        if self.shared.xdp.lock().expect("programs")[at].is_some() {
-            return Ok(()); // the one it was opened on
-        }
-        let mut journal = Journal::open(super::journal_path())?;
-        let live = self.shared.live();
-        let config = live.port(at).context("it is no longer configured")?;
-        let mut opened = self.opener.open((at, config), &mut journal)?;
-        let (Some(mut xdp), Some(end)) = (opened.xdp.take(), opened.ends.pop()) else { bail!("it has no queue") };
-        if !opened.ends.is_empty() {
-            bail!("it has more than one queue: restart bywash to take it over");
-        }
-        let worker = self.shared.workers.iter().find(|w| w.polls().contains(&(at, end.queue as usize)));
-        let worker = worker.context("no worker polls its queue any more")?;
-        self.shared.counters.lock().expect("counters").push((back.id, end.queue, end.counters));
-        if !worker.handle.replace(back.id, end.port, ANSWER) {
-            bail!("worker {} does not answer", worker.handle.id());
-        }
-        // Held until the port is there again: a level asked for meanwhile is either found here or finds the port.
-        let levels = self.shared.levels.lock().expect("levels");
-        match levels[at] {
-            Some(level) => xdp.set_level(level)?,
-            None => xdp.enable()?,
-        }
-        self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
-        drop(levels);
-        tracing::info!("port `{}` is back", self.shared.live().name(back.id.0.into()));
-        Ok(())
     }
 
     /// Says what the kernel goes by and this does not, when it is new: policy rules.

@@ -19,6 +19,8 @@ mod mode;
 mod pools;
 mod ports;
 mod punt;
+mod reattach;
+mod relations;
 mod reload;
 mod router;
 mod routes;

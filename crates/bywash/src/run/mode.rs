@@ -71,6 +71,9 @@ pub trait Control {
     /// A port has come: workers have its ends, and it is to be used from now on.
     fn add_port(&mut self, _spec: PortSpec, _config: &PortConfig) {}
 
+    /// A port is open on its interface from now on, or no longer: what is routed by that is then the kernel's to send.
+    fn set_open(&mut self, id: PortId, open: bool);
+
     /// A port goes. Nothing is sent by it when this returns.
     fn remove_port(&mut self, _id: PortId) {}
 

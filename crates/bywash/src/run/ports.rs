@@ -1,6 +1,7 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
 use super::driver::{Driver, Target, Targets};
+use super::relations::Relations;
 use super::succession::{self, Predecessor};
 use crate::config::{self, Checksum, Level, MemifRole, PortConfig, PortKind, Queues, XdpMode};
 use anyhow::{Context as _, bail};
@@ -83,7 +84,9 @@ pub struct Xdp {
     /// Tags travel beside the frame, where the program does not see them: veth.
     hides_tags: bool,
     /// Everything is left to the kernel, and why.
-    left: Option<&'static str>,
+    left: Option<String>,
+    /// It has been told to hand frames over.
+    begun: bool,
     /// Why the kernel does not let the program forward, if it does not.
     refused: Option<Arc<str>>,
     /// The kernel forwards packets of both families.
@@ -108,8 +111,33 @@ pub struct Xdp {
 const FRAMING: u32 = 18;
 
 impl Xdp {
+    /// Frames are handed over from now on, unless what the kernel has built of the interface makes them the kernel's; at
+    /// `level`, where another than the configured one was asked for.
+    pub fn begin(&mut self, relations: &Relations, level: Option<Level>) -> anyhow::Result<()> {
+        self.level = level.unwrap_or(self.level);
+        self.relate(relations)?;
+        self.begun = true;
+        self.enable()
+    }
+
+    /// Goes by what the kernel has built of the interface now. A switch takes every frame of a port that is no member of
+    /// something else.
+    pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<()> {
+        let left = match self.program.config().raw {
+            true => relations.member(self.index),
+            false => relations.left(self.index, self.hides_tags),
+        };
+        match &left {
+            _ if left == self.left => return Ok(()),
+            Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
+            None => tracing::info!("{}: nothing of it is the kernel's any more: taken over again", self.interface),
+        }
+        self.left = left;
+        if self.begun { self.enable() } else { Ok(()) }
+    }
+
     /// Frames go to user space from now on.
-    pub fn enable(&mut self) -> anyhow::Result<()> {
+    fn enable(&mut self) -> anyhow::Result<()> {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
@@ -142,8 +170,8 @@ impl Xdp {
     }
 
     fn placed(&self) -> (Level, Cow<'static, str>) {
-        if let Some(why) = self.left {
-            return (Level::Kernel, why.into());
+        if let Some(why) = &self.left {
+            return (Level::Kernel, why.clone().into());
         }
         let (level, why) = match (self.level, &self.refused) {
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
@@ -176,6 +204,9 @@ impl Xdp {
     /// them whatever the level.
     pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
         let before = std::mem::replace(&mut self.level, level);
+        if !self.begun {
+            return Ok(());
+        }
         self.enable().inspect_err(|_| self.level = before)
     }
 
@@ -216,26 +247,6 @@ impl Xdp {
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
         self.program.set_target(self.longest(target));
         self.targets.set(self.id, target)
-    }
-
-    /// What the kernel builds of the interface may make it the kernel's as a whole. A frame with VLAN interfaces above it
-    /// would end up in the wrong network if it were redirected without the tag it came with; and to whom and by which
-    /// table a frame goes that belongs to a VRF, bridge or bond (`master`), is theirs to say.
-    pub fn carries(&mut self, vlans: bool, master: bool) -> anyhow::Result<()> {
-        let left = match (master, vlans && self.hides_tags) {
-            (true, _) => Some("it belongs to a VRF, bridge or bond"),
-            (_, true) if !self.program.config().raw => {
-                Some("it has VLAN interfaces, whose tags XDP does not see on veth")
-            }
-            _ => None,
-        };
-        match left {
-            _ if left == self.left => return Ok(()),
-            Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
-            None => tracing::info!("{}: nothing above it any more: taken over again", self.interface),
-        }
-        self.left = left;
-        self.enable()
     }
 
     /// Where the config wants it forwarded.
@@ -533,6 +544,7 @@ fn attach_af_xdp(
         mtu: link.mtu,
         hides_tags: driver == "veth",
         left: None,
+        begun: false,
         refused: shared.program.refused(),
         kernel_forwards: super::router::forwarding().iter().all(|(_, _, on)| *on),
         level: af_xdp.level,

@@ -259,7 +259,7 @@ impl Runtime {
         let id = PortId(at as u16);
         let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
         self.shared.counters.lock().expect("counters").extend(counters);
-        self.give_to_workers(id, &mut opened, &places)?;
+        self.give_to_workers(id, &mut opened, &places, false)?;
         places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
         let mut live = Live::clone(&self.shared.live());
         live.set(at, Some(port.clone()));
@@ -273,7 +273,8 @@ impl Runtime {
         self.mode.targets_changed();
         // A worker reports after a turn, in which the port posted buffers.
         self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
-        let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), Xdp::enable);
+        let begin = |xdp: &mut Xdp| xdp.begin(&self.relations, None);
+        let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), begin);
         if enabled.is_err() {
             self.go(at, &mut vec![]);
         }
@@ -294,22 +295,37 @@ impl Runtime {
         (levels, programs)
     }
 
-    fn give_to_workers(&self, id: PortId, opened: &mut Opened, places: &[(u32, usize)]) -> anyhow::Result<()> {
+    /// Gives the ends of a port to its workers; `again`: in place of those that it had, with the tx queues and counters there
+    /// are.
+    pub(super) fn give_to_workers(
+        &self,
+        id: PortId,
+        opened: &mut Opened,
+        places: &[(u32, usize)],
+        again: bool,
+    ) -> anyhow::Result<()> {
         let worker_of = |queue: u32| places.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
         let ends: Vec<(usize, Box<dyn Port>)> =
             opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
         let shares = workers::deal(id, ends, opened.from_kernel.take(), self.shared.workers.len())?;
         for (worker, share) in self.shared.workers.iter().zip(shares) {
-            let queue = workers::tx_queue(&opened.config);
-            let mut queues = worker.queues();
-            let len = queues.len().max(usize::from(id.0) + 1);
-            queues.resize_with(len, Default::default);
-            queues[usize::from(id.0)] = queue.stats();
-            let changes = std::iter::once(Change::Set(id, share.main, Box::new(queue)));
+            let main = if again {
+                Change::Replace(id, share.main)
+            } else {
+                let queue = workers::tx_queue(&opened.config);
+                let mut queues = worker.queues();
+                let len = queues.len().max(usize::from(id.0) + 1);
+                queues.resize_with(len, Default::default);
+                queues[usize::from(id.0)] = queue.stats();
+                Change::Set(id, share.main, Box::new(queue))
+            };
+            let changes = std::iter::once(main);
             let changes = changes.chain(share.more.into_iter().map(|(port, role)| Change::Add(port, role)));
             worker.handle.change(changes.collect(), ANSWER);
             let mine = places.iter().filter(|(_, w)| *w == worker.handle.id());
-            worker.polls().extend(mine.map(|(queue, _)| (usize::from(id.0), *queue as usize)));
+            let mut polls = worker.polls();
+            polls.retain(|(port, _)| *port != usize::from(id.0));
+            polls.extend(mine.map(|(queue, _)| (usize::from(id.0), *queue as usize)));
         }
         Ok(())
     }

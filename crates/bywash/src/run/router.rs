@@ -126,6 +126,10 @@ impl mode::Control for Routing {
         self.guard.set_ports(links(&control));
     }
 
+    fn set_open(&mut self, id: PortId, open: bool) {
+        self.control.lock().expect("control").set_open(id, open);
+    }
+
     fn remove_port(&mut self, id: PortId) {
         let mut control = self.control.lock().expect("control");
         control.remove_port(id);

@@ -51,6 +51,22 @@ impl Switching {
         self.slots[at] = slot;
         set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names);
     }
+
+    /// Tells the flows which of these ports work: those with an interface that does not, do not.
+    fn tell_state(&mut self, changed: &[PortId]) {
+        let ports = self.ports.lock().expect("ports");
+        let changed: Vec<PortView> = ports.ports().filter(|port| changed.contains(&port.id)).collect();
+        drop(ports);
+        let mut flows = self.flows.lock().expect("flows");
+        for port in changed {
+            let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
+            let Some(slot) = slot.filter(|slot| slot.config.interface.is_some()) else { continue };
+            slot.up = port.running;
+            if let Some(of) = flows.pipeline().of_port(port.id) {
+                flows.set_port_up(of, port.running);
+            }
+        }
+    }
 }
 
 /// Makes a switch of what is opened.
@@ -134,21 +150,14 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
 
 impl mode::Control for Switching {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        let mut ports = self.ports.lock().expect("ports");
-        let applied = ports.apply(changes);
-        let changed: Vec<PortView> = ports.ports().filter(|port| applied.ports_changed.contains(&port.id)).collect();
-        drop(ports);
-        let mut flows = self.flows.lock().expect("flows");
-        for port in changed {
-            // Those with an interface, which works or does not.
-            let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
-            let Some(slot) = slot.filter(|slot| slot.config.interface.is_some()) else { continue };
-            slot.up = port.running;
-            if let Some(of) = flows.pipeline().of_port(port.id) {
-                flows.set_port_up(of, port.running);
-            }
-        }
+        let applied = self.ports.lock().expect("ports").apply(changes);
+        self.tell_state(&applied.ports_changed);
         applied
+    }
+
+    fn set_open(&mut self, id: PortId, open: bool) {
+        self.ports.lock().expect("ports").set_open(id, open);
+        self.tell_state(&[id]);
     }
 
     fn ports_can_change(&self) -> Result<(), &'static str> {

@@ -1,7 +1,8 @@
 //! Interfaces come and go, move and change under the running program; the other ports do not notice.
 
 use crate::harness::{Bywash, PATIENCE};
-use bywash_lab::{End, Namespace, Ping, Topology, Veth, kernel_has, require, require_lab, wait_until};
+use crate::reload::File;
+use bywash_lab::{End, Namespace, Ping, Topology, Transfer, Veth, kernel_has, require, require_lab, wait_until};
 use std::time::Duration;
 
 /// Pings from a to c, which none of this concerns, while `change` happens: not one may be lost.
@@ -52,6 +53,53 @@ fn deleted_and_made_again() {
         assert_eq!(bywash.counter("r1", "tx_packets"), before + 2, "it was the kernel that forwarded");
     }
     bywash.stop();
+}
+
+/// The router's second interface and its host's, with as many queues.
+fn make_again(lab: &Topology, queues: u32) {
+    let (b, r) = (lab.b(), lab.r());
+    let near = End::new(&b.ns, &b.interface).address(format!("{}/24", b.v4)).address(format!("{}/64", b.v6));
+    let far = End::new(r, "r1").address(format!("{}/24", b.router_v4)).address(format!("{}/64", b.router_v6));
+    Veth::new(near, far).queues(queues).create().unwrap();
+    b.ns.ip_batch(&format!("route add default via {}\nroute add ::/0 via {}\n", b.router_v4, b.router_v6)).unwrap();
+}
+
+/// A port of two queues, each with a worker of its own, is opened anew; where that cannot be, the kernel has all of it.
+#[test]
+fn several_queues_made_again() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).queues(2).build().unwrap();
+    let port = |name| format!("[[port]]\ninterface = \"{name}\"\nqueues = [0, 1]\nlevel = \"user\"\n");
+    let file = File::new(&format!("[workers]\ncount = 2\n{}{}{}", port("r0"), port("r1"), port("r2")));
+    let bywash = file.run(&lab);
+    let queues = |bywash: &Bywash| {
+        let port = bywash.port("r1");
+        let of = |queue: &serde_json::Value| (queue["queue"] != serde_json::Value::Null, queue["state"] == "up");
+        port["queues"].as_array().unwrap().iter().map(of).filter(|queue| *queue == (true, true)).count()
+    };
+    assert!(reaches_b(&lab) && queues(&bywash) == 2);
+    for queues_made in [2, 1, 2] {
+        unharmed(&lab, || {
+            lab.r().ip(&["link", "del", "r1"]).unwrap();
+            bywash.wait("the port to be down", |bywash| bywash.port("r1")["state"] == "down");
+        });
+        unharmed(&lab, || {
+            make_again(&lab, queues_made);
+            match queues_made {
+                2 => {
+                    bywash.wait("the port to be up", |bywash| bywash.port("r1")["state"] == "up" && queues(bywash) == 2)
+                }
+                _ => bywash.wait("the port to be given up", |bywash| bywash.log().contains("port `r1` stays down")),
+            }
+        });
+        bywash.wait("b to be reached", |_| reaches_b(&lab));
+        let before = bywash.counter("r1", "tx_packets");
+        let report =
+            Transfer::new(2_000_000).run(&lab.a().ns, &lab.b().ns, std::net::IpAddr::from(lab.b().v4)).unwrap();
+        assert!(report.is_intact(), "{report:?}");
+        assert_eq!(bywash.counter("r1", "tx_packets") > before, queues_made == 2, "{}", bywash.show(&["ports"]));
+    }
+    bywash.wait("what could not be to be said", |bywash| bywash.log().contains("interface `r1` has no queue 1"));
 }
 
 #[test]

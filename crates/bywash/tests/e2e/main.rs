@@ -36,6 +36,7 @@ mod nics;
 mod pools;
 mod profile;
 mod raw;
+mod relations;
 mod reload;
 mod sandbox;
 mod scale_out;

@@ -8,31 +8,31 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-struct File {
+pub struct File {
     _directory: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl File {
-    fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = Self { path: directory.path().join("bywash.toml"), _directory: directory };
         file.write(text);
         file
     }
 
-    fn write(&self, text: &str) {
+    pub fn write(&self, text: &str) {
         std::fs::write(&self.path, text).unwrap();
     }
 
     /// Runs by it on the lab's router.
-    fn run<'a>(&self, lab: &'a Topology) -> Bywash<'a> {
+    pub fn run<'a>(&self, lab: &'a Topology) -> Bywash<'a> {
         Bywash::run_as_is(lab.r(), &["--config", self.path.to_str().unwrap()])
     }
 }
 
 /// A configuration with these ports, each with more lines of its own.
-fn config(ports: &[(&str, &str)]) -> String {
+pub fn config(ports: &[(&str, &str)]) -> String {
     let ports = ports.iter().map(|(interface, more)| {
         let level = if more.contains("level") { "" } else { "level = \"user\"\n" };
         format!("[[port]]\ninterface = \"{interface}\"\nring = 512\n{level}{more}\n")
@@ -40,7 +40,7 @@ fn config(ports: &[(&str, &str)]) -> String {
     format!("[pool]\nframes = 10240\nreserve = 20480\n[workers]\ncount = 1\n{}", ports.collect::<String>())
 }
 
-fn reload(running: &Bywash, more: &[&str]) -> Output {
+pub fn reload(running: &Bywash, more: &[&str]) -> Output {
     let socket = running.socket();
     bywash(running.namespace(), &[&["reload", "--socket", socket.to_str().unwrap()], more].concat())
 }

@@ -11,15 +11,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A port and the interface it is bound to.
 pub(super) struct Bound {
     pub spec: PortSpec,
-    /// Kernel index; 0 while the interface is gone.
-    pub index: u32,
+    /// Kernel index of the interface it has, open or not; 0 while that is gone.
+    claimed: u32,
+    /// Whether it can send and receive by that interface.
+    open: bool,
     /// How the sources of what it receives are to be checked.
     pub source_check: SourceCheck,
 }
 
 impl Bound {
     fn new(spec: PortSpec) -> Self {
-        Self { index: spec.index, spec, source_check: SourceCheck::Off }
+        Self { claimed: spec.index, open: spec.index != 0, spec, source_check: SourceCheck::Off }
+    }
+
+    /// Takes an interface, on which it is not open yet.
+    fn claim(&mut self, index: u32) -> PortId {
+        (self.claimed, self.open) = (index, false);
+        self.spec.id
+    }
+
+    /// Kernel index of the interface it is open on; 0: none.
+    pub fn index(&self) -> u32 {
+        if self.open { self.claimed } else { 0 }
     }
 }
 
@@ -30,7 +43,7 @@ pub(super) struct LinkEffect {
     pub entries: bool,
     /// The port it concerns.
     pub port: Option<PortId>,
-    /// An interface with a port's name came (back): the index means a port from now on.
+    /// An interface with a port's name is there, on which the port is to be opened.
     pub back: Option<PortBack>,
 }
 
@@ -50,7 +63,7 @@ impl Links {
     /// `specs` in the order of their ids, without gaps.
     pub fn new(specs: Vec<PortSpec>) -> Self {
         let ports: Vec<Bound> = specs.into_iter().map(Bound::new).collect();
-        let by_index = ports.iter().filter(|p| p.index != 0).map(|p| (p.index, p.spec.id)).collect();
+        let by_index = ports.iter().filter(|p| p.claimed != 0).map(|p| (p.claimed, p.spec.id)).collect();
         Self {
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -69,8 +82,9 @@ impl Links {
         &self.ports
     }
 
+    /// The port that is open on an interface.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
-        self.by_index.get(&index).copied()
+        self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
     }
 
     /// Whether frames sent on it get anywhere: up, with carrier. False for a link not heard of.
@@ -113,16 +127,24 @@ impl Links {
         let old = self.links.insert(link.index, link.clone());
         let entries =
             old.is_none_or(|o| (o.mac, o.mtu, o.up, o.carrier) != (link.mac, link.mtu, link.up, link.carrier));
-        if let Some(port) = self.port_of(link.index) {
-            return LinkEffect { entries, port: entries.then_some(port), back: None };
+        if let Some(&id) = self.by_index.get(&link.index) {
+            let closed = !self.ports[usize::from(id.0)].open;
+            let back = closed.then_some(PortBack { id, index: link.index });
+            return LinkEffect { entries, port: entries.then_some(id), back };
         }
-        let Some(bound) = self.ports.iter_mut().find(|p| p.index == 0 && p.spec.name == link.name) else {
+        let Some(bound) = self.ports.iter_mut().find(|p| p.claimed == 0 && p.spec.name == link.name) else {
             return LinkEffect { entries, ..LinkEffect::default() };
         };
-        bound.index = link.index;
-        let id = bound.spec.id;
+        let id = bound.claim(link.index);
         self.by_index.insert(link.index, id);
         LinkEffect { entries: true, port: Some(id), back: Some(PortBack { id, index: link.index }) }
+    }
+
+    /// The port can send and receive by its interface from now on, or no longer. The interface, if it has one.
+    pub fn set_open(&mut self, id: PortId, open: bool) -> Option<u32> {
+        let bound = self.ports.get_mut(usize::from(id.0)).filter(|bound| bound.claimed != 0)?;
+        bound.open = open;
+        Some(bound.claimed)
     }
 
     /// A port comes: the next number, or one whose port has gone. Its interface, if it has one by now.
@@ -149,7 +171,7 @@ impl Links {
         let bound = self.ports.get_mut(usize::from(id.0))?;
         // No interface has such a name.
         bound.spec.name.clear();
-        let index = std::mem::take(&mut bound.index);
+        let index = std::mem::take(&mut bound.claimed);
         self.by_index.remove(&index).map(|_| index)
     }
 
@@ -160,11 +182,11 @@ impl Links {
         self.mtu6.remove(&index);
         let id = self.by_index.remove(&index)?;
         let bound = &mut self.ports[usize::from(id.0)];
-        bound.index = 0;
+        bound.claim(0);
         let heir = self.links.values().find(|l| l.name == bound.spec.name && !self.by_index.contains_key(&l.index));
         let back = heir.map(|l| PortBack { id, index: l.index });
         if let Some(PortBack { index, .. }) = back {
-            bound.index = index;
+            bound.claim(index);
             self.by_index.insert(index, id);
         }
         Some((id, back))
@@ -228,12 +250,12 @@ impl Links {
     /// The port as routing sees it.
     pub fn info(&self, bound: &Bound) -> PortInfo {
         PortInfo {
-            index: bound.index,
-            mac: self.get(bound.index).and_then(|l| l.mac).unwrap_or_default(),
+            index: bound.index(),
+            mac: self.get(bound.index()).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
             promiscuous: bound.spec.promiscuous,
-            source4: self.source4(bound.index, None),
-            source6: self.source6(bound.index, None),
+            source4: self.source4(bound.index(), None),
+            source6: self.source6(bound.index(), None),
             source_check: self.source_check(bound),
         }
     }
@@ -241,7 +263,7 @@ impl Links {
     /// How the kernel checks sources on a port: where it has no IPv4 address, never loosely (fib_validate_source).
     pub fn source_check(&self, bound: &Bound) -> SourceCheck {
         match bound.source_check {
-            SourceCheck::Loose if !self.addresses(bound.index).any(|a| a.addr.is_ipv4()) => SourceCheck::Strict,
+            SourceCheck::Loose if !self.addresses(bound.index()).any(|a| a.addr.is_ipv4()) => SourceCheck::Strict,
             check => check,
         }
     }
@@ -275,16 +297,17 @@ impl Links {
     /// All ports as they are shown, by number.
     pub fn views(&self) -> impl Iterator<Item = PortView> {
         self.ports.iter().map(|bound| {
-            let link = self.get(bound.index);
+            let index = bound.index();
+            let link = self.get(index);
             PortView {
                 id: bound.spec.id,
                 name: bound.spec.name.clone(),
-                index: bound.index,
+                index,
                 dev: link.map(|l| l.name.clone()),
                 mac: link.and_then(|l| l.mac),
                 mtu: link.map(|l| l.mtu),
-                running: self.running(bound.index),
-                addresses: self.addresses(bound.index).collect(),
+                running: self.running(index),
+                addresses: self.addresses(index).collect(),
             }
         })
     }

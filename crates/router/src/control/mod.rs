@@ -37,7 +37,7 @@ use bywash_route::{Shared, Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use hops::Hops;
 use image::Image;
-use links::Links;
+use links::{Bound, Links};
 use neighbours::{Neighbours, Reach};
 use plan::{Op, Planner};
 use rib::{Key, Rank, Rec, Rib};
@@ -69,12 +69,13 @@ pub struct PortSpec {
     pub promiscuous: bool,
 }
 
-/// An interface of a port's name appeared while the port had none.
+/// An interface of a port's name is there while the port is open on none. Until [`Control::set_open`] says that it is open
+/// there, what is routed by that interface is the kernel's to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBack {
     /// The port.
     pub id: PortId,
-    /// Kernel index of the new interface.
+    /// Kernel index of the interface.
     pub index: u32,
 }
 
@@ -85,7 +86,8 @@ pub struct Applied {
     pub ports_changed: Vec<PortId>,
     /// Ports whose interface is gone: close them, before anything is attached.
     pub ports_gone: Vec<PortId>,
-    /// Ports that have an interface again: attach to it. A port that went and came in one batch is in both.
+    /// Ports to be opened on an interface: told when it comes, and with each news of it while the port is not open. A port
+    /// that went and came in one batch is in both.
     pub ports_back: Vec<PortBack>,
     /// The batch held [`Change::Synced`].
     pub synced: bool,
@@ -100,6 +102,10 @@ impl Applied {
         self.ports_gone.push(id);
         self.ports_back.retain(|back| back.id != id);
         self.ports_back.extend(back);
+    }
+
+    fn port_back(&mut self, back: Option<PortBack>) {
+        self.ports_back.extend(back.filter(|back| !self.ports_back.contains(back)));
     }
 }
 
@@ -287,15 +293,22 @@ impl Control {
         self.ports_changed(index);
     }
 
+    /// A port is open on its interface from now on ([`PortBack`]), or no longer: what is routed by it is then the kernel's to
+    /// send. Waits for a grace period.
+    pub fn set_open(&mut self, id: PortId, open: bool) {
+        let index = self.links.set_open(id, open);
+        self.ports_changed(index);
+    }
+
     fn ports_changed(&mut self, index: Option<u32>) {
         self.hops.touch_link(index);
         let touched = Touched { indices: index.into_iter().collect(), ports: true, ..Touched::default() };
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Kernel index of a port's interface; 0 while it is gone.
+    /// Kernel index of the interface that a port is open on; 0: none.
     pub fn port_index(&self, id: PortId) -> u32 {
-        self.links.ports().get(usize::from(id.0)).map_or(0, |bound| bound.index)
+        self.links.ports().get(usize::from(id.0)).map_or(0, Bound::index)
     }
 
     /// What workers load, once a turn.
@@ -328,10 +341,7 @@ impl Control {
                 }
                 touched.ports |= effect.port.is_some();
                 applied.ports_changed.extend(effect.port);
-                if let Some(back) = effect.back {
-                    touched.indices.push(back.index);
-                    applied.ports_back.push(back);
-                }
+                applied.port_back(effect.back);
             }
             Change::LinkGone { index } => self.forget_link(*index, touched, applied),
             Change::Address(address) => {
@@ -366,7 +376,6 @@ impl Control {
         touched.ports = true;
         if let Some((id, back)) = self.links.remove(index) {
             touched.indices.push(index);
-            touched.indices.extend(back.map(|b| b.index));
             applied.port_gone(id, back);
         }
     }

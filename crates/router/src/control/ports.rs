@@ -29,7 +29,7 @@ impl Ports {
                 Change::Link(link) => {
                     let effect = self.links.set(link);
                     applied.ports_changed.extend(effect.port);
-                    applied.ports_back.extend(effect.back);
+                    applied.port_back(effect.back);
                 }
                 Change::LinkGone { index } => {
                     if let Some((id, back)) = self.links.remove(*index) {
@@ -61,6 +61,11 @@ impl Ports {
         self.links.remove_port(id);
     }
 
+    /// A port is open on its interface from now on, or no longer.
+    pub fn set_open(&mut self, id: PortId, open: bool) {
+        self.links.set_open(id, open);
+    }
+
     /// All ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
         self.links.views()
@@ -74,8 +79,9 @@ mod tests {
 
     fn link(index: u32, name: &str, up: bool) -> Change {
         let name = name.into();
-        let (mac, kind, parent, vlan, master) = (None, String::new(), None, None, None);
-        Change::Link(Link { index, name, mac, mtu: 1500, up, carrier: up, kind, parent, vlan, master, rx_queues: 1 })
+        let (mac, kind, parent, vlan, macvlan, master) = (None, String::new(), None, None, None, None);
+        let (mtu, carrier, rx_queues) = (1500, up, 1);
+        Change::Link(Link { index, name, mac, mtu, up, carrier, kind, parent, vlan, macvlan, master, rx_queues })
     }
 
     #[test]
@@ -98,6 +104,10 @@ mod tests {
         assert!(gone.ports_gone == [PortId(0)] && gone.ports_back.is_empty(), "{gone:?}");
         let back = ports.apply(&[link(9, "x", true)]);
         assert_eq!(back.ports_back.iter().map(|b| (b.id, b.index)).collect::<Vec<_>>(), [(PortId(0), 9)]);
-        assert!(running(&ports));
+        assert!(!running(&ports), "it is not open");
+        // Told until it is.
+        assert_eq!(ports.apply(&[link(9, "x", true)]).ports_back, back.ports_back);
+        ports.set_open(PortId(0), true);
+        assert!(running(&ports) && ports.apply(&[link(9, "x", true)]).ports_back.is_empty());
     }
 }

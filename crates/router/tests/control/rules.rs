@@ -242,9 +242,12 @@ fn a_port_goes_and_comes_back_under_its_name() {
     assert_eq!((applied.ports_gone, applied.ports_changed), (vec![PortId(0)], vec![PortId(0)]));
     assert_eq!(w.brief("198.51.100.1"), "kernel");
     w.with(|t| assert_eq!(t.ports[0].index, 0));
-    let applied = w.apply(&[link(9, "p0")]);
+    let applied = w.control.apply(&[link(9, "p0")]);
     assert_eq!(applied.ports_back, [PortBack { id: PortId(0), index: 9 }]);
-    w.apply(&[route("198.51.100.0/24").via(9, "10.0.0.2").into(), neighbour(9, "10.0.0.2", 3)]);
+    // It cannot be opened there: the kernel sends by it.
+    w.control.apply(&[route("198.51.100.0/24").via(9, "10.0.0.2").into(), neighbour(9, "10.0.0.2", 3)]);
+    assert_eq!(w.brief("198.51.100.1"), "kernel");
+    w.control.set_open(PortId(0), true);
     assert_eq!(w.brief("198.51.100.1"), "forward dev 9 via 10.0.0.2 mac 3");
     w.with(|t| assert_eq!((t.ports[0].index, t.ports[0].mac[5]), (9, 9)));
     // A port keeps its interface when that is renamed.

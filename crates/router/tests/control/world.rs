@@ -77,7 +77,9 @@ impl World {
     }
 
     pub fn apply(&mut self, changes: &[Change]) -> Applied {
-        self.control.apply(changes)
+        let applied = self.control.apply(changes);
+        applied.ports_back.iter().for_each(|back| self.control.set_open(back.id, true));
+        applied
     }
 
     pub fn with<T>(&self, f: impl FnOnce(&Tables) -> T) -> T {
@@ -187,6 +189,7 @@ pub fn a_link(index: u32, name: &str) -> Link {
         kind: "veth".into(),
         parent: None,
         vlan: None,
+        macvlan: None,
         master: None,
         rx_queues: 1,
     }

@@ -1,0 +1,95 @@
+//! What the kernel has built of a port's interface before the port comes: such a port is the kernel's from its first frame.
+
+use crate::harness::Bywash;
+use crate::reload::{File, config, reload};
+use bywash_lab::{Ping, Topology, require, require_lab};
+use std::time::Duration;
+
+fn is_left(running: &Bywash, port: &str, why: &str) -> bool {
+    let placement = running.show(&["placement"]);
+    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
+    row["level"] == "kernel" && row["why"] == why
+}
+
+/// Host b pings the router's address on a port: not one packet is handed to a socket.
+fn kernel_has_all(lab: &Topology, running: &Bywash, port: &str) {
+    let before = running.counter(port, "rx_packets");
+    let host = &lab.hosts()[1];
+    Ping::to(host.router_v4)
+        .count(3)
+        .interval(Duration::from_millis(10))
+        .wait(Duration::from_millis(200))
+        .run(&host.ns)
+        .unwrap();
+    Ping::to(lab.a().v4)
+        .count(3)
+        .interval(Duration::from_millis(10))
+        .wait(Duration::from_millis(200))
+        .run(&host.ns)
+        .unwrap();
+    assert_eq!(running.counter(port, "rx_packets"), before);
+}
+
+#[test]
+fn a_member_that_a_reload_adds_or_opens_anew_is_left() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let file = File::new(&config(&[("r0", ""), ("r2", "")]));
+    let running = file.run(&lab);
+    lab.r().ip_batch("link add br0 type bridge\nlink set br0 up\nlink set r1 master br0\n").unwrap();
+    for more in ["", "tx_burst = 16\n"] {
+        file.write(&config(&[("r0", ""), ("r2", ""), ("r1", more)]));
+        reload(&running, &[]).ok().unwrap();
+        assert!(is_left(&running, "r1", "it belongs to bridge interface br0"), "{}", running.show(&["placement"]));
+        kernel_has_all(&lab, &running, "r1");
+    }
+    lab.r().ip(&["link", "set", "r1", "nomaster"]).unwrap();
+    running.wait("the port to be taken over", |running| !is_left(running, "r1", "it belongs to bridge interface br0"));
+}
+
+#[test]
+fn a_member_that_comes_back_is_left() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let running = Bywash::run(lab.r(), &lab.router_interfaces());
+    lab.r().ip(&["link", "del", "r1"]).unwrap();
+    running.wait("the port to be down", |running| running.port("r1")["state"] == "down");
+    // It has a master when it gets the port's name.
+    let (b, peer) = (lab.b().ns.name().to_owned(), lab.b().interface.clone());
+    lab.r()
+        .ip_batch(&format!(
+            "link add br0 type bridge\nlink set br0 up\nlink add x1 type veth peer name {peer} netns {b}\nlink set x1 master br0\n\
+             link set x1 name r1\nlink set r1 up\n"
+        ))
+        .unwrap();
+    running.wait("the port to be left", |running| is_left(running, "r1", "it belongs to bridge interface br0"));
+    assert!(running.log().contains("r1: it belongs to bridge interface br0"), "{}", running.log());
+    running.stop();
+}
+
+#[test]
+fn what_takes_the_ports_own_packets_leaves_it() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let add = |mode: &str| {
+        lab.r().ip_batch(&format!("link add link r1 name mv0 type macvlan mode {mode}\nlink set mv0 up\n")).unwrap();
+    };
+    let why = "macvlan interface mv0 is above it";
+    add("passthru");
+    let running = Bywash::run(lab.r(), &lab.router_interfaces());
+    assert!(is_left(&running, "r1", why), "{}", running.show(&["placement"]));
+    kernel_has_all(&lab, &running, "r1");
+    lab.r().ip(&["link", "del", "mv0"]).unwrap();
+    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    add("source");
+    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    lab.r().ip(&["link", "del", "mv0"]).unwrap();
+    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    // One with an address of its own takes what is sent to that.
+    add("bridge");
+    lab.r().ip_batch("link add y0 type bridge\nlink set y0 master br1\n").unwrap_err();
+    running.wait("the interface to be seen", |running| !is_left(running, "r1", why));
+    let reached = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
+    assert_eq!((reached, running.counter("r1", "tx_packets") >= 3), (3, true));
+    running.stop();
+}
