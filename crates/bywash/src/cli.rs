@@ -290,6 +290,8 @@ pub enum Show {
     Placement,
     /// What the instance may do: capabilities and system calls
     Sandbox,
+    /// Whether every worker turns: fails while one hangs
+    Health,
     /// Flows of a switch
     Flows,
     /// Groups and meters of a switch
@@ -306,7 +308,7 @@ pub enum Show {
     Channels,
     /// The configuration in effect
     Config,
-    /// All of these but drift
+    /// All of these but drift and health
     All,
 }
 

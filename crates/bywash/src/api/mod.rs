@@ -15,7 +15,7 @@
 //! | `POST /v1/takeover?socket=NAME` | the process that waits at that abstract socket takes over: `{}` when both have met |
 //! | `POST /v1/capture?port=P&drops=R&way=W&snaplen=N` | packets as pcapng, until `DELETE /v1/capture?number=N` |
 //! | `GET /metrics` | all counters, as Prometheus reads them |
-//! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}` |
+//! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}`, or 503 while a worker hangs |
 //!
 //! An error is `{"error", "hint"}` with a status from 400 on.
 
@@ -86,6 +86,8 @@ pub enum Topic {
     Drift,
     /// `{cells, free, cached, parked, held, missing}`, counted now.
     Audit,
+    /// `{status: "ok"}`; an error, with status 503, while a worker hangs.
+    Health,
 }
 
 impl Topic {
@@ -130,6 +132,7 @@ impl Topic {
             Self::Config => "config",
             Self::Drift => "drift",
             Self::Audit => "audit",
+            Self::Health => "health",
         }
     }
 

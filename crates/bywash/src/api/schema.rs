@@ -147,5 +147,6 @@ fn shape(topic: Topic) -> Value {
         // Described by `bywash config schema`, which knows its defaults, too.
         Topic::Config => json!({ "mode": "string", "sandbox": "string", "*": "any" }),
         Topic::Audit => audit,
+        Topic::Health => json!({ "status": "string" }),
     }
 }

@@ -209,7 +209,7 @@ fn routes(instance: Shared) -> Router {
         .route("/v1/capture", capture::routes())
         .route("/metrics", get(metrics))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
-        .route("/v1/health", get(|| async { Json(json!({ "status": "ok" })) }))
+        .route("/v1/health", get(health))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
         .layer(from_fn(as_json))
         .with_state(instance)
@@ -222,6 +222,14 @@ async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>
         return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), &hint);
     }
     answer(move || instance.show(topic, filter.as_deref())).await
+}
+
+async fn health(State(instance): State<Shared>) -> Response {
+    let mut response = show(instance, Topic::Health, HashMap::new()).await;
+    if response.status() == StatusCode::BAD_REQUEST {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
 }
 
 async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(String, String)>>) -> Response {

@@ -8,6 +8,7 @@ use super::ports::{Opened, Opener, Xdp, queues};
 use super::reattach::Tried;
 use super::relations::Relations;
 use super::succession::{Predecessor, Successor};
+use super::watch::Watch;
 use super::workers;
 use crate::bench::cpus::Placement;
 use crate::config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
@@ -63,6 +64,8 @@ pub struct Shared {
     /// Levels asked for while it runs, by port: they hold when an interface has come back, too.
     pub levels: Mutex<Vec<Option<Level>>>,
     pub workers: Vec<workers::Shown>,
+    /// Why every port is left to the kernel, if it is: see [`super::watch`].
+    pub(super) halted: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -128,6 +131,7 @@ pub struct Runtime {
     heap: Heap,
     tended: Instant,
     asked: Instant,
+    watch: Option<Watch>,
     pub(super) relations: Relations,
     /// Why ports without a program would be the kernel's, as it was said last.
     pub(super) unheeded: BTreeMap<PortId, String>,
@@ -238,6 +242,7 @@ impl Runtime {
             counters: Mutex::new(counters),
             levels: Mutex::new(vec![None; config.ports.len()]),
             workers,
+            halted: Mutex::new(None),
             live: Mutex::new(Arc::new(Live::new(config))),
         });
         let mut runtime = Self {
@@ -251,6 +256,7 @@ impl Runtime {
             heap: Heap::new(),
             tended: Instant::now(),
             asked: Instant::now(),
+            watch: None,
             relations: Relations::default(),
             unheeded: BTreeMap::new(),
             tried: BTreeMap::new(),
@@ -273,6 +279,7 @@ impl Runtime {
         if let Some(predecessor) = predecessor {
             predecessor.done();
         }
+        runtime.watch = Some(Watch::start(runtime.shared.clone())?);
         Ok(runtime)
     }
 
@@ -288,7 +295,10 @@ impl Runtime {
     ) -> anyhow::Result<End> {
         let mut tick = TICK;
         while !stop.load(Ordering::Acquire) {
-            notifier.alive();
+            // Where a worker hangs for good, the service manager's way out is the right one: to start anew.
+            if self.shared.halted().is_none() {
+                notifier.alive();
+            }
             let mut busy = false;
             match self.mirror.changes().recv_timeout(tick) {
                 Ok(mut changes) => {
@@ -422,6 +432,7 @@ impl Runtime {
     /// Takes everything apart for the process that takes over, and tells it ([`super::succession`]). That waits for the
     /// end of what is given back.
     pub fn hand_over(mut self) -> Option<Successor> {
+        self.watch = None;
         let successor = self.successor.take();
         // Nobody here will hear any more that a policy of the kernel's changes.
         self.opener.driver.iter().for_each(|driver| driver.program.close());
@@ -431,7 +442,8 @@ impl Runtime {
     }
 
     /// Takes everything apart: the programs first.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
+        self.watch = None;
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
         self.take_apart(|| ());
     }

@@ -25,6 +25,10 @@ impl Instance for Running {
             Topic::Config => serde_json::to_value(&self.0.live().config).map_err(|e| e.to_string())?,
             Topic::Sandbox => crate::sandbox::report(),
             Topic::Audit => self.audit(),
+            Topic::Health => match self.0.halted() {
+                Some(why) => return Err(why),
+                None => json!({ "status": "ok" }),
+            },
             _ => return self.0.view.show(topic, filter),
         })
     }

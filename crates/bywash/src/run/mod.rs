@@ -27,6 +27,7 @@ mod routes;
 mod succession;
 mod switch;
 mod trace;
+mod watch;
 mod workers;
 
 use crate::api::Listener;

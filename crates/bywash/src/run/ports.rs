@@ -85,6 +85,8 @@ pub struct Xdp {
     hides_tags: bool,
     /// Everything is left to the kernel, and why.
     left: Option<String>,
+    /// Likewise, while a worker hangs.
+    halted: Option<String>,
     /// It has been told to hand frames over.
     begun: bool,
     /// Why the kernel does not let the program forward, if it does not.
@@ -136,13 +138,27 @@ impl Xdp {
         if self.begun { self.enable() } else { Ok(()) }
     }
 
+    /// Leaves everything to the kernel for this reason, or no longer.
+    pub fn halt(&mut self, why: Option<&str>) -> anyhow::Result<()> {
+        if self.halted.as_deref() == why {
+            return Ok(());
+        }
+        self.halted = why.map(str::to_owned);
+        if self.begun { self.enable() } else { Ok(()) }
+    }
+
+    /// Why everything is left to the kernel, if it is.
+    fn left(&self) -> Option<&str> {
+        self.halted.as_deref().or(self.left.as_deref())
+    }
+
     /// Frames go to user space from now on.
     fn enable(&mut self) -> anyhow::Result<()> {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
         let config = XdpConfig {
-            enabled: self.left.is_none() && self.level != Level::Kernel,
+            enabled: self.left().is_none() && self.level != Level::Kernel,
             driver: matches!(self.level(), Level::Driver),
             ..self.program.config()
         };
@@ -170,8 +186,8 @@ impl Xdp {
     }
 
     fn placed(&self) -> (Level, Cow<'static, str>) {
-        if let Some(why) = &self.left {
-            return (Level::Kernel, why.clone().into());
+        if let Some(why) = self.left() {
+            return (Level::Kernel, why.to_owned().into());
         }
         let (level, why) = match (self.level, &self.refused) {
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
@@ -225,7 +241,7 @@ impl Xdp {
     /// every device takes.
     pub fn target(&self) -> (bool, &'static str) {
         match self.targets.get(self.id as u16).takes_frames {
-            _ if self.left.is_some() => (false, "it is left to the kernel"),
+            _ if self.left().is_some() => (false, "it is left to the kernel"),
             _ if self.refused.is_some() => (false, "the program does not forward"),
             true => (true, "its device takes redirected frames, native XDP's too"),
             false => (
@@ -544,6 +560,7 @@ fn attach_af_xdp(
         mtu: link.mtu,
         hides_tags: driver == "veth",
         left: None,
+        halted: None,
         begun: false,
         refused: shared.program.refused(),
         kernel_forwards: super::router::forwarding().iter().all(|(_, _, on)| *on),

@@ -102,6 +102,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Drops => vec![Topic::Drops],
         Show::Placement => vec![Topic::Placement],
         Show::Sandbox => vec![Topic::Sandbox],
+        Show::Health => vec![Topic::Health],
         Show::Flows => vec![Topic::Flows],
         Show::Groups => vec![Topic::Groups],
         Show::Fdb => vec![Topic::Fdb],

@@ -34,6 +34,7 @@ pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
         Topic::Drops => drops(value, rates),
         Topic::Placement => placement(value),
         Topic::Sandbox => sandbox(value),
+        Topic::Health => format!("{}\n", text(value, "status")),
         Topic::Flows => flows(value),
         Topic::Groups => groups(value),
         Topic::Fdb => addresses(value),

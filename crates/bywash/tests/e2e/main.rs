@@ -22,6 +22,7 @@ mod forward;
 mod frr;
 mod full_tables;
 mod garbage;
+mod hang;
 mod harness;
 mod hostile;
 mod input;

@@ -24,7 +24,7 @@ fn compare(instance: &Bywash<'_>, topics: &[&str]) {
 fn answers_are_as_their_schemas_say() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
-    let common = ["ports", "workers", "pools", "drops", "placement", "sandbox", "config"];
+    let common = ["ports", "workers", "pools", "drops", "placement", "sandbox", "health", "config"];
     let router = Bywash::run(lab.r(), &lab.router_interfaces());
     assert_eq!(Ping::to(lab.b().v4).count(2).run(&lab.a().ns).unwrap().received, 2);
     compare(&router, &[&common[..], &["routes", "neighbours", "drift"]].concat());

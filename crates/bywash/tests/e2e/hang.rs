@@ -1,0 +1,74 @@
+//! A worker that hangs: its thread is stopped by ptrace(2), as if it were caught in a loop or a system call.
+
+use crate::harness::{Bywash, bywash};
+use bywash_lab::{Ping, Topology, require, require_lab};
+use rustix::process::Signal;
+use std::io;
+
+/// A thread of another process that does not run. It goes on when this is dropped, by the thread that made it.
+struct Stopped(libc::pid_t);
+
+impl Stopped {
+    fn new(thread: libc::pid_t) -> io::Result<Self> {
+        // SAFETY: neither request has memory arguments.
+        unsafe {
+            if libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0) != 0
+                || libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waitpid(2) with a status that outlives the call.
+        let who = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+        if who == thread { Ok(Self(thread)) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: no memory arguments.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
+    }
+}
+
+fn levels(running: &Bywash) -> Vec<String> {
+    let placement = running.show(&["placement"]);
+    placement.as_array().unwrap().iter().map(|row| row["level"].as_str().unwrap().to_owned()).collect()
+}
+
+fn health(running: &Bywash) -> (bool, String) {
+    let shown = bywash(running.namespace(), &["show", "health", "--socket", running.socket().to_str().unwrap()]);
+    (shown.status.success(), shown.stdout + &shown.stderr)
+}
+
+#[test]
+fn the_kernel_has_the_ports_of_a_worker_that_hangs() {
+    require!(require_lab());
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    let mut running = Bywash::run(lab.r(), &lab.router_interfaces());
+    let reaches = || Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received == 3;
+    assert!(reaches() && levels(&running) == ["user", "user"]);
+    assert_eq!(health(&running), (true, "ok\n".into()));
+    let forwarded = running.counter("r1", "tx_packets");
+
+    let thread = running.show(&["workers"])[0]["thread"].as_u64().unwrap();
+    let stopped = Stopped::new(thread as libc::pid_t).unwrap();
+    running.wait("the ports to be the kernel's", |running| levels(running) == ["kernel", "kernel"]);
+    assert!(reaches(), "{}", running.log());
+    let (well, why) = health(&running);
+    let named = format!("worker 0 (thread {thread}, ports r0, r1) hangs");
+    assert!(!well && why.contains(&named), "{why}");
+    assert_eq!(running.log().matches(&named).count(), 1, "{}", running.log());
+    // A change of routes waits for the worker; nobody else does.
+    lab.r().ip(&["route", "add", "198.51.100.0/24", "via", &lab.b().v4.to_string()]).unwrap();
+    assert!(reaches() && !health(&running).0);
+
+    drop(stopped);
+    running.wait("the ports to be taken over again", |running| levels(running) == ["user", "user"]);
+    assert!(reaches() && health(&running).0);
+    assert!(running.counter("r1", "tx_packets") >= forwarded + 3);
+    running.assert_conserved();
+    assert!(running.signalled(Signal::TERM).success(), "{}", running.log());
+    assert!(running.log().contains("cells are back in their pools"), "{}", running.log());
+}
