@@ -68,6 +68,9 @@ pub enum Error {
     },
 }
 
+/// Longest wait for the kernel to take the rings of zero-copy sockets from drivers.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// What an application is to run with.
 pub struct Kit {
     pools: Arc<PoolSet>,
@@ -129,7 +132,7 @@ impl Kit {
     /// # Errors
     /// [`Error::Worker`], and [`Error::AfXdp`] when frames cannot be had.
     pub fn start(self, app: impl App + 'static) -> Result<Running, Error> {
-        let Self { pools, ports, mut programs, promiscuous, .. } = self;
+        let Self { pools, umem, ports, mut programs, promiscuous } = self;
         let mut out = Outputs::new();
         for port in ports {
             out.add(port, TxQueue::new(TxQueueConfig::default()));
@@ -144,7 +147,7 @@ impl Kit {
         for program in &mut programs {
             program.set_config(XdpConfig { enabled: true, ..program.config() })?;
         }
-        Ok(Running { worker, programs, pools, promiscuous })
+        Ok(Running { worker, programs, pools, umem, promiscuous })
     }
 }
 
@@ -153,6 +156,7 @@ pub struct Running {
     worker: WorkerHandle,
     programs: Vec<Program>,
     pools: Arc<PoolSet>,
+    umem: Arc<Umem>,
     promiscuous: Vec<Promiscuous>,
 }
 
@@ -178,6 +182,7 @@ impl Running {
         if let WorkerExit::Panicked(why) = self.worker.stop() {
             return Err(Error::App(why));
         }
+        self.umem.settle(&mut Buffers::attach(&self.pools, 0), LET_GO);
         match self.pools.verify() {
             (missing, wrong) if missing.is_empty() && wrong.is_empty() => Ok(()),
             (missing, wrong) => Err(Error::Lost { missing: missing.len(), wrong: wrong.len() }),

@@ -78,6 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     a.close(&mut bufs);
     b.close(&mut bufs);
+    umem.settle(&mut bufs, Duration::from_secs(1));
     drop(bufs);
     println!("audit {:?}", pools.verify());
     Ok(())

@@ -15,7 +15,7 @@ use crate::config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
 use crate::notify::Notifier;
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
-use bywash_frame::{Arena, ArenaConfig, Heap, PageKind, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_mirror::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
@@ -42,6 +42,8 @@ const ASK: Duration = Duration::from_secs(1);
 /// What has arrived when the programs are told to leave frames to the kernel is still forwarded: as long as it takes to
 /// go through the rings.
 pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
+/// Longest wait at the end for the kernel to take the rings of zero-copy sockets from drivers.
+const LET_GO: Duration = Duration::from_secs(1);
 /// Longest wait for the kernel's tables at the start.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
@@ -55,6 +57,8 @@ pub struct Shared {
     /// To the control loop.
     pub asks: Mutex<mpsc::Sender<Ask>>,
     pub pools: Arc<PoolSet>,
+    /// What AF_XDP sockets have of the buffers.
+    pub umem: Arc<Umem>,
     /// What the mode shows.
     pub view: Arc<dyn View>,
     /// The programs, by port.
@@ -237,6 +241,7 @@ impl Runtime {
             source,
             asks: Mutex::new(asks),
             pools,
+            umem: opener.umem.clone(),
             view,
             xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
             counters: Mutex::new(counters),
@@ -353,6 +358,9 @@ impl Runtime {
             self.looked = Instant::now();
             self.shared.pools.look();
             self.collect_pools();
+            if self.shared.umem.held() > 0 {
+                self.shared.umem.reclaim(&mut Buffers::attach(&self.shared.pools, 0));
+            }
         }
     }
 
@@ -437,7 +445,8 @@ impl Runtime {
         // Nobody here will hear any more that a policy of the kernel's changes.
         self.opener.driver.iter().for_each(|driver| driver.program.close());
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
-        self.take_apart(|| successor.iter().for_each(Successor::gone));
+        // Its queues are the successor's: there is nothing to wait for.
+        self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
         successor
     }
 
@@ -445,11 +454,12 @@ impl Runtime {
     pub fn stop(mut self) {
         self.watch = None;
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
-        self.take_apart(|| ());
+        self.take_apart(|| (), LET_GO);
     }
 
-    /// Ends the workers, once what is with them is forwarded, then all else. `closed`: the sockets are.
-    fn take_apart(self, closed: impl FnOnce()) {
+    /// Ends the workers, once what is with them is forwarded, then all else. `closed`: the sockets are. `settle`: how long
+    /// the kernel may take to let go of them.
+    fn take_apart(self, closed: impl FnOnce(), settle: Duration) {
         std::thread::sleep(LAST_FRAMES);
         for worker in &self.shared.workers {
             if let WorkerExit::Panicked(why) = worker.handle.stop() {
@@ -460,10 +470,12 @@ impl Runtime {
         closed();
         let Self { shared, mode, .. } = self;
         mode.stop();
+        let held = shared.umem.settle(&mut Buffers::attach(&shared.pools, 0), settle);
         let (missing, wrong) = shared.pools.verify();
         let cells = shared.pools.arena().cells();
-        if missing.is_empty() && wrong.is_empty() {
-            tracing::info!("audit: all {cells} cells are back in their pools");
+        if missing.len() == held && wrong.is_empty() {
+            let devices = if held > 0 { format!(" but {held}, which devices had last") } else { String::new() };
+            tracing::info!("audit: all {cells} cells are back in their pools{devices}");
         } else {
             tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());
         }

@@ -146,7 +146,7 @@ impl Running {
 
     /// Every worker's ends, with the worker's number.
     fn reports(&self) -> (Vec<(usize, PortReport)>, usize) {
-        let mut held = 0;
+        let mut held = self.0.umem.held();
         let mut ends = vec![];
         for worker in &self.0.workers {
             if let Some(report) = worker.handle.report(ANSWER) {

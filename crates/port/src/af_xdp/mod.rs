@@ -14,6 +14,7 @@ mod error;
 mod features;
 mod flows;
 mod inject;
+mod limbo;
 mod link;
 mod live;
 mod live_stream;

@@ -352,9 +352,8 @@ impl AfXdpPort {
         self.let_go(bufs);
     }
 
-    /// Closes the socket. What the kernel held is ours again, and free.
+    /// Closes the socket. What the kernel held is ours again, and free; where a device has it, when that has let go.
     fn let_go(&mut self, bufs: &mut Buffers) {
-        self.socket = None;
         if let Some(injector) = self.injector.take() {
             self.counters.tx_refused.add(injector.len() as u64);
         }
@@ -364,9 +363,15 @@ impl AfXdpPort {
         if let Some(frame) = self.long.as_mut().and_then(Long::clear) {
             bufs.free_one(frame);
         }
+        if self.zero_copy() {
+            // Before it is closed: who binds the queue next knows that these are free.
+            self.umem.limbo().put((self.index, self.queue), std::mem::take(&mut cells));
+        }
+        self.socket = None;
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
         // SAFETY: custody: each was given to the kernel and has not come back; with the socket closed and its rings
-        // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it.
+        // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it. It was a copy that the
+        // device had, or else there is none here.
         unsafe { bufs.free_raw(frames) };
         self.sending = 0;
         self.unkicked = 0;
@@ -643,5 +648,58 @@ impl Port for AfXdpPort {
         if self.state == PortState::Up {
             self.state = PortState::Down("closed".into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
+    use bywash_lab::{End, Namespace, Veth, require, require_lab};
+
+    /// A port whose device has the frames themselves, as far as the port knows.
+    fn open(umem: &Arc<Umem>, bufs: &mut Buffers) -> AfXdpPort {
+        let link = LinkInfo::query("r0").unwrap();
+        let config = SocketConfig { bind_timeout_ms: 30_000, ..SocketConfig::default() };
+        let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
+        port.housekeep(bufs);
+        assert!(port.held() > 0);
+        port.socket.as_mut().unwrap().zero_copy = true;
+        port
+    }
+
+    #[test]
+    fn what_a_device_may_have_is_not_free_before_the_kernel_has_let_go() {
+        require!(require_lab());
+        let (router, host) = (Namespace::new("lr").unwrap(), Namespace::new("lh").unwrap());
+        Veth::new(End::new(&router, "r0"), End::new(&host, "h0")).create().unwrap();
+        let arena = Arena::new(ArenaConfig { cells: 8192, ..Default::default() }).unwrap();
+        let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 8192)]).unwrap();
+        let (long, short) = (Duration::from_secs(30), Duration::from_millis(50));
+        router
+            .enter(|| {
+                let umem = Umem::new(pools.arena());
+                let mut bufs = Buffers::attach(&pools, 0);
+                // Somebody keeps the socket, so that the kernel does not let go of the queue.
+                let mut port = open(&umem, &mut bufs);
+                let (kept, held) = (port.fd().unwrap().try_clone_to_owned().unwrap(), port.held());
+                port.close(&mut bufs);
+                assert_eq!((port.held(), umem.held(), umem.settle(&mut bufs, short)), (0, held, held));
+                assert_eq!(pools.audit(held).missing, 0);
+                drop(kept);
+                assert_eq!(umem.settle(&mut bufs, long), 0);
+                // The next one at the queue is the proof, too, although it keeps others from being bound.
+                let mut port = open(&umem, &mut bufs);
+                port.close(&mut bufs);
+                assert!(umem.held() > 0);
+                let mut next = open(&umem, &mut bufs);
+                assert_eq!(umem.reclaim(&mut bufs), 0);
+                // An interface that is gone has no rings.
+                router.ip(&["link", "del", "r0"]).unwrap();
+                next.close(&mut bufs);
+                assert_eq!(umem.settle(&mut bufs, long), 0);
+            })
+            .unwrap();
+        assert_eq!(pools.verify(), (vec![], vec![]));
     }
 }

@@ -1,11 +1,13 @@
 //! The arena as UMEM.
 
-use bywash_frame::Arena;
+use super::limbo::{self, Limbo};
+use bywash_frame::{Arena, Buffers, RawFrame};
 use rustix::net::sockopt;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// How chunks, the pieces of memory that the kernel knows, and the arena's cells lie to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,7 @@ pub struct Umem {
     arena: Arc<Arena>,
     layout: Layout,
     members: Mutex<Vec<Member>>,
+    limbo: Limbo,
 }
 
 struct Member {
@@ -62,7 +65,7 @@ impl Umem {
 
     /// The same in another layout.
     pub fn with_layout(arena: &Arc<Arena>, layout: Layout) -> Arc<Self> {
-        Arc::new(Self { arena: arena.clone(), layout, members: Mutex::new(Vec::new()) })
+        Arc::new(Self { arena: arena.clone(), layout, members: Mutex::new(Vec::new()), limbo: Limbo::default() })
     }
 
     /// Its layout.
@@ -112,8 +115,43 @@ impl Umem {
         fit.filter_map(|m| m.socket.upgrade()).collect()
     }
 
+    /// Frames of closed zero-copy ports that their devices may still have. They are no pool's until [`Umem::reclaim`] finds
+    /// that the kernel has taken them from the driver.
+    pub fn held(&self) -> usize {
+        self.limbo.len()
+    }
+
+    /// Frees those frames of closed zero-copy ports that no device has any more; returns how many one still may. Makes a few
+    /// system calls for each port, if there are any such frames: not for a worker. In the network namespace of the ports.
+    pub fn reclaim(&self, bufs: &mut Buffers) -> usize {
+        if self.held() > 0 {
+            let cells = self.limbo.take(limbo::is_free);
+            let frames = cells.iter().map(|&cell| RawFrame { addr: self.arena.cell_addr(cell), len: 0, options: 0 });
+            // SAFETY: each was in a closed port's custody, which it left but once, and the kernel has let go of it.
+            unsafe { bufs.free_raw(frames) };
+        }
+        self.held()
+    }
+
+    /// As [`Umem::reclaim`], waiting for the kernel for up to `wait`.
+    pub fn settle(&self, bufs: &mut Buffers, wait: Duration) -> usize {
+        let until = Instant::now() + wait;
+        loop {
+            let left = self.reclaim(bufs);
+            if left == 0 || Instant::now() >= until {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub(super) fn limbo(&self) -> &Limbo {
+        &self.limbo
+    }
+
     /// Makes a bound socket known to those that come later.
     pub(super) fn joined(&self, socket: &Arc<OwnedFd>, zero_copy: bool, place: (u32, u32)) {
+        self.limbo.bound(place);
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(Member { socket: Arc::downgrade(socket), zero_copy, place });
     }

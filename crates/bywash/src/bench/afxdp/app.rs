@@ -21,6 +21,9 @@ const SHORT_CELL: usize = 512;
 /// How long poll(2) waits, so that the end is noticed.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Longest wait for the kernel to take the rings of zero-copy sockets from drivers.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// Microseconds without a frame after which it does: asleep, it would have to be woken for every burst, and the CPU that sends
 /// pays for that.
 const SPIN_US: u64 = 20;
@@ -208,6 +211,7 @@ impl Settings {
         bufs.free(&mut frames);
         ports.iter_mut().for_each(|port| port.close(&mut bufs));
         settings.put_back()?;
+        umem.settle(&mut bufs, LET_GO);
         drop((ports, programs, bufs));
         crate::bench::all_back(&pools)
     }
