@@ -481,7 +481,7 @@ pub static PORT: Section = Section {
         key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")
             .doc(
                 "Transport checksums that the sender left to its hardware. `fix`: finish those that are unfinished. \
-                 `trust`: leave all as they are. `auto`: `fix` on interfaces that hand over unfinished ones (veth).",
+                 `trust`: leave all as they are. `auto`: `fix` on interfaces that hand over unfinished ones (veth, and what stands on one; bridges).",
             )
             .example("\"fix\"")
             .of(AF_XDP),

@@ -154,7 +154,7 @@ impl Nic<'_> {
         let on_top: Vec<&String> = uppers.iter().filter(|upper| Some(*upper) != master.as_ref()).collect();
         if let Some(first) = on_top.first() {
             let what = format!("interfaces are on top of it, of which {first} is one");
-            let costs = "a router leaves all its packets to the kernel";
+            let costs = "a router may leave all its packets to the kernel: `bywash show placement` says whether";
             found.push(Finding::new(Warning, "interfaces-on-top", what, costs).mend(format!("ip link del {first}")));
         }
         found

@@ -3,6 +3,7 @@
 //! Order matters at both ends. Starting: buffers, the kernel's tables, sockets, workers, and only then the XDP programs
 //! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
 
+mod below;
 mod bridge;
 mod capture;
 mod cmts;

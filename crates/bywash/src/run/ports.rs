@@ -1,5 +1,6 @@
 //! Opening the configured ports: one end per queue, and the XDP program in front of them.
 
+use super::below::{Below, TAKES_TAGS_OFF};
 use super::driver::{Driver, Target, Targets};
 use super::relations::Relations;
 use super::succession::{self, Predecessor};
@@ -8,7 +9,7 @@ use anyhow::{Context as _, bail};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Features, Injector, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes,
-    SocketConfig, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, driver, max_frame, may_inject, takes_frames,
+    SocketConfig, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame, may_inject, takes_frames,
 };
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
@@ -81,7 +82,7 @@ pub struct Xdp {
     pub interface: String,
     pub room: usize,
     mtu: u32,
-    /// Tags travel beside the frame, where the program does not see them: veth.
+    /// Tags are not in the frame, where the program would see them.
     hides_tags: bool,
     /// Everything is left to the kernel, and why.
     left: Option<String>,
@@ -448,8 +449,8 @@ impl Opener {
         opened.ends = ends;
         let below = port.dpdk.as_ref().and_then(|dpdk| below(&dpdk.device));
         // Such a device hands over what the interface was given, and its checksums as they are.
-        let kind = below.and_then(|name| LinkInfo::query(name).ok()).map(|link| link.kind);
-        opened.partial_checksums = kind.is_some_and(|kind| ["veth", "tun"].contains(&kind.as_str()));
+        let link = below.and_then(|name| LinkInfo::query(name).ok());
+        opened.partial_checksums = link.is_some_and(|link| Below::of(&link).leaves_checksums());
         let Some(interface) = &port.interface else { return Ok(()) };
         opened.promiscuous = true;
         let there = LinkInfo::query(interface).ok();
@@ -499,7 +500,8 @@ fn attach_af_xdp(
     let af_xdp = port.af_xdp.clone().unwrap_or_default();
     let interface = interface(port)?;
     let link = LinkInfo::query(interface)?;
-    let driver = driver(interface).unwrap_or_default();
+    let below = Below::of(&link);
+    let driver = below.driver();
     let how = match af_xdp.mode {
         // A native program on a veth takes segmentation offload from its peer: TCP sent there goes at less than half
         // the rate (docs/decisions/af_xdp.md). Packet rates are what it is good for, and those who want them ask.
@@ -532,11 +534,11 @@ fn attach_af_xdp(
         }
     };
     shared.program.set_device(id as u16, link.index)?;
-    prepare(interface, (&driver, program.is_native(), raw), journal);
+    prepare(&below, (program.is_native(), raw), journal);
     let room = umem.arena().max_data();
     let max_frame = max_frame(link.mtu, room) as u32;
     let partial_checksums = match af_xdp.checksum {
-        Checksum::Auto => driver == "veth" || driver == "tun",
+        Checksum::Auto => below.leaves_checksums(),
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
@@ -558,7 +560,7 @@ fn attach_af_xdp(
         interface: interface.into(),
         room,
         mtu: link.mtu,
-        hides_tags: driver == "veth",
+        hides_tags: below.hides_tags(),
         left: None,
         halted: None,
         begun: false,
@@ -619,20 +621,20 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
 }
 
 /// Settings the fast path needs, written down so that they can be put back.
-fn prepare(interface: &str, (driver, native, raw): (&str, bool, bool), journal: &mut Journal) {
-    let mut wanted = vec![];
-    match (driver, native) {
+fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
+    let interface = below.names().next().unwrap_or_default();
+    if below.driver() == "veth" && native && !raw {
         // The peer no longer segments TCP in one go; put together again here, the kernel's share costs half as much.
-        ("veth", true) if !raw => wanted.push(("rx-gro", true, "frames for the kernel are put together")),
-        ("veth", _) => {}
-        // Tags must be in the frame for the program to see them: NICs strip them.
-        _ => wanted.push(("rx-vlan-hw-parse", false, "VLAN tags stay in the frame")),
+        set(interface, ("rx-gro", true, "frames for the kernel are put together"), journal);
+    }
+    // Tags must be in the frame for the program to see them: NICs strip them, those below a bond, too.
+    for device in below.strippers() {
+        set(device, (TAKES_TAGS_OFF, false, "VLAN tags stay in the frame"), journal);
     }
     if raw && !native {
-        wanted.push(("rx-gro", false, "frames stay as they came"));
-        wanted.push(("rx-lro", false, "frames stay as they came"));
+        set(interface, ("rx-gro", false, "frames stay as they came"), journal);
+        set(interface, ("rx-lro", false, "frames stay as they came"), journal);
     }
-    wanted.into_iter().for_each(|wanted| set(interface, wanted, journal));
 }
 
 /// Changes a setting that the interface has.

@@ -4,6 +4,7 @@
 //! what cannot fail comes last. Ports that are not named in the difference are not touched: their sockets, rings and
 //! workers go on.
 
+use super::below::Below;
 use super::control::{Ask, LAST_FRAMES, Runtime, Shared};
 use super::diff::{Step, diff};
 use super::live::Live;
@@ -15,7 +16,7 @@ use crate::config::{Config, Host, Level, PortConfig};
 use anyhow::{Context as _, bail};
 use bywash_engine::{Change, PortId};
 use bywash_port::Port;
-use bywash_port::af_xdp::Journal;
+use bywash_port::af_xdp::{Journal, LinkInfo};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -359,13 +360,25 @@ impl Runtime {
         }
     }
 
-    /// The settings of a port's interface, as they were before it was opened.
+    /// The settings of a port's interface and of those below it, as they were before it was opened. Those that another port
+    /// stands on stay.
     fn put_back(&self, port: &PortConfig) {
-        let Some(interface) = &port.interface else { return };
-        let done = Journal::open(journal_path()).and_then(|mut journal| journal.restore_of(interface));
-        match done {
-            Ok(failed) => failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}")),
-            Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
+        let stands_on = |port: &PortConfig| -> Vec<String> {
+            let Some(interface) = &port.interface else { return vec![] };
+            match LinkInfo::query(interface) {
+                Ok(link) => Below::of(&link).names().map(str::to_owned).collect(),
+                Err(_) => vec![interface.clone()],
+            }
+        };
+        let used: Vec<String> = self.shared.live().ports().flat_map(|(_, port)| stands_on(port)).collect();
+        for interface in stands_on(port).iter().filter(|interface| !used.contains(interface)) {
+            let done = Journal::open(journal_path()).and_then(|mut journal| journal.restore_of(interface));
+            match done {
+                Ok(failed) => {
+                    failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}"));
+                }
+                Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
+            }
         }
     }
 }

@@ -160,6 +160,28 @@ fn bonds_and_dummies_beside_the_ports() {
     bywash.stop();
 }
 
+/// A bridge is a port like another: what its members' peers left unfinished is finished.
+#[test]
+fn a_bridge_as_a_port() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (b, r) = (lab.b(), lab.r());
+    r.ip_batch(&format!(
+        "address flush dev r1\nlink add br0 type bridge\nlink set r1 master br0\nlink set br0 up\n\
+         address add {}/24 dev br0\naddress add {}/64 dev br0 nodad\n",
+        b.router_v4, b.router_v6
+    ))
+    .unwrap();
+    let bywash = Bywash::run(r, &["r0", "br0"]);
+    assert_hosts_connected(&lab);
+    for (from, to, address) in [(lab.a(), b, b.v4), (b, lab.a(), lab.a().v4)] {
+        let report = Transfer::new(2_000_000).run(&from.ns, &to.ns, IpAddr::from(address)).unwrap();
+        assert!(report.is_intact(), "{report:?}");
+    }
+    assert!(bywash.counter("br0", "rx_packets") >= 10 && bywash.counter("br0", "tx_packets") >= 10);
+    bywash.stop();
+}
+
 /// A bond is a port like another; its member is the bond's.
 #[test]
 fn a_bond_as_a_port() {

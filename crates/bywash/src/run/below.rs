@@ -1,0 +1,127 @@
+//! The devices that an interface stands on: a bond's or bridge's members, what a VLAN interface or macvlan is above.
+//!
+//! What an interface receives is as the lowest device left it: tags that a NIC took off stay off, and checksums that a veth's
+//! peer did not finish are as unfinished behind a bridge.
+
+use bywash_port::af_xdp::{Features, LinkInfo, driver};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows them; `lower_NAME` in an interface's directory is one that it stands on (`netdev_adjacent`).
+const SYS: &str = "/sys/class/net";
+/// Kinds that stand on others, of which a bridge's come and go as guests do.
+const STACKED: [&str; 11] =
+    ["bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vrf", "hsr", "batadv"];
+const BRIDGE: &str = "bridge";
+/// The feature by which a device takes VLAN tags off.
+pub const TAKES_TAGS_OFF: &str = "rx-vlan-hw-parse";
+
+/// An interface and all that it stands on.
+pub struct Below {
+    /// Names and drivers, the interface first.
+    devices: Vec<(String, String)>,
+    /// There may be others than those.
+    unknown: bool,
+}
+
+impl Below {
+    /// Looks below an interface.
+    pub fn of(link: &LinkInfo) -> Self {
+        let sys = Path::new(SYS);
+        // /sys may show another namespace, with an interface of the same name; a lower device may be in another.
+        let ours = number(sys.join(&link.name).join("ifindex")) == Some(link.index);
+        let names = if ours { lowest_last(sys, &link.name) } else { vec![link.name.clone()] };
+        let unknown = link.kind == BRIDGE || (names.len() == 1 && STACKED.contains(&link.kind.as_str()));
+        let devices = names.into_iter().map(|name| (driver(&name).unwrap_or_default(), name));
+        Self { devices: devices.map(|(driver, name)| (name, driver)).collect(), unknown }
+    }
+
+    /// The interface's own driver.
+    pub fn driver(&self) -> &str {
+        &self.devices[0].1
+    }
+
+    /// All of them, the interface first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether it may hand over transport checksums that are not finished.
+    pub fn leaves_checksums(&self) -> bool {
+        self.unknown || self.devices.iter().any(|(_, driver)| ["veth", "tun"].contains(&driver.as_str()))
+    }
+
+    /// Those that can be asked to leave VLAN tags in frames; with veth a tag is beside the frame before it is received.
+    pub fn strippers(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().filter(|(_, driver)| driver != "veth").map(|(name, _)| name.as_str())
+    }
+
+    /// Whether programs do not see the VLAN tags of what it receives, as devices are set now.
+    pub fn hides_tags(&self) -> bool {
+        let stripped =
+            |name: &str| Features::of(name).and_then(|f| f.get(TAKES_TAGS_OFF)).is_ok_and(|on| on == Some(true));
+        let hidden = |(name, driver): &(String, String)| driver == "veth" || stripped(name);
+        // A device that stands on others leaves tags as those do, whatever it says.
+        let lowest = if self.devices.len() > 1 { &self.devices[1..] } else { &self.devices[..] };
+        self.unknown || lowest.iter().any(hidden)
+    }
+}
+
+/// An interface and those below it, each once.
+fn lowest_last(sys: &Path, name: &str) -> Vec<String> {
+    let mut all = vec![name.to_owned()];
+    let mut at = 0;
+    while at < all.len() {
+        let entries = fs::read_dir(sys.join(&all[at])).into_iter().flatten().flatten();
+        for entry in entries {
+            let file = entry.file_name();
+            let lower = file.to_str().and_then(|file| file.strip_prefix("lower_")).map(str::to_owned);
+            all.extend(lower.filter(|lower| !all.contains(lower)));
+        }
+        at += 1;
+    }
+    all
+}
+
+fn number(path: PathBuf) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(devices: &[(&str, &str)], unknown: bool) -> Below {
+        let devices = devices.iter().map(|(name, driver)| ((*name).into(), (*driver).into())).collect();
+        Below { devices, unknown }
+    }
+
+    #[test]
+    fn all_that_it_stands_on_is_found_once() {
+        let sys = tempfile::tempdir().unwrap();
+        for (upper, lower) in
+            [("bond0.5", "bond0"), ("bond0", "eth0"), ("bond0", "eth1"), ("eth1", "dsa0"), ("eth0", "dsa0")]
+        {
+            fs::create_dir_all(sys.path().join(upper).join(format!("lower_{lower}"))).unwrap();
+        }
+        let mut found = lowest_last(sys.path(), "bond0.5");
+        assert_eq!(found[..2], ["bond0.5", "bond0"]);
+        found.sort();
+        assert_eq!(found, ["bond0", "bond0.5", "dsa0", "eth0", "eth1"]);
+        assert_eq!(lowest_last(sys.path(), "gone"), ["gone"]);
+    }
+
+    #[test]
+    fn checksums_and_tags_are_as_the_lowest_left_them() {
+        let nics = below(&[("bond0", "bonding"), ("nosuch0", "ixgbe"), ("nosuch1", "ixgbe")], false);
+        assert!(!nics.leaves_checksums() && !nics.hides_tags());
+        assert_eq!(nics.strippers().collect::<Vec<_>>(), ["bond0", "nosuch0", "nosuch1"]);
+        let mixed = below(&[("bond0", "bonding"), ("nosuch0", "ixgbe"), ("v0", "veth")], false);
+        assert!(mixed.leaves_checksums() && mixed.hides_tags());
+        assert_eq!(mixed.strippers().collect::<Vec<_>>(), ["bond0", "nosuch0"]);
+        let unknown = below(&[("macvlan0", "macvlan")], true);
+        assert!(unknown.leaves_checksums() && unknown.hides_tags());
+        let tap = below(&[("vlan5", "802.1Q VLAN Support"), ("tap0", "tun")], false);
+        assert!(tap.leaves_checksums() && !tap.hides_tags());
+    }
+}
