@@ -27,16 +27,25 @@ pub struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Whether a link can send. One not heard of yet is thought to.
-    pub fn sends(&self, index: u32) -> bool {
-        self.links.get(&index).is_none_or(|link| link.value.up && link.value.carrier)
+    /// Whether a link is up, and has carrier. One not heard of yet is thought to.
+    fn link(&self, index: u32) -> (bool, bool) {
+        self.links.get(&index).map_or((true, true), |link| (link.value.up, link.value.carrier))
     }
 
-    /// Leaves `dead` only where the link does not explain it, so that a link coming back revives its legs at once.
+    /// Leaves the marks of death only where the link does not explain them, so that a link coming back revives its legs
+    /// at once.
     pub fn excuse(&self, legs: &mut [Leg]) {
         for leg in legs {
-            leg.dead &= self.sends(leg.index);
+            let (up, carrier) = self.link(leg.index);
+            leg.ignored &= !(up && carrier);
+            leg.dead &= up && !leg.ignored;
         }
+    }
+
+    /// Whether the kernel uses a leg: over a link without carrier it does, unless it says otherwise.
+    fn uses(&self, leg: &Leg) -> bool {
+        let (up, carrier) = self.link(leg.index);
+        up && !leg.dead && (carrier || !leg.ignored)
     }
 
     fn hop(&self, leg: &Leg, weight: u16) -> NextHop {
@@ -44,7 +53,7 @@ impl Around<'_> {
             index: if leg.encapsulated { 0 } else { leg.index },
             gateway: leg.gateway,
             weight,
-            alive: !leg.dead && self.sends(leg.index),
+            alive: self.uses(leg),
         }
     }
 

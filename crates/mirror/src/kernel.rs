@@ -6,6 +6,7 @@ use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule, Unfollowed};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
+use crate::uapi::NETCONFA_IFINDEX_ALL;
 use bywash_route::model::{Address, Change, Link, Neighbour};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -130,6 +131,7 @@ impl Kernel {
                 Scope::NONE
             }
             Event::Rule(_) => Scope::RULES,
+            Event::Linkdown { index, v6 } => self.linkdown(index, v6),
         }
     }
 
@@ -264,7 +266,9 @@ impl Kernel {
             // A message can show the carrier before the kernel's link watch has cleared its mark on the legs (fib_sync_up,
             // rt6_sync_up), and so can the dump asked for on its account. The one sent after that shows nothing new.
             let revived = sending(&link) && self.is_dead_over(index);
-            scope = Scope::when(shaken || revived, Scope::UNDER_LINKS);
+            // Nor need the link's loss of carrier be news: a dump can have shown it before the link watch has marked the legs.
+            let lost = link.up && !link.carrier && self.is_used(index);
+            scope = Scope::when(shaken || revived || lost, Scope::UNDER_LINKS);
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let fixed = self.bodies.iter().any(|(_, entry)| entry.body.mtu.is_some() && entry.body.uses(index));
@@ -289,15 +293,23 @@ impl Kernel {
         Scope::when(self.is_used(index), Scope::UNDER_LINKS)
     }
 
+    /// Which routes are to be read again when the kernel may think otherwise of those without carrier: it marks them in
+    /// what it shows, and sends no message.
+    fn linkdown(&self, index: u32, v6: bool) -> Scope {
+        let concerned = |link: &Link| [link.index, NETCONFA_IFINDEX_ALL].contains(&index) && link.up && !link.carrier;
+        let any = self.links.values().any(|link| concerned(&link.value) && self.is_used(link.value.index));
+        Scope::when(any, if v6 { Scope::ROUTES6 } else { Scope::ROUTES4 })
+    }
+
     /// Whether a route or next-hop object goes over a link.
     fn is_used(&self, index: u32) -> bool {
         self.bodies.iter().any(|(_, entry)| entry.body.uses(index))
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if leg.index == index))
     }
 
-    /// Whether a leg over a link is dead, and not only because the link could not send when it was read.
+    /// Whether a leg over a link is marked dead.
     fn is_dead_over(&self, index: u32) -> bool {
-        let dead = |leg: &Leg| leg.index == index && leg.dead;
+        let dead = |leg: &Leg| leg.index == index && (leg.dead || leg.ignored);
         self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(dead))
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if dead(leg)))
     }
@@ -524,8 +536,8 @@ mod tests {
         Event::Link { link, switched: false }
     }
 
-    fn route(addr: IpAddr, dead: bool) -> Event {
-        let legs = vec![Leg { index: 3, gateway: None, weight: 1, dead, encapsulated: false }];
+    fn route(addr: IpAddr, ignored: bool) -> Event {
+        let legs = vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encapsulated: false }];
         const RTN_UNICAST: u8 = 1;
         let body = Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs };
         let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };

@@ -22,8 +22,11 @@ pub struct Leg {
     pub index: u32,
     pub gateway: Option<IpAddr>,
     pub weight: u16,
-    /// RTNH_F_DEAD or RTNH_F_LINKDOWN.
+    /// RTNH_F_DEAD: not used, whatever its link does.
     pub dead: bool,
+    /// Not used for as long as its link has no carrier (`ignore_routes_with_linkdown`): RTNH_F_DEAD and RTNH_F_LINKDOWN
+    /// (fib_nexthop_info). RTNH_F_LINKDOWN alone changes nothing: the kernel goes on using it.
+    pub ignored: bool,
     /// Carries RTA_ENCAP: cannot be followed outside the kernel.
     pub encapsulated: bool,
 }
@@ -94,6 +97,12 @@ pub enum Event {
     Neighbour(Neighbour),
     NeighbourGone(u32, IpAddr),
     Rule(Rule),
+    /// What an interface's next hops are worth without carrier has been set (`ignore_routes_with_linkdown`), or that of
+    /// all ([`NETCONFA_IFINDEX_ALL`]).
+    Linkdown {
+        index: u32,
+        v6: bool,
+    },
 }
 
 /// A message too short for its kind, or without what it must have.
@@ -110,6 +119,7 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
         RTM_NEWNEIGH | RTM_DELNEIGH => neighbour(body, message.kind == RTM_DELNEIGH),
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => object(body, message.kind == RTM_DELNEXTHOP),
         RTM_NEWRULE | RTM_DELRULE => rule(body),
+        RTM_NEWNETCONF => netconf(body),
         _ => return Ok(None),
     };
     match parsed {
@@ -233,7 +243,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         object: 0,
         legs: Vec::new(),
     };
-    let mut leg = Leg { index: 0, gateway: None, weight: 1, dead: is_dead(flags), encapsulated: false };
+    let mut leg = Leg::of(flags);
     let mut nested = false;
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
@@ -279,13 +289,8 @@ fn multipath(family: u8, mut rest: &[u8]) -> Option<Vec<Leg>> {
     while rest.len() >= 8 {
         let length = usize::from(u16_at(rest, 0)?);
         let one = rest.get(..length).filter(|one| one.len() >= 8)?;
-        let mut leg = Leg {
-            index: u32_at(one, 4)?,
-            gateway: None,
-            weight: u16::from(u8_at(one, 3)?) + 1,
-            dead: is_dead(u32::from(u8_at(one, 2)?)),
-            encapsulated: false,
-        };
+        let (flags, weight) = (u32::from(u8_at(one, 2)?), u16::from(u8_at(one, 3)?) + 1);
+        let mut leg = Leg { index: u32_at(one, 4)?, weight, ..Leg::of(flags) };
         for (kind, value) in Attributes::after(one, 8) {
             if kind != RTA_OIF {
                 leg_attribute(family, kind, value, &mut leg);
@@ -313,7 +318,7 @@ fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) {
 
 fn object(body: &[u8], gone: bool) -> Parsed {
     let family = u8_at(body, 0)?;
-    let mut leg = Leg { index: 0, gateway: None, weight: 1, dead: is_dead(u32_at(body, 4)?), encapsulated: false };
+    let mut leg = Leg::of(u32_at(body, 4)?);
     let (mut id, mut group, mut blackhole) = (None, None, false);
     for (kind, value) in Attributes::after(body, 8) {
         match kind {
@@ -411,8 +416,24 @@ fn rule(body: &[u8]) -> Parsed {
     Some(Some(Event::Rule(rule)))
 }
 
-fn is_dead(flags: u32) -> bool {
-    flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0
+/// struct netconfmsg: a family.
+fn netconf(body: &[u8]) -> Parsed {
+    let family = u8_at(body, 0)?;
+    let of = |wanted| Attributes::after(body, 1).find(|(kind, _)| *kind == wanted);
+    if (family != AF_INET && family != AF_INET6) || of(NETCONFA_IGNORE_ROUTES_WITH_LINKDOWN).is_none() {
+        return Some(None);
+    }
+    let index = u32_at(of(NETCONFA_IFINDEX)?.1, 0)?;
+    Some(Some(Event::Linkdown { index, v6: family == AF_INET6 }))
+}
+
+impl Leg {
+    /// A leg with these RTNH_F_* and nothing else.
+    fn of(flags: u32) -> Self {
+        let dead = flags & RTNH_F_DEAD != 0;
+        let ignored = dead && flags & RTNH_F_LINKDOWN != 0;
+        Self { index: 0, gateway: None, weight: 1, dead, ignored, encapsulated: false }
+    }
 }
 
 fn unspecified(family: u8) -> IpAddr {
@@ -440,7 +461,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KINDS: [u16; 12] = [
+    const KINDS: [u16; 13] = [
         RTM_NEWLINK,
         RTM_DELLINK,
         RTM_NEWADDR,
@@ -453,6 +474,7 @@ mod tests {
         RTM_DELNEXTHOP,
         RTM_NEWRULE,
         RTM_DELRULE,
+        RTM_NEWNETCONF,
     ];
 
     fn attributes() -> impl Strategy<Value = Vec<u8>> {

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const DATAGRAM: usize = 64 << 10;
 
 /// All groups the mirror follows.
-pub(crate) const GROUPS: [u32; 9] = [
+pub(crate) const GROUPS: [u32; 11] = [
     RTNLGRP_LINK,
     RTNLGRP_NEIGH,
     RTNLGRP_IPV4_IFADDR,
@@ -26,6 +26,8 @@ pub(crate) const GROUPS: [u32; 9] = [
     RTNLGRP_IPV6_IFADDR,
     RTNLGRP_IPV6_ROUTE,
     RTNLGRP_IPV6_RULE,
+    RTNLGRP_IPV4_NETCONF,
+    RTNLGRP_IPV6_NETCONF,
     RTNLGRP_NEXTHOP,
 ];
 /// Those of links and their addresses.

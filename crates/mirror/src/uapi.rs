@@ -1,5 +1,5 @@
 //! Numbers of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
-//! if_addr.h, neighbour.h, nexthop.h, fib_rules.h).
+//! if_addr.h, netconf.h, neighbour.h, nexthop.h, fib_rules.h).
 
 pub const NLMSG_ERROR: u16 = 2;
 pub const NLMSG_DONE: u16 = 3;
@@ -28,6 +28,7 @@ pub const RTM_GETNEIGH: u16 = 30;
 pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
+pub const RTM_NEWNETCONF: u16 = 80;
 pub const RTM_NEWNEXTHOP: u16 = 104;
 pub const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
@@ -40,6 +41,8 @@ pub const RTNLGRP_IPV4_RULE: u32 = 8;
 pub const RTNLGRP_IPV6_IFADDR: u32 = 9;
 pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
 pub const RTNLGRP_IPV6_RULE: u32 = 19;
+pub const RTNLGRP_IPV4_NETCONF: u32 = 24;
+pub const RTNLGRP_IPV6_NETCONF: u32 = 25;
 pub const RTNLGRP_NEXTHOP: u32 = 32;
 
 pub const AF_UNSPEC: u8 = 0;
@@ -107,6 +110,10 @@ pub const RTN_BLACKHOLE: u8 = 6;
 pub const RTN_UNREACHABLE: u8 = 7;
 pub const RTN_PROHIBIT: u8 = 8;
 pub const RTN_THROW: u8 = 9;
+
+pub const NETCONFA_IFINDEX: u16 = 1;
+pub const NETCONFA_IGNORE_ROUTES_WITH_LINKDOWN: u16 = 6;
+pub const NETCONFA_IFINDEX_ALL: u32 = -1i32 as u32;
 
 pub const NDA_DST: u16 = 1;
 pub const NDA_LLADDR: u16 = 2;

@@ -27,7 +27,11 @@ fn namespace(hint: &str) -> Namespace {
     ns
 }
 
+/// One line for `ip`, or `sysctl KEY VALUE`.
 fn ip(ns: &Namespace, line: &str) {
+    if let Some((key, value)) = line.strip_prefix("sysctl ").and_then(|line| line.split_once(' ')) {
+        return ns.sysctl(key, value).unwrap();
+    }
     ns.ip(&line.split_whitespace().collect::<Vec<_>>()).unwrap();
 }
 
@@ -158,6 +162,43 @@ fn what_goes_silently_with_a_link() {
             "link del b0",
         ],
     );
+}
+
+#[test]
+fn next_hops_without_carrier_count_unless_they_are_ignored() {
+    let (up, down) = (["link set a1 up", "link set b1 up"], ["link set a1 down", "link set b1 down"]);
+    let lines = |of: &[[&'static str; 2]]| of.concat();
+    let routes = lines(&[
+        ["route add 192.0.2.0/24 via 10.1.0.2", "route add 192.0.3.0/24 via inet6 fd01::2 dev a0"],
+        [
+            "route add 192.0.4.0/24 nexthop via 10.1.0.2 nexthop via 10.2.0.2",
+            "route add 192.0.2.0/24 via 10.2.0.2 metric 5",
+        ],
+        [
+            "-6 route add 2001:db8:1::/48 via fd01::2",
+            "-6 route add 2001:db8:2::/48 nexthop via fd01::2 nexthop via fd02::2",
+        ],
+    ]);
+    let set = lines(&[
+        [
+            "sysctl net.ipv4.conf.a0.ignore_routes_with_linkdown 1",
+            "sysctl net.ipv6.conf.a0.ignore_routes_with_linkdown 1",
+        ],
+        [
+            "sysctl net.ipv4.conf.a0.ignore_routes_with_linkdown 0",
+            "sysctl net.ipv6.conf.a0.ignore_routes_with_linkdown 0",
+        ],
+        [
+            "sysctl net.ipv4.conf.all.ignore_routes_with_linkdown 1",
+            "sysctl net.ipv6.conf.all.ignore_routes_with_linkdown 1",
+        ],
+    ]);
+    let clear = [
+        "sysctl net.ipv4.conf.all.ignore_routes_with_linkdown 0",
+        "sysctl net.ipv6.conf.all.ignore_routes_with_linkdown 0",
+    ];
+    let came = lines(&[up, [down[0], up[0]], down, clear, ["link set a0 down", "link set a0 up"], up]);
+    each_step("linkdown", &[&routes[..], &down[..], &set[..], &came[..]].concat());
 }
 
 #[test]

@@ -168,7 +168,8 @@ pub struct NextHop {
     pub gateway: Option<IpAddr>,
     /// Share of flows, 1 to 256.
     pub weight: u16,
-    /// Usable now (not RTNH_F_DEAD or LINKDOWN).
+    /// Used by the kernel's lookup now (not RTNH_F_DEAD). Its link may be without carrier all the same: such next hops
+    /// are passed over only where `ignore_routes_with_linkdown` is set.
     pub alive: bool,
 }
 

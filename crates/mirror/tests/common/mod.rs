@@ -87,8 +87,8 @@ pub struct Oracle {
 #[derive(Default)]
 struct Names {
     indices: HashMap<String, u32>,
-    /// Up and with carrier.
-    sending: HashSet<u32>,
+    /// Administratively.
+    up: HashSet<u32>,
 }
 
 impl Names {
@@ -105,8 +105,8 @@ impl Oracle {
         for link in &links {
             let index = number(link, "ifindex").unwrap() as u32;
             names.indices.insert(text(link, "ifname").to_string(), index);
-            if flag(link, "UP") && flag(link, "LOWER_UP") {
-                names.sending.insert(index);
+            if flag(link, "UP") {
+                names.up.insert(index);
             }
         }
         for link in &links {
@@ -318,8 +318,7 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
 fn hop_of(hop: &Value, names: &Names) -> NextHop {
     let gateway = text(hop, "gateway").parse().ok().or(text(&hop["via"], "host").parse().ok());
     let index = names.get(text(hop, "dev")).copied().unwrap_or(0);
-    // An IPv4 route through an IPv6 gateway made while the carrier is off is not marked (fib_check_nh_v6_gw).
-    let sends = index == 0 || names.sending.contains(&index);
-    let alive = !flag(hop, "dead") && !flag(hop, "linkdown") && sends;
+    // One "linkdown" and not "dead" is used: the kernel says both where it ignores it.
+    let alive = !flag(hop, "dead") && (index == 0 || names.up.contains(&index));
     NextHop { index, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
 }

@@ -4,7 +4,7 @@ use super::exceptions::{carries, is_excepted};
 use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
-use super::shares::{Shares, Weighted};
+use super::shares::Shares;
 use crate::tables::{Cold, Entry, HashPolicy, Kind};
 use std::net::IpAddr;
 
@@ -36,20 +36,14 @@ impl Image {
         }
     }
 
-    /// Lays out the buckets of all groups. Members whose link is down are left out while another's is up, as the
-    /// kernel does with `ignore_routes_with_linkdown`; those whose neighbour is not resolved stay. Flows stay with their
-    /// members ([`Shares`]).
-    pub fn buckets(&mut self, hops: &Hops, links: &Links) -> Vec<u32> {
+    /// Lays out the buckets of all groups. Members whose neighbour is not resolved stay, and those without carrier: the
+    /// kernel leaves out none that it uses alone. Flows stay with their members ([`Shares`]).
+    pub fn buckets(&mut self, hops: &Hops) -> Vec<u32> {
         let mut buckets = Vec::new();
         self.shares.retain(|id| matches!(hops.key(id), Some(HopKey::Group(_))));
         for (id, members) in hops.groups() {
-            let up = |m: &&(u32, u32)| hops.adjacency(m.0).is_none_or(|a| links.running(a.index));
-            let mut shares: Vec<Weighted> = members.iter().filter(up).copied().collect();
-            if shares.is_empty() {
-                shares = members.to_vec();
-            }
             let first = buckets.len();
-            buckets.extend_from_slice(self.shares.of(id, members, &shares));
+            buckets.extend_from_slice(self.shares.of(id, members));
             let kernel = self.hash.contains(&HashPolicy::Kernel) && kernel_chooses(self.hash, hops, members);
             let group = &mut self.entries[id as usize];
             group.kind = if kernel { Kind::Kernel } else { Kind::Group };
@@ -76,8 +70,8 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     };
     let (kind, to) = match reach {
         _ if is_excepted(a, links.excepted(a.index)) => (Kind::Policy, None),
-        // The kernel keeps using such routes too, and its device drops the packets; here they are answered.
-        _ if !links.running(a.index) => (Kind::Failed, None),
+        // The kernel goes on using such a way, drops the packets or answers when the neighbour does not.
+        _ if !links.running(a.index) => (Kind::Kernel, None),
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         Some(Reach::Failed) => (Kind::Failed, None),

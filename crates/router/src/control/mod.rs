@@ -8,8 +8,8 @@
 //! What differs from the kernel, knowingly:
 //! - only tables local and main are followed (rules and VRFs are the kernel's affair);
 //! - `throw` in table main is an end without a route, since no table comes after it;
-//! - next hops over a link that is down answer as unreachable instead of being dropped by the device, and a group
-//!   leaves them out while another of its links is up;
+//! - next hops over a link without carrier that the kernel goes on using are left to it, those of a group with the flows
+//!   that are theirs;
 //! - a route by several next hops of which one is a link's own (no gateway) is left to the kernel.
 
 mod bits;
@@ -506,7 +506,7 @@ impl Control {
 
     fn publish(&mut self) {
         self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
-        let buckets = self.image.buckets(&self.hops, &self.links);
+        let buckets = self.image.buckets(&self.hops);
         self.generation += 1;
         let tables = Tables {
             generation: self.generation,

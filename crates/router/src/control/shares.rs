@@ -23,7 +23,6 @@ pub(super) type Weighted = (u32, u32);
 struct Layout {
     /// Who the group is: its id may have been another's before.
     group: Arc<[Weighted]>,
-    shares: Vec<Weighted>,
     buckets: Vec<u32>,
     /// Counts layouts: of two it says which is later.
     made: u64,
@@ -37,20 +36,18 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The buckets of the group `id` for those of its members that are used now, sorted by id.
-    pub fn of(&mut self, id: u32, group: &Arc<[Weighted]>, shares: &[Weighted]) -> &[u32] {
-        let shares = &shares[..shares.len().min(MAX_BUCKETS)];
-        let own = self.layouts.get(&id).filter(|layout| layout.group == *group);
-        if own.is_none_or(|layout| layout.shares != shares) {
-            let before = own.or_else(|| self.nearest(shares));
-            let before = before.map(|layout| layout.buckets.as_slice()).unwrap_or_default();
+    /// The buckets of the group `id`, whose members are sorted by id.
+    pub fn of(&mut self, id: u32, group: &Arc<[Weighted]>) -> &[u32] {
+        if self.layouts.get(&id).is_none_or(|layout| layout.group != *group) {
+            let shares = used(group);
+            let before = self.nearest(shares).map(|layout| layout.buckets.as_slice()).unwrap_or_default();
             let count = match before.len() {
                 known if known >= shares.len() && known > 0 => known,
                 _ => size(shares, self.layouts.len()),
             };
             let buckets = lay_out(shares, before, count);
             self.made += 1;
-            self.layouts.insert(id, Layout { group: group.clone(), shares: shares.to_vec(), buckets, made: self.made });
+            self.layouts.insert(id, Layout { group: group.clone(), buckets, made: self.made });
         }
         &self.layouts[&id].buckets
     }
@@ -64,12 +61,17 @@ impl Shares {
     /// those before it wait for their end.
     fn nearest(&self, shares: &[Weighted]) -> Option<&Layout> {
         let common = |layout: &Layout| {
-            let theirs = |id: u32| layout.shares.binary_search_by_key(&id, |share| share.0).is_ok();
+            let theirs = |id: u32| used(&layout.group).binary_search_by_key(&id, |share| share.0).is_ok();
             shares.iter().filter(|share| theirs(share.0)).count()
         };
         let known = self.layouts.values().take(COMPARED).map(|layout| (common(layout), layout));
         known.filter(|(n, _)| *n > 0).max_by_key(|(n, layout)| (*n, layout.made)).map(|(_, layout)| layout)
     }
+}
+
+/// Those of a group's members that there are buckets for.
+fn used(group: &[Weighted]) -> &[Weighted] {
+    &group[..group.len().min(MAX_BUCKETS)]
 }
 
 /// How many buckets a group gets beside so many others.
@@ -129,9 +131,8 @@ mod tests {
     use super::*;
 
     impl Shares {
-        /// All of whose members are used.
         fn all(&mut self, id: u32, members: &[Weighted]) -> &[u32] {
-            self.of(id, &members.into(), members)
+            self.of(id, &members.into())
         }
     }
 
@@ -180,10 +181,6 @@ mod tests {
         let back = all.all(3, &four).to_vec();
         assert_eq!(moved(&after, &back), 64);
         assert!(after.iter().zip(&back).all(|(was, is)| was == is || *is == 12));
-        // In the same group: a link that goes down and comes up.
-        let down = all.of(3, &four.into(), &four[..2]).to_vec();
-        assert!(back.iter().zip(&down).all(|(was, is)| *was > 11 || was == is));
-        assert_eq!(counts(&down), [(10, 128), (11, 128)]);
         // Two go, one after the other, while the groups before are not forgotten: it is the latest that counts.
         let mut all = Shares::default();
         all.all(9, &four);

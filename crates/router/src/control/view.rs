@@ -18,7 +18,7 @@ use std::net::IpAddr;
 pub enum RouteStatus {
     /// Packets are forwarded by it, or answered as it says.
     Installed,
-    /// It wins, but packets are left to the kernel: a way out is no port, or is a link's own among several.
+    /// It wins, but packets are left to the kernel: a way out is no port or has no carrier, or is a link's own among several.
     Kernel,
     /// Packets are left to the kernel by [`Control::except`]: its prefix, or the way out it would take.
     Policy,
@@ -178,6 +178,7 @@ impl Control {
             _ if rib.excepted.over(key.addr, key.len).is_some() => RouteStatus::Policy,
             Some((winner, _)) if winner == key => match set.outcome {
                 Outcome::Id(KERNEL) => RouteStatus::Kernel,
+                _ if set.hops.iter().any(|h| h.alive && !self.links.running(h.index)) => RouteStatus::Kernel,
                 _ if set.hops.iter().any(|h| h.alive && self.is_excepted(set, h, prefix)) => RouteStatus::Policy,
                 _ => RouteStatus::Installed,
             },

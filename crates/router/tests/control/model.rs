@@ -110,18 +110,11 @@ impl Model {
         if alive.iter().any(|h| h.gateway.is_none() && self.port(h.index).is_some()) {
             return Got::Verdict("kernel");
         }
-        let members = |only_running: bool| -> Vec<(Got, usize)> {
-            let kept = alive.iter().filter(|h| !only_running || self.port(h.index).is_none() || self.running(h.index));
-            kept.map(|h| (self.hop(r, h, addr), usize::from(h.weight))).collect()
-        };
         let ways: BTreeSet<_> = alive.iter().map(|h| self.port(h.index).map(|_| (h.index, h.gateway))).collect();
         if ways.len() == 1 {
             return self.hop(r, alive[0], addr);
         }
-        match members(true) {
-            none if none.is_empty() => share(members(false)),
-            some => share(some),
-        }
+        share(alive.iter().map(|h| (self.hop(r, h, addr), usize::from(h.weight))).collect())
     }
 
     fn hop(&self, r: &Route, hop: &NextHop, addr: IpAddr) -> Got {
@@ -148,10 +141,10 @@ impl Model {
         if self.exceptions.egress.iter().any(excepted) {
             return Got::Verdict("policy");
         }
-        let (mut kind, mut to) = gateway.map_or(("glean", [0; 6]), known);
         if !self.running(hop.index) {
-            (kind, to) = ("failed", [0; 6]);
+            return Got::Verdict("kernel");
         }
+        let (kind, to) = gateway.map_or(("glean", [0; 6]), known);
         let near = gateway.or_else(|| r.source.is_none().then_some(r.prefix.addr));
         let source4 = match r.source {
             Some(IpAddr::V4(s)) => Some(s),

@@ -107,12 +107,16 @@ fn groups_share_by_weight_and_are_found_again() {
     assert_eq!(w.id("192.0.2.1"), w.id("203.0.113.1"));
     w.apply(&[route("192.0.2.0/24").via(P0, "10.0.0.2").via(P0, "10.0.0.2").into()]);
     assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.2 mac 2");
-    // A dead member is left out, and a link that goes down takes its member with it, under the same id.
+    // A dead member is left out. One without carrier that the kernel goes on using is the kernel's, under the same id.
     let id = w.id("203.0.113.1");
     let mut down = a_link(P1, "p1");
     down.carrier = false;
     w.apply(&[Change::Link(down)]);
-    assert_eq!((w.id("203.0.113.1"), w.brief("203.0.113.1")), (id, "group of 1".into()));
+    assert_eq!(w.id("203.0.113.1"), id);
+    let Got::Group(members) = w.got("203.0.113.1") else { panic!("no group") };
+    assert!(members.contains(&(Got::Verdict("kernel"), Share(21_845))), "{members:?}");
+    let of = |w: &World| w.control.routes().find(|r| r.prefix == prefix("203.0.113.0/24")).unwrap().status;
+    assert_eq!(of(&w), RouteStatus::Kernel);
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.2").dead(P1, "10.0.1.2").into()]);
     assert_eq!(w.brief("203.0.113.1"), "forward dev 1 via 10.0.0.2 mac 2");
 }
@@ -166,14 +170,14 @@ fn mtu_is_the_smaller_of_link_and_route() {
 }
 
 #[test]
-fn a_link_that_is_down_fails_and_comes_back_under_the_same_id() {
+fn a_link_without_carrier_is_the_kernels_and_comes_back_under_the_same_id() {
     let mut w = World::new();
     w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.254").into(), neighbour(P0, "10.0.0.254", 7)]);
     let id = w.id("192.0.2.1");
     let mut down = a_link(P0, "p0");
-    down.up = false;
+    down.carrier = false;
     w.apply(&[Change::Link(down)]);
-    assert_eq!(w.brief("192.0.2.1"), "failed dev 1 via 10.0.0.254 mac 0");
+    assert_eq!(w.brief("192.0.2.1"), "kernel");
     let hop = w.control.routes().find(|r| r.prefix.len == 0).unwrap().next_hops[0].state;
     assert_eq!(hop, HopState::LinkDown);
     w.apply(&[link(P0, "p0")]);
