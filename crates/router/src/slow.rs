@@ -141,7 +141,7 @@ impl SlowPath {
                 Self::fragment(cx, from, frame, hop.port, hop.mtu);
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
-            Kind::Local | Kind::Kernel | Kind::Policy => self.punt(cx, from, frame),
+            Kind::Local | Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from, DropReason::Blackhole, frame),
             Kind::Unreachable => {
                 // Linux answers an IPv6 unreachable route with "no route", an IPv4 one with "host unreachable".

@@ -40,6 +40,9 @@ pub enum Kind {
     Kernel,
     /// A policy of the kernel's concerns the destination or the way out: the kernel's.
     Policy,
+    /// The link has no carrier: the kernel's, which drops the packet, or answers it when the neighbour does not. In a group
+    /// it takes its share of the flows and no more.
+    NoCarrier,
 }
 
 /// A next hop. Two to a cache line; everything the fast path needs of it.

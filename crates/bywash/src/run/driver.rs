@@ -68,7 +68,7 @@ impl Driver {
         let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
         let kind = match entry.kind {
             Kind::Local => HopKind::Local,
-            Kind::Kernel => HopKind::Kernel,
+            Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
             Kind::Policy => HopKind::Policy,
             Kind::Forward if ifindex != 0 => HopKind::Forward,
             // Where one of several ways is the kernel's, it chooses among all of them.

@@ -6,6 +6,7 @@
 mod afxdp;
 mod around;
 mod capture;
+mod carrier;
 mod churn;
 mod cmts;
 mod daemons;

@@ -70,8 +70,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     };
     let (kind, to) = match reach {
         _ if is_excepted(a, links.excepted(a.index)) => (Kind::Policy, None),
-        // The kernel goes on using such a way, drops the packets or answers when the neighbour does not.
-        _ if !links.running(a.index) => (Kind::Kernel, None),
+        _ if !links.running(a.index) => (Kind::NoCarrier, None),
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         Some(Reach::Failed) => (Kind::Failed, None),

@@ -142,7 +142,7 @@ impl Model {
             return Got::Verdict("policy");
         }
         if !self.running(hop.index) {
-            return Got::Verdict("kernel");
+            return Got::Verdict("no-carrier");
         }
         let (kind, to) = gateway.map_or(("glean", [0; 6]), known);
         let near = gateway.or_else(|| r.source.is_none().then_some(r.prefix.addr));

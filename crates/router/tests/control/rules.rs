@@ -114,7 +114,7 @@ fn groups_share_by_weight_and_are_found_again() {
     w.apply(&[Change::Link(down)]);
     assert_eq!(w.id("203.0.113.1"), id);
     let Got::Group(members) = w.got("203.0.113.1") else { panic!("no group") };
-    assert!(members.contains(&(Got::Verdict("kernel"), Share(21_845))), "{members:?}");
+    assert!(members.contains(&(Got::Verdict("no-carrier"), Share(21_845))), "{members:?}");
     let of = |w: &World| w.control.routes().find(|r| r.prefix == prefix("203.0.113.0/24")).unwrap().status;
     assert_eq!(of(&w), RouteStatus::Kernel);
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.2").dead(P1, "10.0.1.2").into()]);
@@ -177,7 +177,7 @@ fn a_link_without_carrier_is_the_kernels_and_comes_back_under_the_same_id() {
     let mut down = a_link(P0, "p0");
     down.carrier = false;
     w.apply(&[Change::Link(down)]);
-    assert_eq!(w.brief("192.0.2.1"), "kernel");
+    assert_eq!(w.brief("192.0.2.1"), "no-carrier");
     let hop = w.control.routes().find(|r| r.prefix.len == 0).unwrap().next_hops[0].state;
     assert_eq!(hop, HopState::LinkDown);
     w.apply(&[link(P0, "p0")]);
