@@ -2,12 +2,12 @@
 //! be taken in, and turned into the model's changes.
 
 use crate::bodies::{Around, Bodies, BodyId};
-use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule, Unfollowed};
+use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::uapi::NETCONFA_IFINDEX_ALL;
-use bywash_route::model::{Address, Change, Link, Neighbour};
+use bywash_route::model::{Address, Change, Link, Neighbour, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -88,8 +88,8 @@ pub struct Kernel {
     routes6: Routes<Key6>,
     bodies: Bodies,
     rules: BTreeSet<Rule>,
-    by_tos: u64,
-    by_source: u64,
+    /// Tables' prefixes with routes for some packets only, and the links of those routes.
+    selective: BTreeMap<(u32, Prefix), Stamped<BTreeSet<u32>>>,
     generation: u32,
     /// Generations of the last two dumps of IPv6 routes.
     generations6: [u32; 2],
@@ -108,12 +108,10 @@ impl Kernel {
             Event::Address(address) => self.address(address, origin),
             Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
             Event::Route { key, body, flags, gone } => self.route(key, body, flags, gone, origin),
-            Event::Unfollowed(Unfollowed::Tos) => {
-                self.by_tos += 1;
-                Scope::NONE
-            }
-            Event::Unfollowed(Unfollowed::Source) => {
-                self.by_source += 1;
+            // The prefix may have others.
+            Event::Selective { prefix, gone: true, .. } => routes_of(prefix),
+            Event::Selective { table, prefix, links, .. } => {
+                self.selective(table, prefix, links);
                 Scope::NONE
             }
             Event::Object(id, object) => self.object(id, object),
@@ -143,9 +141,6 @@ impl Kernel {
         }
         if scope.has(Scope::ROUTES6) {
             self.generations6 = [self.generations6[1], self.generation];
-        }
-        if scope.has(Scope::ROUTES4) && scope.has(Scope::ROUTES6) {
-            (self.by_tos, self.by_source) = (0, 0);
         }
     }
 
@@ -178,6 +173,7 @@ impl Kernel {
         if kind.has(Scope::ROUTES4) {
             let stale = self.routes4.unseen(generation);
             clear(&mut self.routes4, stale, &mut self.bodies, &mut self.pending);
+            self.clear_selective(Scope::ROUTES4, |seen| seen != generation);
         }
         if kind.has(Scope::ROUTES6) {
             let mut stale = self.routes6.unseen(generation);
@@ -185,6 +181,8 @@ impl Kernel {
                 stale.retain(|key| self.routes6.seen(key).is_some_and(|seen| seen < self.generations6[0]));
             }
             clear(&mut self.routes6, stale, &mut self.bodies, &mut self.pending);
+            let before = self.generations6[0];
+            self.clear_selective(Scope::ROUTES6, |seen| seen != generation && (quiet || seen < before));
         }
     }
 
@@ -229,6 +227,13 @@ impl Kernel {
                 _ => {}
             }
         }
+        for ((table, prefix), old) in std::mem::take(&mut self.pending.selective) {
+            match self.selective.contains_key(&(table, prefix)) {
+                true if !old => emit(Change::Selective { table, prefix }),
+                false if old => emit(Change::SelectiveGone { table, prefix }),
+                _ => {}
+            }
+        }
         for (key, old) in std::mem::take(&mut self.pending.neighbours) {
             match self.neighbours.get(&key).map(|neighbour| &neighbour.value) {
                 Some(new) if old.as_ref() != Some(new) => emit(Change::Neighbour(new.clone())),
@@ -249,7 +254,7 @@ impl Kernel {
 
     /// What steers packets in the kernel and is not followed, in words.
     pub fn warnings(&self) -> Vec<String> {
-        crate::warnings::of(&self.rules, self.by_tos, self.by_source)
+        crate::warnings::of(&self.rules)
     }
 
     fn link(&mut self, link: Link, switched: bool, origin: Origin) -> Scope {
@@ -305,6 +310,34 @@ impl Kernel {
     fn is_used(&self, index: u32) -> bool {
         self.bodies.iter().any(|(_, entry)| entry.body.uses(index))
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if leg.index == index))
+            || self.selective.values().any(|links| links.value.contains(&index))
+    }
+
+    fn selective(&mut self, table: u32, prefix: Prefix, links: Vec<u32>) {
+        let known = self.selective.get_mut(&(table, prefix));
+        self.pending.selective.entry((table, prefix)).or_insert(known.is_some());
+        match known {
+            Some(known) => {
+                known.generation = self.generation;
+                known.value.extend(links);
+            }
+            None => {
+                let new = Stamped { value: links.into_iter().collect(), generation: self.generation };
+                self.selective.insert((table, prefix), new);
+            }
+        }
+    }
+
+    /// Forgets those of a family that no dump has shown for too long.
+    fn clear_selective(&mut self, family: Scope, stale: impl Fn(u32) -> bool) {
+        let pending = &mut self.pending.selective;
+        self.selective.retain(|key, known| {
+            let keep = routes_of(key.1) != family || !stale(known.generation);
+            if !keep {
+                pending.entry(*key).or_insert(true);
+            }
+            keep
+        });
     }
 
     /// Whether a leg over a link is marked dead.
@@ -435,6 +468,11 @@ impl Kernel {
             self.bodies.settle(id, resolved);
         }
     }
+}
+
+/// The scope of routes to a prefix.
+fn routes_of(prefix: Prefix) -> Scope {
+    if prefix.addr.is_ipv4() { Scope::ROUTES4 } else { Scope::ROUTES6 }
 }
 
 /// A route message on its way into the table of its family.

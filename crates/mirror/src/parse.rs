@@ -54,15 +54,6 @@ pub enum Object {
     Group(Vec<(u32, u16)>),
 }
 
-/// Why a route is not followed, though it steers packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfollowed {
-    /// It holds for one TOS only.
-    Tos,
-    /// It holds for some sources only.
-    Source,
-}
-
 /// A rule of the policy database, as far as it can be told from the kernel's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
@@ -91,7 +82,14 @@ pub enum Event {
         flags: u16,
         gone: bool,
     },
-    Unfollowed(Unfollowed),
+    /// A route for one TOS, or for some sources, only. What it does matters not, but for where it leads: it goes with its
+    /// links.
+    Selective {
+        table: u32,
+        prefix: Prefix,
+        links: Vec<u32>,
+        gone: bool,
+    },
     Object(u32, Object),
     ObjectGone(u32),
     Neighbour(Neighbour),
@@ -265,12 +263,6 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
             _ => leg_attribute(family, kind, value, &mut leg),
         }
     }
-    if source_len != 0 {
-        return Some(Some(Event::Unfollowed(Unfollowed::Source)));
-    }
-    if tos != 0 {
-        return Some(Some(Event::Unfollowed(Unfollowed::Tos)));
-    }
     if read.object != 0 {
         read.legs = Vec::new();
     } else if !nested && leg.index != 0 {
@@ -279,6 +271,10 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     let longest = if family == AF_INET { 32 } else { 128 };
     if len > longest {
         return None;
+    }
+    if source_len != 0 || tos != 0 {
+        let links = read.legs.iter().map(|leg| leg.index).collect();
+        return Some(Some(Event::Selective { table: key.table, prefix: key.prefix, links, gone }));
     }
     Some(Some(Event::Route { key, body: read, flags: message_flags, gone }))
 }

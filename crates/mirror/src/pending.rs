@@ -2,7 +2,7 @@
 
 use crate::parse::RouteKey;
 use crate::state::RouteBody;
-use bywash_route::model::{Address, Link, Neighbour};
+use bywash_route::model::{Address, Link, Neighbour, Prefix};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,11 +13,13 @@ pub struct Pending {
     pub links: BTreeMap<u32, Option<Link>>,
     pub addresses: BTreeMap<(u32, IpAddr, u8), Option<Address>>,
     pub routes: HashMap<RouteKey, Option<Arc<RouteBody>>>,
+    /// Whether there were any.
+    pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
 }
 
 impl Pending {
     pub fn len(&self) -> usize {
-        self.links.len() + self.addresses.len() + self.routes.len() + self.neighbours.len()
+        self.links.len() + self.addresses.len() + self.routes.len() + self.selective.len() + self.neighbours.len()
     }
 }

@@ -2,7 +2,7 @@
 
 use bywash_route::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -63,6 +63,7 @@ pub struct State {
     addresses: BTreeMap<(u32, IpAddr, u8), Address>,
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
+    selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
     unfollowed: Vec<String>,
     /// Size of `bodies` at which those that no route has any more are dropped.
@@ -92,6 +93,8 @@ impl State {
             Change::RouteGone { table, prefix, metric } => {
                 self.routes.remove(&RouteKey { table: *table, prefix: *prefix, metric: *metric });
             }
+            Change::Selective { table, prefix } => drop(self.selective.insert((*table, *prefix))),
+            Change::SelectiveGone { table, prefix } => drop(self.selective.remove(&(*table, *prefix))),
             Change::Neighbour(neighbour) => {
                 self.neighbours.insert((neighbour.index, neighbour.addr), neighbour.clone());
             }
@@ -115,6 +118,10 @@ impl State {
         for key in from.routes.keys().filter(|key| !to.routes.contains_key(key)) {
             changes.push(route_gone(*key));
         }
+        let selective = to.selective.difference(&from.selective);
+        changes.extend(selective.map(|&(table, prefix)| Change::Selective { table, prefix }));
+        let gone = from.selective.difference(&to.selective);
+        changes.extend(gone.map(|&(table, prefix)| Change::SelectiveGone { table, prefix }));
         changes.extend(fresh(&from.neighbours, &to.neighbours).map(|(_, n)| Change::Neighbour(n.clone())));
         changes.extend(
             missing(&from.neighbours, &to.neighbours)
@@ -175,6 +182,11 @@ impl State {
         self.routes.get(&key).map(|body| body.route(key))
     }
 
+    /// Tables and prefixes that have routes for some packets only, by TOS or source.
+    pub fn selective(&self) -> impl Iterator<Item = (u32, Prefix)> {
+        self.selective.iter().copied()
+    }
+
     /// How many routes there are.
     pub fn route_count(&self) -> usize {
         self.routes.len()
@@ -200,6 +212,7 @@ impl PartialEq for State {
             && self.addresses == other.addresses
             && self.neighbours == other.neighbours
             && self.routes == other.routes
+            && self.selective == other.selective
     }
 }
 
@@ -276,6 +289,8 @@ mod tests {
             (1u32..4, addr()).prop_map(|(index, addr)| Change::AddressGone { index, addr, len: 30 }),
             route.prop_map(Change::Route),
             (prefix(), 0u32..2).prop_map(|(prefix, metric)| Change::RouteGone { table: 254, prefix, metric }),
+            prefix().prop_map(|prefix| Change::Selective { table: 254, prefix }),
+            prefix().prop_map(|prefix| Change::SelectiveGone { table: 254, prefix }),
             (1u32..4, addr(), any::<bool>()).prop_map(|(index, addr, known)| {
                 let state = if known { NeighbourState::Reachable } else { NeighbourState::Failed };
                 Change::Neighbour(Neighbour { index, addr, mac: known.then_some([2; 6]), state })

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 const BORN4: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
 const BORN6: [(u32, u32); 2] = [(0, 255), (32766, 254)];
 
-/// The warnings for these rules and numbers of routes left out.
-pub fn of(rules: &BTreeSet<Rule>, by_tos: u64, by_source: u64) -> Vec<String> {
+/// The warnings for these rules.
+pub fn of(rules: &BTreeSet<Rule>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (v6, name, born) in [(false, "IPv4", &BORN4[..]), (true, "IPv6", &BORN6[..])] {
         let of_family = || rules.iter().filter(move |rule| rule.v6 == v6);
@@ -26,13 +26,6 @@ pub fn of(rules: &BTreeSet<Rule>, by_tos: u64, by_source: u64) -> Vec<String> {
                 born.len() - kept
             ));
         }
-    }
-    if by_tos > 0 {
-        warnings.push(format!("{by_tos} IPv4 route message(s) for one TOS only are left out"));
-    }
-    if by_source > 0 {
-        warnings
-            .push(format!("{by_source} IPv6 route message(s) for some sources only (ip route ... from) are left out"));
     }
     warnings
 }

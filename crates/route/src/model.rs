@@ -254,6 +254,21 @@ pub enum Change {
         /// Metric.
         metric: u32,
     },
+    /// A prefix has come to have routes for some of its packets only, by TOS or source: the kernel alone can tell whose
+    /// they are. Such routes are not reported themselves.
+    Selective {
+        /// Table.
+        table: u32,
+        /// Destination.
+        prefix: Prefix,
+    },
+    /// It has none any more.
+    SelectiveGone {
+        /// Table.
+        table: u32,
+        /// Destination.
+        prefix: Prefix,
+    },
     /// New, or different.
     Neighbour(Neighbour),
     /// Gone.

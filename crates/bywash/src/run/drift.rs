@@ -59,6 +59,7 @@ fn differences(known: &State, kernel: &State) -> Vec<Value> {
         link.map_or(format!("interface {index}"), |link| link.name.clone())
     };
     let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
+    let selective = |table: u32, prefix: Prefix| format!("{prefix} table {table} by TOS or source");
     // On loopback and tunnels nobody is asked for an address; the kernel makes entries there without a word.
     let asks = |index: u32| kernel.link(index).is_none_or(|link| link.mac.is_some());
     let rows = State::diff(known, kernel).into_iter().filter_map(|change| {
@@ -80,6 +81,8 @@ fn differences(known: &State, kernel: &State) -> Vec<Value> {
                 row("route", route(r.table, r.prefix, r.metric), had(is))
             }
             Change::RouteGone { table, prefix, metric } => row("route", route(table, prefix, metric), GONE),
+            Change::Selective { table, prefix } => row("route", selective(table, prefix), MISSING),
+            Change::SelectiveGone { table, prefix } => row("route", selective(table, prefix), GONE),
             Change::Neighbour(n) => {
                 let is = known.neighbours().any(|k| (k.index, k.addr) == (n.index, n.addr));
                 row("neighbour", format!("{} dev {}", n.addr, dev(n.index)), had(is))

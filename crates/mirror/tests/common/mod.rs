@@ -129,6 +129,10 @@ impl Oracle {
             let mut routes: HashMap<String, Vec<Route>> = HashMap::new();
             for route in json(namespace, &[family, "-j", "-d", "-N", "route", "show", "table", "all"]) {
                 if let Some(model) = route_of(&route, &names, family == "-6") {
+                    if !route["tos"].is_null() || !route["from"].is_null() {
+                        lines.insert(format!("selective {} {}", model.table, model.prefix), String::new());
+                        continue;
+                    }
                     let key = format!("route {} {} {}", model.table, model.prefix, model.metric);
                     routes.entry(key).or_default().push(model);
                 }
@@ -158,6 +162,7 @@ pub fn differences(state: &State, oracle: &Oracle) -> Vec<String> {
     for route in state.routes() {
         lines.insert(format!("route {} {} {}", route.table, route.prefix, route.metric), route_view(&route));
     }
+    lines.extend(state.selective().map(|(table, prefix)| (format!("selective {table} {prefix}"), String::new())));
     let mut out = Vec::new();
     for (key, line) in &oracle.lines {
         if lines.get(key) != Some(line) {

@@ -2,7 +2,7 @@
 
 use super::bits::Bits;
 use super::hops::{Adjacency, Way};
-use super::{Applied, Control, Rib, Touched};
+use super::{Applied, Control, LOCAL_TABLE, MAIN, Rib, Touched};
 use bywash_route::model::{Families, Prefix};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -101,6 +101,15 @@ impl Control {
             self.hops.touch_link(Some(index));
         }
         self.settle(touched, &mut Applied::default());
+    }
+
+    /// A prefix has routes for some packets only, or has none any more.
+    pub(super) fn select(&mut self, table: u32, prefix: Prefix, add: bool, touched: &mut Touched) {
+        let key = (table, prefix);
+        let changed = if add { self.selective.insert(key) } else { self.selective.remove(&key) };
+        if changed && [LOCAL_TABLE, MAIN].contains(&table) {
+            self.except_prefix(prefix, add, touched);
+        }
     }
 
     /// Excepts a prefix once more, or once less.

@@ -6,7 +6,8 @@
 //! keep their id when their neighbour or link changes, so half a million routes by one gateway turn at once.
 //!
 //! What differs from the kernel, knowingly:
-//! - only tables local and main are followed (rules and VRFs are the kernel's affair);
+//! - only tables local and main are followed (rules and VRFs are the kernel's affair); of these, prefixes that have routes
+//!   by TOS or source are left to the kernel;
 //! - `throw` in table main is an end without a route, since no table comes after it;
 //! - next hops over a link without carrier that the kernel goes on using are left to it, those of a group with the flows
 //!   that are theirs;
@@ -139,6 +140,8 @@ pub struct Control {
     excepted: Vec<Prefix>,
     /// Prefixes that someone has made the host's own, beside its addresses.
     local4: BTreeSet<(V4, u8)>,
+    /// Prefixes that have routes for some packets only, by table.
+    selective: BTreeSet<(u32, Prefix)>,
     /// Routes of tables that are not used, to be shown.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
@@ -233,6 +236,7 @@ impl Control {
             driver,
             excepted: Vec::new(),
             local4: BTreeSet::new(),
+            selective: BTreeSet::new(),
             others: BTreeMap::new(),
             generation: 1,
             changes: 0,
@@ -354,6 +358,8 @@ impl Control {
             }
             Change::Route(route) => self.add_route(route, touched),
             Change::RouteGone { table, prefix, metric } => self.remove_route(*table, *prefix, *metric, touched),
+            Change::Selective { table, prefix } => self.select(*table, *prefix, true, touched),
+            Change::SelectiveGone { table, prefix } => self.select(*table, *prefix, false, touched),
             Change::Neighbour(n) => {
                 let (old, new) = self.neighbours.set(n);
                 self.neighbour_changed(n.index, n.addr, old, new, touched);

@@ -40,6 +40,7 @@ impl Ports {
                 Change::AddressGone { index, addr, len } => drop(self.links.remove_address(*index, *addr, *len)),
                 Change::Synced => applied.synced = true,
                 Change::Route(_) | Change::RouteGone { .. } => {}
+                Change::Selective { .. } | Change::SelectiveGone { .. } => {}
                 Change::Neighbour(_) | Change::NeighbourGone { .. } => {}
             }
         }

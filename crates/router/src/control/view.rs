@@ -20,7 +20,8 @@ pub enum RouteStatus {
     Installed,
     /// It wins, but packets are left to the kernel: a way out is no port or has no carrier, or is a link's own among several.
     Kernel,
-    /// Packets are left to the kernel by [`Control::except`]: its prefix, or the way out it would take.
+    /// Packets are left to the kernel: its prefix by [`Control::except`] or because it has routes for some packets only
+    /// ([`Change::Selective`]), or the way out it would take.
     Policy,
     /// Another route to the prefix has a lower metric.
     Metric,
@@ -285,7 +286,8 @@ impl Control {
         let neighbours = self.neighbours.iter().map(|(addr, index, known)| {
             Change::Neighbour(Neighbour { index, addr, mac: known.mac, state: known.state })
         });
-        links.chain(routes).chain(neighbours)
+        let selective = self.selective.iter().map(|&(table, prefix)| Change::Selective { table, prefix });
+        links.chain(routes).chain(selective).chain(neighbours)
     }
 
     /// Prefixes to which the tables that workers look up do not have what was worked out for them: none.

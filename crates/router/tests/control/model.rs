@@ -16,6 +16,7 @@ pub struct Model {
     /// Name and index of each port.
     pub ports: Vec<(String, u32)>,
     pub exceptions: Exceptions,
+    pub selective: BTreeSet<(u32, Prefix)>,
     pub mtu6: BTreeMap<u32, u32>,
 }
 
@@ -49,6 +50,8 @@ impl Model {
             Change::RouteGone { table, prefix, metric } => {
                 self.routes.retain(|o| (o.table, o.prefix, o.metric) != (*table, *prefix, *metric));
             }
+            Change::Selective { table, prefix } => drop(self.selective.insert((*table, *prefix))),
+            Change::SelectiveGone { table, prefix } => drop(self.selective.remove(&(*table, *prefix))),
             Change::Neighbour(n) => {
                 self.neighbours.insert((n.index, n.addr), (n.state, n.mac));
             }
@@ -89,7 +92,8 @@ impl Model {
     }
 
     pub fn get(&self, addr: IpAddr) -> Got {
-        if self.exceptions.prefixes.iter().any(|p| mask_as(addr, *p) == Some(*p)) {
+        let selective = self.selective.iter().filter(|(table, _)| *table >= 254).map(|(_, p)| p);
+        if self.exceptions.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p)) {
             return Got::Verdict("policy");
         }
         let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {

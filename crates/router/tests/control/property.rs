@@ -115,6 +115,8 @@ fn any_change() -> impl Strategy<Value = Change> {
         10 => any_route().prop_map(Change::Route),
         4 => (any_table(), any_prefix(), 0..3u32)
             .prop_map(|(table, prefix, metric)| Change::RouteGone { table, prefix, metric }),
+        1 => (any_table(), any_prefix()).prop_map(|(table, prefix)| Change::Selective { table, prefix }),
+        2 => (any_table(), any_prefix()).prop_map(|(table, prefix)| Change::SelectiveGone { table, prefix }),
         8 => any_neighbour(),
         2 => (any_index(), any_addr()).prop_map(|(index, addr)| Change::NeighbourGone { index, addr }),
         2 => any_link(),
@@ -134,6 +136,10 @@ fn aim(change: Change, model: &Model, pick: usize) -> Change {
         Change::NeighbourGone { .. } if !model.neighbours.is_empty() => {
             let (index, addr) = *model.neighbours.keys().nth(pick % model.neighbours.len()).unwrap();
             Change::NeighbourGone { index, addr }
+        }
+        Change::SelectiveGone { .. } if !model.selective.is_empty() => {
+            let (table, prefix) = *model.selective.iter().nth(pick % model.selective.len()).unwrap();
+            Change::SelectiveGone { table, prefix }
         }
         other => other,
     }
@@ -195,6 +201,7 @@ fn empty(world: &mut World, model: &Model) {
     let routes = model.routes.iter();
     let mut gone: Vec<Change> =
         routes.map(|r| Change::RouteGone { table: r.table, prefix: r.prefix, metric: r.metric }).collect();
+    gone.extend(model.selective.iter().map(|&(table, prefix)| Change::SelectiveGone { table, prefix }));
     gone.extend((1..5).map(|index| Change::LinkGone { index }));
     gone.extend(model.neighbours.keys().map(|&(index, addr)| Change::NeighbourGone { index, addr }));
     world.apply(&gone);
