@@ -3,6 +3,7 @@
 //! Here every odd packet gets its exact reason. Errors quote the packet as it arrived; a packet is charged its hop
 //! only when it is certain to leave.
 
+use crate::gates::Gates;
 use crate::icmp::{About, Limits};
 use crate::sound::martian4;
 use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
@@ -77,6 +78,8 @@ pub(crate) struct SlowPath {
     pub config: RouterConfig,
     pub waiting: Waiting,
     pub limits: Limits,
+    /// Packets that stay the kernel's, by port.
+    pub gates: Gates,
     /// The place of the neighbour that is looked at next.
     next: usize,
     ip_id: u16,
@@ -86,7 +89,7 @@ impl SlowPath {
     pub fn new(requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let limits = Limits::new(config.icmp_rate);
         let kept = requests.buffer().capacity() / KEPT;
-        Self { requests, kept, config, waiting: Waiting::new(), limits, next: 0, ip_id: 1 }
+        Self { requests, kept, config, waiting: Waiting::new(), limits, gates: Gates::open(), next: 0, ip_id: 1 }
     }
 
     /// Decides what becomes of a packet that is not for the fast path.
@@ -306,6 +309,11 @@ impl SlowPath {
             cx.event(from, Event::IcmpWithheld, 1);
             return cx.drop(from, reason, frame);
         };
+        // The kernel has limits of its own.
+        let errors = self.gates.get(from).errors;
+        if if src.is_ipv6() { errors.v6 } else { errors.v4 } {
+            return self.punt(cx, from, frame);
+        }
         if !self.limits.allow(src, answer.about(), cx.now) {
             cx.event(from, Event::IcmpLimited, 1);
             return cx.drop(from, reason, frame);

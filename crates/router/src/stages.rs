@@ -63,7 +63,6 @@ pub struct Router {
     tables: Arc<Published<Tables>>,
     work: Box<Work>,
     path: SlowPath,
-    gates: Gates,
 }
 
 /// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
@@ -118,13 +117,13 @@ impl Router {
             next: [ODD; BATCH],
             to: [NOWHERE; BATCH],
         };
-        Self { tables, work: Box::new(work), path, gates: Gates::open() }
+        Self { tables, work: Box::new(work), path }
     }
 
     /// Leaves to the kernel what these gates keep.
     #[must_use]
     pub fn with_gates(mut self, gates: Gates) -> Self {
-        self.gates = gates;
+        self.path.gates = gates;
         self
     }
 }
@@ -286,14 +285,14 @@ impl App for Router {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let Self { tables, work, path, gates } = self;
+        let Self { tables, work, path } = self;
         let tables = tables.load(cx.reader);
         let port = tables.ports.get(usize::from(from.0));
         if let Some(port) = port.filter(|p| p.promiscuous) {
             keep_mine(cx, port.mac, from, batch);
         }
-        if gates.keeps_any(from) {
-            keep_back(cx, path, gates.get(from), from, batch);
+        if path.gates.keeps_any(from) {
+            keep_back(cx, path, path.gates.get(from), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
         if port.is_some_and(|p| p.partial_checksums) {
