@@ -112,6 +112,8 @@ named! {
     Event, EVENTS {
         /// An ICMP or ICMPv6 error was sent.
         IcmpSent = "icmp-sent",
+        /// The kernel was given a copy of a packet, to send an ICMP error about it.
+        IcmpByKernel = "icmp-by-kernel",
         /// An ICMP error was due, and withheld by the rate limit.
         IcmpLimited = "icmp-rate-limited",
         /// An ICMP error was due, and must not be sent for such a packet (RFC 1812 4.3.2.7, RFC 4443 2.4).

@@ -293,8 +293,9 @@ impl SlowPath {
         }
     }
 
-    /// Answers a packet with an error where that is allowed, and drops it. Where no port leads back to its source, the
-    /// kernel gets the packet and does the same.
+    /// Drops a packet that an error is sent about. The kernel sends it, in its own terms: it gets a copy, as if the port's
+    /// interface had received it, and finds the same fault. An error about a neighbour that does not answer is our own, since
+    /// the kernel would ask for it once more, and so are those of ports that have no interface.
     fn refuse(
         &mut self,
         cx: &mut Context<'_>,
@@ -305,24 +306,40 @@ impl SlowPath {
         answer: Answer,
     ) {
         let data = cx.bufs.arena().data(&frame);
-        let Some((src, _)) = addresses(data).filter(|_| self.answerable(data, answer)) else {
+        let interface = tables.ports.get(usize::from(from.0)).is_some_and(|port| port.index != 0);
+        let by_kernel = interface && reason != DropReason::NeighbourFailed;
+        let Some((src, _)) = addresses(data).filter(|_| by_kernel || self.answerable(data, answer)) else {
             cx.event(from, Event::IcmpWithheld, 1);
             return cx.drop(from, reason, frame);
         };
-        // The kernel has limits of its own.
-        let errors = self.gates.get(from).errors;
-        if if src.is_ipv6() { errors.v6 } else { errors.v4 } {
-            return self.punt(cx, from, frame);
-        }
         if !self.limits.allow(src, answer.about(), cx.now) {
             cx.event(from, Event::IcmpLimited, 1);
             return cx.drop(from, reason, frame);
         }
-        if !by_ports(tables, id_of(tables, src)) {
+        let errors = self.gates.get(from).errors;
+        if by_kernel {
+            self.have_answered(cx, from, &frame);
+        } else if if src.is_ipv6() { errors.v6 } else { errors.v4 } || !by_ports(tables, id_of(tables, src)) {
             return self.punt(cx, from, frame);
+        } else {
+            self.answer(cx, tables, from, &frame, answer);
         }
-        self.answer(cx, tables, from, &frame, answer);
         cx.drop(from, reason, frame);
+    }
+
+    /// Gives the kernel a copy of a packet, to be answered.
+    fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, frame: &Frame) {
+        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
+        let arena = cx.bufs.arena().clone();
+        if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.kept {
+            cx.discard(copy);
+            return cx.event(from, Event::IcmpWithheld, 1);
+        }
+        match self.requests.push(Request::Punt { from, frame: copy }) {
+            Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
+            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
+            Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
+        }
     }
 
     /// Whether an error may be sent about a packet.

@@ -25,6 +25,10 @@ impl File {
         std::fs::write(&self.path, text).unwrap();
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
     /// Runs by it on the lab's router.
     pub fn run<'a>(&self, lab: &'a Topology) -> Bywash<'a> {
         Bywash::run_as_is(lab.r(), &["--config", self.path.to_str().unwrap()])

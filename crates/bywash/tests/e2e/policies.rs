@@ -1,0 +1,383 @@
+//! Kernel policies: what the kernel would not forward is not forwarded past it, at any level, whether the policy was
+//! there before the start or comes while it runs; and the time until a new policy holds.
+
+use crate::harness::{Bywash, PATIENCE};
+use crate::reload::{File, config, reload};
+use bywash_lab::{Ping, Topology, has_tool, require, require_lab, wait_until};
+use serde_json::Value;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A policy by which the kernel does not forward from a to b.
+struct Policy {
+    name: &'static str,
+    /// Shell commands in the router's namespace.
+    set: &'static str,
+    unset: &'static str,
+    /// Families that it concerns: IPv4, IPv6.
+    stops: (bool, bool),
+    /// Key in `[kernel]`.
+    kind: &'static str,
+}
+
+const fn policy(
+    name: &'static str,
+    set: &'static str,
+    unset: &'static str,
+    stops: (bool, bool),
+    kind: &'static str,
+) -> Policy {
+    Policy { name, set, unset, stops, kind }
+}
+
+const V4: (bool, bool) = (true, false);
+const V6: (bool, bool) = (false, true);
+const BOTH: (bool, bool) = (true, true);
+
+const POLICIES: &[Policy] = &[
+    policy(
+        "nft forward",
+        "nft 'add table inet t; add chain inet t c { type filter hook forward priority 0; policy drop; }'",
+        "nft delete table inet t",
+        BOTH,
+        "netfilter",
+    ),
+    policy(
+        "nft prerouting",
+        "nft 'add table ip t; add chain ip t c { type filter hook prerouting priority 0; }; add rule ip t c iifname r0 drop'",
+        "nft delete table ip t",
+        V4,
+        "netfilter",
+    ),
+    policy(
+        "nft postrouting",
+        "nft 'add table ip6 t; add chain ip6 t c { type filter hook postrouting priority 0; }; add rule ip6 t c oifname r1 drop'",
+        "nft delete table ip6 t",
+        V6,
+        "netfilter",
+    ),
+    policy(
+        "nft ingress of a port",
+        "nft 'add table netdev t; add chain netdev t c { type filter hook ingress device r0 priority 0; }; add rule netdev t c ip protocol icmp drop'",
+        "nft delete table netdev t",
+        V4,
+        "netfilter",
+    ),
+    policy(
+        "nft egress of a port",
+        "nft 'add table netdev t; add chain netdev t c { type filter hook egress device r1 priority 0; }; add rule netdev t c meta l4proto { icmp, icmpv6 } drop'",
+        "nft delete table netdev t",
+        BOTH,
+        "netfilter",
+    ),
+    policy(
+        "nft by connection state",
+        "nft 'add table inet t; add chain inet t c { type filter hook forward priority 0; }; add rule inet t c ct state new drop'",
+        "nft delete table inet t",
+        BOTH,
+        "netfilter",
+    ),
+    policy("iptables-nft", "iptables-nft -A FORWARD -p icmp -j DROP", "iptables-nft -F FORWARD", V4, "netfilter"),
+    policy(
+        "iptables-legacy",
+        "iptables-legacy -P FORWARD DROP",
+        "iptables-legacy -P FORWARD ACCEPT",
+        V4,
+        "iptables_legacy",
+    ),
+    policy(
+        "ip6tables-legacy",
+        "ip6tables-legacy -A FORWARD -j DROP",
+        "ip6tables-legacy -F FORWARD",
+        V6,
+        "iptables_legacy",
+    ),
+    policy(
+        "IPsec, forward",
+        "ip xfrm policy add dir fwd src 0.0.0.0/0 dst 10.0.2.0/24 action block",
+        "ip xfrm policy flush",
+        V4,
+        "ipsec",
+    ),
+    policy(
+        "IPsec, output",
+        "ip xfrm policy add dir out src ::/0 dst ::/0 action block",
+        "ip xfrm policy flush",
+        V6,
+        "ipsec",
+    ),
+    policy("rule by source", "ip rule add from 10.0.1.0/24 prohibit", "ip rule del from 10.0.1.0/24", V4, "rules"),
+    policy(
+        "rule by destination",
+        "ip -6 rule add to fd00:2::/64 blackhole",
+        "ip -6 rule del to fd00:2::/64",
+        V6,
+        "rules",
+    ),
+    policy("rule by port", "ip rule add iif r0 blackhole", "ip rule del iif r0", V4, "rules"),
+    policy("net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", V4, "sysctls"),
+    policy(
+        "forwarding of a port",
+        "sysctl -w net.ipv4.conf.r0.forwarding=0",
+        "sysctl -w net.ipv4.conf.r0.forwarding=1",
+        V4,
+        "sysctls",
+    ),
+    policy(
+        "net.ipv6.conf.all.forwarding",
+        "sysctl -w net.ipv6.conf.all.forwarding=0",
+        "sysctl -w net.ipv6.conf.all.forwarding=1",
+        V6,
+        "sysctls",
+    ),
+    policy(
+        "qdisc",
+        "tc qdisc replace dev r1 root tbf rate 8bit burst 20 limit 1",
+        "tc qdisc del dev r1 root",
+        BOTH,
+        "traffic_control",
+    ),
+    policy(
+        "filter",
+        "tc qdisc add dev r0 clsact && \
+         tc filter add dev r0 ingress protocol ip u32 match u32 0 0 action mirred egress redirect dev lo && \
+         tc filter add dev r0 ingress protocol ipv6 u32 match u32 0 0 action mirred egress redirect dev lo",
+        "tc qdisc del dev r0 clsact",
+        BOTH,
+        "traffic_control",
+    ),
+];
+
+fn shell(lab: &Topology, line: &str) {
+    lab.r().run(&["sh", "-c", line]).unwrap();
+}
+
+/// Pings from a to b that come back, of two for each family.
+fn answered(lab: &Topology) -> (u32, u32) {
+    let count = |to: IpAddr| {
+        let ping = Ping::to(to).count(2).interval(Duration::from_millis(20)).wait(Duration::from_millis(300));
+        ping.run(&lab.a().ns).unwrap().received
+    };
+    (count(lab.b().v4.into()), count(lab.b().v6.into()))
+}
+
+/// Fails unless exactly the families that the policy leaves alone get through.
+fn assert_stopped(lab: &Topology, policy: &Policy, when: &str) {
+    let (v4, v6) = answered(lab);
+    let Policy { name, stops, .. } = policy;
+    assert!(!stops.0 || v4 == 0, "{when}: {v4} IPv4 pings went past `{name}`");
+    assert!(!stops.1 || v6 == 0, "{when}: {v6} IPv6 pings went past `{name}`");
+}
+
+/// Waits until the hosts reach each other, and what the port receives is forwarded past the kernel again.
+fn wait_for_fast_path(lab: &Topology, bywash: &Bywash) {
+    let forwarded = || {
+        let placement = bywash.show(&["placement"]);
+        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r0").unwrap().clone();
+        // A veth takes redirected frames while its peer has GRO on or a program: user space forwards what it refuses.
+        ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum::<u64>()
+    };
+    bywash.wait("packets to be forwarded past the kernel", |_| {
+        let before = forwarded();
+        answered(lab) == (2, 2) && forwarded() >= before + 4
+    });
+}
+
+/// Objects that keep packets of a port.
+fn kept(bywash: &Bywash, port: &str) -> Vec<Value> {
+    let placement = bywash.show(&["placement"]);
+    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
+    row["kept"].as_array().unwrap().clone()
+}
+
+/// User space; the driver by native XDP; and by itself, which is the driver by traffic control.
+const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
+
+/// Neighbours are known: no packet is lost to resolution in the tests below, and none waits.
+fn lab() -> Topology {
+    let lab = Topology::router().unwrap();
+    assert_eq!(answered(&lab), (2, 2), "the kernel forwards");
+    lab
+}
+
+#[test]
+pub fn a_policy_that_comes_while_it_runs_holds() {
+    require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
+    for arguments in LEVELS {
+        let lab = lab();
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        for policy in POLICIES {
+            wait_for_fast_path(&lab, &bywash);
+            shell(&lab, policy.set);
+            let when = format!("{arguments:?}, while it runs");
+            assert_stopped(&lab, policy, &when);
+            bywash.wait("the reason to be shown", |bywash| {
+                ["r0", "r1"].iter().any(|port| kept(bywash, port).iter().any(|row| row["kind"] == policy.kind))
+            });
+            shell(&lab, policy.unset);
+        }
+        wait_for_fast_path(&lab, &bywash);
+        bywash.wait("no reason to be left", |bywash| kept(bywash, "r0").is_empty() && kept(bywash, "r1").is_empty());
+        bywash.stop();
+    }
+}
+
+#[test]
+pub fn a_policy_that_was_there_holds_from_the_first_packet() {
+    require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
+    for (at, policy) in POLICIES.iter().enumerate() {
+        let lab = lab();
+        shell(&lab, policy.set);
+        let arguments = LEVELS[at % LEVELS.len()];
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        assert_stopped(&lab, policy, &format!("{arguments:?}, from the start"));
+        shell(&lab, policy.unset);
+        wait_for_fast_path(&lab, &bywash);
+        bywash.stop();
+    }
+}
+
+#[test]
+pub fn a_policy_outlives_reload_takeover_and_kill() {
+    require!(require_lab(), has_tool("nft"));
+    let policy = &POLICIES[0];
+    let lab = Topology::router_n(3).unwrap();
+    let file = File::new(&config(&[("r0", ""), ("r1", "")]));
+    let bywash = file.run(&lab);
+    shell(&lab, policy.set);
+    assert_stopped(&lab, policy, "before the reload");
+    file.write(&config(&[("r0", "level = \"driver\"\n"), ("r1", ""), ("r2", "")]));
+    reload(&bywash, &[]);
+    assert_stopped(&lab, policy, "after the reload");
+    assert!(!kept(&bywash, "r2").is_empty(), "the new port knows it too");
+    let socket = bywash.socket();
+    let path = file.path();
+    let path = path.to_str().unwrap();
+    let program = crate::harness::program();
+    let argv = [program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap(), "--config", path];
+    let mut next = lab.r().spawn(&argv).unwrap();
+    next.wait_for_output("forwarding;", PATIENCE).unwrap();
+    assert_stopped(&lab, policy, "after the takeover");
+    next.signal(rustix::process::Signal::KILL).unwrap();
+    assert_stopped(&lab, policy, "after kill -9");
+    shell(&lab, policy.unset);
+    assert_eq!(answered(&lab), (2, 2), "the kernel forwards again");
+}
+
+#[test]
+pub fn what_is_ignored_is_forwarded_past_and_said_loudly() {
+    require!(require_lab(), has_tool("nft"));
+    let policy = &POLICIES[0];
+    let lab = lab();
+    let text = config(&[("r0", ""), ("r1", "")]);
+    let file = File::new(&format!("[kernel]\nnetfilter = \"ignore\"\n{text}"));
+    let bywash = file.run(&lab);
+    shell(&lab, policy.set);
+    bywash.wait("the policy to be told", |bywash| bywash.log().contains("IGNORED, as configured"));
+    assert_eq!(answered(&lab), (2, 2));
+    assert!(kept(&bywash, "r0").iter().all(|row| row["ignored"] == true));
+    // Respected again from the reload on.
+    file.write(&text);
+    reload(&bywash, &[]);
+    assert_stopped(&lab, policy, "after the reload");
+    bywash.stop();
+}
+
+/// Chains that touch no forwarded packet cost nothing.
+#[test]
+pub fn policies_for_others_keep_nothing() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = lab();
+    let bywash = Bywash::run_as_is(lab.r(), &["r0", "r1"]);
+    for harmless in [
+        "nft 'add table inet t; add chain inet t c { type filter hook forward priority 0; policy accept; }'",
+        "nft 'add chain inet t i { type filter hook input priority 0; policy accept; }; add rule inet t i tcp dport 22 drop'",
+        "nft 'add rule inet t c iifname \"lo\" drop'",
+        "nft 'add rule inet t c oifname \"eth9\" drop'",
+        "ip rule add iif eth9 blackhole",
+    ] {
+        shell(&lab, harmless);
+        wait_for_fast_path(&lab, &bywash);
+    }
+    assert!(kept(&bywash, "r0").is_empty(), "{:?}", kept(&bywash, "r0"));
+    bywash.stop();
+}
+
+/// Some 100,000 packets a second while a policy comes: how long the last that went past it came after the command had
+/// returned. The figure is printed; that no more come is what is tested.
+#[test]
+pub fn a_policy_under_load_holds_at_once() {
+    require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
+    let _alone = crate::harness::alone();
+    for arguments in LEVELS {
+        let lab = lab();
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        let wanted =
+            ["nft forward", "iptables-legacy", "IPsec, forward", "rule by source", "forwarding of a port", "qdisc"];
+        for policy in POLICIES.iter().filter(|policy| wanted.contains(&policy.name)) {
+            wait_for_fast_path(&lab, &bywash);
+            let late = last_after(&lab, || shell(&lab, policy.set));
+            println!(
+                "{arguments:?}: {}: the last packet came {late:.1} ms after the command had returned",
+                policy.name
+            );
+            shell(&lab, policy.unset);
+        }
+        bywash.stop();
+    }
+}
+
+/// Sends from a to b while `change` is made; milliseconds between its return and the last packet that came. Negative: it
+/// came before. Waits until none come any more.
+fn last_after(lab: &Topology, change: impl FnOnce()) -> f64 {
+    let (end, came, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let begun = Instant::now();
+    let now = || begun.elapsed().as_nanos() as u64;
+    let to = lab.b().v4;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let receive = || {
+                let socket = UdpSocket::bind((to, 4000)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                let mut buffer = [0; 64];
+                while !end.load(Ordering::Relaxed) {
+                    if socket.recv(&mut buffer).is_ok() {
+                        last.store(now(), Ordering::Relaxed);
+                        came.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            };
+            lab.b().ns.enter(receive).unwrap();
+        });
+        scope.spawn(|| {
+            let send = || {
+                let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+                socket.connect((to, 4000)).unwrap();
+                let (since, mut sent) = (Instant::now(), 0u64);
+                while !end.load(Ordering::Relaxed) {
+                    // An ICMP error is told by the next send.
+                    let _ = socket.send(&[0; 18]);
+                    sent += 1;
+                    while since.elapsed() < Duration::from_micros(10 * sent) && !end.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }
+            };
+            lab.a().ns.enter(send).unwrap();
+        });
+        wait_until("packets to come", PATIENCE, || came.load(Ordering::Relaxed) > 1000).unwrap();
+        change();
+        let returned = now();
+        let mut before = came.load(Ordering::Relaxed);
+        wait_until("packets to stop", PATIENCE, || {
+            std::thread::sleep(Duration::from_millis(200));
+            let more = came.load(Ordering::Relaxed);
+            // A qdisc lets one through now and then.
+            more - std::mem::replace(&mut before, more) < 20
+        })
+        .unwrap();
+        end.store(true, Ordering::Relaxed);
+        (last.load(Ordering::Relaxed) as f64 - returned as f64) / 1e6
+    })
+}
