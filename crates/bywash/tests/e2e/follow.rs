@@ -1,11 +1,12 @@
 //! The kernel's tables change while packets flow, and the very next packet goes by them.
 
-use crate::garbage::udp;
+use crate::garbage::{mac, udp};
 use crate::harness::Bywash;
-use crate::raw::send;
+use crate::raw::{Ear, send};
 use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
-use serde_json::Value;
-use std::net::IpAddr;
+use bywash_wire::build::Packet;
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 fn ip(text: &str) -> IpAddr {
@@ -187,6 +188,62 @@ pub fn a_link_goes_down_and_comes_back() {
     bywash.wait("up", |bywash| bywash.port("r1")["state"] == "up");
     bywash.wait("IPv4 again", |_| reaches(&lab, b.v4.into()));
     bywash.stop();
+}
+
+/// Routes by TOS and by source lead to c, those beside and beneath them to b: which is whose only the kernel can tell. (To
+/// packets for which no source of a prefix fits, it forgets the prefix's other routes.)
+fn some_packets_only(level: &str) {
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let (a, b, c, r) = (lab.a(), lab.b(), &lab.hosts()[2], lab.r());
+    r.ip_batch("route add 10.9.0.0/16 via 10.0.2.2\nroute add fd09::/32 via fd00:2::2\n").unwrap();
+    let bywash = Bywash::run(r, &["--level", level, "r0", "r1", "r2"]);
+    let ears = [b, c].map(|host| Ear::at(&host.ns, &host.interface));
+    let mut turn = 0;
+    // Sends one packet; whether it has gone to c.
+    let mut goes_to_c = |from: IpAddr, tos: u8| {
+        turn += 1;
+        let (to, octets): (IpAddr, Vec<u8>) = match from {
+            IpAddr::V4(_) => (Ipv4Addr::from(0x0a09_0000 + turn).into(), (0x0a09_0000 + turn).to_be_bytes().to_vec()),
+            IpAddr::V6(_) => {
+                let to = (0xfd09 << 112) + u128::from(turn);
+                (Ipv6Addr::from(to).into(), to.to_be_bytes().to_vec())
+            }
+        };
+        let packet = Packet::udp(SocketAddr::from((from, 1000)), SocketAddr::from((to, 9))).tos(tos);
+        let frame = packet.macs(mac(&a.mac), mac(&a.router_mac)).ttl(64).build().unwrap();
+        send(&a.ns, &a.interface, &[(1, frame)]);
+        let came = |ear: &Ear| ear.heard().iter().any(|frame| frame.windows(octets.len()).any(|w| w == octets));
+        bywash.wait("the packet", |_| ears.iter().any(came));
+        came(&ears[1])
+    };
+    // Without a route of their own, and with one.
+    let mut all = || {
+        [(a.v4.into(), 0), (a.v4.into(), 0x10), (a.v6.into(), 0), (ip("fd00:1::3"), 0)].map(|(f, t)| goes_to_c(f, t))
+    };
+    let passed = || bywash.verdicts("r0", "pass_route");
+    assert_eq!(all(), [false; 4]);
+    assert_eq!(passed(), 0);
+    let some = ["route NOW fd09::/48 from fd00:1::3/128 via fd00:3::2", "route NOW 10.9.0.0/16 tos 0x10 via 10.0.3.2"];
+    let change = |verb: &str| r.ip_batch(&some.map(|line| line.replace("NOW", verb) + "\n").concat()).unwrap();
+    change("add");
+    wait_for_route(&bywash, "10.9.0.0/16", |route| route.is_some_and(|route| route["reason"] == "policy"));
+    assert_eq!(all(), [false, true, false, true]);
+    assert_eq!(passed(), 4);
+    assert_eq!(bywash.show(&["drift"]), json!([]));
+    change("del");
+    bywash.wait("nothing to be left to the kernel", |_| {
+        let before = passed();
+        assert_eq!(all(), [false; 4]);
+        passed() == before
+    });
+    bywash.stop();
+}
+
+#[test]
+pub fn routes_for_some_packets_only_are_the_kernels() {
+    require!(require_lab(), has_tool("python3"));
+    some_packets_only("user");
+    some_packets_only("driver");
 }
 
 /// c hangs on an interface that bywash was not given.
