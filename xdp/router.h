@@ -256,12 +256,13 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		if (longest > way_mtu(&f->way) && !segments_fit(f))
 			return TO_USER;
 	}
-	/* The port's gate is closed for the family, or, from native XDP, a device must take frames that have no skb. */
-	if (unlikely((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way)))
-		return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
-	const __u32 rpf = v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT;
-	if (unlikely(f->flags & (BYWASH_REDIRECTS | rpf)) ||
+	/* The port's gate is closed for the family; from native XDP a device must take frames that have no skb; the others are as
+	 * rare: one test for all. */
+	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
+	if (unlikely((f->flags ^ BYWASH_DRIVER) & (way_unless(&f->way) | rare)) ||
 	    (!v6 && unlikely(own_bit(f->port->own, *(const __u32 *)(ip + 12))))) {
+		if ((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way))
+			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
 			return TO_USER;
 		if (!v6 && !takes_source(version, *(const __u32 *)(ip + 12), f->port->id, f->flags))

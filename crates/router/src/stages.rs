@@ -146,11 +146,14 @@ impl Work {
     #[cold]
     fn look_again(&mut self, tables: &Tables, n: usize) -> bool {
         let sources = &self.heads.words[SOURCES];
-        for (fault, src) in self.sound.faults[..n].iter_mut().zip(sources).filter(|(fault, _)| **fault == OWN) {
-            let own = entry(tables, tables.fib4.lookup(src.swap_bytes())).kind == Kind::Local;
-            *fault = if own { OWN } else { 0 };
+        let mut all = 0;
+        for (fault, src) in self.sound.faults[..n].iter_mut().zip(sources) {
+            if *fault == OWN && entry(tables, tables.fib4.lookup(src.swap_bytes())).kind != Kind::Local {
+                *fault = 0;
+            }
+            all |= *fault;
         }
-        self.sound.faults[..n].iter().any(|fault| *fault != 0)
+        all != 0
     }
 
     /// Looks up where IPv4 packets came from; those that the kernel may not take are for the slow path.

@@ -12,10 +12,13 @@ use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
+/// Frames, with the port they left by.
+type Sent = Vec<(u16, Vec<u8>)>;
+
 /// Delivers a frame a turn, and notes what is sent.
 struct Line {
     frames: Vec<Vec<u8>>,
-    sent: Arc<Mutex<Vec<(u16, Vec<u8>)>>>,
+    sent: Arc<Mutex<Sent>>,
     port: u16,
 }
 
@@ -65,7 +68,7 @@ fn entries() -> Vec<Entry> {
 
 /// What became of frames that port 0 received.
 struct Outcome {
-    sent: Vec<(u16, Vec<u8>)>,
+    sent: Sent,
     punted: Vec<Vec<u8>>,
     asked: Vec<IpAddr>,
     counters: Arc<WorkerCounters>,

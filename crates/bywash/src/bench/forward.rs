@@ -239,7 +239,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         entries,
         buckets: vec![],
         ports: vec![info; usize::from(PORTS)],
-        own4: (1..4).fold(Own4::default(), |own, n| own.with([192, 0, 2, n].into())),
+        own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,
     };
