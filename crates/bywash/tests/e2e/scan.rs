@@ -7,8 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Packets a second, each to another address.
-const RATE: f64 = 5_000.0;
+/// Packets a second, each to another address: the neighbour then has a tenth of a second to answer.
+const RATE: f64 = 2_000.0;
+/// Pings at most, and answers that are enough: a busy machine may be late now and then. By a queue that dead neighbours keep
+/// full, one in thirty would pass.
+const PINGS: u32 = 12;
+const ENOUGH: u32 = 3;
 
 /// Sends one packet after the other to the addresses of `first`, over and over, until `stop`.
 fn scan(from: &Namespace, first: Ipv4Addr, addresses: u32, stop: &AtomicBool) {
@@ -28,8 +32,8 @@ fn scan(from: &Namespace, first: Ipv4Addr, addresses: u32, stop: &AtomicBool) {
     }
 }
 
-/// How many of five pings to a neighbour come back that is forgotten before each, while the router's subnet is scanned from
-/// `first` on.
+/// How many pings to a neighbour come back that is forgotten before each, while the router's subnet is scanned from `first`
+/// on.
 fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u32 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -43,7 +47,11 @@ fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u3
             let _ = lab.r().ip(&["neigh", "flush", "to", &to.to_string()]);
             Ping::to(to).count(1).wait(Duration::from_secs(2)).run(&lab.a().ns).unwrap().received
         };
-        (0..5).map(|_| ping()).sum()
+        let mut got = 0;
+        for _ in 0..PINGS {
+            got += if got < ENOUGH { ping() } else { 0 };
+        }
+        got
     })
 }
 
@@ -64,8 +72,7 @@ fn a_neighbour_is_found_while_its_subnet_is_scanned() {
         let bywash = Bywash::run_as_is(lab.r(), &[arguments, &lab.router_interfaces()].concat());
         assert_eq!(Ping::to(IpAddr::from(live)).count(1).run(&lab.a().ns).unwrap().received, 1);
         let got = answered(&lab, live, Ipv4Addr::new(10, 64, 1, 0), if whole { 60_000 } else { 150 });
-        // It gets some hundredths of a second to answer, which a busy machine may not have.
-        assert!(got >= 3, "{arguments:?}: {got} of 5; {}", bywash.show(&["drops"]));
+        assert!(got >= ENOUGH, "{arguments:?}: {got} of {PINGS}; {}", bywash.show(&["drops"]));
         bywash.stop();
     }
 }
