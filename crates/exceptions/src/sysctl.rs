@@ -44,16 +44,18 @@ const OF_PORT: [(&str, &str); 5] = [
     ("ipv6", "mtu"),
 ];
 
-/// An open switch and its value when last read; `None` where there is no such switch.
-#[derive(Debug)]
+/// A switch and its value when last read; `None` where there is no such switch.
+#[derive(Debug, Default)]
 struct Switch {
+    path: PathBuf,
+    /// Opened again when it cannot be read: an interface loses its switches of IPv6 with an MTU below 1,280, say.
     file: Option<File>,
     value: Option<i64>,
 }
 
 impl Switch {
     fn open(path: PathBuf) -> Self {
-        let mut switch = Self { file: File::open(PathBuf::from("/proc/sys/net").join(path)).ok(), value: None };
+        let mut switch = Self { path: PathBuf::from("/proc/sys/net").join(path), ..Self::default() };
         switch.read();
         switch
     }
@@ -61,7 +63,11 @@ impl Switch {
     /// Reads it again; returns whether the value is another.
     fn read(&mut self) -> bool {
         let mut text = [0; 24];
-        let read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let mut read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        if read.is_none() {
+            self.file = File::open(&self.path).ok();
+            read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        }
         let value = read.and_then(|n| std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok());
         std::mem::replace(&mut self.value, value) != value
     }
@@ -81,7 +87,7 @@ impl Sysctls {
             // An interface's name holds no slash; a path made of anything else would lead elsewhere.
             let named = !port.name.is_empty() && !port.name.contains('/') && port.name != "." && port.name != "..";
             let path = |(family, key): &(&str, &str)| [family, "conf", port.name.as_str(), key].iter().collect();
-            let open = |at| if named { Switch::open(path(at)) } else { Switch { file: None, value: None } };
+            let open = |at| if named { Switch::open(path(at)) } else { Switch::default() };
             (port.clone(), OF_PORT.iter().map(open).collect())
         };
         Self {
@@ -142,7 +148,8 @@ impl Sysctls {
                 let object = format!("net.ipv4.conf.{name}.route_localnet=1");
                 found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
             }
-            if disabled6.unwrap_or(0) != 0 {
+            // An interface with an MTU below 1,280 has no IPv6, and none of its switches. Nor has any where the kernel has none.
+            if disabled6 != Some(0) && forwarding6.is_some() {
                 let object = format!("net.ipv6.conf.{name}.disable_ipv6=1");
                 found.add(Scope::In(on(), Families::V6), &object, "takes no IPv6");
                 found.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
@@ -173,7 +180,7 @@ mod tests {
     use super::*;
 
     fn switches(values: &[Option<i64>]) -> Vec<Switch> {
-        values.iter().map(|value| Switch { file: None, value: *value }).collect()
+        values.iter().map(|value| Switch { value: *value, ..Switch::default() }).collect()
     }
 
     fn analysed(global: [i64; 7], port: [i64; 5]) -> (Settings, Vec<Effect>) {

@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
-use crate::wire::Request;
+use crate::wire::{Messages, Request, u16_at, u32_at};
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +61,14 @@ impl Prober {
         }
         asked.insert((index, addr), now);
         order.push_back((index, addr));
-        ask(socket, buffer, |sequence| use_it(sequence, index, addr))
+        let mut ask = |flags| ask(socket, buffer, |sequence| use_it(sequence, index, addr, flags));
+        match ask(NLM_F_CREATE | NLM_F_EXCL) {
+            Some(0) => return true,
+            // There is one: only confirmed, unless somebody has made it permanent, which NTF_USE would undo (__neigh_update).
+            Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
+            _ => return false,
+        }
+        may_change(socket, buffer, index, addr) && self::ask(socket, buffer, |s| use_it(s, index, addr, 0)) == Some(0)
     }
 
     /// Has the kernel give up resolving `addr` on interface `index`, and forget it. Returns false when it knew of none, or
@@ -72,24 +80,36 @@ impl Prober {
         ask(socket, buffer, |sequence| {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
-        })
+        }) == Some(0)
     }
 }
 
-/// Sends a request; whether the kernel, which answers within the call, accepts it.
-fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Request) -> bool {
+/// Sends a request, which the kernel answers within the call; its error number, negative, or 0. `None` without an answer.
+fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Request) -> Option<i32> {
     let sent = socket.send(request);
-    let mut accepted = false;
+    let mut code = None;
     while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
-        let code = crate::wire::u32_at(&buffer[..length], 16);
-        accepted = code == Some(0);
+        code = u32_at(&buffer[..length], 16).map(|code| code as i32);
     }
-    sent.is_ok() && accepted
+    sent.ok().and(code)
 }
 
-fn use_it(sequence: u32, index: u32, addr: IpAddr) -> Request {
+/// Returns whether the kernel itself may change the state of an entry: nobody has made it permanent.
+fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> bool {
+    let asked =
+        socket.send(|sequence| destination(Request::new(RTM_GETNEIGH, 0, sequence, &body(index, addr, 0)), addr));
+    let mut may = false;
+    while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
+        for message in Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH) {
+            may = u16_at(message.body, 8).is_some_and(|state| state & (NUD_PERMANENT | NUD_NOARP) == 0);
+        }
+    }
+    asked.is_ok() && may
+}
+
+fn use_it(sequence: u32, index: u32, addr: IpAddr, flags: u16) -> Request {
     let body = body(index, addr, NTF_USE);
-    destination(Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, sequence, &body), addr)
+    destination(Request::new(RTM_NEWNEIGH, flags | NLM_F_ACK, sequence, &body), addr)
 }
 
 /// struct ndmsg.

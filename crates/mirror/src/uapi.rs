@@ -122,6 +122,8 @@ pub const NTF_PROXY: u8 = 0x08;
 pub const NUD_INCOMPLETE: u16 = 0x01;
 pub const NUD_STALE: u16 = 0x04;
 pub const NUD_FAILED: u16 = 0x20;
+pub const NUD_NOARP: u16 = 0x40;
+pub const NUD_PERMANENT: u16 = 0x80;
 pub const NUD_NONE: u16 = 0;
 
 pub const NHA_ID: u16 = 1;

@@ -294,14 +294,16 @@ impl App for Router {
         if let Some(port) = port.filter(|p| p.promiscuous) {
             keep_mine(cx, port.mac, from, batch);
         }
-        if path.gates.keeps_any(from) {
-            keep_back(cx, path, path.gates.get(from), from, batch);
-        }
-        let (n, arena) = (batch.len(), cx.bufs.arena());
+        let arena = cx.bufs.arena();
         if port.is_some_and(|p| p.partial_checksums) {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
+        // Behind the checksums: the mark that one is not finished does not go with the packet.
+        if path.gates.keeps_any(from) {
+            keep_back(cx, path, path.gates.get(from), from, batch);
+        }
+        let (n, arena) = (batch.len(), cx.bufs.arena());
         let (burst, all4) = work.input(arena, tables, batch.as_mut_slice());
         cx.stage(INPUT, n);
         work.lookup(tables, n, all4);

@@ -190,7 +190,7 @@ mod tests {
         for n in 0..1000u32 {
             let raw = n.wrapping_mul(0x0123_4567);
             let sign = (filter.0[0] << (raw.wrapping_mul(0x9e37_79b1) >> 26)) as i64;
-            assert_eq!(bit(filter.0[0], Own4::places(raw)[0]) & 1 == 1, sign < 0);
+            assert_eq!(super::bit(filter.0[0], Own4::places(raw)[0]) & 1 == 1, sign < 0);
         }
     }
 }

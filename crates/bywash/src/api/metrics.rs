@@ -167,6 +167,15 @@ fn drops(out: &mut Text, drops: &Value) {
 }
 
 fn placement(out: &mut Text, placement: &Value) {
+    let name = "bywash_kernel_policies";
+    out.family(name, "gauge", "Kernel policies that concern what a port receives or sends, respected or ignored.");
+    for port in list(placement) {
+        for ignored in [false, true] {
+            let of = list(&port["kept"]).iter().filter(|kept| kept["ignored"] == ignored).count();
+            let regard = if ignored { "ignore" } else { "respect" };
+            out.sample(name, &[("port", &text(&port["port"])), ("regard", regard)], of as f64);
+        }
+    }
     let name = "bywash_placement_frames_total";
     out.family(name, "counter", "Frames received, by the level they were handled at.");
     for port in list(placement) {

@@ -59,7 +59,8 @@ pub enum Topic {
     Neighbours,
     /// `{drops: [{port, reason, packets}], events: [{event, count}], xdp: [{port, verdict, packets}]}`
     Drops,
-    /// `[{port, configured, level, why, mode, mode_why, target, target_why, frames: {driver, user, kernel}}]`, frames
+    /// `[{port, configured, level, why, mode, mode_why, target, target_why, kept: [{kind, packets, object,
+    /// reason, ignored, allow}], frames: {driver, user, kernel}}]`, frames
     /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
     Placement,
     /// `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls: [name]}`, of all threads: state

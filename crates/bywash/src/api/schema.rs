@@ -111,6 +111,8 @@ fn shape(topic: Topic) -> Value {
             "port": "string", "configured": "string?", "level?": "string", "why": "string", "mode?": "string",
             "mode_why?": "string", "spread?": [{ "cpu": "integer", "frames": "integer" }], "spread_why?": "string",
             "target?": "boolean", "target_why?": "string",
+            "kept": [{ "kind": "string", "packets": "string", "object": "string", "reason": "string", "ignored": "boolean",
+                "allow": "string" }],
             "frames": { "driver": "integer", "user": "integer", "kernel": "integer" },
         }]),
         Topic::Sandbox => json!({

@@ -17,6 +17,7 @@ use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -216,8 +217,13 @@ impl Lab {
     }
 
     /// Time from starting `bywash run` until it forwards a first packet, while one is sent every millisecond and the
-    /// kernel forwards none.
+    /// kernel forwards none, in which it is told not to follow the kernel.
     pub fn start_up(&self) -> anyhow::Result<Duration> {
+        let file = std::env::temp_dir().join(format!("bywash-start-{}.toml", std::process::id()));
+        let ports = self.topology.router_interfaces();
+        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nmode = \"native\"\n");
+        let text = format!("[kernel]\nsysctls = \"ignore\"\n{}", ports.iter().map(port).collect::<String>());
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
         r.sysctl("net/ipv4/ip_forward", "0")?;
         let sending = Arc::new(AtomicBool::new(true));
@@ -233,7 +239,7 @@ impl Lab {
         let first = b.ns.enter(|| {
             let before = received(&b.interface)?;
             let start = Instant::now();
-            let bywash = Bywash::spawn(&self.topology, self.cpus[1], FOR_RATE)?;
+            let bywash = Bywash::spawn(&self.topology, self.cpus[1], &["--config".as_ref(), file.as_os_str()])?;
             while received(&b.interface)? < before + PROBES {
                 ensure!(start.elapsed() < START, "bywash run forwards nothing: {}", bywash.process.output());
                 std::thread::sleep(Duration::from_micros(200));
@@ -242,6 +248,7 @@ impl Lab {
             bywash.stop()?;
             Ok(elapsed)
         })?;
+        let _ = std::fs::remove_file(&file);
         sending.store(false, Ordering::Relaxed);
         sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??.context("cannot send")?;
         r.sysctl("net/ipv4/ip_forward", "1")?;
@@ -296,19 +303,20 @@ pub struct Bywash {
 impl Bywash {
     /// Starts it on the router's interfaces, with one worker, and waits until it forwards.
     pub fn start(topology: &Topology, cpu: usize, options: &[&str]) -> anyhow::Result<Self> {
-        let mut bywash = Self::spawn(topology, cpu, options)?;
+        let interfaces = topology.router_interfaces();
+        let options: Vec<&OsStr> = options.iter().chain(&interfaces).map(OsStr::new).collect();
+        let mut bywash = Self::spawn(topology, cpu, &options)?;
         bywash.process.wait_for_output("forwarding;", START)?;
         Ok(bywash)
     }
 
-    fn spawn(topology: &Topology, cpu: usize, options: &[&str]) -> anyhow::Result<Self> {
+    fn spawn(topology: &Topology, cpu: usize, options: &[&OsStr]) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("where this program is")?;
         let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
         let cpu = cpu.to_string();
         let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
-        argv.extend(["--workers", "1", "--cpus", &cpu].map(std::ffi::OsStr::new));
-        argv.extend(options.iter().map(std::ffi::OsStr::new));
-        argv.extend(topology.router_interfaces().into_iter().map(std::ffi::OsStr::new));
+        argv.extend(["--workers", "1", "--cpus", &cpu].map(OsStr::new));
+        argv.extend(options);
         Ok(Self { process: topology.r().spawn(&argv)?, socket })
     }
 

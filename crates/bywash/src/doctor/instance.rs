@@ -91,6 +91,20 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
             found.push(Finding::new(Warning, "level", what, "packets are forwarded elsewhere").of(text(port, "port")));
         }
     }
+    for port in list(&now.placement) {
+        for kept in list(&port["kept"]) {
+            let what = format!("{}: {}: {}", text(kept, "packets"), text(kept, "object"), text(kept, "reason"));
+            let finding = if kept["ignored"] == true {
+                let costs = "packets are forwarded that the kernel would have treated otherwise";
+                Finding::new(Error, "kernel-policy-ignored", what, costs)
+                    .mend("remove the key from [kernel], and reload")
+            } else {
+                let costs = "these packets go through the kernel, at its rate";
+                Finding::new(Warning, "kernel-policy", what, costs).mend(text(kept, "allow"))
+            };
+            found.push(finding.of(text(port, "port")));
+        }
+    }
     for row in list(&now.drops["drops"]) {
         let more = grown(list(&before.drops["drops"]), row, &["port", "reason"], "/packets");
         if more > 0 {

@@ -529,7 +529,27 @@ fn placement(value: &Value) -> String {
             }
         }
     }
-    grid.render("no ports") + &more
+    grid.render("no ports") + &more + &kept(value)
+}
+
+/// Kernel policies that keep packets, each once with the ports it concerns.
+fn kept(placement: &Value) -> String {
+    let mut all: Vec<(&Value, Vec<String>)> = vec![];
+    for port in list(placement) {
+        for reason in list(&port["kept"]) {
+            match all.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, ports)) => ports.push(text(port, "port")),
+                None => all.push((reason, vec![text(port, "port")])),
+            }
+        }
+    }
+    let line = |(reason, ports): &(&Value, Vec<String>)| {
+        let [packets, object, why, allow] = ["packets", "object", "reason", "allow"].map(|key| text(reason, key));
+        let verb =
+            if reason["ignored"] == true { "FORWARDED PAST (ignored by [kernel])" } else { "kept for the kernel by" };
+        format!("{}: {packets} {verb} {object}: {why}\n  to allow: {allow}\n", ports.join(", "))
+    };
+    all.iter().map(line).collect()
 }
 
 fn drops(value: &Value, rates: &mut Rates) -> String {

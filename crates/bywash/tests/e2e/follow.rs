@@ -80,8 +80,12 @@ fn flows(lab: &Topology, flows: u16, to: IpAddr, times: u32) -> Vec<(u32, Vec<u8
 pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
-    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     let r = lab.r();
+    // By ports, too.
+    for family in ["ipv4", "ipv6"] {
+        r.sysctl(&format!("net.{family}.fib_multipath_hash_policy"), "1").unwrap();
+    }
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     r.ip_batch(
         "route add 10.9.0.0/24 nexthop via 10.0.2.2 nexthop via 10.0.3.2\n\
          route add fd09::/64 nexthop via fd00:2::2 nexthop via fd00:3::2\n\
@@ -220,7 +224,7 @@ fn some_packets_only(level: &str) {
     let mut all = || {
         [(a.v4.into(), 0), (a.v4.into(), 0x10), (a.v6.into(), 0), (ip("fd00:1::3"), 0)].map(|(f, t)| goes_to_c(f, t))
     };
-    let passed = || bywash.verdicts("r0", "pass_route");
+    let passed = || bywash.verdicts("r0", "pass_policy");
     assert_eq!(all(), [false; 4]);
     assert_eq!(passed(), 0);
     let some = ["route NOW fd09::/48 from fd00:1::3/128 via fd00:3::2", "route NOW 10.9.0.0/16 tos 0x10 via 10.0.3.2"];

@@ -47,7 +47,7 @@ fn a_packet_is_followed_through_the_router() {
     assert_eq!(lines[7], "sent to: r1");
 
     let (_, story) = trace(&["r0", &frame(&to, 1)]);
-    assert!(story.contains("\ndropped: ttl-exceeded") && story.contains("r0: sent, "), "{story}");
+    assert!(story.contains("\ndropped: ttl-exceeded") && story.contains("handed to the kernel"), "{story}");
     assert!(story.contains("stages: input, lookup, forward, slow"), "{story}");
     let (_, story) = trace(&["r0", &frame("10.99.0.1", 64)]);
     assert!(story.contains("route: none covers") && story.contains("dropped: no-route"), "{story}");
