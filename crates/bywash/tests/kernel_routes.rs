@@ -52,6 +52,10 @@ fn three_ports() -> Topology {
 
 fn run_on_two_of_three(mode: &str) {
     let lab = three_ports();
+    // More errors than a kernel sends to one host by default.
+    for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
+        lab.r().sysctl(key, "0").unwrap();
+    }
     let (b, c) = (&lab.hosts()[1], &lab.hosts()[2]);
     lab.r().ip_batch("route add default via 10.0.3.2\nroute add ::/0 via fd00:3::2\n").unwrap();
     let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);

@@ -100,9 +100,18 @@ impl Limits {
     /// Whether an error may be sent to `to`, which counts as sent then. A destination that has had its share takes
     /// nothing from the others.
     pub fn allow(&mut self, to: IpAddr, about: About, now: u64) -> bool {
-        let (pace, burst) = about.pace(to);
+        self.take(to, about, about.pace(to), now)
+    }
+
+    /// Whether the kernel may be given a packet to send an error to `to` about. It has limits of its own for each
+    /// destination: this one only keeps one destination from taking all there is.
+    pub fn allow_kernel(&mut self, to: IpAddr, about: About, now: u64) -> bool {
+        self.take(to, about, About::Size.pace(to), now)
+    }
+
+    fn take(&mut self, to: IpAddr, about: About, (pace, burst): (u64, u64), now: u64) -> bool {
         let pace = clock::us_to_ticks(pace);
-        let (account, saved) = self.account(self.hasher.hash_one((to, about)), now, pace * burst);
+        let (account, saved) = self.account(self.hasher.hash_one((to, about, pace)), now, pace * burst);
         let all = if about == About::Size { &mut self.size } else { &mut self.other };
         let allowed = saved >= pace && all.take();
         self.accounts[account].saved = if allowed { saved - pace } else { saved };

@@ -312,7 +312,11 @@ impl SlowPath {
             cx.event(from, Event::IcmpWithheld, 1);
             return cx.drop(from, reason, frame);
         };
-        if !self.limits.allow(src, answer.about(), cx.now) {
+        let allowed = match by_kernel {
+            true => self.limits.allow_kernel(src, answer.about(), cx.now),
+            false => self.limits.allow(src, answer.about(), cx.now),
+        };
+        if !allowed {
             cx.event(from, Event::IcmpLimited, 1);
             return cx.drop(from, reason, frame);
         }
