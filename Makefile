@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace test-loom test-vm bpf bpf-check dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -85,6 +85,14 @@ dpdk-plugin: ## librte_mempool_bywash.so: the buffer policies for DPDK's program
 		$(DPDK_LIB)/libbywash_dpdk_mempool.a \
 		-Wl,--as-needed $(shell pkg-config --libs-only-L libdpdk 2>/dev/null) -lrte_mempool -lrte_eal
 	@echo "$(DPDK_LIB)/librte_mempool_bywash.so: load it with the EAL option -d"
+
+# SEED, FEATURES, FINDINGS, PACKETS, SETTLE_MS, LATENCY: see the head of crates/bywash/tests/differential/main.rs.
+SECONDS_EACH = $(or $(SECONDS),60)
+differential: ## random configurations and packets: does Bywash what a kernel alone does? (SECONDS=N SEED=N LEVEL=user|driver|auto)
+	@tools/setup.sh test
+	$(foreach name,SEED LEVEL FEATURES FINDINGS PACKETS SETTLE_MS LATENCY,DIFFERENTIAL_$(name)=$($(name))) \
+		DIFFERENTIAL_SECONDS=$(SECONDS_EACH) $(RUN_AS_ROOT) $(CARGO) test --workspace --locked --test differential -- \
+		--nocapture --test-threads 1
 
 soak: ## ten minutes of traffic, route churn, interface flaps and garbage at once: nothing may leak or grow
 	@tools/setup.sh test

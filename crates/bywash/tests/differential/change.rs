@@ -1,0 +1,95 @@
+//! A change of a router, as a line of shell and as it is made here: many by one process.
+
+use crate::topology::Side;
+use std::fmt;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// One command, for the router's namespace but for [`Change::Host`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// A line of `ip -batch`.
+    Ip(String),
+    /// A line of `ip -batch` in the hosts' namespace.
+    Host(String),
+    /// A line of `tc -batch`.
+    Tc(String),
+    /// A transaction of `nft -f`.
+    Nft(String),
+    /// A key under /proc/sys, with slashes, and its value.
+    Sysctl(String, String),
+    /// Another program and its arguments.
+    Run(String),
+}
+
+impl fmt::Display for Change {
+    /// A line of shell, with the functions `r` (a command in the router) and `h` (one among the hosts).
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(line) => write!(out, "r ip {line}"),
+            Self::Host(line) => write!(out, "h ip {line}"),
+            Self::Tc(line) => write!(out, "r tc {line}"),
+            Self::Nft(text) => write!(out, "r nft '{text}'"),
+            Self::Sysctl(key, value) => write!(out, "r sysctl -q -w {}={value}", key),
+            Self::Run(line) => write!(out, "r {line}"),
+        }
+    }
+}
+
+/// Makes the changes in order. Which ones were taken.
+pub fn apply(side: &Side, changes: &[Change]) -> Vec<bool> {
+    let mut taken = Vec::with_capacity(changes.len());
+    for run in changes.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b)) {
+        let namespace = if matches!(run[0], Change::Host(_)) { &side.hosts } else { &side.router };
+        taken.extend(namespace.enter(|| alike(run)).expect("entering a namespace"));
+    }
+    taken
+}
+
+/// Makes changes of one kind, in the calling thread's namespace.
+fn alike(changes: &[Change]) -> Vec<bool> {
+    let lines = || {
+        changes.iter().map(|change| match change {
+            Change::Ip(line) | Change::Host(line) | Change::Tc(line) => line.as_str(),
+            _ => "",
+        })
+    };
+    match &changes[0] {
+        Change::Ip(_) | Change::Host(_) => batch("ip", lines()),
+        Change::Tc(_) => batch("tc", lines()),
+        _ => changes.iter().map(one).collect(),
+    }
+}
+
+fn one(change: &Change) -> bool {
+    match change {
+        Change::Nft(text) => run(&["nft", "-f", "-"], text).0,
+        Change::Sysctl(key, value) => std::fs::write(format!("/proc/sys/{key}"), value).is_ok(),
+        Change::Run(line) => run(&line.split_whitespace().collect::<Vec<_>>(), "").0,
+        Change::Ip(_) | Change::Host(_) | Change::Tc(_) => unreachable!("made in batches"),
+    }
+}
+
+/// Which lines were taken: a batch that is forced goes on after a failure and names its line, after what the kernel said.
+fn batch<'a>(tool: &str, lines: impl Iterator<Item = &'a str>) -> Vec<bool> {
+    let lines: Vec<&str> = lines.collect();
+    let said = run(&[tool, "-force", "-batch", "-"], &(lines.join("\n") + "\n")).1;
+    let mut taken = vec![true; lines.len()];
+    for line in said.lines().filter_map(|line| line.strip_prefix("Command failed -:")) {
+        let at: usize = line.trim().parse().expect("a line number");
+        taken[at - 1] = false;
+    }
+    taken
+}
+
+/// Runs a program to its end: whether it succeeded, and what it said on standard error.
+fn run(argv: &[&str], input: &str) -> (bool, String) {
+    let mut command = Command::new(argv[0]);
+    command.args(&argv[1..]).env("LC_ALL", "C");
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("{argv:?}: {error}"));
+    // A program that ends without reading its input is judged by its status.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("waiting for a program");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}

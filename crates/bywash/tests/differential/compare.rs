@@ -1,0 +1,232 @@
+//! What left both routers for the packets that went in, and where it is not the same.
+
+use crate::packets::{MAGIC, Sent};
+use bywash_wire::checksum::update_u16;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+/// A frame, and the port whose host had it.
+pub type Left = (usize, Vec<u8>);
+
+/// Index of a side: the kernel's or Bywash's.
+pub const KERNEL: usize = 0;
+pub const BYWASH: usize = 1;
+
+/// Where the IP packet in a frame begins, behind tags, and its version by the EtherType.
+pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
+    let mut at = 12;
+    loop {
+        match frame.get(at..at + 2)? {
+            [0x08, 0x00] => return Some((at + 2, 4)),
+            [0x86, 0xdd] => return Some((at + 2, 6)),
+            [0x81, 0x00] | [0x88, 0xa8] => at += 4,
+            _ => return None,
+        }
+    }
+}
+
+/// Source and destination.
+pub fn ends(frame: &[u8]) -> Option<&[u8]> {
+    match packet(frame)? {
+        (at, 4) => frame.get(at + 12..at + 20),
+        (at, _) => frame.get(at + 8..at + 40),
+    }
+}
+
+/// Type, code and the packet quoted of an ICMP error, or of a redirect.
+pub fn error(frame: &[u8]) -> Option<(u8, u8, &[u8])> {
+    let (at, version) = packet(frame)?;
+    let (protocol, icmp) = match version {
+        4 => (*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4),
+        _ => (*frame.get(at + 6)?, at + 40),
+    };
+    let (kind, code) = (*frame.get(icmp)?, *frame.get(icmp + 1)?);
+    match (version, protocol) {
+        (4, 1) if [3, 4, 5, 11, 12].contains(&kind) => Some((kind, code, frame.get(icmp + 8..)?)),
+        (6, 58) if kind < 128 => Some((kind, code, frame.get(icmp + 8..)?)),
+        (6, 58) if kind == 137 => Some((kind, code, frame.get(icmp + 40..)?)),
+        _ => None,
+    }
+}
+
+/// No packet's number.
+const OTHER: u32 = 0;
+
+/// The number of the packet that a frame is, or is about: in its payload, else as far as the header's fields hold it;
+/// [`OTHER`] if it is about one that is not among these.
+fn number(frame: &[u8], sent: &[Sent]) -> Option<u32> {
+    let at = frame.windows(8).position(|bytes| bytes[..4] == MAGIC);
+    if let Some(at) = at {
+        return Some(u32::from_be_bytes(frame[at + 4..at + 8].try_into().unwrap()));
+    }
+    let quoted = error(frame).map(|(_, _, quoted)| quoted);
+    let header = match quoted {
+        Some(quoted) => quoted,
+        None => &frame[packet(frame)?.0..],
+    };
+    let (part, bits) = match header.first()? >> 4 {
+        4 => (u32::from(u16::from_be_bytes([*header.get(4)?, *header.get(5)?])), 0xffff),
+        6 => (u32::from_be_bytes(header.get(..4)?.try_into().unwrap()) & 0xf_ffff, 0xf_ffff),
+        _ => return None,
+    };
+    sent.iter().map(|sent| sent.number).find(|number| number & bits == part).or(Some(OTHER))
+}
+
+/// What hosts and routers say of their own.
+fn is_noise(frame: &[u8]) -> bool {
+    if frame.get(12..14) == Some(&[0x08, 0x06]) {
+        return true;
+    }
+    let Some((at, version)) = packet(frame) else { return false };
+    if frame.windows(8).any(|bytes| bytes[..4] == MAGIC) {
+        // Redirects quote packets; the kernel sends few a second, from its link-local address.
+        return version == 6 && is_redirect(frame, at) && frame[at + 8] == 0xfe;
+    }
+    let byte = |n: usize| frame.get(at + n).copied().unwrap_or(0);
+    match (version, byte(6)) {
+        (4, _) => byte(9) == 2,
+        // Neighbour discovery has the hop limit that nothing forwarded has; listener reports have hop-by-hop options.
+        (_, 58) => byte(7) == 255 && (133..138).contains(&byte(40)),
+        (_, 0) => byte(7) == 1 && [130, 131, 132, 143].contains(&byte(48)),
+        _ => false,
+    }
+}
+
+fn is_redirect(frame: &[u8], at: usize) -> bool {
+    frame.get(at + 6) == Some(&58) && frame.get(at + 40) == Some(&137)
+}
+
+/// The frame without what is never compared: what follows the packet, and the ident or flow label that a router gives to
+/// packets of its own. Says which of the two.
+fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
+    let mut canonical = frame.to_vec();
+    let Some((at, version)) = packet(frame) else { return (canonical, false, false) };
+    let word = |at: usize| frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let length = match version {
+        4 => word(at + 2).map(usize::from),
+        _ => word(at + 4).map(|length| 40 + usize::from(length)),
+    };
+    let padded = length.is_some_and(|length| length >= 20 && at + length < frame.len());
+    if padded {
+        canonical.truncate(at + length.unwrap());
+    }
+    let made_here = canonical.len() >= at + 20 && sent.is_some_and(|sent| ends(&sent.frame) != ends(frame));
+    if made_here && version == 6 {
+        canonical[at + 1] &= 0xf0;
+        canonical[at + 2..at + 4].fill(0);
+        if canonical[at + 6] == 44 && canonical.len() >= at + 48 {
+            canonical[at + 44..at + 48].fill(0);
+        }
+    } else if made_here {
+        let (ident, sum) = (word(at + 4).unwrap(), word(at + 10).unwrap());
+        canonical[at + 4..at + 6].fill(0);
+        canonical[at + 10..at + 12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
+    }
+    (canonical, padded, made_here)
+}
+
+/// The frames of one exchange, as they come.
+#[derive(Default)]
+pub struct Balance {
+    /// Copies that the kernel's side has more, by port and frame, and the number of the packet they belong to.
+    open: HashMap<Left, (i32, Option<u32>)>,
+    pub frames: [u64; 2],
+    /// Frames about packets of earlier exchanges.
+    pub late: u64,
+    /// Frames whose padding was cut off, and packets whose ident or flow label was taken out.
+    pub padded: u64,
+    pub made_here: u64,
+}
+
+impl Balance {
+    pub fn add(&mut self, side: usize, port: usize, frame: &[u8], sent: &[Sent]) {
+        if is_noise(frame) {
+            return;
+        }
+        let number = number(frame, sent);
+        let first = sent.first().map_or(0, |sent| sent.number);
+        let about = number
+            .and_then(|number| sent.get(number.wrapping_sub(first) as usize).filter(|sent| sent.number == number));
+        let about = about.or_else(|| sent.iter().find(|sent| Some(sent.number) == number));
+        if number.is_some() && about.is_none() {
+            self.late += 1;
+            return;
+        }
+        self.frames[side] += 1;
+        let (frame, padded, made_here) = canonical(frame, about);
+        self.padded += u64::from(padded);
+        self.made_here += u64::from(made_here);
+        let key = (port, frame);
+        let more = if side == KERNEL { 1 } else { -1 };
+        let count = &mut self.open.entry(key.clone()).or_insert((0, number)).0;
+        *count += more;
+        if *count == 0 {
+            self.open.remove(&key);
+        }
+    }
+
+    pub fn is_even(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// What only one side has, by the packet it belongs to; last what belongs to none.
+    pub fn cases<'a>(&self, sent: &'a [Sent]) -> (Vec<Case<'a>>, [Vec<Left>; 2]) {
+        let mut by_number: BTreeMap<u32, [Vec<Left>; 2]> = BTreeMap::new();
+        let mut nobodys = <[Vec<Left>; 2]>::default();
+        for (left, (count, number)) in &self.open {
+            let side = if *count > 0 { KERNEL } else { BYWASH };
+            let to = match number {
+                Some(number) => by_number.entry(*number).or_default(),
+                None => &mut nobodys,
+            };
+            to[side].extend(std::iter::repeat_n(left.clone(), count.unsigned_abs() as usize));
+        }
+        let find = |number| sent.iter().find(|sent| sent.number == number).expect("numbers of others are late");
+        let cases = by_number.into_iter().map(|(number, only)| Case { sent: find(number), only }).collect();
+        (cases, nobodys)
+    }
+}
+
+/// A packet for which both routers did not send the same.
+#[derive(Clone)]
+pub struct Case<'a> {
+    pub sent: &'a Sent,
+    /// What only the kernel and what only Bywash sent.
+    pub only: [Vec<Left>; 2],
+}
+
+impl Case<'_> {
+    pub fn is_open(&self) -> bool {
+        self.only.iter().any(|side| !side.is_empty())
+    }
+
+    /// What each did, in a word or two.
+    pub fn summary(&self) -> String {
+        let version = packet(&self.sent.frame).map_or("?".into(), |(_, version)| format!("IPv{version}"));
+        let side = |side: usize| {
+            let mut words: Vec<String> = self.only[side].iter().map(|left| self.word(left)).collect();
+            words.sort();
+            words.dedup();
+            if words.is_empty() { "nothing".into() } else { words.join("+") }
+        };
+        let mut summary = format!("{version}: kernel {}, bywash {}", side(KERNEL), side(BYWASH));
+        if let [[kernel], [bywash]] = self.only.each_ref().map(Vec::as_slice) {
+            let first = kernel.1.iter().zip(&bywash.1).skip(14).position(|(a, b)| a != b);
+            match (kernel.0 == bywash.0, first) {
+                (false, None) => summary += ", by another port",
+                (_, Some(at)) => write!(summary, ", other from byte {at} of the packet").unwrap(),
+                (_, None) if kernel.1.len() != bywash.1.len() => summary += ", of another length",
+                _ => summary += ", to another station",
+            }
+        }
+        summary
+    }
+
+    fn word(&self, (_, frame): &Left) -> String {
+        match error(frame) {
+            Some((kind, code, _)) if ends(frame) != ends(&self.sent.frame) => format!("error {kind}/{code}"),
+            _ if ends(frame) == ends(&self.sent.frame) => "forwards".into(),
+            _ => "sends".into(),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Random configurations: a walk by changes, each of which can be taken back.
+
+mod filter;
+mod routing;
+
+use crate::change::Change;
+use crate::random::Random;
+use crate::topology::{self, PORTS};
+use bywash_lab::{Namespace, has_tool};
+use std::fmt::Write;
+
+/// What can be configured, to be switched on and off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Feature {
+    Routes,
+    /// Among the routes, those for a type of service.
+    Tos,
+    /// Among the routes, those of types local and broadcast.
+    LocalRoutes,
+    Nexthops,
+    Addresses,
+    Neighbours,
+    Links,
+    Mtu,
+    Linkdown,
+    Forwarding,
+    RpFilter,
+    Sysctls,
+    Rules,
+    Nft,
+    Iptables,
+    Legacy,
+    Xfrm,
+    Qdisc,
+    Encap,
+    /// No configuration: odd and broken packets.
+    Packets,
+    /// No configuration: sources that are the router's own addresses.
+    OwnSource,
+}
+
+impl Feature {
+    pub const ALL: [Self; 21] = [
+        Self::Routes,
+        Self::Tos,
+        Self::LocalRoutes,
+        Self::Nexthops,
+        Self::Addresses,
+        Self::Neighbours,
+        Self::Links,
+        Self::Mtu,
+        Self::Linkdown,
+        Self::Forwarding,
+        Self::RpFilter,
+        Self::Sysctls,
+        Self::Rules,
+        Self::Nft,
+        Self::Iptables,
+        Self::Legacy,
+        Self::Xfrm,
+        Self::Qdisc,
+        Self::Encap,
+        Self::Packets,
+        Self::OwnSource,
+    ];
+
+    pub fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|feature| feature.name() == name)
+    }
+
+    /// Why the machine has it not.
+    pub fn missing(self) -> Option<String> {
+        let tried = |command: &[&str]| {
+            has_tool(command[0]).map_err(|reason| reason.to_string())?;
+            let namespace = Namespace::new("probe").map_err(|error| error.to_string())?;
+            namespace.run(command).map(drop).map_err(|error| format!("kernel without {}: {error}", self.name()))
+        };
+        let rule = ["-A", "FORWARD", "-j", "DROP"];
+        let tried = match self {
+            Self::Nft => tried(&["nft", "add", "table", "inet", "probe"]),
+            Self::Iptables => tried(&[&["iptables-nft"], &rule[..]].concat()),
+            Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),
+            Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
+            Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
+            Self::Encap => tried(&[
+                "ip",
+                "-6",
+                "route",
+                "add",
+                "fd99::/64",
+                "encap",
+                "seg6",
+                "mode",
+                "inline",
+                "segs",
+                "fd98::1",
+                "dev",
+                "lo",
+            ]),
+            _ => Ok(()),
+        };
+        tried.err()
+    }
+}
+
+/// Something that was configured, and how it is taken back.
+pub struct Object {
+    pub add: Vec<Change>,
+    pub remove: Vec<Change>,
+}
+
+impl Object {
+    fn new(add: Vec<Change>, remove: Vec<Change>) -> Self {
+        Self { add, remove }
+    }
+
+    fn ip(add: String, remove: String) -> Self {
+        Self::new(vec![Change::Ip(add)], vec![Change::Ip(remove)])
+    }
+
+    fn sysctl(key: String, value: &str, back: &str) -> Self {
+        let set = |value: &str| vec![Change::Sysctl(key.clone(), value.into())];
+        Self::new(set(value), set(back))
+    }
+}
+
+/// A router's configuration on its walk.
+pub struct Walk {
+    features: Vec<Feature>,
+    pub objects: Vec<Object>,
+    named: u32,
+}
+
+/// Objects beyond which more are taken back than added.
+const MANY: usize = 30;
+
+impl Walk {
+    pub fn new(features: &[Feature]) -> Self {
+        let silent = [Feature::Packets, Feature::OwnSource];
+        let features = features.iter().filter(|feature| !silent.contains(feature)).copied().collect();
+        Self { features, objects: vec![], named: 0 }
+    }
+
+    /// The next step: one to three objects added or taken back. [`Self::settle`] is told which changes were taken.
+    pub fn step(&mut self, random: &Random) -> Vec<Change> {
+        let mut changes = vec![];
+        if self.features.is_empty() {
+            return changes;
+        }
+        for _ in 0..1 + random.below(3) {
+            let back = if self.objects.len() > MANY { 70 } else { 35 };
+            if !self.objects.is_empty() && random.chance(back) {
+                let at = random.below(self.objects.len());
+                changes.extend(self.objects.swap_remove(at).remove);
+            } else {
+                self.named += 1;
+                let object = self.object(random);
+                changes.extend(object.add.iter().cloned());
+                self.objects.push(object);
+            }
+        }
+        changes
+    }
+
+    /// Forgets objects whose last change was refused.
+    pub fn forget(&mut self, refused: &[&Change]) {
+        self.objects.retain(|object| !object.add.last().is_some_and(|change| refused.contains(&change)));
+    }
+
+    fn object(&self, random: &Random) -> Object {
+        let mut feature = random.pick(&self.features);
+        // What a link does is done a second later: seldom, or there is time for nothing else.
+        while self.features.len() > 1 && feature == Feature::Links && random.chance(80) {
+            feature = random.pick(&self.features);
+        }
+        if [Feature::Tos, Feature::LocalRoutes].contains(&feature) {
+            feature = Feature::Routes;
+        }
+        let (n, named) = (1 + random.below(PORTS), self.named);
+        match feature {
+            Feature::Routes => routing::route(random, feature, None, &self.features),
+            Feature::Nexthops => routing::nexthop(random, named, &self.features),
+            Feature::Addresses => routing::address(random),
+            Feature::Neighbours => routing::neighbour(random),
+            Feature::Rules => routing::rule(random, named, &self.features),
+            Feature::Encap => routing::encap(random),
+            Feature::Links => link(random, n),
+            Feature::Mtu => {
+                let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
+                // Below 1280 the addresses of IPv6 go.
+                let mut back = vec![Change::Ip(format!("link set p{n} mtu 1500"))];
+                back.push(Change::Ip(format!("address replace fd00:{n}::1/64 dev p{n} nodad")));
+                back.extend(topology::neighbours(n - 1));
+                Object::new(vec![Change::Ip(format!("link set p{n} mtu {mtu}"))], back)
+            }
+            Feature::Linkdown => {
+                let family = random.pick(&["ipv4", "ipv6"]);
+                let device = random.pick(&["all", &format!("p{n}")]).to_owned();
+                Object::sysctl(format!("net/{family}/conf/{device}/ignore_routes_with_linkdown"), "1", "0")
+            }
+            Feature::Forwarding => {
+                let keys = [
+                    "ipv4/ip_forward".into(),
+                    format!("ipv4/conf/p{n}/forwarding"),
+                    "ipv6/conf/all/forwarding".into(),
+                    format!("ipv6/conf/p{n}/forwarding"),
+                ];
+                Object::sysctl(format!("net/{}", random.pick(&keys)), "0", "1")
+            }
+            Feature::RpFilter => {
+                let device = random.pick(&["all", &format!("p{n}"), &format!("p{n}")]).to_owned();
+                Object::sysctl(format!("net/ipv4/conf/{device}/rp_filter"), random.pick(&["1", "2"]), "0")
+            }
+            Feature::Sysctls => sysctl(random, n),
+            Feature::Nft => filter::nft(random, named),
+            Feature::Iptables => filter::iptables(random, "nft"),
+            Feature::Legacy => filter::iptables(random, "legacy"),
+            Feature::Xfrm => filter::xfrm(random),
+            Feature::Qdisc => filter::qdisc(random, named),
+            Feature::Packets | Feature::OwnSource | Feature::Tos | Feature::LocalRoutes => {
+                unreachable!("no configuration")
+            }
+        }
+    }
+
+    /// What is configured now, one change a line.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for change in self.objects.iter().flat_map(|object| &object.add) {
+            writeln!(text, "{change}").unwrap();
+        }
+        text
+    }
+}
+
+/// A link down, by the router's hand or at its far end.
+fn link(random: &Random, n: usize) -> Object {
+    if random.chance(50) {
+        let set = |what: &str| Change::Host(format!("link set h{n} {what}"));
+        return Object::new(vec![set("down")], vec![set("up")]);
+    }
+    let set = |what: &str| Change::Ip(format!("link set p{n} {what}"));
+    let mut back = vec![set("up")];
+    back.extend(topology::neighbours(n - 1));
+    Object::new(vec![set("down")], back)
+}
+
+/// Switches that bear on forwarding, beside those that are features of their own. Key, other values, default.
+const SWITCHES: &[(&str, &[&str], &str)] = &[
+    ("ipv4/conf/{}/accept_local", &["1"], "0"),
+    ("ipv4/conf/{}/route_localnet", &["1"], "0"),
+    ("ipv4/conf/{}/src_valid_mark", &["1"], "0"),
+    ("ipv4/conf/{}/accept_source_route", &["0", "1"], "0"),
+    ("ipv4/conf/{}/disable_policy", &["1"], "0"),
+    ("ipv4/conf/{}/disable_xfrm", &["1"], "0"),
+    ("ipv4/conf/{}/bc_forwarding", &["1"], "0"),
+    ("ipv4/conf/{}/send_redirects", &["1"], "0"),
+    ("ipv4/conf/{}/shared_media", &["0"], "1"),
+    ("ipv4/conf/{}/drop_unicast_in_l2_multicast", &["1"], "0"),
+    ("ipv6/conf/{}/drop_unicast_in_l2_multicast", &["1"], "0"),
+    ("ipv4/conf/{}/proxy_arp", &["1"], "0"),
+    ("ipv6/conf/{}/proxy_ndp", &["1"], "0"),
+    ("ipv6/conf/{}/accept_source_route", &["1", "-1"], "0"),
+    ("ipv6/conf/{}/disable_ipv6", &["1"], "0"),
+    ("ipv6/conf/{}/disable_policy", &["1"], "0"),
+    ("ipv6/conf/{}/seg6_enabled", &["1"], "0"),
+    ("ipv6/conf/{}/hop_limit", &["200"], "64"),
+    ("ipv6/conf/{}/force_forwarding", &["1"], "0"),
+    ("ipv4/ip_forward_use_pmtu", &["1"], "0"),
+    ("ipv4/ip_forward_update_priority", &["0"], "1"),
+    ("ipv4/ip_default_ttl", &["100"], "64"),
+    ("ipv4/fwmark_reflect", &["1"], "0"),
+    ("ipv4/icmp_errors_use_inbound_ifaddr", &["1"], "0"),
+    ("ipv4/icmp_echo_ignore_all", &["1"], "0"),
+    ("ipv4/icmp_errors_extension_mask", &["1"], "0"),
+    ("ipv4/fib_multipath_use_neigh", &["1"], "0"),
+    ("ipv4/fib_multipath_hash_policy", &["1", "2"], "0"),
+    ("ipv6/fib_multipath_hash_policy", &["1", "2"], "0"),
+    ("ipv6/fwmark_reflect", &["1"], "0"),
+    ("ipv6/icmp/echo_ignore_all", &["1"], "0"),
+    ("ipv6/auto_flowlabels", &["0"], "1"),
+    ("ipv6/flowlabel_reflect", &["2"], "0"),
+    ("ipv6/anycast_src_echo_reply", &["1"], "0"),
+    ("ipv6/icmp/error_anycast_as_unicast", &["1"], "0"),
+    ("ipv6/skip_notify_on_dev_down", &["1"], "0"),
+];
+
+fn sysctl(random: &Random, n: usize) -> Object {
+    let (key, values, back) = random.pick(SWITCHES);
+    let device = random.pick(&["all", &format!("p{n}"), &format!("p{n}")]).to_owned();
+    Object::sysctl(format!("net/{}", key.replace("{}", &device)), random.pick(values), back)
+}

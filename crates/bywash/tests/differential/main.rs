@@ -1,0 +1,185 @@
+//! `bywash run` beside a kernel alone: two routers alike, random configurations that change under both, the same packets
+//! into both, and what leaves compared byte by byte. What may differ is in [`rules`], by name.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DIFFERENTIAL_SECONDS` | how long, for each level; 16 by default |
+//! | `DIFFERENTIAL_SEED` | instead of a fixed and a random seed |
+//! | `DIFFERENTIAL_LEVEL` | `user`, `driver` or `auto` instead of all |
+//! | `DIFFERENTIAL_FEATURES` | names of [`config::Feature`], separated by commas; `-name` leaves one out |
+//! | `DIFFERENTIAL_PACKETS` | packets to a configuration, 1,000 |
+//! | `DIFFERENTIAL_SETTLE_MS` | how long Bywash has to follow a change, 10 |
+//! | `DIFFERENTIAL_FINDINGS` | differences after which a run ends, 1 |
+//! | `DIFFERENTIAL_LATENCY` | rounds of measuring how long the old way lasts after a change, instead of all else |
+
+mod change;
+mod compare;
+mod config;
+mod latency;
+mod packets;
+mod random;
+mod raw;
+mod rules;
+mod run;
+mod shrink;
+mod topology;
+
+use bywash_lab::{report_skip, require, require_lab, wait_until};
+use config::Feature;
+use run::{Figures, Finding, Findings, Options};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use topology::{Level, Pair};
+
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let value = std::env::var(format!("DIFFERENTIAL_{name}")).ok().filter(|value| !value.is_empty())?;
+    Some(value.parse().unwrap_or_else(|_| panic!("DIFFERENTIAL_{name}={value} is no such value")))
+}
+
+/// What is held equal unless said otherwise.
+const DEFAULT: &[Feature] = &[Feature::Routes, Feature::Nexthops, Feature::Addresses, Feature::Packets];
+
+fn features() -> Vec<Feature> {
+    let asked: Option<String> = variable("FEATURES");
+    let mut features = DEFAULT.to_vec();
+    let names: Vec<&str> = asked.iter().flat_map(|names| names.split(',')).map(str::trim).collect();
+    if names.iter().any(|name| !name.starts_with('-')) {
+        features.clear();
+    }
+    for name in names {
+        let parse = |name: &str| {
+            Feature::parse(name).unwrap_or_else(|| panic!("no feature {name}: {:?}", Feature::ALL.map(Feature::name)))
+        };
+        match name.strip_prefix('-') {
+            Some(name) => features.retain(|feature| *feature != parse(name)),
+            None if name == "all" => features = Feature::ALL.to_vec(),
+            None => features.push(parse(name)),
+        }
+    }
+    features.retain(|feature| match feature.missing() {
+        Some(why) => {
+            report_skip(&format_args!("{}: {why}", feature.name()));
+            false
+        }
+        None => true,
+    });
+    features
+}
+
+/// Findings by kind, each made small when it is the first.
+struct Reporter {
+    level: Level,
+    seed: u64,
+    most: u32,
+    seen: BTreeMap<String, u32>,
+}
+
+impl Findings for Reporter {
+    fn is_old(&self, summary: &str) -> bool {
+        self.seen.contains_key(summary)
+    }
+
+    fn found(&mut self, finding: Finding) -> bool {
+        let shrunk = shrink::shrink(&finding, Duration::from_secs(45));
+        for summary in [&finding.summary, &shrunk.summary] {
+            *self.seen.entry(summary.clone()).or_insert(0) += 1;
+        }
+        let number = self.seen.len() as u32;
+        let script = shrink::script(&finding, &shrunk, self.seed, number);
+        println!("DIFFERENT ({}): {}", self.level.name(), shrunk.summary);
+        if !shrunk.again {
+            println!("  not again with new routers; {} changes\n{}", shrunk.changes.len(), finding.unlike);
+        }
+        shrunk.changes.iter().take(12).for_each(|change| println!("  {change}"));
+        let frame = &shrunk.packet.frame;
+        let hex: String = frame.iter().take(100).map(|byte| format!("{byte:02x}")).collect();
+        println!("  into h{}:    {hex} ({} bytes)", shrunk.packet.port + 1, frame.len());
+        println!("{}  {}", shrunk.frames, script.display());
+        number < self.most
+    }
+}
+
+/// Each level has the machine to itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn hold(level: Level) {
+    require!(require_lab());
+    if variable::<String>("LEVEL").is_some_and(|wanted| wanted != level.name()) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(rounds) = variable("LATENCY") {
+        latency::measure(level, rounds);
+        return;
+    }
+    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seeds = variable("SEED").map_or_else(|| vec![1812, clock.as_nanos() as u64 % 1_000_000_007], |seed| vec![seed]);
+    let time = Duration::from_secs(variable("SECONDS").unwrap_or(16)) / seeds.len() as u32;
+    for seed in seeds {
+        let options = Options {
+            level,
+            seed,
+            features: features(),
+            packets: variable("PACKETS").unwrap_or(1000),
+            settle: Duration::from_millis(variable("SETTLE_MS").unwrap_or(10)),
+            steps: 50,
+        };
+        let names: Vec<String> = options.features.iter().map(|feature| feature.name()).collect();
+        println!("{}: seed {seed}, {}", level.name(), names.join(","));
+        let (started, mut figures) = (Instant::now(), Figures::default());
+        let mut reporter = Reporter { level, seed, most: variable("FINDINGS").unwrap_or(1), seen: BTreeMap::new() };
+        run::walk(&options, &mut figures, started + time, &mut reporter);
+        println!("{}: seed {seed}: {}", level.name(), figures.line(started));
+        let seen = reporter.seen;
+        assert!(seen.is_empty(), "{}: not as the kernel, with seed {seed}: {seen:#?}", level.name());
+    }
+}
+
+#[test]
+fn user_space_forwards_as_the_kernel() {
+    hold(Level::User);
+}
+
+#[test]
+fn the_driver_forwards_as_the_kernel() {
+    hold(Level::Driver);
+}
+
+#[test]
+fn by_default_it_forwards_as_the_kernel() {
+    hold(Level::Auto);
+}
+
+/// A rule that nothing needs any more would hide a defect.
+#[test]
+fn every_allowed_difference_is_still_there() {
+    require!(require_lab());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let ports = topology::PORTS - 1;
+    let mut pair = Pair::new();
+    pair.start(Level::User, ports);
+    for rule in rules::all() {
+        let (changes, sent) = (rule.example)();
+        let mut used = rules::Used::new();
+        pair.apply(&changes);
+        // Bywash has some milliseconds to follow.
+        let seen = wait_until(rule.name, Duration::from_secs(5), || {
+            let balance = run::exchange(&pair, &sent, Duration::from_millis(60));
+            let context = rules::Context { kernel: &pair.sides[0], ports };
+            for case in balance.cases(&sent).0 {
+                rules::explain(&case, &context, &mut used);
+            }
+            used.contains_key(rule.name)
+        });
+        assert!(seen.is_ok(), "no longer seen, take it out of rules.rs: {} ({used:?})", rule.name);
+    }
+}
+
+#[test]
+fn every_allowed_difference_is_documented() {
+    let differences = include_str!("../../../../docs/decisions/differences.md");
+    for rule in rules::all().filter(|rule| !rule.name.starts_with("KNOWN")) {
+        assert!(differences.contains(rule.documented), "not in differences.md: {:?} ({})", rule.documented, rule.name);
+    }
+}

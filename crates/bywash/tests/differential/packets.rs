@@ -1,0 +1,268 @@
+//! Packets that mean something to a configuration: from and to the addresses in it and beside them, and broken ones.
+
+pub mod build;
+
+use crate::random::Random;
+use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
+use build::{Ipv4, Ipv6, ethernet, tagged, transport4, transport6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A frame that is sent to both routers, with a number of its own, from 1.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub port: usize,
+    pub number: u32,
+    pub frame: Vec<u8>,
+}
+
+/// Stands before the number in a payload.
+pub const MAGIC: [u8; 4] = *b"bWdT";
+
+/// The prefixes of a configuration.
+pub struct Pool {
+    v4: Vec<(u32, u8)>,
+    v6: Vec<(u128, u8)>,
+    /// Addresses of the router's own.
+    owns: Vec<IpAddr>,
+    odd: bool,
+    own: bool,
+}
+
+impl Pool {
+    /// Those in the text of a configuration, and the links' own. `odd`: packets that no host sends, too; `own`: sources
+    /// that are the router's own addresses.
+    pub fn new(text: &str, odd: bool, own: bool) -> Self {
+        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], odd, own };
+        for line in text.lines().filter_map(|line| line.split_once("address add ")) {
+            pool.owns.extend(line.1.split([' ', '/']).next().and_then(|address| address.parse::<IpAddr>().ok()));
+        }
+        for word in text.split(|c: char| c.is_whitespace() || "{},/-;'".contains(c) && c != '/') {
+            let (address, length) =
+                word.split_once('/').map_or((word, None), |(address, length)| (address, length.parse().ok()));
+            match address.parse() {
+                Ok(IpAddr::V4(address)) => pool.v4.push((address.into(), length.unwrap_or(32).min(32))),
+                Ok(IpAddr::V6(address)) => pool.v6.push((address.into(), length.unwrap_or(128).min(128))),
+                Err(_) => {}
+            }
+        }
+        for n in 1..=PORTS as u32 {
+            pool.v4.push((0x0a00_0000 | n << 8, 24));
+            pool.v6.push((0xfd00 << 112 | u128::from(n) << 96, 64));
+        }
+        pool
+    }
+
+    /// An address in or beside a prefix.
+    fn beside(random: &Random, base: u128, length: u8, bits: u8) -> u128 {
+        let host = if length == bits { 0 } else { u128::MAX >> (128 - u32::from(bits - length)) };
+        let noise = u128::from(random.next()) << 64 | u128::from(random.next());
+        match random.below(8) {
+            0 => base & !host,
+            1 => base | host,
+            2 => (base | host).wrapping_add(1),
+            3 => (base & !host).wrapping_sub(1),
+            4 => base,
+            5 => (base & !host).wrapping_add(1 + noise % 6),
+            _ => base & !host | noise & host,
+        }
+    }
+
+    fn host4(random: &Random, port: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, port as u8 + 1, (2 + random.below(HOSTS)) as u8)
+    }
+
+    fn host6(random: &Random, port: usize) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, port as u16 + 1, 0, 0, 0, 0, 0, (2 + random.below(HOSTS)) as u16)
+    }
+
+    fn v4(&self, random: &Random) -> Ipv4Addr {
+        let port = random.below(PORTS);
+        match random.below(100) {
+            0..70 => {
+                let (base, length) = random.pick(&self.v4);
+                Ipv4Addr::from(Self::beside(random, base.into(), length, 32) as u32)
+            }
+            70..85 => Self::host4(random, port),
+            85..88 => Ipv4Addr::new(10, 0, port as u8 + 1, 1),
+            88..90 => Ipv4Addr::new(10, 0, port as u8 + 1, 255),
+            90..94 if self.odd => random.pick(&[
+                Ipv4Addr::BROADCAST,
+                Ipv4Addr::UNSPECIFIED,
+                Ipv4Addr::LOCALHOST,
+                Ipv4Addr::new(127, 1, 2, 3),
+                Ipv4Addr::new(0, 1, 2, 3),
+                Ipv4Addr::new(224, 0, 0, 1),
+                Ipv4Addr::new(239, 1, 2, 3),
+                Ipv4Addr::new(240, 0, 0, 1),
+                Ipv4Addr::new(169, 254, 1, 2),
+                Ipv4Addr::new(100, 64, 0, 1),
+            ]),
+            _ => Ipv4Addr::from((random.next() as u32 % 0xe000_0000) | 0x0100_0000),
+        }
+    }
+
+    fn v6(&self, random: &Random) -> Ipv6Addr {
+        let port = random.below(PORTS);
+        match random.below(100) {
+            0..70 => {
+                let (base, length) = random.pick(&self.v6);
+                Self::beside(random, base, length, 128).into()
+            }
+            70..85 => Self::host6(random, port),
+            85..88 => Ipv6Addr::new(0xfd00, port as u16 + 1, 0, 0, 0, 0, 0, 1),
+            88..94 if self.odd => random.pick(&[
+                Ipv6Addr::UNSPECIFIED,
+                Ipv6Addr::LOCALHOST,
+                Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+                Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 1),
+                Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 0x1234),
+                Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, port as u16 + 1, 2),
+                Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x9999),
+                Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 1),
+                Ipv4Addr::new(10, 0, 1, 2).to_ipv6_mapped(),
+                Ipv4Addr::new(10, 0, 1, 2).to_ipv6_compatible(),
+                Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0x0a00, 0x0102),
+                Ipv6Addr::new(0x2002, 0x0a00, 0x0102, 0, 0, 0, 0, 1),
+                Ipv6Addr::new(0xfd00, port as u16 + 1, 0, 0, 0, 0, 0, 0),
+            ]),
+            _ => (u128::from(random.next() >> 3) << 64 | 0x2 << 124 | u128::from(random.next())).into(),
+        }
+    }
+
+    /// Whether an address is the router's.
+    fn is_own(&self, address: IpAddr) -> bool {
+        let configured = self.owns.contains(&address);
+        configured
+            || match address {
+                IpAddr::V4(a) => a.octets()[..2] == [10, 0] && a.octets()[3] == 1,
+                IpAddr::V6(a) => a.segments()[0] == 0xfd00 && a.segments()[2..] == [0, 0, 0, 0, 0, 1],
+            }
+    }
+
+    /// The next packet.
+    pub fn packet(&self, random: &Random, number: u32) -> Sent {
+        let port = random.below(PORTS);
+        let v6 = random.chance(47);
+        let odd = self.odd && random.chance(45);
+        let mut frame =
+            if v6 { self.packet6(random, port, number, odd) } else { self.packet4(random, port, number, odd) };
+        let macs = |random: &Random| {
+            let to = match random.below(if odd { 30 } else { 1000 }) {
+                0 => [0xff; 6],
+                1 => [1, 0, 0x5e, 0, 0, 1],
+                2 => [0x33, 0x33, 0, 0, 0, 1],
+                3 => [2, 9, 9, 9, 9, 9],
+                4 => router_mac((port + 1) % PORTS),
+                _ => router_mac(port),
+            };
+            [to, host_mac(port, 2 + random.below(HOSTS))]
+        };
+        let [to, from] = macs(random);
+        let mut ethertype = if v6 { 0x86dd } else { 0x800 };
+        if odd && random.chance(2) {
+            ethertype = random.pick(&[0x86dd, 0x800, 0x88b5, 0x8847, 0x88cc, 0x0800 >> 4, 0x8864]);
+        }
+        frame = ethernet(to, from, ethertype, frame);
+        if odd {
+            match random.below(60) {
+                0 => frame = tagged(frame, 0x8100, random.pick(&[0, 1, 5, 0x2005, 0x6000, 4095])),
+                1 => frame = tagged(tagged(frame, 0x8100, 5), 0x88a8, 7),
+                2 => frame.truncate(14 + random.below(60)),
+                3 => frame.extend(vec![0; random.below(40)]),
+                4 => frame.extend(random.bytes(8)),
+                5 => {
+                    let at = 14 + random.below(frame.len() - 14).min(60);
+                    if let Some(byte) = frame.get_mut(at) {
+                        *byte = random.next() as u8;
+                    }
+                }
+                _ => {}
+            }
+        }
+        frame.truncate(1950);
+        Sent { port, number, frame }
+    }
+
+    fn packet4(&self, random: &Random, port: usize, number: u32, odd: bool) -> Vec<u8> {
+        let dst = self.v4(random);
+        let mut src = if random.chance(85) { Self::host4(random, port) } else { self.v4(random) };
+        if !self.own && self.is_own(src.into()) {
+            src = Self::host4(random, port);
+        }
+        let mut ip = Ipv4 {
+            src,
+            dst,
+            ident: number as u16,
+            ttl: random.pick(&[64, 64, 64, 64, 63, 255, 2, 1]),
+            ..Ipv4::default()
+        };
+        ip.tos = random.pick(&[0, 0, 0, 0x10, 0x08, 0x04, 0xb8, 0x01, 0x03, 0xff]);
+        ip.fragment = if random.chance(40) { 0x4000 } else { 0 };
+        if odd {
+            match random.below(16) {
+                0 => ip.ttl = 0,
+                1 => ip.fragment |= random.pick(&[0x2000, 0x2000, 0x8000, 0xa000]),
+                2 => ip.fragment = random.pick(&[1, 2, 185, 0x2001, 0x1fff, 0x2000 | 100, 0x4000 | 3]),
+                3 | 4 => ip.options = build::options4(random),
+                _ => {}
+            }
+        }
+        let (protocol, payload) = transport4(random, &ip, self.size(random, 20), number, odd);
+        ip.protocol = protocol;
+        let mut packet = ip.packet(&payload);
+        if odd {
+            match random.below(24) {
+                0 => packet[10] ^= 0x40,
+                1 => build::set_length4(&mut packet, random),
+                2 => {
+                    build::resum4(&mut packet, |packet| packet[0] = random.pick(&[0x55, 0x65, 0x44, 0x40, 0x05, 0x4f]))
+                }
+                _ => {}
+            }
+        }
+        packet
+    }
+
+    fn packet6(&self, random: &Random, port: usize, number: u32, odd: bool) -> Vec<u8> {
+        let dst = self.v6(random);
+        let mut src = if random.chance(85) { Self::host6(random, port) } else { self.v6(random) };
+        if !self.own && self.is_own(src.into()) {
+            src = Self::host6(random, port);
+        }
+        let class = random.pick(&[0, 0, 0, 0x10, 0xb8, 3, 0xff]);
+        let mut ip = Ipv6 {
+            src,
+            dst,
+            class,
+            label: number & 0xf_ffff,
+            limit: random.pick(&[64, 64, 64, 64, 255, 2, 1]),
+            extensions: vec![],
+        };
+        if odd {
+            match random.below(12) {
+                0 => ip.limit = 0,
+                1..5 => ip.extensions = build::extensions(random, number),
+                _ => {}
+            }
+        }
+        let (protocol, payload) = transport6(random, &ip, self.size(random, 40), number, odd);
+        let mut packet = ip.packet(protocol, &payload);
+        if odd {
+            match random.below(40) {
+                0 => packet[0] = random.pick(&[0x40, 0x50, 0x70, 0x00]),
+                1 => packet[4..6].copy_from_slice(&random.pick(&[0u16, 1, 8, 39, 1400, 65535]).to_be_bytes()),
+                _ => {}
+            }
+        }
+        packet
+    }
+
+    /// Bytes of payload behind an IP header of `header` and a transport header.
+    fn size(&self, random: &Random, header: usize) -> usize {
+        if random.chance(90) {
+            return random.below(60);
+        }
+        let mtu = random.pick(&[1280, 1281, 1300, 1400, 1492, 1499, 1500, 1500, 1504, 1518, 600]);
+        (mtu + 2 - random.below(5)).saturating_sub(header + random.pick(&[8, 8, 8, 20]))
+    }
+}

@@ -1,0 +1,339 @@
+//! The walk: change, let Bywash follow, send, compare, and look again at what differs.
+
+use crate::change::Change;
+use crate::compare::{Balance, Case, Left, error, packet};
+use crate::config::{Feature, Walk};
+use crate::packets::{Pool, Sent};
+use crate::random::Random;
+use crate::raw::{Raw, Room, wait};
+use crate::rules::{Context, Used, explain};
+use crate::topology::{Level, PORTS, Pair};
+use bywash_lab::slowness;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// What a run does.
+#[derive(Clone)]
+pub struct Options {
+    pub level: Level,
+    pub seed: u64,
+    pub features: Vec<Feature>,
+    pub packets: usize,
+    /// How long Bywash has to follow a change.
+    pub settle: Duration,
+    /// Steps for which a topology is kept.
+    pub steps: u32,
+}
+
+/// What a run has seen.
+#[derive(Default)]
+pub struct Figures {
+    pub configurations: u64,
+    pub changes: u64,
+    pub refused: u64,
+    pub packets: u64,
+    pub frames: [u64; 2],
+    pub late: u64,
+    pub padded: u64,
+    pub made_here: u64,
+    /// Packets that differed at first and not when they were sent again alone, by kind.
+    pub once: BTreeMap<String, u64>,
+    /// Times that sending one alone was not enough.
+    pub slow: u64,
+    /// Topologies given up since both kernels had other tables.
+    pub unlike: u64,
+    pub used: Used,
+}
+
+impl Figures {
+    pub fn line(&self, since: Instant) -> String {
+        let seconds = since.elapsed().as_secs_f64();
+        let rate = self.configurations as f64 / seconds;
+        format!(
+            "{} configurations ({rate:.1}/s), {} changes ({} refused by both), {} packets, {} frames left the kernel and {} \
+             bywash; {} differed once only {:?} ({} tries more), {} came late, {} were padded, {} had idents of the router's; {} times the \
+             kernels' tables differed; allowed: {:?}",
+            self.configurations,
+            self.changes,
+            self.refused,
+            self.packets,
+            self.frames[0],
+            self.frames[1],
+            self.once.values().sum::<u64>(),
+            self.once,
+            self.slow,
+            self.late,
+            self.padded,
+            self.made_here,
+            self.unlike,
+            self.used
+        )
+    }
+}
+
+/// A difference that no rule explains.
+pub struct Finding {
+    pub summary: String,
+    pub level: Level,
+    /// Ports that Bywash had.
+    pub ports: usize,
+    /// What stood when it was seen, and every change that led there.
+    pub standing: Vec<Change>,
+    pub changes: Vec<Change>,
+    pub packets: Vec<Sent>,
+    /// What each sent for the last of them.
+    pub frames: String,
+    /// Where both kernels differed.
+    pub unlike: String,
+}
+
+/// Sends packets into both routers, and waits until both have sent the same or nothing more comes for `quiet`.
+pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
+    let mut balance = Balance::default();
+    let mut room = Room::new();
+    let quiet = quiet * slowness();
+    let sockets: Vec<&Raw> = pair.sides.iter().flat_map(|side| &side.raws).collect();
+    let mut drain = |balance: &mut Balance| {
+        let mut taken = 0;
+        for (side, of) in pair.sides.iter().enumerate() {
+            for (port, raw) in of.raws.iter().enumerate() {
+                loop {
+                    let got = raw.receive(&mut room, |frame| balance.add(side, port, frame, sent));
+                    taken += got;
+                    if got == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        taken
+    };
+    // Few enough at once for the rings of a veth.
+    for some in sent.chunks(64) {
+        for side in &pair.sides {
+            for packet in some {
+                side.raws[packet.port].send(&packet.frame);
+            }
+        }
+        drain(&mut balance);
+    }
+    let (started, mut last) = (Instant::now(), Instant::now());
+    loop {
+        if drain(&mut balance) > 0 {
+            last = Instant::now();
+        } else if balance.is_even() || last.elapsed() > quiet || started.elapsed() > 20 * quiet {
+            return balance;
+        } else {
+            wait(&sockets, 1);
+        }
+    }
+}
+
+/// A pair of routers on its walk.
+struct Epoch {
+    pair: Pair,
+    ports: usize,
+    walk: Walk,
+    changes: Vec<Change>,
+    limits_looked_at: Cell<Instant>,
+}
+
+impl Epoch {
+    fn new(options: &Options, random: &Random) -> Self {
+        let mut pair = Pair::new();
+        // The last port is the kernel's own now and then.
+        let ports = if random.chance(70) { PORTS } else { PORTS - 1 };
+        pair.start(options.level, ports);
+        Self {
+            pair,
+            ports,
+            walk: Walk::new(&options.features),
+            changes: vec![],
+            limits_looked_at: Cell::new(Instant::now()),
+        }
+    }
+
+    /// Makes the next changes. Whether both routers took the same ones.
+    fn change(&mut self, random: &Random, figures: &mut Figures) -> bool {
+        let changes = self.walk.step(random);
+        let taken = self.pair.apply(&changes);
+        figures.changes += changes.len() as u64;
+        for (at, change) in changes.iter().enumerate() {
+            if taken[0][at] != taken[1][at] {
+                println!("taken by one alone ({:?}): {change}", [taken[0][at], taken[1][at]]);
+            }
+        }
+        let refused: Vec<&Change> = (0..changes.len()).filter(|at| !taken[0][*at]).map(|at| &changes[at]).collect();
+        figures.refused += refused.len() as u64;
+        self.walk.forget(&refused);
+        self.changes.extend(changes.iter().cloned());
+        let agreed = self.pair.agree(&changes);
+        if !agreed {
+            println!("the kernels do not agree after {changes:?}:\n{}", self.pair.unlike());
+        }
+        taken[0] == taken[1] && agreed
+    }
+
+    /// What no rule explains, also when it is sent again, alone. Of what `is_old` knows no more is looked at.
+    fn differing(
+        &self,
+        sent: &[Sent],
+        figures: &mut Figures,
+        is_old: &dyn Fn(&str) -> bool,
+    ) -> Vec<(Sent, String, String)> {
+        let balance = exchange(&self.pair, sent, Duration::from_millis(12));
+        for side in 0..2 {
+            figures.frames[side] += balance.frames[side];
+        }
+        figures.late += balance.late;
+        figures.padded += balance.padded;
+        figures.made_here += balance.made_here;
+        if balance.is_even() {
+            return vec![];
+        }
+        let context = Context { kernel: &self.pair.sides[0], ports: self.ports };
+        let (cases, nobodys) = balance.cases(sent);
+        if nobodys.iter().any(|side| !side.is_empty()) {
+            println!("frames of no packet: {nobodys:02x?}");
+        }
+        let mut confirmed = vec![];
+        let mut open: BTreeMap<String, u32> = BTreeMap::new();
+        for case in cases {
+            if is_old(&case.summary()) {
+                continue;
+            }
+            if is_limited(&case) && self.limits_looked_at.get().elapsed() < Duration::from_secs(10) {
+                *figures.used.entry("limits on errors").or_insert(0) += 1;
+                continue;
+            }
+            if explain(&case, &context, &mut figures.used) {
+                continue;
+            }
+            if is_limited(&case) {
+                // It sends one a second to each host, and a few at once (ip_error, net/ipv4/route.c).
+                std::thread::sleep(Duration::from_millis(1200));
+                self.limits_looked_at.set(Instant::now());
+            }
+            let of_its_kind = open.entry(case.summary()).or_insert(0);
+            *of_its_kind += 1;
+            if *of_its_kind > 2 {
+                continue;
+            }
+            self.pair.assert_runs();
+            // On a busy machine the first answer may be late, more seldom the next.
+            let mut again = None;
+            for quiet in [60, 250, 1000] {
+                again = alone(&self.pair, self.ports, case.sent, Duration::from_millis(quiet));
+                if again.is_none() {
+                    break;
+                }
+                figures.slow += 1;
+            }
+            match again {
+                Some((summary, frames)) => confirmed.push((case.sent.clone(), summary, frames)),
+                None => *figures.once.entry(case.summary()).or_insert(0) += 1,
+            }
+        }
+        confirmed
+    }
+}
+
+/// Whether only one side sent an error of IPv4 for which the kernel's limit is not to be changed in a namespace.
+fn is_limited(case: &Case<'_>) -> bool {
+    let limited = |left: &Left| {
+        packet(&left.1).is_some_and(|(_, version)| version == 4) && matches!(error(&left.1), Some((3 | 11, ..)))
+    };
+    let [kernel, bywash] = &case.only;
+    (kernel.is_empty() || bywash.is_empty()) && kernel.iter().chain(bywash).all(limited)
+}
+
+/// Sends one packet and says what differs, if no rule explains it: in short, and frame by frame.
+pub fn alone(pair: &Pair, ports: usize, sent: &Sent, quiet: Duration) -> Option<(String, String)> {
+    let sent = std::slice::from_ref(sent);
+    let balance = exchange(pair, sent, quiet);
+    let context = Context { kernel: &pair.sides[0], ports };
+    let (cases, nobodys) = balance.cases(sent);
+    if nobodys.iter().any(|side| !side.is_empty()) {
+        return Some(("frames of no packet".into(), listed(&nobodys)));
+    }
+    let open = cases.iter().find(|case| !explain(case, &context, &mut Used::new()));
+    open.map(|case| (case.summary(), listed(&case.only)))
+}
+
+/// What each side alone has sent, a frame a line.
+fn listed(only: &[Vec<Left>; 2]) -> String {
+    let mut lines = String::new();
+    for (name, side) in ["kernel", "bywash"].iter().zip(only) {
+        for (port, frame) in side {
+            let hex: String = frame.iter().take(120).map(|byte| format!("{byte:02x}")).collect();
+            writeln!(lines, "  {name} to h{}: {hex}", port + 1).unwrap();
+        }
+    }
+    lines
+}
+
+/// Who is told of findings.
+pub trait Findings {
+    /// Whether enough of this kind have been seen.
+    fn is_old(&self, summary: &str) -> bool;
+    /// Whether to go on.
+    fn found(&mut self, finding: Finding) -> bool;
+}
+
+/// Walks until `deadline`, or until there are findings enough.
+pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, findings: &mut impl Findings) {
+    let random = Random::new(options.seed);
+    let mut number = 1;
+    let (started, mut shown) = (Instant::now(), Instant::now());
+    while Instant::now() < deadline {
+        let mut epoch = Epoch::new(options, &random);
+        for _ in 0..options.steps {
+            if Instant::now() >= deadline {
+                return;
+            }
+            if !epoch.change(&random, figures) {
+                break;
+            }
+            std::thread::sleep(options.settle * slowness());
+            let has = |feature| options.features.contains(&feature);
+            let pool = Pool::new(&epoch.walk.text(), has(Feature::Packets), has(Feature::OwnSource));
+            let sent: Vec<Sent> = (0..options.packets).map(|n| pool.packet(&random, number + n as u32)).collect();
+            number += sent.len() as u32;
+            let differing = epoch.differing(&sent, figures, &|summary| findings.is_old(summary));
+            figures.configurations += 1;
+            figures.packets += sent.len() as u64;
+            if shown.elapsed() > Duration::from_secs(10) {
+                shown = Instant::now();
+                println!("{}: {}", options.level.name(), figures.line(started));
+            }
+            let mut by_summary: BTreeMap<String, (Vec<Sent>, String)> = BTreeMap::new();
+            for (sent, summary, frames) in differing {
+                let (packets, shown) = by_summary.entry(summary).or_default();
+                packets.push(sent);
+                *shown = frames;
+            }
+            let unlike = if by_summary.is_empty() { String::new() } else { epoch.pair.unlike() };
+            for (mut summary, (packets, frames)) in by_summary {
+                if !unlike.is_empty() {
+                    summary = "the kernels' own tables differ".into();
+                    if findings.is_old(&summary) {
+                        break;
+                    }
+                }
+                let standing = epoch.walk.objects.iter().flat_map(|object| object.add.iter().cloned()).collect();
+                let changes = epoch.changes.clone();
+                let (level, ports, unlike) = (options.level, epoch.ports, unlike.clone());
+                let finding = Finding { summary, level, ports, standing, changes, packets, frames, unlike };
+                if !findings.found(finding) {
+                    return;
+                }
+            }
+            if !unlike.is_empty() {
+                figures.unlike += 1;
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Two routers alike, one the kernel alone and one with Bywash on its ports, each with its links to hosts that say nothing.
+//!
+//! ```text
+//!   router  p1 10.0.1.1 fd00:1::1 ───── h1  hosts: 10.0.1.2 .. 5, known by permanent entries
+//!           p2 10.0.2.1 fd00:2::1 ───── h2
+//!           p3                    ───── h3
+//!           p4                    ───── h4
+//! ```
+
+use crate::change::{Change, apply};
+use crate::raw::Raw;
+use bywash_lab::{Namespace, Process, wait_until};
+use std::fmt::Write;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub const PORTS: usize = 4;
+/// Hosts with permanent neighbour entries on each link: 2 to 5.
+pub const HOSTS: usize = 4;
+
+/// Where Bywash forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    User,
+    Driver,
+    Auto,
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Driver => "driver",
+            Self::Auto => "auto",
+        }
+    }
+
+    pub fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::User => &["--level", "user"],
+            Self::Driver => &["--xdp", "native", "--level", "driver"],
+            Self::Auto => &["--level", "auto"],
+        }
+    }
+}
+
+/// A router and its hosts.
+pub struct Side {
+    pub router: Namespace,
+    pub hosts: Namespace,
+    pub raws: Vec<Raw>,
+}
+
+/// Bywash on ports of a router. Ends with its guard.
+struct Bywash {
+    process: Process,
+    _directory: TempDir,
+}
+
+/// Both routers. The first is the kernel's.
+pub struct Pair {
+    bywash: Option<Bywash>,
+    pub sides: [Side; 2],
+}
+
+pub fn router_mac(port: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port as u8 + 1]
+}
+
+/// The MAC address of host `host` on the link of `port`.
+pub fn host_mac(port: usize, host: usize) -> [u8; 6] {
+    [2, 0, 0, 1, port as u8 + 1, host as u8]
+}
+
+pub fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// What a router has before any change: addresses, neighbours, and limits on errors lifted.
+pub fn base() -> Vec<Change> {
+    let mut changes = vec![];
+    for (key, value) in [
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv6/conf/all/forwarding", "1"),
+        ("net/ipv4/conf/all/rp_filter", "0"),
+        ("net/ipv4/conf/all/send_redirects", "0"),
+        ("net/ipv4/conf/all/accept_redirects", "0"),
+        ("net/ipv6/conf/all/accept_redirects", "0"),
+        ("net/ipv6/conf/all/keep_addr_on_down", "1"),
+        ("net/ipv4/icmp_ratelimit", "0"),
+        ("net/ipv4/icmp_ratemask", "0"),
+        ("net/ipv6/icmp/ratelimit", "0"),
+        // No error has this type.
+        ("net/ipv6/icmp/ratemask", "200"),
+    ] {
+        changes.push(Change::Sysctl(key.into(), value.into()));
+    }
+    for port in 0..PORTS {
+        let n = port + 1;
+        for key in ["rp_filter", "send_redirects"] {
+            changes.push(Change::Sysctl(format!("net/ipv4/conf/p{n}/{key}"), "0".into()));
+        }
+        for family in ["ipv4", "ipv6"] {
+            // What would wait 3 s for a neighbour that is not there is lost at once: while too much waits, the kernel
+            // sends no errors.
+            for probes in ["mcast_solicit", "ucast_solicit"] {
+                changes.push(Change::Sysctl(format!("net/{family}/neigh/p{n}/{probes}"), "0".into()));
+            }
+        }
+        for key in ["accept_ra", "accept_redirects", "router_solicitations"] {
+            changes.push(Change::Sysctl(format!("net/ipv6/conf/p{n}/{key}"), "0".into()));
+        }
+    }
+    for port in 0..PORTS {
+        let n = port + 1;
+        changes.push(Change::Ip(format!("address add 10.0.{n}.1/24 dev p{n}")));
+        changes.push(Change::Ip(format!("address add fd00:{n}::1/64 dev p{n} nodad")));
+        changes.extend(neighbours(port));
+    }
+    changes
+}
+
+/// The hosts on the link of `port`.
+pub fn neighbours(port: usize) -> Vec<Change> {
+    let n = port + 1;
+    let of = |host: usize| {
+        let mac = text(host_mac(port, host));
+        let entry =
+            |address: String| Change::Ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev p{n}"));
+        [format!("10.0.{n}.{host}"), format!("fd00:{n}::{host}"), format!("fe80::{n}:{host}")].map(entry)
+    };
+    (2..2 + HOSTS).flat_map(of).collect()
+}
+
+impl Side {
+    fn new(hint: &str) -> Self {
+        let (router, hosts) =
+            (Namespace::new(&format!("{hint}r")).unwrap(), Namespace::new(&format!("{hint}h")).unwrap());
+        let mut lines = String::new();
+        let mut there = String::new();
+        for port in 0..PORTS {
+            let (n, mac) = (port + 1, text(router_mac(port)));
+            writeln!(lines, "link add p{n} address {mac} mtu 1500 type veth peer name h{n} netns {}", hosts.name())
+                .unwrap();
+            writeln!(there, "link set h{n} mtu 2000 up").unwrap();
+        }
+        // Hosts that the kernel would speak for are none.
+        hosts.sysctl("net/ipv6/conf/all/disable_ipv6", "1").unwrap();
+        hosts.sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+        hosts.sysctl("net/ipv4/conf/default/arp_ignore", "8").unwrap();
+        router.sysctl("net/ipv6/conf/default/router_solicitations", "0").unwrap();
+        router.ip_batch(&lines).unwrap();
+        hosts.ip_batch(&there).unwrap();
+        for port in 0..PORTS {
+            // Without, a native XDP program cannot redirect to the other end.
+            hosts.offload(&format!("h{}", port + 1), "gro", true).unwrap();
+        }
+        let up: String = (1..=PORTS).map(|n| format!("link set p{n} up\n")).collect();
+        router.ip_batch(&up).unwrap();
+        let open = || (1..=PORTS).map(|n| Raw::open(&format!("h{n}")).unwrap()).collect();
+        let raws = hosts.enter(open).unwrap();
+        let side = Self { router, hosts, raws };
+        side.wait_for_link_local();
+        let (base, taken) = (base(), apply(&side, &base()));
+        if let Some(at) = taken.iter().position(|taken| !taken) {
+            // Newer kernels have more of these keys for each namespace.
+            assert!(matches!(&base[at], Change::Sysctl(..)), "refused: {}", base[at]);
+        }
+        side
+    }
+
+    /// The kernel adds them from a work queue once there is carrier: the last thing to come.
+    fn wait_for_link_local(&self) {
+        let come = || {
+            let table = self.router.enter(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6")).unwrap();
+            let table = table.unwrap_or_default();
+            table.lines().filter(|line| line.starts_with("fe80")).count() >= PORTS
+        };
+        wait_until("link-local addresses", Duration::from_secs(10), come).unwrap();
+    }
+}
+
+impl Side {
+    /// What `ip` shows for each of these.
+    pub fn tables(&self, of: &[&str]) -> Vec<String> {
+        let show = |what: &&str| self.router.ip(&what.split(' ').collect::<Vec<_>>()).map(|output| output.stdout);
+        of.iter().map(|what| show(what).unwrap_or_default()).collect()
+    }
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let [kernel, bywash] = std::thread::scope(|scope| {
+            ["k", "b"].map(|hint| scope.spawn(move || Side::new(hint))).map(|side| side.join().unwrap())
+        });
+        Self { bywash: None, sides: [kernel, bywash] }
+    }
+
+    /// Runs Bywash on the first `ports` ports of the second router, and waits until it forwards.
+    pub fn start(&mut self, level: Level, ports: usize) {
+        let directory = tempfile::tempdir().unwrap();
+        let (socket, file) = (directory.path().join("socket"), directory.path().join("bywash.toml"));
+        let names: Vec<String> = (1..=ports).map(|n| format!("\"p{n}\"")).collect();
+        let ports: String = names.iter().map(|name| format!("[[port]]\ninterface = {name}\n")).collect();
+        std::fs::write(&file, format!("[router]\nicmp_rate = 1000000\n{ports}")).unwrap();
+        let program = std::env::var("BYWASH_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_bywash").to_owned());
+        let mut argv = vec![program.as_str(), "run", "--socket", socket.to_str().unwrap()];
+        argv.extend(["--config", file.to_str().unwrap()]);
+        argv.extend(level.arguments());
+        let mut process = self.sides[1].router.spawn(&argv).unwrap();
+        process.wait_for_output("forwarding;", Duration::from_secs(30)).unwrap();
+        self.bywash = Some(Bywash { process, _directory: directory });
+    }
+
+    /// Bywash has not ended.
+    pub fn assert_runs(&self) {
+        let Some(Bywash { process, .. }) = &self.bywash else { return };
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
+        assert!(state.contains(") ") && !state.contains(") Z"), "it ended: {}", process.output());
+    }
+
+    /// Makes the same changes on both. Which ones were taken, on each.
+    pub fn apply(&self, changes: &[Change]) -> [Vec<bool>; 2] {
+        std::thread::scope(|scope| {
+            let there = self.sides.each_ref().map(|side| scope.spawn(move || apply(side, changes)));
+            there.map(|thread| thread.join().unwrap())
+        })
+    }
+
+    /// Lines that only one of both kernels has, for a finding that needs more than its changes.
+    pub fn unlike(&self) -> String {
+        let all = [
+            "-o address",
+            "route show table all",
+            "-6 route show table all",
+            "neighbour show nud permanent",
+            "nexthop",
+            "rule",
+            "-6 rule",
+        ];
+        let [kernel, bywash] = self.sides.each_ref().map(|side| side.tables(&all).concat());
+        let mut unlike = String::new();
+        for (name, one, other) in [("kernel", &kernel, &bywash), ("bywash", &bywash, &kernel)] {
+            for line in one.lines().filter(|line| !other.lines().any(|there| there == *line)) {
+                writeln!(unlike, "  only the {name}'s: {line}").unwrap();
+            }
+        }
+        unlike
+    }
+
+    /// Waits until both kernels have the same addresses and routes: what follows from a link going up or down is done
+    /// by work queues, up to a second later. Whether they have.
+    pub fn agree(&self, changes: &[Change]) -> bool {
+        let later = |change: &Change| match change {
+            Change::Ip(line) => line.starts_with("link"),
+            Change::Sysctl(key, _) => key.contains("disable_ipv6"),
+            Change::Host(_) => true,
+            _ => false,
+        };
+        if !changes.iter().any(later) {
+            return true;
+        }
+        let table = |side: &Side| {
+            side.tables(&["-o link show up", "-o address", "route show table all", "-6 route show table all"])
+        };
+        // Carrier shows at once, the state that follows from it when the work is done.
+        let behind = |line: &str| line.contains("NO-CARRIER") == line.contains("state UP") && !line.contains(" lo:");
+        let same = wait_until("both kernels to agree", Duration::from_secs(3), || {
+            let [mut kernel, mut bywash] = self.sides.each_ref().map(table);
+            let links = [kernel.remove(0), bywash.remove(0)];
+            kernel == bywash && !links.iter().flat_map(|links| links.lines()).any(behind)
+        });
+        same.is_ok()
+    }
+}
