@@ -7,6 +7,7 @@
 //! It is a thread of its own that watches, for the control loop may be waiting for that very worker.
 
 use super::control::Shared;
+use super::workers::Shown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,20 +15,47 @@ use std::time::Duration;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(250);
-/// A worker hangs that has not turned at so many looks in a row, 2 s. Looks rather than time: on a machine that was stopped
-/// as a whole, or is starved, there are fewer of them, too.
-const LOOKS: u32 = 8;
+/// A worker hangs that has not turned for so long, of the time in which it could have. A look counts for [`EVERY`], however
+/// late it is: a machine that was stopped as a whole has fewer of them.
+const HANGS: Duration = Duration::from_secs(2);
 
-/// How often each worker had turned when last looked at, and for how many looks it has not.
-struct Turns(Vec<(u64, u32)>);
+/// A worker at a look.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    turns: u64,
+    /// For how long its thread has run, in nanoseconds.
+    ran: u64,
+    /// Whether the thread runs or waits for a CPU: then only the time for which it has run is its own.
+    runnable: bool,
+}
+
+impl Sample {
+    fn of(worker: &Shown) -> Self {
+        let counters = worker.handle.counters();
+        let (turns, thread) = (counters.turns.get(), counters.thread.get());
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}")).ok();
+        // proc_pid_stat(5): the state is behind the name, in parentheses. Where it is not told, the time is all its own.
+        let runnable =
+            read("stat").is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')));
+        // Documentation/scheduler/sched-stats.rst: time on a CPU, in nanoseconds, comes first.
+        let ran = read("schedstat").and_then(|stat| stat.split_whitespace().next()?.parse().ok());
+        Self { turns, ran: ran.unwrap_or(0), runnable: runnable && ran.is_some() }
+    }
+}
+
+/// Each worker when last looked at, and for how long it has not turned.
+struct Turns(Vec<(Sample, Duration)>);
 
 impl Turns {
-    /// Takes in how often each has turned by now, and gives the numbers of those that hang.
-    fn look(&mut self, turns: impl Iterator<Item = u64>) -> Vec<usize> {
-        for (seen, now) in self.0.iter_mut().zip(turns) {
-            *seen = if seen.0 == now { (now, seen.1.saturating_add(1)) } else { (now, 0) };
+    /// Takes in a look at each, and gives the numbers of those that hang.
+    fn look(&mut self, samples: impl Iterator<Item = Sample>) -> Vec<usize> {
+        for ((seen, still), now) in self.0.iter_mut().zip(samples) {
+            let own =
+                if now.runnable { Duration::from_nanos(now.ran.saturating_sub(seen.ran)).min(EVERY) } else { EVERY };
+            *still = if seen.turns == now.turns { *still + own } else { Duration::ZERO };
+            *seen = now;
         }
-        self.0.iter().enumerate().filter(|(_, (_, still))| *still >= LOOKS).map(|(worker, _)| worker).collect()
+        self.0.iter().enumerate().filter(|(_, (_, still))| *still >= HANGS).map(|(worker, _)| worker).collect()
     }
 }
 
@@ -43,9 +71,9 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("bywash-watch".into()).spawn(move || {
-            let mut turns = Turns(vec![(0, 0); shared.workers.len()]);
+            let mut turns = Turns(vec![Default::default(); shared.workers.len()]);
             while !stopped.load(Ordering::Acquire) {
-                let hung = turns.look(shared.workers.iter().map(|worker| worker.handle.counters().turns.get()));
+                let hung = turns.look(shared.workers.iter().map(Sample::of));
                 shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)));
                 std::thread::park_timeout(EVERY);
             }
@@ -89,7 +117,7 @@ impl Shared {
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
                 "{why}: it has not turned for {} s; every port is the kernel's until it does",
-                (EVERY * LOOKS).as_secs()
+                HANGS.as_secs()
             ),
             None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),
             // Those that have come meanwhile are halted, too.
@@ -108,17 +136,31 @@ impl Shared {
 mod tests {
     use super::*;
 
+    const LOOKS: u64 = (HANGS.as_millis() / EVERY.as_millis()) as u64;
+
     #[test]
     fn who_does_not_turn_hangs() {
-        let mut turns = Turns(vec![(0, 0); 3]);
+        let mut turns = Turns(vec![Default::default(); 3]);
         // The second stands still from its fifth turn on; the third turns now and then.
-        let at = |look: u64| [look, look.min(5), look / u64::from(LOOKS)];
-        for look in 1..5 + u64::from(LOOKS) {
+        let at = |look: u64| [look, look.min(5), look / LOOKS].map(|turns| Sample { turns, ..Sample::default() });
+        for look in 1..5 + LOOKS {
             assert_eq!(turns.look(at(look).into_iter()), [0; 0], "{look}");
         }
-        for look in 5 + u64::from(LOOKS)..40 {
+        for look in 5 + LOOKS..40 {
             assert_eq!(turns.look(at(look).into_iter()), [1], "{look}");
         }
-        assert_eq!(turns.look([40, 6, 9].into_iter()), [0; 0]);
+        let turned = [40, 6, 9].map(|turns| Sample { turns, ..Sample::default() });
+        assert_eq!(turns.look(turned.into_iter()), [0; 0]);
+    }
+
+    #[test]
+    fn who_gets_no_cpu_does_not_hang() {
+        let mut turns = Turns(vec![Default::default(); 2]);
+        let all = EVERY.as_nanos() as u64;
+        // Both wait for a CPU most of the time; the second has had a tenth of one, and not turned in that time.
+        let at = |look: u64| [0, look * all / 10].map(|ran| Sample { turns: 1, ran, runnable: true });
+        let hung = (0..=10 * LOOKS).map(|look| turns.look(at(look).into_iter())).collect::<Vec<_>>();
+        assert!(hung[..10 * LOOKS as usize].iter().all(Vec::is_empty));
+        assert_eq!(hung[10 * LOOKS as usize], [1]);
     }
 }
