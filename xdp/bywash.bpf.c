@@ -221,9 +221,9 @@ int bywash_tc(struct __sk_buff *skb)
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED))
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
-	/* At user space's level the XDP program has counted it. */
+	/* At user space's level the XDP program has counted it, where there is one: not where every packet is the kernel's. */
 	if (!(flags & BYWASH_DRIVER))
-		return TC_ACT_UNSPEC;
+		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
 	/* The headers of what a NIC received in pages may lie outside of the skb's own memory. */

@@ -4,7 +4,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `DIFFERENTIAL_SECONDS` | how long, for each level; 16 by default |
-//! | `DIFFERENTIAL_SEED` | instead of a fixed and a random seed |
+//! | `DIFFERENTIAL_SEED` | instead of a fixed seed and, where `DIFFERENTIAL_SECONDS` is given, a random one |
 //! | `DIFFERENTIAL_LEVEL` | `user`, `driver` or `auto` instead of all |
 //! | `DIFFERENTIAL_FEATURES` | names of [`config::Feature`], separated by commas; `-name` leaves one out |
 //! | `DIFFERENTIAL_PACKETS` | packets to a configuration, 1,000 |
@@ -24,7 +24,7 @@ mod run;
 mod shrink;
 mod topology;
 
-use bywash_lab::{report_skip, require, require_lab, wait_until};
+use bywash_lab::{report_skip, require, require_lab};
 use config::Feature;
 use run::{Figures, Finding, Findings, Options};
 use std::collections::BTreeMap;
@@ -38,7 +38,18 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
 }
 
 /// What is held equal unless said otherwise.
-const DEFAULT: &[Feature] = &[Feature::Routes, Feature::Nexthops, Feature::Addresses, Feature::Packets];
+const DEFAULT: &[Feature] = &[
+    Feature::Routes,
+    Feature::Tos,
+    Feature::Nexthops,
+    Feature::Addresses,
+    Feature::Forwarding,
+    Feature::RpFilter,
+    Feature::Xfrm,
+    Feature::Qdisc,
+    Feature::Packets,
+    Feature::OwnSource,
+];
 
 fn features() -> Vec<Feature> {
     let asked: Option<String> = variable("FEATURES");
@@ -114,7 +125,9 @@ fn hold(level: Level) {
         return;
     }
     let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let seeds = variable("SEED").map_or_else(|| vec![1812, clock.as_nanos() as u64 % 1_000_000_007], |seed| vec![seed]);
+    // The fixed one alone where nobody asks for a time: a run of the tests is to say the same twice.
+    let random = variable::<u64>("SECONDS").map(|_| clock.as_nanos() as u64 % 1_000_000_007);
+    let seeds = variable("SEED").map_or_else(|| [1812].into_iter().chain(random).collect(), |seed| vec![seed]);
     let time = Duration::from_secs(variable("SECONDS").unwrap_or(16)) / seeds.len() as u32;
     for seed in seeds {
         let options = Options {
@@ -156,30 +169,33 @@ fn by_default_it_forwards_as_the_kernel() {
 fn every_allowed_difference_is_still_there() {
     require!(require_lab());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let ports = topology::PORTS - 1;
     let mut pair = Pair::new();
-    pair.start(Level::User, ports);
+    pair.start(Level::User, topology::PORTS);
+    let mut stale = vec![];
     for rule in rules::all() {
         let (changes, sent) = (rule.example)();
         let mut used = rules::Used::new();
         pair.apply(&changes);
-        // Bywash has some milliseconds to follow.
-        let seen = wait_until(rule.name, Duration::from_secs(5), || {
-            let balance = run::exchange(&pair, &sent, Duration::from_millis(60));
-            let context = rules::Context { kernel: &pair.sides[0], ports };
+        // Twice, as a busy machine may be late once; not more often, or the limits on errors are met.
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(300));
+            let balance = run::exchange(&pair, &sent, Duration::from_millis(300));
+            let context = rules::Context { kernel: &pair.sides[0] };
             for case in balance.cases(&sent).0 {
                 rules::explain(&case, &context, &mut used);
             }
-            used.contains_key(rule.name)
-        });
-        assert!(seen.is_ok(), "no longer seen, take it out of rules.rs: {} ({used:?})", rule.name);
+        }
+        if !used.contains_key(rule.name) {
+            stale.push(rule.name);
+        }
     }
+    assert!(stale.is_empty(), "no longer seen, take them out of rules.rs: {stale:?}");
 }
 
 #[test]
 fn every_allowed_difference_is_documented() {
     let differences = include_str!("../../../../docs/decisions/differences.md");
-    for rule in rules::all().filter(|rule| !rule.name.starts_with("KNOWN")) {
+    for rule in rules::all() {
         assert!(differences.contains(rule.documented), "not in differences.md: {:?} ({})", rule.documented, rule.name);
     }
 }

@@ -172,7 +172,9 @@ impl Pool {
                 4 => frame.extend(random.bytes(8)),
                 5 => {
                     let at = 14 + random.below(frame.len() - 14).min(60);
-                    if let Some(byte) = frame.get_mut(at) {
+                    // Ident and flow label are what a packet is known by.
+                    let known_by = if v6 { 15..18 } else { 18..20 };
+                    if let Some(byte) = frame.get_mut(at).filter(|_| !known_by.contains(&at)) {
                         *byte = random.next() as u8;
                     }
                 }

@@ -3,17 +3,15 @@
 mod examples;
 
 use crate::change::Change;
-use crate::compare::{BYWASH, Case, KERNEL, Left, ends, error, packet};
+use crate::compare::{BYWASH, Case, ends, error, packet};
 use crate::packets::Sent;
 use crate::topology::Side;
-use bywash_wire::checksum::{pseudo4, pseudo6, update_u16};
+use bywash_wire::checksum::{pseudo4, pseudo6};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// What a rule may look at beside the case.
 pub struct Context<'a> {
-    /// Ports that Bywash has.
-    pub ports: usize,
     /// The kernel's router, to ask for its routes.
     pub kernel: &'a Side,
 }
@@ -42,12 +40,6 @@ pub const RULES: &[Rule] = &[
         excuse: reserved,
         example: examples::class_e,
     },
-    Rule {
-        name: "fragment of ICMPv6",
-        documented: "A fragment of an ICMPv6 message",
-        excuse: icmp6_fragment,
-        example: examples::fragment,
-    },
 ];
 
 /// Last, as it asks the kernel.
@@ -58,58 +50,11 @@ pub const EQUAL_PATHS: Rule = Rule {
     example: examples::many_flows,
 };
 
-/// Defects that are known, until they are mended. A run says how often it met them.
-pub const KNOWN: &[Rule] = &[
-    Rule {
-        name: "KNOWN: type of service of errors",
-        documented: "",
-        excuse: tos_of_errors,
-        example: examples::no_route_tos,
-    },
-    Rule {
-        name: "KNOWN: time exceeded before no route",
-        documented: "",
-        excuse: time_before_route,
-        example: examples::no_route_no_ttl,
-    },
-    Rule {
-        name: "KNOWN: source of ICMPv6 errors",
-        documented: "",
-        excuse: source_of_errors,
-        example: examples::from_elsewhere,
-    },
-    Rule {
-        name: "KNOWN: errors about other ICMP",
-        documented: "",
-        excuse: errors_about_icmp,
-        example: examples::odd_icmp,
-    },
-    Rule {
-        name: "KNOWN: no error about odd extensions",
-        documented: "",
-        excuse: odd_extensions,
-        example: examples::about_redirect,
-    },
-    Rule {
-        name: "KNOWN: error by what is no port",
-        documented: "",
-        excuse: error_by_no_port,
-        example: examples::by_no_port,
-    },
-    Rule { name: "KNOWN: unspecified source", documented: "", excuse: unspecified, example: examples::no_source },
-    Rule {
-        name: "KNOWN: no error to a broadcast source",
-        documented: "",
-        excuse: broadcast_source,
-        example: examples::from_broadcast,
-    },
-];
-
 /// How often each rule was needed.
 pub type Used = BTreeMap<&'static str, u64>;
 
 pub fn all() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().chain(KNOWN).chain([&EQUAL_PATHS])
+    RULES.iter().chain([&EQUAL_PATHS])
 }
 
 /// Whether the rules explain the case.
@@ -150,85 +95,6 @@ fn errors<'a>(case: &'a mut Case<'_>) -> impl Iterator<Item = &'a mut Vec<u8>> {
     let of_the_sent = ends(&case.sent.frame).map(<[u8]>::to_vec);
     let frames = case.only.iter_mut().flatten().map(|(_, frame)| frame);
     frames.filter(move |frame| error(frame).is_some() && ends(frame) != of_the_sent.as_deref())
-}
-
-/// The kernel's errors have the packet's type of service with the precedence of internetwork control (icmp_send, net/ipv4/icmp.c).
-fn tos_of_errors(case: &mut Case<'_>, _: &Context<'_>) {
-    for frame in errors(case) {
-        let Some((at, 4)) = packet(frame) else { continue };
-        let old = u16::from_be_bytes([frame[at], frame[at + 1]]);
-        let sum = u16::from_be_bytes([frame[at + 10], frame[at + 11]]);
-        frame[at + 1] = 0xc0;
-        frame[at + 10..at + 12].copy_from_slice(&update_u16(sum, old, old & 0xff00 | 0xc0).to_be_bytes());
-    }
-}
-
-/// The kernel looks for a route before it looks at the TTL.
-fn time_before_route(case: &mut Case<'_>, _: &Context<'_>) {
-    let Some((at, version)) = packet(&case.sent.frame) else { return };
-    let ttl = case.sent.frame.get(at + if version == 4 { 8 } else { 7 });
-    let kind = |left: &[Left]| left.iter().find_map(|(_, frame)| error(frame)).map(|(kind, _, _)| kind);
-    let expected = if version == 4 { (Some(3), Some(11)) } else { (Some(1), Some(3)) };
-    if ttl.is_some_and(|ttl| *ttl <= 1) && (kind(&case.only[KERNEL]), kind(&case.only[BYWASH])) == expected {
-        drop_all(case);
-    }
-}
-
-/// The kernel's ICMPv6 errors come from the interface by which the packet came, Bywash's from the one that the error leaves by.
-fn source_of_errors(case: &mut Case<'_>, _: &Context<'_>) {
-    for frame in errors(case) {
-        if let Some((at, 6)) = packet(frame) {
-            frame[at + 8..at + 24].fill(0);
-            frame[at + 42..at + 44].fill(0);
-        }
-    }
-}
-
-/// The kernel answers ICMP of the types it knows only.
-fn errors_about_icmp(case: &mut Case<'_>, _: &Context<'_>) {
-    let Some((at, 4)) = packet(&case.sent.frame) else { return };
-    let icmp = case.sent.frame.get(at + 9) == Some(&1);
-    if icmp && case.only[KERNEL].is_empty() && case.only[BYWASH].iter().all(|(_, frame)| error(frame).is_some()) {
-        drop_all(case);
-    }
-}
-
-/// Bywash sends no error about packets with extension headers that it does not follow, nor about redirects.
-fn odd_extensions(case: &mut Case<'_>, _: &Context<'_>) {
-    let Some((at, 6)) = packet(&case.sent.frame) else { return };
-    let redirect = case.sent.frame.get(at + 6) == Some(&58) && case.sent.frame.get(at + 40) == Some(&137);
-    let extended = case.sent.frame.get(at + 6).is_some_and(|next| [0, 43, 44, 51, 60, 135].contains(next));
-    if (extended || redirect)
-        && case.only[BYWASH].is_empty()
-        && case.only[KERNEL].iter().all(|(_, frame)| error(frame).is_some())
-    {
-        drop_all(case);
-    }
-}
-
-/// Bywash sends no error by an interface that is no port.
-fn error_by_no_port(case: &mut Case<'_>, context: &Context<'_>) {
-    let there = |(port, frame): &Left| *port >= context.ports && error(frame).is_some();
-    if case.only[BYWASH].is_empty() && case.only[KERNEL].iter().all(there) {
-        drop_all(case);
-    }
-}
-
-/// The kernel forwards what has no source back by the interface it came from (ip6_forward looks at sources where it
-/// sends no redirect).
-fn unspecified(case: &mut Case<'_>, _: &Context<'_>) {
-    let Some((at, 6)) = packet(&case.sent.frame) else { return };
-    if case.sent.frame.get(at + 8..at + 24) == Some(&[0; 16]) && case.only[BYWASH].is_empty() {
-        drop_all(case);
-    }
-}
-
-/// The kernel answers a source that is the broadcast address of one of its networks, Bywash does not.
-fn broadcast_source(case: &mut Case<'_>, _: &Context<'_>) {
-    let all_to_broadcast = case.only[KERNEL].iter().all(|(_, frame)| frame[..6] == [0xff; 6] && error(frame).is_some());
-    if case.only[BYWASH].is_empty() && all_to_broadcast {
-        drop_all(case);
-    }
 }
 
 fn redirects(case: &mut Case<'_>, _: &Context<'_>) {
@@ -301,17 +167,6 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     let Some(ends) = case.sent.frame.get(at + 12..at + 20) else { return };
     let reserved = ends[0] >= 240 || ends[4] >= 240 || ends[0] == 0;
     if reserved && case.only[BYWASH].is_empty() {
-        drop_all(case);
-    }
-}
-
-fn icmp6_fragment(case: &mut Case<'_>, _: &Context<'_>) {
-    let frame = &case.sent.frame;
-    let Some((at, 6)) = packet(frame) else { return };
-    let fragment = frame.get(at + 6) == Some(&44) && frame.get(at + 40) == Some(&58);
-    let later = frame.get(at + 42..at + 44).is_some_and(|place| u16::from_be_bytes([place[0], place[1]]) >= 8);
-    let is_error = |(_, frame): &Left| error(frame).is_some();
-    if fragment && later && case.only[BYWASH].is_empty() && case.only[KERNEL].iter().all(is_error) {
         drop_all(case);
     }
 }

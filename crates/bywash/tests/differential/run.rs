@@ -1,7 +1,7 @@
 //! The walk: change, let Bywash follow, send, compare, and look again at what differs.
 
 use crate::change::Change;
-use crate::compare::{Balance, Case, Left, error, packet};
+use crate::compare::{Balance, Case, Left, ends, error};
 use crate::config::{Feature, Walk};
 use crate::packets::{Pool, Sent};
 use crate::random::Random;
@@ -193,7 +193,7 @@ impl Epoch {
         if balance.is_even() {
             return vec![];
         }
-        let context = Context { kernel: &self.pair.sides[0], ports: self.ports };
+        let context = Context { kernel: &self.pair.sides[0] };
         let (cases, nobodys) = balance.cases(sent);
         if nobodys.iter().any(|side| !side.is_empty()) {
             println!("frames of no packet: {nobodys:02x?}");
@@ -212,7 +212,7 @@ impl Epoch {
                 continue;
             }
             if is_limited(&case) {
-                // It sends one a second to each host, and a few at once (ip_error, net/ipv4/route.c).
+                // One a second to each host, and a few at once (ip_error, net/ipv4/route.c; Bywash alike).
                 std::thread::sleep(Duration::from_millis(1200));
                 self.limits_looked_at.set(Instant::now());
             }
@@ -225,7 +225,7 @@ impl Epoch {
             // On a busy machine the first answer may be late, more seldom the next.
             let mut again = None;
             for quiet in [60, 250, 1000] {
-                again = alone(&self.pair, self.ports, case.sent, Duration::from_millis(quiet));
+                again = alone(&self.pair, case.sent, Duration::from_millis(quiet));
                 if again.is_none() {
                     break;
                 }
@@ -240,20 +240,18 @@ impl Epoch {
     }
 }
 
-/// Whether only one side sent an error of IPv4 for which the kernel's limit is not to be changed in a namespace.
+/// Whether only one side sent an error: the limits of neither can all be lifted.
 fn is_limited(case: &Case<'_>) -> bool {
-    let limited = |left: &Left| {
-        packet(&left.1).is_some_and(|(_, version)| version == 4) && matches!(error(&left.1), Some((3 | 11, ..)))
-    };
+    let own = |left: &Left| error(&left.1).is_some() && ends(&left.1) != ends(&case.sent.frame);
     let [kernel, bywash] = &case.only;
-    (kernel.is_empty() || bywash.is_empty()) && kernel.iter().chain(bywash).all(limited)
+    (kernel.is_empty() || bywash.is_empty()) && kernel.iter().chain(bywash).all(own)
 }
 
 /// Sends one packet and says what differs, if no rule explains it: in short, and frame by frame.
-pub fn alone(pair: &Pair, ports: usize, sent: &Sent, quiet: Duration) -> Option<(String, String)> {
+pub fn alone(pair: &Pair, sent: &Sent, quiet: Duration) -> Option<(String, String)> {
     let sent = std::slice::from_ref(sent);
     let balance = exchange(pair, sent, quiet);
-    let context = Context { kernel: &pair.sides[0], ports };
+    let context = Context { kernel: &pair.sides[0] };
     let (cases, nobodys) = balance.cases(sent);
     if nobodys.iter().any(|side| !side.is_empty()) {
         return Some(("frames of no packet".into(), listed(&nobodys)));

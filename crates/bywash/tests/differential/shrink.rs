@@ -41,7 +41,7 @@ fn differs(finding: &Finding, changes: &[Change], pace: Pace, packet: &Sent) -> 
     }
     pair.agree(changes);
     std::thread::sleep(Duration::from_millis(50));
-    alone(&pair, finding.ports, packet, Duration::from_millis(150))
+    alone(&pair, packet, Duration::from_millis(150))
 }
 
 /// Leaves out what is not needed, for at most `time`.

@@ -281,7 +281,10 @@ impl Program {
     /// [`Error::Map`] and, where XDP has to be attached for it, [`Error::AnotherProgram`] and [`Error::Attach`] with the
     /// kernel's reasons; then nothing has changed.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
-        let for_user = config.enabled && !config.driver;
+        // Where everything is the kernel's, it gets the frames as if there were no program: behind generic XDP, filters of
+        // traffic control no longer find the Ethernet header.
+        let kept = config.gate.v4 && config.gate.v6;
+        let for_user = config.enabled && !config.driver && !kept;
         if for_user && self.xdp.is_none() {
             // Until the flags change, it does what its twin does.
             let link = LinkInfo::query(&self.interface)?;

@@ -195,13 +195,15 @@ fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, odd: bool
 
 /// Protocol and payload.
 pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
+    // One of its own, or NAT would choose another at random.
+    let id = (number as u16).to_be_bytes();
     let kind = random.below(if odd { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
         0..50 => (17, udp(random, size, number), 6),
         50..70 => (6, tcp(random, size, number), 16),
         70..85 => {
             let kind = if odd { random.pick(&[8, 8, 0, 13, 17, 10, 15, 42]) } else { 8 };
-            (1, [&[kind, 0, 0, 0, 0, 1, 0, 1][..], &data(random, size, number)].concat(), 2)
+            (1, [&[kind, 0, 0, 0, id[0], id[1], 0, 1][..], &data(random, size, number)].concat(), 2)
         }
         85..93 => {
             // An error about a packet that went the other way.
@@ -229,13 +231,15 @@ pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: boo
 
 /// Protocol and payload.
 pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
+    // One of its own, or NAT would choose another at random.
+    let id = (number as u16).to_be_bytes();
     let kind = random.below(if odd { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
         0..50 => (17, udp(random, size, number), 6),
         50..70 => (6, tcp(random, size, number), 16),
         70..85 => {
             let kind = if odd { random.pick(&[128, 128, 129, 1, 133, 135, 143, 200, 101]) } else { 128 };
-            (58, [&[kind, 0, 0, 0, 0, 1, 0, 1][..], &data(random, size, number)].concat(), 2)
+            (58, [&[kind, 0, 0, 0, id[0], id[1], 0, 1][..], &data(random, size, number)].concat(), 2)
         }
         85..93 => {
             let inner =
