@@ -298,7 +298,7 @@ private:
 struct Descriptor {
     uint64_t self, next, time;
     uint16_t len;
-    uint8_t port, flags;
+    uint8_t port, thread;
     uint32_t seq;
 };
 static_assert(sizeof(Descriptor) == 32, "as in memory");

@@ -35,7 +35,7 @@ int main() {
             CHECK(i < 1000, "packet %u does not come", n);
         }
         auto expected = content(n);
-        CHECK(found.self == unit && found.len == expected.size() && found.port == 3 && found.flags == 0, "packet %u", n);
+        CHECK(found.self == unit && found.len == expected.size() && found.port == 3 && found.thread == 0, "packet %u", n);
         CHECK(std::memcmp(engine.at(unit + Engine::OFFSET, found.len), expected.data(), found.len) == 0, "packet %u", n);
         CHECK(found.next % Engine::UNIT == 0, "packet %u", n);
         if (n % CFG_UNITS != CFG_UNITS - 1) CHECK(found.next == unit + Engine::UNIT, "packet %u: consecutive", n);

@@ -5,8 +5,9 @@
 // posted writes do.
 //
 // Descriptor, little endian: 0 this unit's address, 8 the next one's, 16 clock at which the packet's first beat came,
-// 24 length, 26 port, 27 flags (0), 28 sequence number, counted from 1 by thread. The number is in the last eight bytes:
-// whoever finds it finds the others, however many beats it took.
+// 24 length, 26 port, 27 thread, 28 sequence number of the thread's packets, from 1. Thread and number are in the last
+// eight bytes: whoever finds theirs finds the rest, however many beats it took. The number alone would not do where
+// threads share a pool: the unit may hold the descriptor of another thread's packet with that number.
 module npe_write #(
     parameter int T        = 8,
     parameter int W        = 512,
@@ -105,7 +106,7 @@ module npe_write #(
     );
 
     // The packets whose beats are in that queue, or will be.
-    localparam int ABOUT = 64 + 64 + 32 + 64 + 8 + 16;
+    localparam int ABOUT = 64 + 64 + 32 + 64 + TW + 8 + 16;
     logic             about_valid, about_done;
     logic [ABOUT-1:0] about;
     npe_fifo #(
@@ -116,7 +117,7 @@ module npe_write #(
         .rst,
         .in_valid (grant_valid && grant_ready),
         .in_ready (about_ready),
-        .in_data  ({this_at, next_at, grant_seq, time_, port, len}),
+        .in_data  ({this_at, next_at, grant_seq, time_, grant_thread, port, len}),
         .out_valid(about_valid),
         .out_ready(about_done),
         .out_data (about)
@@ -127,7 +128,8 @@ module npe_write #(
     logic [31:0]   w_seq;
     logic [7:0]    w_port;
     logic [15:0]   w_len;
-    assign {w_this, w_next, w_seq, w_time, w_port, w_len} = about;
+    logic [TW-1:0] w_thread;
+    assign {w_this, w_next, w_seq, w_time, w_thread, w_port, w_len} = about;
 
     typedef enum logic {
         PACKET,
@@ -167,7 +169,7 @@ module npe_write #(
     assign take_beat  = put && state == PACKET;
     assign about_done = put && state == DESCRIPTOR && ends;
 
-    assign descriptor = {w_seq, 8'd0, w_port, w_len, w_time, w_next, w_this};
+    assign descriptor = {w_seq, 8'(w_thread), w_port, w_len, w_time, w_next, w_this};
     generate
         if (WB >= 32) begin : g_one
             assign piece = W'(descriptor);
