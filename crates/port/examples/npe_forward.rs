@@ -10,7 +10,9 @@ use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [from, to, rest @ ..] = &args[..] else { return Err("usage: npe_forward IN.pcap OUT.pcap [THREADS [ENGINE]]".into()) };
+    let [from, to, rest @ ..] = &args[..] else {
+        return Err("usage: npe_forward IN.pcap OUT.pcap [THREADS [ENGINE]]".into());
+    };
     let channels = rest.first().map_or(Ok(2), |n| n.parse())?;
     let engine = rest.get(1).map_or(Ok(npe::Engine::Software), |name| name.parse())?;
     let config = Config { channels, dispatch: Dispatch::RoundRobin, engine, ..Config::default() };
