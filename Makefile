@@ -21,7 +21,7 @@ endif
 # The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -38,6 +38,7 @@ test: ## everything: unit, property, end-to-end (as root), model checking, the B
 	@$(MAKE) --no-print-directory test-workspace
 	@$(MAKE) --no-print-directory test-loom
 	@$(MAKE) --no-print-directory bpf-check
+	@$(MAKE) --no-print-directory rtl-quick
 
 # The plugin's tests find it beside themselves, and say SKIP where DPDK is missing.
 test-workspace:
@@ -64,10 +65,28 @@ bpf: ## rebuild the XDP object from its C source (needs clang)
 bpf-check: ## is the committed XDP object what its source gives? (with the compiler it was built with)
 	@$(MAKE) --no-print-directory -C xdp check
 
+# The host driver on the simulated engine: blocks of 64 cells.
+RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/cosim64$(1)/cosim $(CARGO) test --locked -p bywash-port --features rtl \
+	--test npe_rtl -- $(TEST_FLAGS)
+rtl-quick: ## the hardware engine: lint, benches, the host driver on the simulation (docs/rtl.md)
+	@if command -v verilator >/dev/null; then $(MAKE) --no-print-directory -j2 -C rtl quick && $(call RTL_TEST,); \
+	else echo "SKIP: no verilator: the hardware engine is not tested"; fi
+
+rtl: ## all of the hardware engine's checks: random traffic at length, proofs, mutations
+	@tools/setup.sh rtl
+	@$(MAKE) --no-print-directory -j2 -C rtl all build/cosim64/cosim build/cosim64sdb/cosim build/cosim1024/cosim
+	$(call RTL_TEST,)
+	BYWASH_RTL_POOL=sdb $(call RTL_TEST,sdb)
+
+rtl-synth: ## what the hardware engine takes of a chip, and its clock (tens of minutes)
+	@tools/setup.sh rtl
+	@$(MAKE) --no-print-directory -C rtl synth
+
 lint: ## formatting and clippy, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --locked -p bywash-port --features rtl --lib --test npe_rtl -- -D warnings
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
 		$(CARGO) clippy --locked -p bywash-dpdk -p bywash --features bywash/dpdk --all-targets -- -D warnings; \
 	else echo "no libdpdk: what the feature dpdk adds is not linted"; fi

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what a task needs and this machine lacks; silent and quick when nothing is missing.
 #
-# usage: tools/setup.sh build|lint|demo|test|vm|bench|bpf
+# usage: tools/setup.sh build|lint|demo|test|vm|bench|bpf|rtl
 #
 # Knows apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it says what to install. Uses sudo when not root.
 # Distributions' own cargo is older than Cargo.toml's rust-version. That very version, the tested one, comes by rustup:
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 task=${1:-}
-case $task in build | lint | demo | test | vm | bench | bpf) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
+case $task in build | lint | demo | test | vm | bench | bpf | rtl) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 export PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
 
@@ -33,7 +33,7 @@ testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:pytho
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
     bird:bird2 keepalived:keepalived nft:nftables iptables:iptables
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
-    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev)
+    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator)
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
@@ -44,6 +44,7 @@ vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qem
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev pkg-config:pkg-config
     /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
     /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk) ;;
+rtl) wanted=("${build[@]}" python3:python3 verilator:verilator yosys:yosys berkeley-abc:berkeley-abc) ;;
 bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
 esac
 

@@ -1,6 +1,6 @@
 //! Forwards what a capture holds with the dispatching device: N threads, each with packets at addresses of its own.
 //!
-//!     cargo run --release -p bywash-port --example npe_forward -- in.pcap out.pcap [THREADS]
+//!     cargo run --release -p bywash-port --example npe_forward -- in.pcap out.pcap [THREADS [ENGINE]]
 
 use bywash_frame::{Arena, ArenaConfig, Batch, PoolKind, PoolSet};
 use bywash_port::npe::{self, Channel, Config, Dispatch};
@@ -10,9 +10,12 @@ use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [from, to, rest @ ..] = &args[..] else { return Err("usage: npe_forward IN.pcap OUT.pcap [THREADS]".into()) };
+    let [from, to, rest @ ..] = &args[..] else {
+        return Err("usage: npe_forward IN.pcap OUT.pcap [THREADS [ENGINE]]".into());
+    };
     let channels = rest.first().map_or(Ok(2), |n| n.parse())?;
-    let config = Config { channels, dispatch: Dispatch::RoundRobin, ..Config::default() };
+    let engine = rest.get(1).map_or(Ok(npe::Engine::Software), |name| name.parse())?;
+    let config = Config { channels, dispatch: Dispatch::RoundRobin, engine, ..Config::default() };
 
     // 16 blocks of 1024 cells for each thread.
     let layout = config.layout(PoolKind::Tabm, 16 * 1024, 1024);

@@ -79,17 +79,19 @@ impl Hand {
 /// The dispatching device, before it runs.
 pub struct Device {
     config: Config,
-    ports: Vec<Box<dyn Port>>,
-    lanes: Vec<Lane>,
+    pub(super) ports: Vec<Box<dyn Port>>,
+    pub(super) lanes: Vec<Lane>,
     hands: Vec<Hand>,
     /// The device's own: what ports receive into, and all that goes back.
-    staging: Buffers,
-    received: Batch,
+    pub(super) staging: Buffers,
+    pub(super) received: Batch,
     /// Handed out, and not yet taken by its port.
-    sending: Vec<Batch>,
+    pub(super) sending: Vec<Batch>,
     next: usize,
     turns: u32,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
+    #[cfg(feature = "rtl")]
+    pub(super) engine: Option<super::rtl::Engine>,
 }
 
 impl Device {
@@ -105,7 +107,21 @@ impl Device {
             next: 0,
             turns: 0,
             counters: Arc::default(),
+            #[cfg(feature = "rtl")]
+            engine: None,
         }
+    }
+
+    /// A device whose cells are handed out and taken back by `engine`.
+    #[cfg(feature = "rtl")]
+    pub(super) fn with_engine(
+        config: Config,
+        ports: Vec<Box<dyn Port>>,
+        pools: &Arc<PoolSet>,
+        lanes: Vec<Lane>,
+        engine: super::rtl::Engine,
+    ) -> Self {
+        Self { hands: vec![], engine: Some(engine), ..Self::new(config, ports, pools, lanes) }
     }
 
     /// What it does.
@@ -115,6 +131,10 @@ impl Device {
 
     /// One turn: receives a burst from each port and deals it out, sends what threads have handed over.
     pub fn turn(&mut self) {
+        #[cfg(feature = "rtl")]
+        if self.engine.is_some() {
+            return self.turn_engine();
+        }
         for port in 0..self.ports.len() {
             self.ports[port].rx_burst(&mut self.staging, &mut self.received);
             self.dispatch(port);
@@ -126,6 +146,10 @@ impl Device {
         if self.turns.is_multiple_of(LOOK) {
             self.look();
         }
+        self.transmit();
+    }
+
+    pub(super) fn transmit(&mut self) {
         for (port, frames) in self.ports.iter_mut().zip(&mut self.sending) {
             if !frames.is_empty() {
                 self.counters.sent.add(port.tx_burst(&mut self.staging, frames) as u64);
@@ -191,7 +215,7 @@ impl Device {
     }
 
     /// Takes back what was dispatched to channels that have gone since.
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         for lane in &mut self.lanes {
             let inbox = lane.left.lock().unwrap_or_else(PoisonError::into_inner).inbox.take();
             if let Some(mut inbox) = inbox {
@@ -207,11 +231,15 @@ impl Device {
     pub fn held(&self) -> usize {
         let hands: usize = self.hands.iter().map(|h| h.cells.len()).sum();
         let ports: usize = self.ports.iter().map(|p| p.held()).sum();
+        #[cfg(feature = "rtl")]
+        let hands = hands + self.engine.as_ref().map_or(0, |e| e.held());
         hands + ports + self.sending.iter().map(Batch::len).sum::<usize>()
     }
 
     /// Gives everything back, and what threads have handed over and it could not send.
     pub fn close(mut self) {
+        #[cfg(feature = "rtl")]
+        self.close_engine();
         for lane in 0..self.lanes.len() {
             self.collect(lane);
         }

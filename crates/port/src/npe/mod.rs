@@ -27,6 +27,8 @@
 
 mod channel;
 mod device;
+#[cfg(feature = "rtl")]
+mod rtl;
 
 pub use channel::{Channel, Descriptor};
 use device::Lane;
@@ -54,6 +56,31 @@ pub enum Dispatch {
     ByPort,
 }
 
+/// What does the device's work: which cells packets lie in, and when they are free again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// The pools.
+    #[default]
+    Software,
+    /// The engine in `rtl/`, simulated by the program that the environment's `BYWASH_RTL_ENGINE` names. Pools are `tabm`,
+    /// of two or more free blocks as large as the engine's; with one for all channels, an engine built so.
+    #[cfg(feature = "rtl")]
+    Rtl,
+}
+
+impl std::str::FromStr for Engine {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "software" => Ok(Self::Software),
+            #[cfg(feature = "rtl")]
+            "rtl" => Ok(Self::Rtl),
+            _ => Err(format!("engine {name}: it is software or, in a build with the feature rtl, rtl")),
+        }
+    }
+}
+
 /// A device's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -63,11 +90,13 @@ pub struct Config {
     pub dispatch: Dispatch,
     /// Packets that wait in a channel, at most, in each direction.
     pub depth: usize,
+    /// What does its work.
+    pub engine: Engine,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { channels: 1, dispatch: Dispatch::default(), depth: 512 }
+        Self { channels: 1, dispatch: Dispatch::default(), depth: 512, engine: Engine::default() }
     }
 }
 
@@ -124,6 +153,15 @@ pub enum Error {
         /// Channels.
         channels: usize,
     },
+    /// The engine in hardware does not start, or is not one for these settings.
+    #[cfg(feature = "rtl")]
+    #[error("engine {program}: {why} (BYWASH_RTL_ENGINE names it)")]
+    Engine {
+        /// Its program; empty where none is named.
+        program: String,
+        /// What is wrong.
+        why: String,
+    },
 }
 
 /// A device over `ports`, and its channels: each moves to its thread. `pools` as [`Config::layout`] says.
@@ -154,6 +192,13 @@ pub fn create(
         let left = Arc::new(Mutex::default());
         lanes.push(Lane { inbox: to_thread, outbox: Some(from_thread), left: Arc::clone(&left), gone: false });
         ends.push(Channel::new(pools.clone(), from_device, to_device, left));
+    }
+    #[cfg(feature = "rtl")]
+    if config.engine == Engine::Rtl {
+        let program = std::env::var("BYWASH_RTL_ENGINE").unwrap_or_default();
+        let started = rtl::Engine::start(program.as_ref(), &config, ports.len(), pools);
+        let engine = started.map_err(|e| Error::Engine { program, why: e.to_string() })?;
+        return Ok((Device::with_engine(config, ports, pools, lanes, engine), ends));
     }
     Ok((Device::new(config, ports, pools, lanes), ends))
 }

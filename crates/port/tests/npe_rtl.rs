@@ -1,0 +1,178 @@
+//! The dispatching device on the simulated engine of `rtl/`: what leaves is what the pools' own engine lets out.
+//!
+//! `BYWASH_RTL_ENGINE` names the simulation, of blocks of 64 cells; `BYWASH_RTL_POOL` the kind of pool it was built for.
+#![cfg(feature = "rtl")]
+
+use bywash_frame::{Arena, ArenaConfig, Batch, Frame, Pages, PoolKind, PoolSet};
+use bywash_port::npe::{self, Channel, Config, Device, Dispatch, Engine, Error};
+use bywash_port::pcap::{PcapPort, PcapRecorder, PcapSource};
+use bywash_port::{NullPort, Port};
+use std::path::Path;
+use std::sync::Arc;
+
+fn kind() -> PoolKind {
+    match std::env::var("BYWASH_RTL_POOL").as_deref() {
+        Ok("sdb") => PoolKind::Sdb,
+        _ => PoolKind::Tabm,
+    }
+}
+
+fn pools(config: &Config, frames: usize) -> Arc<PoolSet> {
+    let layout = config.layout(kind(), frames, 64);
+    let cells = layout.iter().map(|p| p.frames).sum();
+    let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
+    PoolSet::new(arena, &layout).unwrap()
+}
+
+/// Packets that differ in length and in every byte.
+fn packets(n: usize) -> Vec<Vec<u8>> {
+    (0..n).map(|n| (0..60 + n * 7 % 1455).map(|i| (n * 31 + i * (1 + n % 5)) as u8).collect()).collect()
+}
+
+fn replay(packets: &[Vec<u8>]) -> Box<dyn Port> {
+    Box::new(PcapPort::replay(PcapSource::from_frames(packets.to_vec()).unwrap()))
+}
+
+fn end(device: Device, channels: Vec<Channel>, pools: &PoolSet) {
+    drop(channels);
+    device.close();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+/// Forwards `packets` by an engine and `channels` threads' work, done in turns; returns what was sent, as recorded.
+fn forward(engine: Engine, channels: usize, packets: &[Vec<u8>], to: &Path) -> Vec<Vec<u8>> {
+    let config = Config { channels, engine, ..Config::default() };
+    let pools = pools(&config, 256);
+    let source = PcapSource::from_frames(packets.to_vec()).unwrap();
+    let port = PcapPort::new(Some(source), Some(PcapRecorder::create(to).unwrap()));
+    let (mut device, mut ends) = npe::create(config, vec![Box::new(port)], &pools).unwrap();
+    let (counters, mut chain, mut turns) = (device.counters(), Batch::new(), 0);
+    while counters.sent.get() < packets.len() as u64 {
+        device.turn();
+        for channel in &mut ends {
+            channel.poll(&mut chain);
+            for mut packet in chain.drain() {
+                let told = channel.descriptor(&mut packet);
+                assert_eq!((told.len as usize, told.port), (packet.len(), 0));
+                assert!(channel.send(packet, 0, told.len as usize).is_ok());
+            }
+        }
+        turns += 1;
+        assert!(turns < 10_000, "{} of {} packets sent", counters.sent.get(), packets.len());
+    }
+    assert_eq!((counters.no_buffer.get(), counters.tx_full.get()), (0, 0));
+    end(device, ends, &pools);
+    PcapSource::load(to).unwrap().frames().collect()
+}
+
+#[test]
+fn what_is_forwarded_is_byte_for_byte_what_the_software_engine_forwards() {
+    let (dir, packets) = (tempfile::tempdir().unwrap(), packets(1000));
+    let (soft, hard) = (dir.path().join("soft.pcap"), dir.path().join("hard.pcap"));
+    for channels in [1, 4] {
+        let mut expected = forward(Engine::Software, channels, &packets, &soft);
+        let mut got = forward(Engine::Rtl, channels, &packets, &hard);
+        // Of several threads, who is first is chance.
+        if channels > 1 {
+            expected.sort();
+            got.sort();
+        }
+        assert_eq!(got.len(), packets.len());
+        assert!(got == expected, "{channels} channels: other packets");
+    }
+}
+
+#[test]
+fn a_threads_packets_are_contiguous_and_its_chain_is_told() {
+    let config = Config { channels: 3, dispatch: Dispatch::ByPort, engine: Engine::Rtl, ..Config::default() };
+    let pools = pools(&config, 256);
+    let all = packets(60);
+    let ports = all.chunks(10).map(replay).collect();
+    let (mut device, mut channels) = npe::create(config, ports, &pools).unwrap();
+    (0..10).for_each(|_| device.turn());
+    for (at, channel) in channels.iter_mut().enumerate() {
+        let (mut chain, mut next) = (Batch::new(), None);
+        assert_eq!(channel.poll(&mut chain), 20, "ports {at} and {}", at + 3);
+        for packet in chain.as_mut_slice() {
+            let told = channel.descriptor(packet);
+            assert!(usize::from(told.port) % 3 == at);
+            assert!(next.is_none() || next == Some(packet.addr()), "the chain breaks");
+            assert!(kind() == PoolKind::Sdb || next.is_none() || told.next == Some(packet.addr() + 2048));
+            let of_port = &all[10 * usize::from(told.port)..][..10];
+            assert!(of_port.iter().any(|p| p[..] == *pools.arena().data(packet)));
+            next = told.next;
+        }
+        chain.drain().for_each(|frame: Frame| channel.drop_packet(frame).unwrap());
+    }
+    device.turn();
+    assert_eq!(device.counters().dropped.get(), 60);
+    end(device, channels, &pools);
+}
+
+#[test]
+fn threads_that_keep_everything_lose_packets_and_get_more_when_they_let_go() {
+    let config = Config { channels: 1, depth: 4096, engine: Engine::Rtl, ..Config::default() };
+    let pools = pools(&config, 128);
+    let (mut device, mut channels) = npe::create(config, vec![replay(&packets(1000))], &pools).unwrap();
+    let counters = device.counters();
+    let mut kept: Vec<Frame> = vec![];
+    let mut chain = Batch::new();
+    let mut rounds = 0;
+    while counters.no_buffer.get() == 0 {
+        device.turn();
+        channels[0].poll(&mut chain);
+        kept.extend(chain.drain());
+        rounds += 1;
+        assert!(rounds < 1000, "{} packets kept and none lost", kept.len());
+    }
+    // Two blocks, less the cell that the next packet is to lie in.
+    assert_eq!(kept.len(), 127);
+    for frame in kept.drain(..) {
+        let port = if frame.len() % 2 == 0 { 0 } else { 7 };
+        let len = frame.len();
+        assert!(channels[0].send(frame, port, len).is_ok());
+    }
+    rounds = 0;
+    while counters.dispatched.get() == 127 || counters.sent.get() + counters.no_port.get() < 127 {
+        device.turn();
+        rounds += 1;
+        assert!(rounds < 1000, "{} packets sent, no block came back", counters.sent.get());
+    }
+    assert!(counters.no_port.get() > 0 && counters.sent.get() + counters.no_port.get() == 127);
+    end(device, channels, &pools);
+}
+
+#[test]
+fn either_end_may_go_first() {
+    for device_first in [true, false] {
+        let config = Config { channels: 2, engine: Engine::Rtl, ..Config::default() };
+        let pools = pools(&config, 256);
+        let (mut device, mut channels) = npe::create(config, vec![replay(&packets(50))], &pools).unwrap();
+        device.turn();
+        let mut chain = Batch::new();
+        channels[0].poll(&mut chain);
+        chain.drain().for_each(|f| channels[0].send(f, 0, 60).unwrap());
+        if device_first {
+            device.close();
+            drop(channels);
+        } else {
+            drop(channels);
+            device.turn();
+            device.close();
+        }
+        assert_eq!(pools.verify(), (vec![], vec![]), "device first: {device_first}");
+    }
+}
+
+#[test]
+fn pools_that_are_not_the_engines_are_refused() {
+    let config = Config { channels: 2, engine: Engine::Rtl, ..Config::default() };
+    let kind = if kind() == PoolKind::Sdb { PoolKind::Tabm } else { PoolKind::Sdb };
+    let layout = config.layout(kind, 256, 64);
+    let cells = layout.iter().map(|p| p.frames).sum();
+    let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
+    let other = PoolSet::new(arena, &layout).unwrap();
+    let refused = npe::create(config, vec![Box::new(NullPort::new())], &other).err().unwrap();
+    assert!(matches!(&refused, Error::Engine { why, .. } if why.contains("other pool for all threads")), "{refused}");
+    assert_eq!(other.verify(), (vec![], vec![]));
+}

@@ -1,0 +1,149 @@
+// Dispatch: says which thread a packet goes to, and keeps it in that thread's queue until its units are known.
+//
+// A packet is in its queue when its last beat is: one that is damaged, too long for a unit, or finds the queue full is
+// taken out again. With `hold`, one that finds the queue full waits, and with it all that come behind.
+module npe_dispatch #(
+    parameter int T      = 8,
+    parameter int W      = 512,                     // bits of a beat
+    parameter int PORTS  = 16,
+    parameter int BEATS  = 64,                      // a queue's; a power of two, and room for the longest packet
+    parameter int COUNT  = 16,                      // packets in a queue at most; a power of two
+    parameter int LONGEST = 1792,                   // bytes
+    localparam int TW    = (T == 1) ? 1 : $clog2(T),
+    localparam int WB    = W / 8
+) (
+    input  logic                clk,
+    input  logic                rst,
+    input  logic                enable,
+    input  logic                by_port,
+    input  logic                hold,
+    input  logic [4:0]          channels,
+    input  logic [PORTS*TW-1:0] port_map,
+    input  logic [63:0]         now,
+    // From the ports.
+    input  logic                s_valid,
+    output logic                s_ready,
+    input  logic [W-1:0]        s_data,
+    input  logic [WB-1:0]       s_keep,
+    input  logic                s_last,
+    input  logic                s_bad,       // with the last beat: the packet is damaged
+    input  logic [7:0]          s_port,
+    // What became of a packet: one clock, with its last beat.
+    output logic                ended,
+    output logic                kept,
+    output logic                too_long,
+    output logic                damaged,
+    output logic                dropped,
+    output logic [TW-1:0]       ended_thread,
+    // Packets that wait.
+    output logic [T-1:0]        want,
+    input  logic                take,
+    input  logic [TW-1:0]       take_thread,
+    output logic [63:0]         time_,       // of the packet taken last
+    output logic [7:0]          port,
+    output logic [15:0]         len,
+    // The beats of packets taken, in order: at the clock after `read`.
+    input  logic                read,
+    input  logic [TW-1:0]       read_thread,
+    output logic [W-1:0]        data,
+    output logic                busy
+);
+    localparam int BW = $clog2(BEATS);
+    localparam int NW = $clog2(COUNT);
+    localparam int MAW = $clog2(T * BEATS);
+    localparam int AAW = $clog2(T * COUNT);
+    localparam int PIW = (PORTS == 1) ? 1 : $clog2(PORTS);
+
+    logic [W-1:0] mem[T*BEATS];
+    logic [87:0]  about[T*COUNT];
+
+    // Beats and packets put in and taken out, by thread.
+    logic [T*(BW+1)-1:0] beats_in, beats_out;
+    logic [T*(NW+1)-1:0] packets_in, packets_out;
+
+    logic                midway, lost, long;      // within a packet, and what is known of it
+    logic [TW-1:0]       mine, chosen, thread, turn;
+    logic [BW:0]         had, in_here, out_here;  // beats of this packet so far
+    logic [15:0]         so_far, length;
+    logic [63:0]         began;
+    logic                room, beat, lost_now, long_now;
+    logic [NW:0]         packets_here;
+    logic [15:0]         in_beat;
+
+    assign chosen   = by_port ? port_map[s_port[PIW-1:0]*TW+:TW] : turn;
+    assign thread   = midway ? mine : chosen;
+    assign in_here  = beats_in[thread*(BW+1)+:BW+1] + had;
+    assign out_here = beats_out[thread*(BW+1)+:BW+1];
+    assign packets_here = packets_in[thread*(NW+1)+:NW+1] - packets_out[thread*(NW+1)+:NW+1];
+    assign room     = (in_here - out_here) != (BW + 1)'(BEATS) && packets_here != (NW + 1)'(COUNT);
+
+    assign s_ready = (midway || (enable && channels != 0)) && (!hold || room || (midway && (lost || long)));
+    assign beat    = s_valid && s_ready;
+
+    // Bytes are kept from the lowest on, so that their number is where they end.
+    always_comb begin
+        in_beat = 16'(WB);
+        if (s_last) for (int i = WB - 1; i >= 0; i--) if (!s_keep[i]) in_beat = 16'(i);
+    end
+    assign length   = (midway ? so_far : 16'd0) + in_beat;
+    assign lost_now = (midway && lost) || !room;
+    assign long_now = (midway && long) || length > 16'(LONGEST);
+
+    assign ended        = beat && s_last;
+    assign damaged      = ended && s_bad;
+    assign too_long     = ended && !s_bad && long_now;
+    assign dropped      = ended && !s_bad && !long_now && lost_now;
+    assign kept         = ended && !s_bad && !long_now && !lost_now;
+    assign ended_thread = thread;
+
+    always_ff @(posedge clk) begin
+        if (beat && !lost_now && !long_now) mem[MAW'({thread, in_here[BW-1:0]})] <= s_data;
+        if (kept) about[AAW'({thread, packets_in[thread*(NW+1)+:NW]})] <= {midway ? began : now, s_port, length};
+        if (read) data <= mem[MAW'({read_thread, beats_out[read_thread*(BW+1)+:BW]})];
+        if (take) {time_, port, len} <= about[AAW'({take_thread, packets_out[take_thread*(NW+1)+:NW]})];
+    end
+
+    always_ff @(posedge clk) begin
+        if (rst) begin
+            midway <= 1'b0;
+            turn   <= '0;
+        end else if (beat) begin
+            midway <= !s_last;
+            if (!midway) turn <= (5'(turn) + 5'd1 >= channels) ? '0 : turn + 1'b1;
+        end
+        if (beat) begin
+            if (!midway) {mine, began} <= {chosen, now};
+            lost   <= lost_now;
+            long   <= long_now;
+            // A packet too long for its unit may be too long for sixteen bits.
+            so_far <= long_now ? 16'(LONGEST + 1) : length;
+        end
+        if (rst || ended) had <= '0;
+        else if (beat && !lost_now && !long_now) had <= had + 1'b1;
+    end
+
+    always_ff @(posedge clk) begin
+        if (rst) begin
+            beats_in    <= '0;
+            beats_out   <= '0;
+            packets_in  <= '0;
+            packets_out <= '0;
+        end else begin
+            if (kept) begin
+                beats_in[thread*(BW+1)+:BW+1]   <= in_here + 1'b1;
+                packets_in[thread*(NW+1)+:NW+1] <= packets_in[thread*(NW+1)+:NW+1] + 1'b1;
+            end
+            if (read) beats_out[read_thread*(BW+1)+:BW+1] <= beats_out[read_thread*(BW+1)+:BW+1] + 1'b1;
+            if (take) packets_out[take_thread*(NW+1)+:NW+1] <= packets_out[take_thread*(NW+1)+:NW+1] + 1'b1;
+        end
+    end
+
+    for (genvar t = 0; t < T; t++) begin : g_thread
+        assign want[t] = packets_in[t*(NW+1)+:NW+1] != packets_out[t*(NW+1)+:NW+1];
+    end
+    // Not `want`: a packet taken is read beat by beat.
+    assign busy = midway || beats_in != beats_out || packets_in != packets_out;
+
+    logic unused;
+    assign unused = &{1'b0, s_port};
+endmodule

@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""How many packets of a size a PCIe link can carry for the engine, by what each costs in TLPs. Prints a table.
+
+Links, after line coding: generation 2 x8 32 Gbit/s (5 GT/s, 8b/10b), 3 x8 63.0 (8 GT/s, 128b/130b), 4 x8 126.0. Of these,
+flow control and acknowledgements take 8 % (Neugebauer et al., "Understanding PCIe performance for end host networking",
+SIGCOMM 2018, section 3: 57.88 of 62.96 Gbit/s). Headers, the same source: memory write and read request 24 bytes,
+completion with data 20, with framing, sequence number and LCRC. A payload of at most 256 bytes, read requests of at most
+512, completions of at most 256.
+"""
+
+LINKS = {"gen 2 x8": 32.0, "gen 3 x8": 63.0, "gen 4 x8": 126.0}
+USABLE = 57.88 / 62.96
+WRITE, READ, COMPLETION, PAYLOAD, REQUEST = 24, 24, 20, 256, 512
+DESCRIPTOR, COMMAND = 32, 8
+
+
+def pieces(n, most):
+    return -(-n // most)
+
+
+def load(length):
+    """Bytes a packet that is received and sent costs: to the host, from the host."""
+    up = pieces(length, PAYLOAD) * WRITE + length + WRITE + DESCRIPTOR + pieces(length, REQUEST) * READ
+    down = pieces(length, PAYLOAD) * COMPLETION + length + WRITE + COMMAND
+    return up, down
+
+
+print("| bytes | to the host | from the host | " + " | ".join(LINKS) + " |")
+print("|---|---|---|" + "---|" * len(LINKS))
+for length in (64, 128, 256, 512, 1024, 1500):
+    up, down = load(length)
+    rates = (gbit * USABLE * length / max(up, down) for gbit in LINKS.values())
+    print(f"| {length} | {up} | {down} | " + " | ".join(f"{r:.1f}" for r in rates) + " |")

