@@ -313,9 +313,15 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 *shown = frames;
             }
             let unlike = if by_summary.is_empty() { String::new() } else { epoch.pair.unlike() };
+            // The kernel's own doing, unless it is neighbours: of addresses that come and go at once it may keep the
+            // anycast address of their prefix, or not.
+            if unlike.lines().any(|line| !line.ends_with("PERMANENT ")) {
+                figures.unlike += 1;
+                break;
+            }
             for (mut summary, (packets, frames)) in by_summary {
                 if !unlike.is_empty() {
-                    summary = "the kernels' own tables differ".into();
+                    summary = "a permanent neighbour is gone".into();
                     if findings.is_old(&summary) {
                         break;
                     }

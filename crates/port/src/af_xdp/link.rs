@@ -75,6 +75,14 @@ impl LinkInfo {
         Ok(link)
     }
 
+    /// Asks about the interface of this index, whatever its name is now.
+    pub(super) fn of_index(index: u32) -> Result<Self, Error> {
+        let failed = |e: rustix::io::Errno| Error::Query { interface: format!("index {index}"), source: e.into() };
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None);
+        let name = rustix::net::netdevice::index_to_name(&fd.map_err(failed)?, index).map_err(failed)?;
+        Self::query(&name)
+    }
+
     fn parse(message: &[u8]) -> io::Result<Self> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "malformed netlink reply");
         match u16_at(message, 4) {

@@ -286,8 +286,8 @@ impl Program {
         let kept = config.gate.v4 && config.gate.v6;
         let for_user = config.enabled && !config.driver && !kept;
         if for_user && self.xdp.is_none() {
-            // Until the flags change, it does what its twin does.
-            let link = LinkInfo::query(&self.interface)?;
+            // Until the flags change, it does what its twin does. The interface may have another name by now.
+            let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
             let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
