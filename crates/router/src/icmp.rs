@@ -106,7 +106,8 @@ impl Limits {
     /// Whether the kernel may be given a packet to send an error to `to` about. It has limits of its own for each
     /// destination: this one only keeps one destination from taking all there is.
     pub fn allow_kernel(&mut self, to: IpAddr, about: About, now: u64) -> bool {
-        self.take(to, about, About::Size.pace(to), now)
+        // Half of the rate, and less than half of a burst.
+        self.take(to, about, (2_000, 20), now)
     }
 
     fn take(&mut self, to: IpAddr, about: About, (pace, burst): (u64, u64), now: u64) -> bool {

@@ -87,7 +87,12 @@ impl Outcome {
 
 /// Routes by first byte: sources are in 10/8 (by port 0), 20/8 (the kernel's), 30/8 (local), 40/8 (either), 50/8 (none);
 /// destinations in 60/8 (by port 1, with a small MTU) and 70/8 (on port 1's link).
-fn run(check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcome {
+fn run(check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
+    run_at(1, check, own, frames)
+}
+
+/// The same on ports whose interfaces have this index; 0 for ports without.
+fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcome {
     let domain = Qsbr::new();
     let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
     for (first, id) in [(10, THERE), (20, KERNEL), (30, LOCAL), (40, MIXED), (60, SMALL), (70, GLEAN)] {
@@ -97,7 +102,7 @@ fn run(check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcom
         table4.insert(Net::new(own.to_bits(), 32).unwrap(), LOCAL);
     }
     let port = PortInfo {
-        index: 1,
+        index,
         mac: [2; 6],
         partial_checksums: false,
         promiscuous: false,
@@ -174,9 +179,14 @@ const FAR: Ipv4Addr = Ipv4Addr::new(60, 0, 0, 1);
 fn a_flood_of_expired_packets_leaves_path_mtu_discovery_alone() {
     let mut frames: Vec<_> = (0..2000).map(|n| set(udp(host(10, n), FAR, 8), 1, false)).collect();
     frames.extend((0..20).map(|n| set(udp(host(10, n), FAR, 1000), 64, true)));
-    let outcome = run(SourceCheck::Off, &[], frames);
+    let outcome = run_at(0, SourceCheck::Off, &[], frames.clone());
     assert_eq!(outcome.errors(3, 4), 20);
     assert!(outcome.errors(11, 0) >= 50);
+    assert!(outcome.event(Event::IcmpLimited) > 1000);
+    // Where there is an interface the kernel sends them.
+    let outcome = run(SourceCheck::Off, &[], frames);
+    assert_eq!(outcome.punted.iter().filter(|frame| frame.len() > 1000).count(), 20);
+    assert_eq!((outcome.sent.len(), outcome.punted.len() as u64), (0, outcome.event(Event::IcmpByKernel)));
     assert!(outcome.event(Event::IcmpLimited) > 1000);
 }
 
@@ -184,10 +194,15 @@ fn a_flood_of_expired_packets_leaves_path_mtu_discovery_alone() {
 fn a_host_that_provokes_errors_uses_up_its_own() {
     let mut frames: Vec<_> = (0..2000).map(|_| set(udp(host(10, 1), FAR, 8), 1, false)).collect();
     frames.extend((0..20).map(|n| set(udp(host(10, 5 + n), FAR, 8), 1, false)));
-    let outcome = run(SourceCheck::Off, &[], frames);
+    let outcome = run_at(0, SourceCheck::Off, &[], frames.clone());
     let to = |n: u32| outcome.sent.iter().filter(|(_, f)| f[30..34] == host(10, n).octets()).count();
     assert!((6..20).contains(&to(1)), "{}", to(1));
     assert!((0..20).all(|n| to(5 + n) == 1));
+    // As for what the kernel is given to answer.
+    let outcome = run(SourceCheck::Off, &[], frames);
+    let from = |n: u32| outcome.punted.iter().filter(|f| f[26..30] == host(10, n).octets()).count();
+    assert!((20..200).contains(&from(1)), "{}", from(1));
+    assert!((0..20).all(|n| from(5 + n) == 1));
 }
 
 #[test]
