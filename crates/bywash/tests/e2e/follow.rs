@@ -122,6 +122,9 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
     r.sysctl("net/ipv4/conf/r1/ignore_routes_with_linkdown", "1").unwrap();
     lab.b().ns.ip(&["link", "set", "b0", "down"]).unwrap();
     bywash.wait("the link to go down", |bywash| bywash.port("r1")["state"] == "down");
+    // Until that is followed, packets by this path are the kernel's, and not counted.
+    let dead = |route: Option<&Value>| route.is_some_and(|route| route["next_hops"].to_string().contains("\"dead\""));
+    wait_for_route(&bywash, "10.9.0.0/24", dead);
     bywash.wait("its path to be left", |_| split(&flows(&lab, 40, ip("10.9.0.1"), 1)) == [0, 40]);
     bywash.stop();
 }
