@@ -20,7 +20,7 @@ pub const TAKES_TAGS_OFF: &str = "rx-vlan-hw-parse";
 pub struct Below {
     /// Names and drivers, the interface first.
     devices: Vec<(String, String)>,
-    /// There may be others than those.
+    /// Devices may lie below that are not listed.
     unknown: bool,
 }
 

@@ -57,7 +57,7 @@ pub struct Shared {
     /// To the control loop.
     pub asks: Mutex<mpsc::Sender<Ask>>,
     pub pools: Arc<PoolSet>,
-    /// What AF_XDP sockets have of the buffers.
+    /// Buffers held by AF_XDP sockets.
     pub umem: Arc<Umem>,
     /// What the mode shows.
     pub view: Arc<dyn View>,

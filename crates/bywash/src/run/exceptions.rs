@@ -281,7 +281,7 @@ pub fn shown(told: &Told, port: PortId) -> Value {
     mine.map(row).collect()
 }
 
-/// What would let such packets be forwarded past the kernel.
+/// Tells the operator how to let such packets be forwarded past the kernel.
 fn allow(kind: Kind) -> String {
     let remove = match kind {
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
