@@ -35,5 +35,5 @@ pub use bywash_route::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
 pub use sysctl::Settings;
-pub use verdict::{Gate, Kept, PortLink, Respect, Verdict, judge};
+pub use verdict::{Kept, PortLink, Respect, Verdict, judge};
 pub use watch::{Foreign, POLL, Programs, Reading, Watcher};

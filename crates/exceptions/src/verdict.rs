@@ -3,7 +3,7 @@
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::sysctl::Settings;
 use crate::watch::Reading;
-use bywash_route::model::{Families, Prefix};
+use bywash_route::model::{Families, Gate, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port that packets are forwarded by.
@@ -15,22 +15,6 @@ pub struct PortLink {
     pub index: u32,
     /// Name of its interface.
     pub name: String,
-}
-
-/// Packets that a port receives and that are the kernel's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
-    /// All packets of these families.
-    pub closed: Families,
-    /// Fragments of these families.
-    pub fragments: Families,
-    /// Packets of these families that an ICMP error would be sent about.
-    pub errors: Families,
-}
-
-impl Gate {
-    /// Everything is the kernel's.
-    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
 }
 
 /// Kinds of kernel state that are respected, and those that the operator has decided to ignore.

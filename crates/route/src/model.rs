@@ -56,6 +56,23 @@ impl std::ops::BitOrAssign for Families {
     }
 }
 
+/// Packets received on a port that stay the kernel's, because one of its policies (firewall, IPsec, rule, filter, switch)
+/// concerns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// Families of which every packet is the kernel's.
+    pub closed: Families,
+    /// Families of which fragments are the kernel's.
+    pub fragments: Families,
+    /// Families of which the kernel gets the packets that an ICMP error would be sent about: it sends the error.
+    pub errors: Families,
+}
+
+impl Gate {
+    /// Every packet is the kernel's.
+    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
+}
+
 /// Fields of a packet that choose among equal next hops: `net.ipv4.fib_multipath_hash_policy` and its twin of IPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -5,34 +5,19 @@
 
 use bywash_engine::{PORTS, PortId};
 use bywash_route::model::Families;
+pub use bywash_route::model::Gate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Packets of one port that stay the kernel's, because a policy of the kernel's (firewall, IPsec, rule, filter, switch)
-/// concerns them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
-    /// Every packet of these families.
-    pub closed: Families,
-    /// Fragments of these families.
-    pub fragments: Families,
-    /// Packets of these families that an ICMP error would be sent about: the kernel sends it.
-    pub errors: Families,
+/// Returns a gate as a word: two bits each, IPv4 below IPv6.
+fn bits(gate: Gate) -> u8 {
+    let two = |families: Families, at: u8| u8::from(families.v4) << at | u8::from(families.v6) << (at + 1);
+    two(gate.closed, 0) | two(gate.fragments, 2) | two(gate.errors, 4)
 }
 
-impl Gate {
-    /// Everything is the kernel's.
-    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
-
-    fn bits(self) -> u8 {
-        let two = |families: Families, at: u8| u8::from(families.v4) << at | u8::from(families.v6) << (at + 1);
-        two(self.closed, 0) | two(self.fragments, 2) | two(self.errors, 4)
-    }
-
-    fn of(bits: u8) -> Self {
-        let two = |at: u8| Families { v4: bits >> at & 1 != 0, v6: bits >> (at + 1) & 1 != 0 };
-        Self { closed: two(0), fragments: two(2), errors: two(4) }
-    }
+fn of_bits(bits: u8) -> Gate {
+    let two = |at: u8| Families { v4: bits >> at & 1 != 0, v6: bits >> (at + 1) & 1 != 0 };
+    Gate { closed: two(0), fragments: two(2), errors: two(4) }
 }
 
 /// Gates of all ports. Clones share them.
@@ -54,25 +39,25 @@ impl Gates {
     }
 
     fn all(gate: Gate) -> Self {
-        Self(Arc::new(std::array::from_fn(|_| AtomicU8::new(gate.bits()))))
+        Self(Arc::new(std::array::from_fn(|_| AtomicU8::new(bits(gate)))))
     }
 
     /// Sets a port's gate.
     pub fn set(&self, port: PortId, gate: Gate) {
         if let Some(word) = self.0.get(usize::from(port.0)) {
-            word.store(gate.bits(), Ordering::Release);
+            word.store(bits(gate), Ordering::Release);
         }
     }
 
     /// Closes all gates.
     pub fn close_all(&self) {
-        self.0.iter().for_each(|word| word.store(Gate::CLOSED.bits(), Ordering::Release));
+        self.0.iter().for_each(|word| word.store(bits(Gate::CLOSED), Ordering::Release));
     }
 
     /// A port's gate; closed for a number that is no port's.
     #[inline]
     pub fn get(&self, port: PortId) -> Gate {
-        Gate::of(self.0.get(usize::from(port.0)).map_or(u8::MAX, |word| word.load(Ordering::Acquire)))
+        of_bits(self.0.get(usize::from(port.0)).map_or(u8::MAX, |word| word.load(Ordering::Acquire)))
     }
 
     /// Returns whether some packets of a port stay the kernel's.

@@ -161,7 +161,7 @@ impl Guard {
         let (gates, program, verdict) = (&self.gates, &self.program, &self.verdict);
         self.open = self.watcher.keeper().open(number, || {
             for (port, gate) in &verdict.gates {
-                gates.set(PortId(*port), worker_gate(*gate));
+                gates.set(PortId(*port), *gate);
             }
             program.iter().for_each(af_xdp::Driver::open);
         });
@@ -230,11 +230,7 @@ fn respect(config: &KernelConfig) -> Respect {
     Respect { ignored: Kind::ALL.into_iter().filter(|kind| config.ignores(*kind)).collect() }
 }
 
-fn worker_gate(gate: bywash_exceptions::Gate) -> Gate {
-    Gate { closed: gate.closed, fragments: gate.fragments, errors: gate.errors }
-}
-
-fn program_gate(gate: bywash_exceptions::Gate) -> XdpGate {
+fn program_gate(gate: Gate) -> XdpGate {
     XdpGate { v4: gate.closed.v4, v6: gate.closed.v6, fragments: !gate.fragments.is_empty() }
 }
 
