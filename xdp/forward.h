@@ -45,11 +45,14 @@ static __always_inline int plain4(__u32 address)
 	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
 }
 
-/* Whether an IPv4 address, as it stands in the packet, may be one of the host's own, by a filter of one bit for each: those
- * whose bit is set have to be looked up. */
-static __always_inline int own_bit(__u64 own, __u32 address)
+/* Whether an IPv4 address may be one of the host's own, by its last octet: bit 63 - n stands for n modulo 64. An address
+ * whose bit is set has to be looked up. BPF shifts by the lowest six bits of a register alone, C does not promise that. */
+static __always_inline int own_bit(__u64 own, const __u8 *address)
 {
-	return (__s64)(own << ((address * 0x9e3779b1u) >> 26)) < 0;
+	__u64 last = address[3];
+
+	asm("%0 <<= %1" : "+r"(own) : "r"(last));
+	return (__s64)own < 0;
 }
 
 /* RFC 1812 5.2.2, and TTL to spare; without options. The packet and its padding have `room` bytes. */

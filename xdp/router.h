@@ -260,7 +260,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	 * rare: one test for all. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
 	if (unlikely((f->flags ^ BYWASH_DRIVER) & (way_unless(&f->way) | rare)) ||
-	    (!v6 && unlikely(own_bit(f->port->own, *(const __u32 *)(ip + 12))))) {
+	    (!v6 && unlikely(own_bit(f->port->own, ip + 12)))) {
 		if ((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way))
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)

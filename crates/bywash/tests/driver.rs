@@ -295,7 +295,7 @@ impl Twin {
             table4.insert(net, id);
         }
         let own4 = Own4::default().with(OWN.into());
-        driver.publish(&hops(&entries), &BUCKETS, own4.0[0]);
+        driver.publish(&hops(&entries), &BUCKETS, own4.octets());
         let port = |id| PortInfo {
             index: 1,
             mac: mac(id),

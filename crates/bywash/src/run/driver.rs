@@ -55,7 +55,7 @@ impl control::Driver for Driver {
 
     fn publish(&mut self, tables: &Tables) {
         let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
-        self.program.publish(&hops, &tables.buckets, tables.own4.0[0]);
+        self.program.publish(&hops, &tables.buckets, tables.own4.octets());
     }
 
     fn changed(&mut self) {

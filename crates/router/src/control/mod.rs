@@ -50,8 +50,6 @@ use std::sync::Arc;
 
 /// The kernel's number of table main (RT_TABLE_MAIN).
 const MAIN: u32 = 254;
-/// Routes made by the kernel itself (RTPROT_KERNEL).
-const KERNELS_OWN: u8 = 2;
 /// The kernel's number of table local (RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
 
@@ -138,7 +136,7 @@ pub struct Control {
     driver: Option<Box<dyn Driver>>,
     /// Destinations that [`Control::except`] was told last.
     excepted: Vec<Prefix>,
-    /// Prefixes that someone has made the host's own, beside its addresses.
+    /// IPv4 prefixes of table local, loopback's left out: a packet from there is a martian anyway.
     local4: BTreeSet<(V4, u8)>,
     /// Prefixes that have routes for some packets only, by table.
     selective: BTreeSet<(u32, Prefix)>,
@@ -272,7 +270,10 @@ impl Control {
         bound.map_or(SourceCheck::Off, |bound| self.links.source_check(bound))
     }
 
-    /// What may be the host's own. Prefixes of which all addresses are, are in no filter: each source has to be looked up.
+    /// Returns the filter of IPv4 sources that the kernel may refuse: the addresses of interfaces and whatever table local
+    /// makes local or broadcast. The kernel looks at the latter only once rules, custom local routes or route realms have
+    /// ever been added to the namespace, which it does not tell: it decides for each such packet. A prefix shorter than 32
+    /// bits is in no filter: every source has to be looked up.
     fn own4(&self) -> Own4 {
         self.local4.iter().fold(self.links.own4(), |own, (addr, len)| match len {
             32 => own.with((*addr).into()),
@@ -424,7 +425,8 @@ impl Control {
         let Prefix { addr, len } = route.prefix;
         if let (IpAddr::V4(a), RouteKind::Local) = (addr, route.kind)
             && rank == Rank::Local
-            && route.protocol != KERNELS_OWN
+            && !a.is_loopback()
+            && !a.is_multicast()
         {
             touched.ports |= self.local4.insert((a.to_bits(), len));
         }

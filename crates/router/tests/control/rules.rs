@@ -397,16 +397,20 @@ fn the_hosts_own_addresses_and_source_checks_are_told() {
     let mut w = World::new();
     let own = |of: &[&str]| of.iter().fold(Own4::default(), |own, addr| own.with(addr.parse().unwrap()));
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.0.1.1"])));
-    w.apply(&[Change::AddressGone { index: P1, addr: "10.0.1.1".parse().unwrap(), len: 24 }]);
+    let gone = Change::AddressGone { index: P1, addr: "10.0.1.1".parse().unwrap(), len: 24 };
+    w.apply(&[gone, route("10.0.1.1/32").local().gone()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
-    // What somebody makes local, beside addresses; the kernel's own routes say no more than those.
+    // Table local, the broadcast addresses in it as well; sources in 127.0.0.0/8 and multicast ones are martians anyway.
     w.apply(&[route("10.5.5.5/32").local().protocol(4).into()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.5.5.5"])));
-    w.apply(&[route("127.0.0.0/8").local().into()]);
+    w.apply(&[route("127.0.0.0/8").local().into(), route("224.0.0.0/4").local().into()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.5.5.5"])));
     w.apply(&[route("10.5.0.0/16").local().protocol(4).into()]);
     w.with(|t| assert_eq!(t.own4, Own4::ANY));
     w.apply(&[route("10.5.0.0/16").local().gone(), route("10.5.5.5/32").local().gone()]);
+    w.apply(&[route("10.0.0.255/32").local().into()]);
+    w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.0.0.255"])));
+    w.apply(&[route("10.0.0.255/32").local().gone()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
 
     for (port, check) in [(0, SourceCheck::Loose), (1, SourceCheck::Loose)] {
