@@ -40,6 +40,12 @@ pub const RULES: &[Rule] = &[
         excuse: reserved,
         example: examples::class_e,
     },
+    Rule {
+        name: "ports drawn by NAT",
+        documented: "**Ports drawn by NAT.**",
+        excuse: drawn_ports,
+        example: examples::one_port_for_two,
+    },
 ];
 
 /// Last, as it asks the kernel.
@@ -108,29 +114,32 @@ fn redirects(case: &mut Case<'_>, _: &Context<'_>) {
     case.only.iter_mut().for_each(|side| side.retain(|(_, frame)| !is(frame)));
 }
 
+/// Protocol of a packet behind its extension headers, and where what it carries begins in the frame.
+fn payload(frame: &[u8]) -> Option<(u8, usize)> {
+    let (at, version) = packet(frame)?;
+    if version == 4 {
+        return Some((*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4));
+    }
+    let (mut next, mut begin) = (*frame.get(at + 6)?, at + 40);
+    while [0, 43, 44, 51, 60, 135].contains(&next) {
+        let units = usize::from(*frame.get(begin + 1)?);
+        let length = match next {
+            44 => 8,
+            51 => (units + 2) * 4,
+            _ => (units + 1) * 8,
+        };
+        (next, begin) = (*frame.get(begin)?, begin + length);
+    }
+    Some((next, begin))
+}
+
 /// Where the checksum of TCP or UDP lies in a frame, and its pseudo-header's sum.
 fn transport(frame: &[u8]) -> Option<(usize, u16)> {
     let (at, version) = packet(frame)?;
+    let (protocol, payload) = payload(frame)?;
     let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let (protocol, payload, length) = match version {
-        4 => {
-            let header = usize::from(frame.get(at)? & 15) * 4;
-            (*frame.get(at + 9)?, at + header, usize::from(word(at + 2)?).checked_sub(header)?)
-        }
-        _ => {
-            let (mut next, mut begin, mut left) = (*frame.get(at + 6)?, at + 40, usize::from(word(at + 4)?));
-            while [0, 43, 44, 51, 60, 135].contains(&next) {
-                let units = usize::from(*frame.get(begin + 1)?);
-                let length = match next {
-                    44 => 8,
-                    51 => (units + 2) * 4,
-                    _ => (units + 1) * 8,
-                };
-                (next, begin, left) = (*frame.get(begin)?, begin + length, left.checked_sub(length)?);
-            }
-            (next, begin, left)
-        }
-    };
+    let end = at + if version == 4 { usize::from(word(at + 2)?) } else { 40 + usize::from(word(at + 4)?) };
+    let length = end.checked_sub(payload)?;
     let sum = match version {
         4 => pseudo4(frame.get(at..at + 20)?.try_into().unwrap(), protocol, length as u16),
         _ => pseudo6(frame.get(at..at + 40)?.try_into().unwrap(), protocol, length as u32),
@@ -169,6 +178,33 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     if reserved && case.only[BYWASH].is_empty() {
         drop_all(case);
     }
+}
+
+/// A packet whose source was translated, where the kernel drew another port or ICMP ident since its own was taken.
+fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
+    let of_the_sent = source(&case.sent.frame).map(<[u8]>::to_vec);
+    for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame) {
+        if source(frame) == of_the_sent.as_deref() || error(frame).is_some() {
+            continue;
+        }
+        let Some((protocol, at)) = payload(frame) else { continue };
+        let fields: &[usize] = match protocol {
+            6 => &[0, 16],
+            17 => &[0, 6],
+            1 | 58 => &[2, 4],
+            _ => continue,
+        };
+        for field in fields {
+            if let Some(field) = frame.get_mut(at + field..at + field + 2) {
+                field.fill(0);
+            }
+        }
+    }
+}
+
+fn source(frame: &[u8]) -> Option<&[u8]> {
+    let ends = ends(frame)?;
+    ends.get(..ends.len() / 2)
 }
 
 /// The route that the kernel takes has several next hops, and Bywash sent by one of them; or that of an error has.

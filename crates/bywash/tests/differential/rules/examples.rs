@@ -45,6 +45,17 @@ pub fn class_e() -> Example {
     (route("240.0.0.0/4 via 10.0.2.2"), one(ipv4(host4(0, 2), Ipv4Addr::new(240, 0, 0, 1)).packet(&tagged_udp(1))))
 }
 
+/// From as many hosts by the same port, of which one alone can keep it behind one address.
+pub fn one_port_for_two() -> Example {
+    let table = "table ip t { chain c { type nat hook postrouting priority 100; oifname p2 masquerade; }; }";
+    let flow = |number: u32| {
+        let ip = Ipv4 { ident: number as u16, ..ipv4(host4(0, 1 + number as u8), host4(1, 2)) };
+        let frame = ethernet(router_mac(0), host_mac(0, 2), 0x800, ip.packet(&tagged_udp(number)));
+        Sent { port: 0, number, frame }
+    };
+    (vec![Change::Nft(table.into())], (1..5).map(flow).collect())
+}
+
 /// So many that not every one takes the same of two ways in both.
 pub fn many_flows() -> Example {
     let flow = |number: u32| {
