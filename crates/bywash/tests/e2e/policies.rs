@@ -59,14 +59,14 @@ const POLICIES: &[Policy] = &[
     ),
     policy(
         "nft ingress of a port",
-        "nft 'add table netdev t; add chain netdev t c { type filter hook ingress device r0 priority 0; }; add rule netdev t c ip protocol icmp drop'",
+        "nft 'add table netdev t; add chain netdev t c { type filter hook ingress device r0 priority 0; }; add rule netdev t c ip protocol { icmp, udp } drop'",
         "nft delete table netdev t",
         V4,
         "netfilter",
     ),
     policy(
         "nft egress of a port",
-        "nft 'add table netdev t; add chain netdev t c { type filter hook egress device r1 priority 0; }; add rule netdev t c meta l4proto { icmp, icmpv6 } drop'",
+        "nft 'add table netdev t; add chain netdev t c { type filter hook egress device r1 priority 0; }; add rule netdev t c meta l4proto { icmp, icmpv6, udp } drop'",
         "nft delete table netdev t",
         BOTH,
         "netfilter",
@@ -78,7 +78,7 @@ const POLICIES: &[Policy] = &[
         BOTH,
         "netfilter",
     ),
-    policy("iptables-nft", "iptables-nft -A FORWARD -p icmp -j DROP", "iptables-nft -F FORWARD", V4, "netfilter"),
+    policy("iptables-nft", "iptables-nft -A FORWARD -o r1 -j DROP", "iptables-nft -F FORWARD", V4, "netfilter"),
     policy(
         "iptables-legacy",
         "iptables-legacy -P FORWARD DROP",
@@ -191,6 +191,11 @@ fn kept(bywash: &Bywash, port: &str) -> Vec<Value> {
     row["kept"].as_array().unwrap().clone()
 }
 
+/// Whether the policy is named as what keeps packets of a port in the kernel.
+fn is_kept(bywash: &Bywash, policy: &Policy) -> bool {
+    ["r0", "r1"].iter().any(|port| kept(bywash, port).iter().any(|row| row["kind"] == policy.kind))
+}
+
 /// User space; the driver by native XDP; and by itself, which is the driver by traffic control.
 const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
 
@@ -211,9 +216,7 @@ pub fn a_policy_that_comes_while_it_runs_holds() {
             wait_for_fast_path(&lab, &bywash);
             shell(&lab, policy.set);
             // On a busy machine the thread that hears of it gets its CPU late.
-            bywash.wait("the reason to be shown", |bywash| {
-                ["r0", "r1"].iter().any(|port| kept(bywash, port).iter().any(|row| row["kind"] == policy.kind))
-            });
+            bywash.wait("the reason to be shown", |bywash| is_kept(bywash, policy));
             assert_stopped(&lab, policy, &format!("{arguments:?}, while it runs"));
             shell(&lab, policy.unset);
         }
@@ -240,30 +243,31 @@ pub fn a_policy_that_was_there_holds_from_the_first_packet() {
 
 #[test]
 pub fn a_policy_outlives_reload_takeover_and_kill() {
-    require!(require_lab(), has_tool("nft"));
-    let policy = &POLICIES[0];
-    let lab = Topology::router_n(3).unwrap();
-    let file = File::new(&config(&[("r0", ""), ("r1", "")]));
-    let bywash = file.run(&lab);
-    shell(&lab, policy.set);
-    bywash.wait("the policy to be known", |bywash| !kept(bywash, "r0").is_empty());
-    assert_stopped(&lab, policy, "before the reload");
-    file.write(&config(&[("r0", "level = \"driver\"\n"), ("r1", ""), ("r2", "")]));
-    reload(&bywash, &[]);
-    assert_stopped(&lab, policy, "after the reload");
-    assert!(!kept(&bywash, "r2").is_empty(), "the new port knows it too");
-    let socket = bywash.socket();
-    let path = file.path();
-    let path = path.to_str().unwrap();
+    require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
     let program = crate::harness::program();
-    let argv = [program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap(), "--config", path];
-    let mut next = lab.r().spawn(&argv).unwrap();
-    next.wait_for_output("forwarding;", PATIENCE).unwrap();
-    assert_stopped(&lab, policy, "after the takeover");
-    next.signal(rustix::process::Signal::KILL).unwrap();
-    assert_stopped(&lab, policy, "after kill -9");
-    shell(&lab, policy.unset);
-    assert_eq!(answered(&lab), (2, 2), "the kernel forwards again");
+    for (at, policy) in POLICIES.iter().enumerate() {
+        let level = ["level = \"user\"\n", "mode = \"native\"\nlevel = \"driver\"\n", "level = \"auto\"\n"][at % 3];
+        let lab = Topology::router_n(3).unwrap();
+        assert_eq!(answered(&lab), (2, 2), "the kernel forwards");
+        let file = File::new(&config(&[("r0", level), ("r1", level)]));
+        let bywash = file.run(&lab);
+        wait_for_fast_path(&lab, &bywash);
+        shell(&lab, policy.set);
+        bywash.wait("the reason to be shown", |bywash| is_kept(bywash, policy));
+        file.write(&config(&[("r0", level), ("r1", level), ("r2", level)]));
+        reload(&bywash, &[]);
+        assert_stopped(&lab, policy, "after the reload that adds a port");
+        assert!(is_kept(&bywash, policy), "{} is shown after the reload", policy.name);
+        let (socket, path) = (bywash.socket(), file.path());
+        let argv = ["run", "--takeover", "--socket", socket.to_str().unwrap(), "--config", path.to_str().unwrap()];
+        let mut next = lab.r().spawn(&[&[program.as_str()], &argv[..]].concat()).unwrap();
+        next.wait_for_output("forwarding;", PATIENCE).unwrap();
+        assert_stopped(&lab, policy, "after the takeover");
+        next.signal(rustix::process::Signal::KILL).unwrap();
+        assert_stopped(&lab, policy, "after kill -9");
+        shell(&lab, policy.unset);
+        assert_eq!(answered(&lab), (2, 2), "the kernel forwards again without {}", policy.name);
+    }
 }
 
 #[test]
@@ -314,11 +318,10 @@ pub fn a_policy_under_load_holds_at_once() {
     for arguments in LEVELS {
         let lab = lab();
         let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
-        let wanted =
-            ["nft forward", "iptables-legacy", "IPsec, forward", "rule by source", "forwarding of a port", "qdisc"];
-        for policy in POLICIES.iter().filter(|policy| wanted.contains(&policy.name)) {
+        for policy in POLICIES {
             wait_for_fast_path(&lab, &bywash);
-            let late = last_after(&lab, || shell(&lab, policy.set));
+            let to: IpAddr = if policy.stops.0 { lab.b().v4.into() } else { lab.b().v6.into() };
+            let late = last_after(&lab, to, || shell(&lab, policy.set));
             println!(
                 "{arguments:?}: {}: the last packet came {late:.1} ms after the command had returned",
                 policy.name
@@ -331,11 +334,10 @@ pub fn a_policy_under_load_holds_at_once() {
 
 /// Sends from a to b while `change` is made; milliseconds between its return and the last packet that came. Negative: it
 /// came before. Waits until none come any more.
-fn last_after(lab: &Topology, change: impl FnOnce()) -> f64 {
+fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
     let (end, came, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let begun = Instant::now();
     let now = || begun.elapsed().as_nanos() as u64;
-    let to = lab.b().v4;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let receive = || {
@@ -353,7 +355,7 @@ fn last_after(lab: &Topology, change: impl FnOnce()) -> f64 {
         });
         scope.spawn(|| {
             let send = || {
-                let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+                let socket = UdpSocket::bind((if to.is_ipv4() { "0.0.0.0" } else { "::" }, 0)).unwrap();
                 socket.connect((to, 4000)).unwrap();
                 let (since, mut sent) = (Instant::now(), 0u64);
                 while !end.load(Ordering::Relaxed) {
