@@ -1,7 +1,7 @@
-//! Copies of passing packets, from a worker to whoever writes them down.
+//! Copies of passing packets, from a worker to a reader that writes them to a file.
 //!
-//! The worker's half is a [`Recorder`], the other a [`Records`]; between them is a ring of bytes. What does not fit is
-//! lost to the capture, and counted; nobody waits for it.
+//! The worker's half is a [`Recorder`], the reader's a [`Records`]; a ring of bytes connects them. Packets that do not
+//! fit into the ring are lost to the capture and counted; the worker never waits for the reader.
 
 use crate::pcap::{Filter, Matcher, wall_ns};
 use crate::{Port, PortCounters, PortState};
@@ -11,69 +11,69 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Head of a record in the ring: time, length on the wire, bytes kept, port, what it was.
+/// Bytes of a record's header in the ring: time, length on the wire, bytes kept, port, event.
 const HEAD: usize = 8 + 4 + 4 + 2 + 1;
-/// Numbers in that last byte; from here on a drop's reason.
+/// Values of the event byte; from `DROP` on, `DROP` plus the drop reason.
 const RX: u8 = 0;
 const TX: u8 = 1;
 const DROP: u8 = 2;
 
-/// What happened to a packet.
+/// Event at which a packet was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// It was received.
+    /// The packet was received.
     Received,
-    /// It was sent.
+    /// The packet was sent.
     Sent,
-    /// It was dropped; the number of the reason is the engine's.
+    /// The packet was dropped, for the engine's reason of this number.
     Dropped(u8),
 }
 
-/// Which packets are wanted. Ports are named by their numbers; those beyond a list are not wanted.
+/// Selection of packets to capture. Lists are indexed by port number; ports beyond the end of a list are not selected.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Ports of which received packets are.
+    /// Ports whose received packets are captured.
     pub received: Vec<bool>,
-    /// Ports of which sent packets are.
+    /// Ports whose sent packets are captured.
     pub sent: Vec<bool>,
-    /// Ports of which dropped packets are: those that came in by them.
+    /// Ingress ports whose dropped packets are captured.
     pub dropped: Vec<bool>,
-    /// Reasons of such drops: a bit each.
+    /// Drop reasons captured, one bit per reason number.
     pub reasons: u64,
-    /// Only packets that pass.
+    /// Filter that packets must pass.
     pub filter: Option<Arc<Filter>>,
     /// Most bytes kept of a packet.
     pub snaplen: usize,
 }
 
-/// What was captured, and what should have been.
+/// Counters of a capture, shared by both halves.
 #[derive(Debug, Default)]
 struct Counts {
     captured: AtomicU64,
     lost: AtomicU64,
 }
 
-/// What a capture brought.
+/// Snapshot of a capture's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
     /// Packets put into the ring.
     pub captured: u64,
-    /// Packets that passed the filter and found the ring full.
+    /// Packets that passed the filter but found the ring full.
     pub lost: u64,
 }
 
-/// A packet taken off the ring.
+/// Packet taken from the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Nanoseconds since 1970.
+    /// Time, in nanoseconds since 1970.
     pub time_ns: u64,
     /// Length on the wire, in bytes.
     pub length: u32,
-    /// The port's number.
+    /// Port number.
     pub port: u16,
-    /// What happened to it.
+    /// Event at which the packet was captured.
     pub happened: Happened,
-    /// Its beginning.
+    /// First bytes of the packet, at most the snap length.
     pub bytes: &'a [u8],
 }
 
@@ -84,7 +84,8 @@ pub struct Recorder {
     matcher: Option<Box<Matcher>>,
     ring: Producer<u8>,
     counts: Arc<Counts>,
-    /// Records of a burst, kept back until it is known how many of its packets count, and where each of them ends.
+    /// Records of a burst, kept until it is known how many of its packets the port took, and the end of each frame's
+    /// record.
     staged: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -96,7 +97,7 @@ pub struct Records {
     bytes: Vec<u8>,
 }
 
-/// A capture of what is wanted: up to `bytes` of it wait for the reader. `id` is the caller's, to find it again.
+/// Creates a capture with a ring of `bytes` bytes. `id` is a number by which the caller finds it again.
 pub fn capture(id: u64, wanted: Wanted, bytes: usize) -> (Recorder, Records) {
     let (tx, rx) = RingBuffer::new(bytes);
     let counts = Arc::new(Counts::default());
@@ -111,12 +112,12 @@ fn listed(ports: &[bool], port: u16) -> bool {
 }
 
 impl Recorder {
-    /// The number it was given.
+    /// Returns the number passed to [`capture`].
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Notes `frames`, received by `port`.
+    /// Records `frames`, received by `port`.
     pub fn received(&mut self, arena: &Arena, port: u16, frames: &[Frame]) {
         if listed(&self.wanted.received, port) {
             self.stage(arena, port, RX, frames);
@@ -124,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// Notes `frame`, which came in by `port` and is dropped for `reason`.
+    /// Records `frame`, which was received by `port` and is dropped for `reason`.
     pub fn dropped(&mut self, arena: &Arena, port: u16, reason: u8, frame: &Frame) {
         let wanted = self.wanted.reasons.checked_shr(reason.into()).is_some_and(|bits| bits & 1 == 1);
         if wanted && listed(&self.wanted.dropped, port) {
@@ -133,7 +134,7 @@ impl Recorder {
         }
     }
 
-    /// Copies those of `frames` that pass.
+    /// Copies those of `frames` that pass the filter into `staged`.
     fn stage(&mut self, arena: &Arena, port: u16, happened: u8, frames: &[Frame]) {
         let Self { wanted, matcher, staged, ends, .. } = self;
         staged.clear();
@@ -156,13 +157,13 @@ impl Recorder {
                     staged.push(happened);
                     staged.extend(kept);
                 }
-                // One that does not pass ends where it begins.
+                // The record of a frame that does not pass ends where it begins: it is empty.
                 ends.push(staged.len());
             }
         }
     }
 
-    /// Puts the records of the first `n` frames into the ring, as far as it has room.
+    /// Puts the records of the first `n` frames into the ring as far as it has room, and counts them.
     fn commit(&mut self, n: usize) {
         if self.staged.is_empty() {
             return;
@@ -178,7 +179,7 @@ impl Recorder {
             }
             from = end;
         }
-        // The worker is the only writer of either.
+        // The worker is the only writer of both counters.
         let add = |counter: &AtomicU64, n| counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Release);
         add(&self.counts.captured, captured);
         add(&self.counts.lost, lost);
@@ -186,18 +187,18 @@ impl Recorder {
 }
 
 impl Records {
-    /// Takes all there are off the ring; how many there were.
+    /// Takes all records from the ring and passes them to `each`; returns how many there were.
     pub fn drain(&mut self, mut each: impl FnMut(Record<'_>) -> std::io::Result<()>) -> std::io::Result<usize> {
         let mut n = 0;
         let mut head = [0u8; HEAD];
-        // A record is put in whole, so a head that is there has its bytes behind it.
+        // A record is put in as a whole, so its bytes follow its header.
         while self.ring.pop_entire_slice(&mut head).is_ok() {
             let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
             let mut time = [0; 8];
             time.copy_from_slice(&head[..8]);
             self.bytes.resize(word(12) as usize, 0);
             if self.ring.pop_entire_slice(&mut self.bytes).is_err() {
-                return Err(std::io::Error::other("the capture's ring is out of step"));
+                return Err(std::io::Error::other("the capture ring is corrupt: a record header without its bytes"));
             }
             let happened = match head[18] {
                 RX => Happened::Received,
@@ -212,7 +213,7 @@ impl Records {
         Ok(n)
     }
 
-    /// The figures now.
+    /// Returns the current counters.
     pub fn stats(&self) -> CaptureStats {
         CaptureStats {
             captured: self.counts.captured.load(Ordering::Acquire),
@@ -221,13 +222,13 @@ impl Records {
     }
 }
 
-/// A port whose sent packets are recorded: put around it for the time of a call.
+/// Port whose sent packets are recorded; wraps the port for the duration of one call.
 pub struct Watched<'a> {
-    /// The port itself.
+    /// The wrapped port.
     pub port: &'a mut dyn Port,
-    /// Its number.
+    /// Port number.
     pub number: u16,
-    /// Who wants to know.
+    /// Recorders of the active captures.
     pub recorders: &'a mut [Recorder],
 }
 
@@ -238,7 +239,7 @@ impl Port for Watched<'_> {
 
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let number = self.number;
-        // Before they are sent: what is sent may be overwritten at once.
+        // Copied before they are sent: the port may reuse a sent buffer at once.
         for recorder in self.recorders.iter_mut().filter(|r| listed(&r.wanted.sent, number)) {
             recorder.stage(bufs.arena(), number, TX, frames.as_slice());
         }

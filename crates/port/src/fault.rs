@@ -1,4 +1,4 @@
-//! A decorator that does to frames what bad wires do.
+//! Decorator that injects the faults of a bad link.
 
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Batch, Buffers, Frame};
@@ -7,29 +7,29 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// What shall happen to frames in one direction. Rates are probabilities a frame, from 0 (never) to 1 (always).
+/// Faults of one direction. Rates are probabilities per frame, from 0 (never) to 1 (always).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// The frame is lost.
+    /// Probability that a frame is lost.
     pub drop: f64,
-    /// It comes twice, in a buffer of its own; when none is free, once.
+    /// Probability that a frame is duplicated into a buffer of its own; without a free buffer it is not.
     pub duplicate: f64,
-    /// It changes places with the one behind it.
+    /// Probability that a frame changes places with the frame before it.
     pub reorder: f64,
-    /// One byte of it is changed.
+    /// Probability that one byte of a frame is changed.
     pub corrupt: f64,
-    /// It is cut to a random length.
+    /// Probability that a frame is cut to a random length.
     pub truncate: f64,
-    /// Every frame comes this many nanoseconds later.
+    /// Delay of every frame, in nanoseconds.
     pub delay_ns: u64,
-    /// Frames beyond this many a second are lost; 0: no limit. Up to 64 may come at once, and with a queue as many as
-    /// that holds.
+    /// Rate limit in frames per second; frames beyond it are lost unless there is a `queue`. 0: no limit. Bursts of up
+    /// to 64 frames pass without a queue.
     pub limit_pps: u64,
-    /// Frames beyond the limit wait, up to this many, and go at the limit's rate; 0: they are lost.
+    /// Most frames that wait when the rate limit is exceeded, to be passed on at its rate. 0: they are lost.
     pub queue: usize,
 }
 
-/// What was done to frames in one direction, in frames.
+/// Counters of the faults in one direction, in frames.
 #[derive(Debug, Default)]
 pub struct FaultCounters {
     /// Lost at random.
@@ -40,22 +40,22 @@ pub struct FaultCounters {
     pub duplicated: Counter,
     /// Copies not made for want of a buffer.
     pub no_buffer: Counter,
-    /// Put behind the next one.
+    /// Swapped with the frame before.
     pub reordered: Counter,
-    /// Changed in a byte.
+    /// Changed in one byte.
     pub corrupted: Counter,
-    /// Cut.
+    /// Truncated.
     pub truncated: Counter,
     /// Delayed.
     pub delayed: Counter,
 }
 
-/// Numbers that look random and are the same for the same seed: xorshift64* (Vigna, 2016).
+/// Deterministic pseudo-random numbers from a seed: xorshift64* (Vigna, 2016).
 struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Any state but zero; neighbouring seeds far apart.
+        // The state must not be zero; the multiplication spreads neighbouring seeds.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd) | 1)
     }
 
@@ -75,13 +75,13 @@ impl Random {
     }
 }
 
-/// One direction: the frames on their way, each with the time it may go.
+/// One direction: the delayed frames, each with the time at which it may go on.
 struct Lane {
     faults: Faults,
     random: Random,
     delay: u64,
-    /// Ticks a frame costs at the limit, and the time up to which they are spent: with a queue, when the last in it
-    /// goes.
+    /// `gap` is the number of ticks per frame at the rate limit. `spent` is the time up to which that budget is used;
+    /// with a queue, the time at which its last frame goes.
     gap: u64,
     spent: u64,
     held: VecDeque<(u64, Frame)>,
@@ -101,7 +101,7 @@ impl Lane {
         }
     }
 
-    /// Does to `frames` what is to be done, and lets them wait here.
+    /// Applies the faults to `frames` and queues them here.
     fn put(&mut self, bufs: &mut Buffers, frames: &mut Batch, now: u64) {
         for mut frame in frames.drain() {
             let (f, c) = (self.faults, &self.counters);
@@ -157,7 +157,7 @@ impl Lane {
         }
     }
 
-    /// Moves what may go now to `out`.
+    /// Moves the frames that are due at `now` to `out`.
     fn take(&mut self, out: &mut Batch, now: u64) {
         while out.room() > 0 && self.held.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, frame)) = self.held.pop_front() else { break };
@@ -180,30 +180,31 @@ fn copy(bufs: &mut Buffers, frame: &Frame) -> Option<Frame> {
     None
 }
 
-/// A port with faults in either direction, the same for the same seed and the same traffic. For tests and for the
-/// tester; its own frames cost an allocation now and then.
+/// Port that injects faults in either direction, reproducibly for the same seed and the same traffic. For tests and for
+/// the tester; its queues allocate memory now and then.
 ///
-/// `rx_packets` and `tx_packets` are the inner port's: what the wire carried, not what came through.
+/// `rx_packets` and `tx_packets` are the inner port's: they count frames on the link, not frames passed through the
+/// faults.
 pub struct Fault<P> {
     inner: P,
     rx: Lane,
     tx: Lane,
-    /// On their way to the inner port, which had no room.
+    /// Frames due, waiting for room in the inner port.
     ready: Batch,
 }
 
 impl<P: Port> Fault<P> {
-    /// Decorates `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: P, seed: u64, rx: Faults, tx: Faults) -> Self {
         Self { inner, rx: Lane::new(rx, seed), tx: Lane::new(tx, !seed), ready: Batch::new() }
     }
 
-    /// What was done to received frames.
+    /// Returns the counters of the faults of received frames.
     pub fn rx_faults(&self) -> Arc<FaultCounters> {
         self.rx.counters.clone()
     }
 
-    /// What was done to sent frames.
+    /// Returns the counters of the faults of sent frames.
     pub fn tx_faults(&self) -> Arc<FaultCounters> {
         self.tx.counters.clone()
     }
@@ -221,7 +222,7 @@ impl<P: Port> Port for Fault<P> {
         let before = out.len();
         let now = clock::tsc();
         let mut got = Batch::new();
-        // A source that is faster than its reader must not pile up here.
+        // Bounds the queue when the source is faster than its reader.
         if self.rx.held.len() < QUEUE {
             self.inner.rx_burst(bufs, &mut got);
         }
@@ -252,7 +253,7 @@ impl<P: Port> Port for Fault<P> {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        // What waits here comes without a word from the descriptor.
+        // The descriptor does not signal frames that become due here, so the port must be polled while it holds any.
         if self.held() == self.inner.held() { self.inner.wait_fd() } else { None }
     }
 
@@ -290,5 +291,5 @@ impl<P: Port> Port for Fault<P> {
     }
 }
 
-/// Frames that may wait in one direction.
+/// Most frames that wait in one direction before the port stops taking more.
 const QUEUE: usize = 4096;

@@ -1,8 +1,8 @@
-//! Ports: where frames come from and go to.
+//! Ports: sources and sinks of frames.
 //!
-//! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP (`af_xdp`), TAP, memif ([`memif`]), pcap, pair, null. A
-//! decorator wraps a port and is one (`fault`, `capture`'s [`Watched`], [`TwinPort`] with an interface of the kernel's beside it).
-//! The dispatching device ([`npe`]) deals what ports receive out to threads.
+//! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP ([`af_xdp`]), TAP, memif ([`memif`]), pcap, pair, null.
+//! A decorator wraps a port and is itself a port: [`Fault`], [`Watched`] (packet capture), [`TwinPort`] (a kernel TAP
+//! interface beside the port). The dispatching device ([`npe`]) distributes received frames over threads.
 
 pub mod af_xdp;
 mod capture;

@@ -1,23 +1,23 @@
-//! The port that is not there.
+//! Null port: discards what it sends and receives nothing.
 
 use crate::{Port, PortCounters};
 use bywash_frame::{Batch, Buffers};
 use std::sync::Arc;
 
-/// Receives nothing, and frees what is sent by it, counted.
+/// Port that receives nothing, and counts and frees the frames sent on it.
 #[derive(Default)]
 pub struct NullPort {
     counters: Arc<PortCounters>,
 }
 
 impl NullPort {
-    /// A null port.
+    /// Returns a null port.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// Takes all of `frames` as sent, and frees them.
+/// Counts all of `frames` as sent and frees them; returns how many there were.
 #[inline]
 pub(crate) fn discard(counters: &PortCounters, bufs: &mut Buffers, frames: &mut Batch) -> usize {
     let n = frames.len();

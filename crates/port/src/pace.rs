@@ -1,24 +1,24 @@
-//! When to look again at a ring's index that another CPU writes.
+//! Pacing of reads of a ring index that another CPU writes.
 //!
-//! A look takes the index's cache line from its writer, and what follows the lines of the entries just written, which
-//! the writer goes on to fill. Whoever has nothing else to do looks at a ring as often as the caches let it, finds an
-//! entry or two each time, and so slows down the very writer it waits for. So one that found some, and no burst, comes
-//! again when there should be one: two microseconds later at most.
+//! Reading the index takes its cache line away from the writer, and reading the entries takes the lines the writer
+//! fills next. A reader with nothing else to do would read the index as often as the caches allow, find an entry or two
+//! each time, and so slow down the writer it waits for. So a reader that found less than a burst pauses until a burst
+//! should be there: at most two microseconds.
 
 use bywash_frame::BATCH;
 use bywash_sync::clock;
 
-/// Entries for which it was worth it: no pause.
+/// Entries that make a read worthwhile: the pause does not grow.
 const ENOUGH: u64 = BATCH as u64;
-/// More than there need be.
+/// More entries than needed: the pause is halved.
 const MANY: u64 = 2 * ENOUGH;
 /// Shortest and longest pause, in nanoseconds.
 const SHORTEST: u64 = 100;
 const LONGEST: u64 = 2000;
 
-/// One reader's looks.
+/// Pacing state of one reader. Times are in ticks of the time-stamp counter.
 pub(crate) struct Pace {
-    /// When the next look is due. (All in ticks of the time stamp counter.)
+    /// Time of the next read.
     due: u64,
     pause: u64,
     shortest: u64,
@@ -26,13 +26,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A reader that has not looked yet.
+    /// Returns the state of a reader that has not read yet.
     pub fn new() -> Self {
         let ticks = |ns: u64| clock::us_to_ticks(ns) / 1000;
         Self { due: 0, pause: 0, shortest: ticks(SHORTEST), longest: ticks(LONGEST) }
     }
 
-    /// Calls `look`, which returns how many entries there are, unless it found few just now.
+    /// Calls `look`, which returns the number of entries found, unless the pause after the previous read is not over.
     #[inline]
     pub fn look(&mut self, look: impl FnOnce() -> usize) {
         let now = clock::tsc();
@@ -54,7 +54,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Looks that were made of 100,000 tries, and the most there may be in the time they took.
+    /// Returns the reads made in 100,000 tries, and the most possible in that time at the shortest and at the longest
+    /// pause.
     fn looks(found: usize) -> (u64, u64, u64) {
         let (mut pace, mut looks) = (Pace::new(), 0);
         let start = clock::tsc();

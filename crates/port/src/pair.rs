@@ -1,4 +1,4 @@
-//! Two ports joined in memory: what one sends, the other receives.
+//! Two ports joined in memory: each receives what the other sends.
 
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
@@ -7,37 +7,37 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What both ends see.
+/// State shared by both ends.
 struct Joint {
     closed: [AtomicBool; 2],
-    /// The receiving halves that closed ends left behind, with frames that were sent too late to be received.
+    /// RX halves left behind by closed ends, with frames that were sent too late to be received.
     left: Mutex<[Option<Consumer<RawFrame>>; 2]>,
-    /// Start of the arena whose frames pass; 0 until the first do.
+    /// Base address of the arena whose frames pass; 0 until the first frames do.
     arena: AtomicUsize,
 }
 
-/// One end of a pair. Frames move without a copy, so both ends must use buffers of one arena.
+/// One end of a pair. Frames move without a copy, so both ends must use buffers of the same arena.
 ///
-/// A frame in flight is held by the end that will receive it. When that end closes, or is dropped, the other end
-/// takes back what was not received and is down with the reason `peer closed`; before that it still receives what
+/// A frame in flight is held by the end that will receive it. When that end is closed or dropped, the other end takes
+/// back the frames it did not receive and goes down with the reason `peer closed`; before that it still receives what
 /// was sent to it.
 ///
 /// # Thread-safety
-/// The two ends may be used on two threads; each is one worker's.
+/// The two ends may be used on two threads; each belongs to one worker.
 pub struct PairPort {
     tx: Producer<RawFrame>,
-    /// None once closed.
+    /// `None` once closed.
     rx: Option<Consumer<RawFrame>>,
     joint: Arc<Joint>,
     side: usize,
-    /// The peer is gone, and what it left was taken back.
+    /// Whether the peer is gone and the frames it left were taken back.
     alone: bool,
-    /// Buffers of another arena were offered.
+    /// Whether buffers of another arena were offered.
     foreign: bool,
     counters: Arc<PortCounters>,
 }
 
-/// Two ends with room for `depth` frames in each direction (at least a batch).
+/// Returns two ends with room for `depth` frames in each direction, at least one batch.
 pub fn pair(depth: usize) -> (PairPort, PairPort) {
     let depth = depth.max(BATCH);
     let ((tx_a, rx_b), (tx_b, rx_a)) = (RingBuffer::new(depth), RingBuffer::new(depth));
@@ -63,7 +63,7 @@ impl PairPort {
         self.joint.closed[1 - self.side].load(Ordering::Acquire)
     }
 
-    /// Whether frames of `bufs` may pass here. An end where they may not closes, and what was sent to it goes back.
+    /// Returns whether frames of `bufs` may pass. If not, this end closes, and the peer takes back what was sent to it.
     #[inline]
     fn admits(&mut self, bufs: &Buffers) -> bool {
         let base = bufs.arena().base() as usize;
@@ -84,7 +84,7 @@ impl PairPort {
         }
     }
 
-    /// Takes back what the closed peer did not receive.
+    /// Takes back the frames that the closed peer did not receive.
     #[cold]
     fn take_back(&mut self, bufs: &mut Buffers) {
         self.alone = true;
@@ -98,8 +98,8 @@ impl PairPort {
         self.joint.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves the receiving half to the peer. To the end that does so last, both halves are returned: a frame sent
-    /// after the first end looked for the last time has nobody else to free it.
+    /// Leaves the RX half to the peer. If the peer has already closed, returns both halves for the caller to drain: a
+    /// frame sent after the first end's last look is freed by no one else.
     fn retire(&mut self) -> [Option<Consumer<RawFrame>>; 2] {
         let Some(rx) = self.rx.take() else { return [None, None] };
         let mut left = self.left();
@@ -109,7 +109,7 @@ impl PairPort {
     }
 }
 
-/// Fills `into` from the ring as far as possible, the oldest frame first.
+/// Fills `into` from the ring as far as possible, oldest frame first.
 #[inline]
 fn take<'a>(ring: &mut Consumer<RawFrame>, into: &'a mut [MaybeUninit<RawFrame>]) -> &'a [RawFrame] {
     let (taken, _) = ring.pop_partial_slice_uninit(into);
@@ -157,7 +157,7 @@ impl Port for PairPort {
         if frames.is_empty() || self.rx.is_none() || self.peer_closed() || !self.admits(bufs) {
             return 0;
         }
-        // The other end's place is only read when it is not known to have made room: it is on another CPU.
+        // The other end's index is on another CPU: read it only if the cached value leaves too little room.
         let known = self.tx.cached_slots();
         let n = frames.len().min(if known < frames.len() { self.tx.slots() } else { known });
         if n < frames.len() {

@@ -1,4 +1,4 @@
-//! What a port is to the rest of the program.
+//! The interface between a port and the workers that use it.
 
 use bywash_frame::{Batch, Buffers};
 use bywash_sync::Counter;
@@ -6,73 +6,74 @@ use serde::Serialize;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// One worker's end of a port: a queue it alone receives from and sends to. Bulk only.
+/// One worker's end of a port: a queue that only this worker receives from and sends to, in bursts.
 ///
-/// Calls never block and never fail: a port that cannot work says so in [`Port::state`], receives nothing and
-/// takes nothing. System calls belong here, in ports, never in stages.
+/// Calls never block and never fail: a port that cannot work reports it in [`Port::state`], receives nothing and takes
+/// nothing. System calls belong here, in ports, never in stages.
 pub trait Port: Send {
-    /// Appends received frames to `out`, up to its room; returns how many. Buffers come from `bufs`.
+    /// Appends received frames to `out` as far as it has room; returns the number appended. Buffers come from `bufs`.
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize;
 
-    /// Sends from the front of `frames`; returns how many were taken. The rest stays, in order, with the caller.
+    /// Sends from the front of `frames`; returns how many frames were taken. The others stay in `frames`, in order.
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize;
 
-    /// Once per turn of the worker, busy or idle: takes back what was sent, refills what receives, wakes the kernel
-    /// where it wants to be woken. A port that must not wait for the next `tx_burst` to do so does it here.
+    /// Does periodic work, once per turn of the worker, busy or idle: frees sent frames, refills the receive side,
+    /// wakes the kernel where it needs a wakeup. Work that must not wait for the next `tx_burst` belongs here.
     fn housekeep(&mut self, _bufs: &mut Buffers) {}
 
-    /// Frames this port holds now: posted for receiving, or sent and not yet taken back. For the conservation audit.
+    /// Returns the number of frames this port holds now: posted for receiving, or sent and not yet taken back. Used by
+    /// the conservation audit.
     fn held(&self) -> usize {
         0
     }
 
-    /// A descriptor that becomes readable when there is something to receive, for a worker about to sleep.
-    /// None: the port must be polled.
+    /// Returns a descriptor that becomes readable when there is something to receive, for a worker about to sleep.
+    /// `None` if the port must be polled.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether it can ever receive: a worker that sleeps need not poll one that cannot.
+    /// Returns whether the port can ever receive. A sleeping worker need not poll a port that cannot.
     fn receives(&self) -> bool {
         true
     }
 
-    /// Whether it works, and if not, why.
+    /// Returns whether the port works, and the reason if it does not.
     fn state(&self) -> PortState {
         PortState::Up
     }
 
-    /// Most bytes of a frame (Ethernet header included, FCS not) that it can send.
+    /// Returns the longest frame the port can send, in bytes, with the Ethernet header and without FCS.
     fn max_frame(&self) -> usize {
         1518
     }
 
-    /// Its counters, for whoever shows them.
+    /// Returns the port's counters.
     fn counters(&self) -> Arc<PortCounters>;
 
-    /// Facts to show: mode, queue, ring sizes, why not better. Names as in the API's JSON.
+    /// Returns facts to display: mode, queue, ring sizes, why a better mode is not used. Names as in the API's JSON.
     fn details(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// Gives every frame back and lets the device go. Called once, before the port is dropped.
+    /// Gives every frame back and releases the device. Called once, before the port is dropped.
     fn close(&mut self, bufs: &mut Buffers);
 }
 
-/// Whether a port works.
+/// State of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", content = "reason", rename_all = "lowercase")]
 pub enum PortState {
-    /// It receives and sends.
+    /// Receives and sends.
     #[default]
     Up,
-    /// It does not, for this reason: link down, device deleted, peer gone.
+    /// Does not work, for the given reason: link down, device deleted, peer gone.
     Down(String),
-    /// A finite source has delivered everything (a pcap that is not looped).
+    /// Finite source that has delivered everything (a pcap that is not looped).
     Ended,
 }
 
-/// A port's counters, written by its worker, read by anyone.
+/// Counters of a port. Written by its worker, readable from any thread.
 #[derive(Debug, Default, Serialize)]
 pub struct PortCounters {
     /// Frames received.
@@ -87,35 +88,36 @@ pub struct PortCounters {
     /// Bytes sent, without FCS.
     #[serde(serialize_with = "get")]
     pub tx_bytes: Counter,
-    /// Frames lost before us because no buffer was posted (kernel: `rx_fill_ring_empty_descs`, `rx_dropped`).
+    /// Frames lost before they reached the port because no buffer was posted (kernel: `rx_fill_ring_empty_descs`,
+    /// `rx_dropped`).
     #[serde(serialize_with = "get")]
     pub rx_no_buffer: Counter,
-    /// Frames lost before us because we did not take them fast enough (kernel: `rx_ring_full`).
+    /// Frames lost before they reached the port because the RX ring was full (kernel: `rx_ring_full`).
     #[serde(serialize_with = "get")]
     pub rx_ring_full: Counter,
-    /// Descriptors the kernel refused (`rx_invalid_descs` and `tx_invalid_descs`): a bug when not zero.
+    /// Descriptors the kernel refused (`rx_invalid_descs` and `tx_invalid_descs`): a bug if not zero.
     #[serde(serialize_with = "get")]
     pub invalid: Counter,
-    /// Bursts of which the device did not take all: its ring was full.
+    /// Bursts that the device took only in part because its ring was full.
     #[serde(serialize_with = "get")]
     pub tx_full: Counter,
-    /// Frames the kernel took from us and would not send: its queue was full, the link down.
+    /// Frames the kernel took but did not send: its queue was full or the link was down.
     #[serde(serialize_with = "get")]
     pub tx_refused: Counter,
-    /// System calls to wake the receiving side.
+    /// System calls to wake the receive side.
     #[serde(serialize_with = "get")]
     pub rx_wakeups: Counter,
-    /// System calls to wake the sending side.
+    /// System calls to wake the transmit side.
     #[serde(serialize_with = "get")]
     pub tx_wakeups: Counter,
-    /// System calls of poll(2): to wait, or to wake either side.
+    /// poll(2) system calls, to wait or to wake either side.
     #[serde(serialize_with = "get")]
     pub polls: Counter,
-    /// System calls in which the driver was polled for received frames, instead of by interrupts.
+    /// System calls that polled the driver for received frames (busy polling) instead of waiting for interrupts.
     #[serde(serialize_with = "get")]
     pub busy_polls: Counter,
-    /// Frames sent that came back in another order than they were sent in, where the same order was counted on. When not
-    /// zero, it no longer is.
+    /// Frames that completed in another order than they were sent in, on a port that relied on completion in order.
+    /// Once this is not zero, the port no longer relies on it.
     #[serde(serialize_with = "get")]
     pub tx_reordered: Counter,
 }

@@ -1,4 +1,4 @@
-//! TAP: an interface of the kernel whose other end is a file of ours.
+//! TAP port: a kernel interface whose other end is a file descriptor of this process.
 
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, Batch, Buffers, Frame};
@@ -19,46 +19,46 @@ const GSO_NONE: u8 = 0;
 /// linux/if_tun.h, `_IOW('T', 226, int)`.
 const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
 
-/// What a TAP interface is made with.
+/// Parameters of a TAP interface.
 #[derive(Clone, Debug, Default)]
 pub struct TapConfig {
-    /// Its name, up to 15 bytes; a `%d` in it is replaced by the first free number.
+    /// Name, up to 15 bytes; the kernel replaces a `%d` in it by the first free number.
     pub name: String,
-    /// Its MAC address; none: a random one.
+    /// MAC address; random if `None`.
     pub mac: Option<[u8; 6]>,
-    /// Its MTU in bytes; none: 1500.
+    /// MTU in bytes; 1500 if `None`.
     pub mtu: Option<u32>,
-    /// Whether to bring it up.
+    /// Whether to bring the interface up.
     pub up: bool,
 }
 
-/// Why there is no TAP interface.
+/// Error of creating a TAP interface.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// A name the kernel would cut or refuse.
-    #[error("`{0}` is no interface name: 1 to 15 bytes, no spaces or slashes")]
+    /// Name that the kernel would truncate or refuse.
+    #[error("invalid interface name `{0}`: must be 1 to 15 bytes without spaces, slashes or colons, and not `.` or `..`")]
     Name(String),
-    /// A step that the kernel refused.
+    /// Step that the kernel refused.
     #[error("TAP `{name}`: cannot {what}: {source}")]
     Refused {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// What was tried.
+        /// Step that failed.
         what: &'static str,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: Error,
     },
 }
 
-/// One queue of a TAP interface. Frames are read into their cells and written from them, one system call each; the
-/// kernel's partial checksums are completed on the way in. The interface goes away when its last queue is closed.
+/// One queue of a TAP interface. Frames are read into their cells and written from them, one system call each. Partial
+/// checksums left by the kernel are completed on receive. The interface goes away when its last queue is closed.
 ///
 /// # Thread-safety
-/// One worker's. The namespace the interface lies in is that of the thread that made it.
+/// Belongs to one worker. The interface is in the network namespace of the thread that created it.
 pub struct TapPort {
     fd: Option<OwnedFd>,
     name: String,
-    /// Frames to read into, kept from one burst to the next.
+    /// Empty frames to read into, kept from one burst to the next.
     spare: Batch,
     state: PortState,
     checksums: u64,
@@ -66,13 +66,13 @@ pub struct TapPort {
 }
 
 impl TapPort {
-    /// Makes the interface, in this thread's network namespace, or attaches to a persistent one of that name. Needs
+    /// Creates the interface in this thread's network namespace, or attaches to a persistent one of that name. Needs
     /// CAP_NET_ADMIN.
     pub fn create(config: &TapConfig) -> Result<Self, TapError> {
         Self::open(config, libc::IFF_TAP)
     }
 
-    /// Makes the interface with `queues` queues, among which the kernel distributes flows.
+    /// Creates the interface with `queues` queues, over which the kernel distributes flows.
     pub fn create_queues(config: &TapConfig, queues: usize) -> Result<Vec<Self>, TapError> {
         let first = Self::open(config, libc::IFF_TAP | libc::IFF_MULTI_QUEUE)?;
         let same = TapConfig { name: first.name.clone(), ..TapConfig::default() };
@@ -83,15 +83,15 @@ impl TapPort {
         Ok(all)
     }
 
-    /// The interface's name.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Another end of the same queue: each frame comes to one of the two.
+    /// Returns another end of the same queue: each frame is received by one of the two.
     ///
     /// # Errors
-    /// When there are no more descriptors, or the port is closed.
+    /// If the process has no file descriptors left, or the port is closed.
     pub fn second(&self) -> Result<Self, Error> {
         let fd = self.fd.as_ref().ok_or(ErrorKind::NotConnected)?.try_clone()?;
         Ok(Self {
@@ -104,10 +104,10 @@ impl TapPort {
         })
     }
 
-    /// Whether the interface has carrier.
+    /// Sets whether the interface has carrier.
     ///
     /// # Errors
-    /// Before Linux 5.0, where it always has.
+    /// Before Linux 5.0, where a TAP interface always has carrier.
     pub fn set_carrier(&self, on: bool) -> Result<(), Error> {
         self.fd.as_ref().map_or(Ok(()), |fd| set_int(fd, TUNSETCARRIER, on.into()))
     }
@@ -121,15 +121,15 @@ impl TapPort {
         let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| refused("open /dev/net/tun")(e.into()))?;
         request.0.ifr_ifru.ifru_flags = (flags | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
-        request.ioctl(&fd, libc::TUNSETIFF).map_err(refused("make it"))?;
+        request.ioctl(&fd, libc::TUNSETIFF).map_err(refused("create it"))?;
         let name = request.name();
         set_int(&fd, libc::TUNSETVNETHDRSZ, VNET_HEAD as i32).map_err(refused("set its header size"))?;
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
         if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, 0usize) } != 0 {
-            return Err(refused("switch its offloads off")(Error::last_os_error()));
+            return Err(refused("disable its offloads")(Error::last_os_error()));
         }
         let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
-            .map_err(|e| refused("open a socket")(e.into()))?;
+            .map_err(|e| refused("open a socket to configure it")(e.into()))?;
         let fresh = || Request::new(&name);
         if let Some(mac) = config.mac {
             let mut request = fresh()?;
@@ -161,7 +161,7 @@ impl TapPort {
         })
     }
 
-    /// What an error of a read or a write says of the interface.
+    /// Sets the state from an error of a read or a write.
     #[cold]
     fn note(&mut self, error: &Error) {
         self.state = match error.raw_os_error() {
@@ -174,7 +174,8 @@ impl TapPort {
         };
     }
 
-    /// Reads one frame. None: there is none, or no more.
+    /// Reads one frame and returns its length; 0 if the frame was invalid and is counted. `None` if there is none to
+    /// read.
     fn read(&mut self, arena: &Arena, frame: &mut Frame) -> Option<usize> {
         let fd = self.fd.as_ref()?;
         arena.reset(frame);
@@ -182,7 +183,7 @@ impl TapPort {
         let fits = arena.resize(frame, room);
         debug_assert!(fits);
         let mut head = [0; VNET_HEAD];
-        // The kernel cuts a longer frame without a word: a byte behind the room tells.
+        // The kernel truncates a longer frame without an error: one byte beyond the room shows that it did.
         let mut beyond = [0; 1];
         let data = arena.data_mut(frame);
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(data), IoSliceMut::new(&mut beyond)];
@@ -215,11 +216,12 @@ impl TapPort {
     }
 }
 
-/// Completes a checksum whose field, `offset` behind `start`, holds the sum of what is not in the packet.
+/// Completes a partial checksum. The field, `offset` bytes after `start`, holds the sum of the pseudo-header. Returns
+/// false if the field lies outside the packet.
 fn complete(packet: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(from) = packet.get_mut(start..).filter(|p| p.len() >= offset + 2) else { return false };
     let sum = match checksum::checksum(from) {
-        // The kernel's CSUM_MANGLED_0: UDP's zero means that there is none.
+        // CSUM_MANGLED_0 in the kernel: in UDP a zero means that there is no checksum.
         0 => 0xffff,
         sum => sum,
     };
@@ -267,7 +269,7 @@ impl Port for TapPort {
             let parts = [IoSlice::new(&head), IoSlice::new(bufs.arena().data(frame))];
             match rustix::io::writev(fd, &parts) {
                 Ok(_) => bytes += frame.len() as u64,
-                // A frame it will never take (a runt): gone, and counted.
+                // A frame the interface never takes (a runt): dropped and counted.
                 Err(rustix::io::Errno::INVAL) => refused += 1,
                 Err(e) => {
                     error = Some(Error::from(e));
@@ -326,7 +328,7 @@ impl Port for TapPort {
     }
 }
 
-/// A `struct ifreq`.
+/// Wrapper of `struct ifreq`.
 struct Request(libc::ifreq);
 
 impl Request {
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_partial_checksum_is_completed_and_a_bad_place_refused() {
-        // Pseudo-header sum in the field, data behind: the result makes the whole sum up.
+        // Pseudo-header sum in the field, data after it: the checksum must cover both.
         let mut p = [0u8; 20];
         p[4..8].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
         p[10..12].copy_from_slice(&0x1111u16.to_be_bytes());

@@ -1,60 +1,61 @@
-//! The kernel's side of a port that is no interface: a TAP interface beside it, its twin.
+//! TAP interface beside a port that has no kernel interface of its own: the port's twin in the kernel.
 
 use crate::{Port, PortCounters, PortState, TapPort};
 use bywash_frame::{Batch, Buffers};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// How often the port is asked whether it works, in turns of its worker.
+/// Turns of the worker between two checks of the port's state.
 const ASK: u32 = 1024;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ICMPV6: u8 = 58;
-/// Router solicitation to redirect (RFC 4861, 4.1 to 4.5).
+/// ICMPv6 types of neighbour discovery, router solicitation to redirect (RFC 4861, 4.1 to 4.5).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
-/// A port with a twin. What is the kernel's whatever the routes say (ARP, neighbour discovery, multicast, what is not
-/// IP) crosses to the twin as it comes in; what the twin has carrier for follows the port.
+/// Port with a twin. Received frames that belong to the kernel whatever the routes are (ARP, neighbour discovery,
+/// multicast, anything but IP) are passed to the twin at once; the twin's carrier follows the port's state.
 ///
-/// The other way is [`TwinPort::from_kernel`]: an end of its own, from which a worker receives what the kernel sends by the
-/// twin, to be sent by the port.
+/// The other direction is [`TwinPort::from_kernel`], a port of its own: a worker receives from it what the kernel sends
+/// on the twin, and sends that on this port.
 ///
 /// # Thread-safety
-/// Both ends are one worker's.
+/// Both ends belong to one worker.
 pub struct TwinPort {
     wire: Box<dyn Port>,
     kernel: TapPort,
-    /// Of the end by which comes what the kernel sends, if it is of this one's.
+    /// Counters of the [`TwinPort::from_kernel`] end, if it was made from this port.
     sent: Option<Arc<PortCounters>>,
-    /// What the kernel did not take.
+    /// Frames that the twin's queue did not take.
     lost: u64,
-    /// Received, not yet sorted; empty between calls.
+    /// Received frames not yet sorted; empty between calls.
     got: Batch,
     carrier: Option<bool>,
     turns: u32,
 }
 
 impl TwinPort {
-    /// Gives `wire` the twin `kernel`.
+    /// Returns `wire` with the twin `kernel`.
     pub fn new(wire: Box<dyn Port>, kernel: TapPort) -> Self {
         Self { wire, kernel, sent: None, lost: 0, got: Batch::new(), carrier: None, turns: 0 }
     }
 
-    /// Gives each of a device's queues, in their order, a share in the twin `kernel`. The first has [`TwinPort::from_kernel`].
+    /// Returns the queues of a device, in their order, each sharing the twin `kernel`. Call [`TwinPort::from_kernel`]
+    /// on the first.
     ///
     /// # Errors
-    /// When there are no more descriptors.
+    /// If the process has no file descriptors left.
     pub fn of_queues(queues: Vec<Box<dyn Port>>, kernel: TapPort) -> std::io::Result<Vec<Self>> {
         let shares = (1..queues.len()).map(|_| kernel.second()).collect::<std::io::Result<Vec<_>>>()?;
         let shares = std::iter::once(kernel).chain(shares);
         Ok(queues.into_iter().zip(shares).map(|(wire, kernel)| Self::new(wire, kernel)).collect())
     }
 
-    /// The end by which comes what the kernel sends.
+    /// Returns the port from which a worker receives what the kernel sends on the twin.
     ///
     /// # Errors
-    /// When there are no more descriptors.
+    /// If the process has no file descriptors left.
     pub fn from_kernel(&mut self) -> std::io::Result<TapPort> {
         let end = self.kernel.second()?;
         self.sent = Some(end.counters());
@@ -65,13 +66,14 @@ impl TwinPort {
         let up = !matches!(self.wire.state(), PortState::Down(_));
         if self.carrier != Some(up) {
             self.carrier = Some(up);
-            // A kernel that cannot leaves it on: packets are lost at the port instead, and counted there.
+            // Before Linux 5.0 the carrier cannot be changed and stays on: packets are lost at the port and counted
+            // there.
             let _ = self.kernel.set_carrier(up);
         }
     }
 }
 
-/// Whether a frame is the kernel's by itself.
+/// Returns whether a frame belongs to the kernel whatever the routes are.
 fn is_kernels(frame: &[u8]) -> bool {
     let Some(&[group, .., high, low]) = frame.first_chunk::<14>() else { return true };
     match u16::from_be_bytes([high, low]) {
@@ -97,7 +99,7 @@ impl Port for TwinPort {
         }
         if !kernels.is_empty() {
             self.kernel.tx_burst(bufs, &mut kernels);
-            // As with any interface: what its queue does not take is lost.
+            // As on any interface, frames that its queue does not take are lost.
             self.lost += kernels.len() as u64;
             bufs.free(&mut kernels);
         }

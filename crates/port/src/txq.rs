@@ -1,16 +1,16 @@
-//! The tx queue: gathers a worker's frames for one port, and sends them at a burst or at a deadline.
+//! TX queue: gathers a worker's frames for one port and sends them when a burst is complete or a deadline expires.
 
 use crate::{Port, Waits};
 use bywash_frame::{BATCH, Batch, Buffers, Frame};
 use bywash_sync::{Counter, clock};
 use std::sync::Arc;
 
-/// When a tx queue sends.
+/// Conditions on which a TX queue sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxQueueConfig {
-    /// Frames that are sent without waiting for more: 1 to 64; values beyond are brought into that range.
+    /// Frames that complete a burst and are sent at once: 1 to 64; other values are clamped to that range.
     pub burst: usize,
-    /// Longest wait of a frame for a burst to fill, in microseconds. 0: it is sent at the end of the turn.
+    /// Longest time a frame waits for a burst to fill, in microseconds. 0: it is sent at the end of the turn.
     pub deadline_us: u64,
 }
 
@@ -20,18 +20,18 @@ impl Default for TxQueueConfig {
     }
 }
 
-/// What a tx queue did. Written by its worker, read by anyone.
+/// Statistics of a TX queue. Written by its worker, readable from any thread.
 #[derive(Debug)]
 pub struct TxQueueStats {
-    /// Bursts by the number of frames the port took; index 0: it took none.
+    /// Bursts by the number of frames the port took; index 0 counts calls in which it took none.
     pub bursts: [Counter; BATCH + 1],
-    /// Bursts by the time their oldest frame had waited. It begins with the turn in which the frame came, so that no
-    /// clock is read for a frame.
+    /// Bursts by the waiting time of their oldest frame, measured from the start of the turn in which the frame came,
+    /// so that no clock is read per frame.
     pub waits: Waits,
 }
 
 impl TxQueueStats {
-    /// Calls to the port, and the frames it took in them.
+    /// Returns the number of calls to the port, and of frames it took in them.
     pub fn sends(&self) -> (u64, u64) {
         let bursts = self.bursts.iter().enumerate();
         bursts.fold((0, 0), |(calls, frames), (n, c)| (calls + c.get(), frames + n as u64 * c.get()))
@@ -46,31 +46,31 @@ impl Default for TxQueueStats {
 
 /// One worker's queue in front of one port.
 ///
-/// It makes no system call. Every `now` is the caller's time-stamp counter ([`bywash_sync::clock::tsc`]), taken once a
-/// turn; the queue itself reads the clock once for each burst that waited. Like [`Batch`], it must be emptied
-/// ([`TxQueue::clear`]), not dropped.
+/// Makes no system call. Every `now` is the caller's time-stamp counter ([`bywash_sync::clock::tsc`]), read once per
+/// turn; the queue itself reads the clock only once for each burst that waited. Like [`Batch`], it must be emptied
+/// ([`TxQueue::clear`]) before it is dropped.
 ///
 /// # Thread-safety
-/// Belongs to one worker; its statistics may be read from anywhere.
+/// Belongs to one worker; its statistics may be read from any thread.
 pub struct TxQueue {
     frames: Batch,
-    /// Frames at which `push` asks for a flush: `burst`, or more while the device is full.
+    /// Number of queued frames at which `push` asks for a flush: `burst`, or more while the device is full.
     limit: usize,
     burst: usize,
-    /// When the oldest frame came.
+    /// Arrival of the oldest frame, in ticks.
     since: u64,
     /// Ticks a frame may wait.
     deadline: u64,
-    /// Nanoseconds a tick, times 2^20.
+    /// Nanoseconds per tick, times 2^20.
     tick: u64,
-    /// The turn in which the device last took nothing, and the flushes to leave out in it.
+    /// Turn in which the port last took nothing, and number of flushes still to skip in that turn.
     refused_at: u64,
     leave_out: usize,
     stats: Arc<TxQueueStats>,
 }
 
 impl TxQueue {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new(config: TxQueueConfig) -> Self {
         let burst = config.burst.clamp(1, BATCH);
         Self {
@@ -78,7 +78,7 @@ impl TxQueue {
             limit: burst,
             burst,
             since: 0,
-            // A quarter early: the kernel's tick alone, which comes between every few milliseconds, takes some 8 us.
+            // A quarter early: the kernel's timer tick alone, every few milliseconds, takes about 8 us.
             deadline: clock::us_to_ticks(config.deadline_us) * 3 / 4,
             tick: (1_000_000_000 << 20) / clock::tsc_hz().max(1),
             refused_at: 0,
@@ -87,25 +87,25 @@ impl TxQueue {
         }
     }
 
-    /// Frames that wait.
+    /// Returns the number of queued frames.
     #[inline]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether no frame is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Its statistics.
+    /// Returns the statistics.
     pub fn stats(&self) -> Arc<TxQueueStats> {
         self.stats.clone()
     }
 
-    /// Appends `frame`. Gives it back when a burst is complete and must be flushed first; after a flush it is
-    /// taken, unless a whole batch waits for a device that takes nothing: then it is the caller's to drop.
+    /// Appends `frame`. Returns it if a burst is complete and must be flushed first. After a flush the frame is
+    /// accepted unless a whole batch waits for a device that takes nothing: then the caller must drop it.
     #[inline]
     pub fn push(&mut self, frame: Frame, now: u64) -> Result<(), Frame> {
         let len = self.frames.len();
@@ -118,9 +118,9 @@ impl TxQueue {
         self.frames.push(frame)
     }
 
-    /// Appends the frames of `batch`, in order, sending what completes a burst: a whole burst with nothing before it
-    /// goes to the port straight from `batch`. What stays in `batch` is the caller's to drop, as with
-    /// [`TxQueue::push`]. Returns how many frames the port took.
+    /// Appends the frames of `batch`, in order, and sends completed bursts: if nothing is queued, a whole burst goes to
+    /// the port straight from `batch`. Frames left in `batch` are the caller's to drop, as with [`TxQueue::push`].
+    /// Returns how many frames the port took.
     #[inline]
     pub fn push_batch(&mut self, port: &mut dyn Port, bufs: &mut Buffers, batch: &mut Batch, now: u64) -> usize {
         let mut sent = 0;
@@ -151,21 +151,21 @@ impl TxQueue {
         sent
     }
 
-    /// Whether what waits should be sent now: a burst is complete, or the oldest frame's time is over by `at`. So that
-    /// no frame waits longer than its deadline, `at` is the next time that this is asked.
+    /// Returns whether the queue should be flushed now: a burst is complete, or the oldest frame's deadline expires by
+    /// `at`. To keep every deadline, pass as `at` the time of the next call.
     #[inline]
     pub fn due(&self, at: u64) -> bool {
         self.frames.len() >= self.burst || (!self.is_empty() && at.wrapping_sub(self.since) >= self.deadline)
     }
 
-    /// When the oldest frame's time is over; none: no frame waits.
+    /// Returns the time at which the oldest frame's deadline expires, in ticks; `None` if no frame is queued.
     #[inline]
     pub fn deadline(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.since.wrapping_add(self.deadline))
     }
 
-    /// Sends what waits; returns how many frames the port took. The rest waits on, in order. A port that took
-    /// nothing is asked again after another burst's worth of calls, or in the next turn (another `now`).
+    /// Sends the queued frames; returns how many the port took. The others stay queued, in order. After a call in which
+    /// the port took nothing, the next `burst` calls of the same turn (the same `now`) do nothing.
     #[inline]
     pub fn flush(&mut self, port: &mut dyn Port, bufs: &mut Buffers, now: u64) -> usize {
         if self.is_empty() || (self.leave_out > 0 && self.skip(now)) {
@@ -185,7 +185,7 @@ impl TxQueue {
         sent
     }
 
-    /// Frees what waits; returns how many frames that was. For a port that is down, and at the end.
+    /// Frees the queued frames; returns how many there were. For a port that is down, and at shutdown.
     pub fn clear(&mut self, bufs: &mut Buffers) -> usize {
         let n = self.frames.len();
         bufs.free(&mut self.frames);

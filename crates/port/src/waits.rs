@@ -1,16 +1,16 @@
-//! How long bursts waited: a histogram that a worker writes without allocating, and anyone reads.
+//! Histogram of waiting times of bursts, written by one worker without allocation, readable from any thread.
 
 use bywash_sync::Counter;
 
-/// Buckets an octave, as a power of two: a bound is at most a 64th above what it bounds, so that a deadline that
-/// was kept does not look missed.
+/// Base-2 logarithm of the buckets per octave: a bucket's bound exceeds its waits by at most 1/64, so a deadline that
+/// was met does not appear missed.
 const FINE: u32 = 6;
 const STEPS: usize = 1 << FINE;
-/// Longer waits are counted as this long: 2^30 ns, a second.
+/// Longest wait recorded, in nanoseconds (2^30, about one second); longer waits count as this one.
 const LONGEST: u64 = (1 << 30) - 1;
 const BUCKETS: usize = place(LONGEST) + 1;
 
-/// The bucket of a wait, in nanoseconds: exact below 64, then 64 buckets for each power of two.
+/// Returns the bucket of a wait in nanoseconds: exact below 64, then 64 buckets per power of two.
 const fn place(ns: u64) -> usize {
     if ns < STEPS as u64 {
         return ns as usize;
@@ -19,7 +19,7 @@ const fn place(ns: u64) -> usize {
     (octave - FINE) as usize * STEPS + (ns >> (octave - FINE)) as usize
 }
 
-/// The longest wait in bucket `at`.
+/// Returns the longest wait in bucket `at`, in nanoseconds.
 const fn bound(at: usize) -> u64 {
     if at < 2 * STEPS {
         return at as u64;
@@ -28,10 +28,10 @@ const fn bound(at: usize) -> u64 {
     ((((at % STEPS) + STEPS + 1) as u64) << shift) - 1
 }
 
-/// A histogram of waiting times, from nanoseconds to a second, none off by more than a 64th.
+/// Histogram of waiting times from nanoseconds to one second, with an error of at most 1/64.
 ///
 /// # Thread-safety
-/// One worker writes; anyone reads.
+/// One worker writes; any thread may read.
 pub struct Waits([Counter; BUCKETS]);
 
 impl Default for Waits {
@@ -47,41 +47,42 @@ impl std::fmt::Debug for Waits {
 }
 
 impl Waits {
-    /// Counts one of `ns` nanoseconds.
+    /// Counts a wait of `ns` nanoseconds.
     #[inline]
     pub(crate) fn count(&self, ns: u64) {
         self.0[place(ns.min(LONGEST))].add(1);
     }
 
-    /// All it has counted so far.
+    /// Returns a copy of the counts so far.
     pub fn counts(&self) -> WaitCounts {
         WaitCounts(self.0.iter().map(Counter::get).collect())
     }
 }
 
-/// What a [`Waits`] had counted at some time, or several together.
+/// Snapshot of the counts of a [`Waits`], or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts(Vec<u64>);
 
 impl WaitCounts {
-    /// How many.
+    /// Returns the number of waits counted.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// What came after `earlier`.
+    /// Returns the counts added since the snapshot `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = earlier.0.iter().chain(std::iter::repeat(&0));
         Self(self.0.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect())
     }
 
-    /// Adds another's.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0);
         self.0.iter_mut().zip(&other.0).for_each(|(all, n)| *all += n);
     }
 
-    /// The time in microseconds that a share `q` (0 to 1) of them did not exceed; none when there were none.
+    /// Returns the time in microseconds that a share `q` (0 to 1) of the waits did not exceed; `None` if none was
+    /// counted.
     pub fn quantile_us(&self, q: f64) -> Option<f64> {
         let wanted = (q * self.total() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -92,7 +93,7 @@ impl WaitCounts {
         at.map(us)
     }
 
-    /// Those there are: the longest wait counted there in microseconds, and how many.
+    /// Returns the non-empty buckets: the longest wait of each in microseconds, and its count.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         self.0.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, n)| (us(at), *n)).collect()
     }
