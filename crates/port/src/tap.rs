@@ -36,7 +36,7 @@ pub struct TapConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// Name that the kernel would truncate or refuse.
-    #[error("invalid interface name `{0}`: must be 1 to 15 bytes without spaces, slashes or colons, and not `.` or `..`")]
+    #[error("invalid interface name `{0}`: 1 to 15 bytes without spaces, slashes or colons, not `.` or `..`")]
     Name(String),
     /// Step that the kernel refused.
     #[error("TAP `{name}`: cannot {what}: {source}")]

@@ -1,8 +1,8 @@
-//! What the XDP program and this process agree on: the Rust side of `xdp/bywash.h`.
+//! Constants and structures shared with the XDP program: the Rust side of `xdp/bywash.h`.
 
 use serde::Serialize;
 
-/// Names of the program's counters, in the order of `enum bywash_reason`: where each frame went, and why.
+/// Names of the program's frame counters, in the order of `enum bywash_reason`: where a frame went, and why.
 pub const REASONS: [&str; 21] = [
     "to_user",
     "pass_disabled",
@@ -27,33 +27,33 @@ pub const REASONS: [&str; 21] = [
     "pass_source",
 ];
 
-/// The reason that is counted by both ports.
+/// Index of `to_port`, which is counted from passages rather than in `RawCounters`.
 const TO_PORT: usize = 15;
 
-/// Ports of a process.
+/// Most ports of a process.
 pub const PORTS: u32 = 64;
-/// Places a port may have in the program's table, from its interface index on.
+/// Slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
 pub(crate) const PROBES: u32 = 4;
-/// Queues of a port.
+/// Most queues of a port.
 pub(crate) const QUEUES: u32 = 256;
-/// CPUs that send for a port.
+/// Most CPUs that send frames for a port.
 pub const SPREAD: usize = 64;
-/// Next hops the program knows; packets to others are user space's.
+/// Next hops the program can hold; packets to other next hops go to user space.
 pub const HOPS: usize = 16384;
-/// Members of groups it knows.
+/// Members of next-hop groups the program can hold.
 pub const BUCKETS: usize = 65536;
-/// IPv4 destinations that a CPU remembers the next hop of.
+/// IPv4 destinations whose next hop each CPU caches.
 pub(crate) const KNOWN4: u32 = 32768;
-/// IPv6 ones.
+/// IPv6 destinations whose next hop each CPU caches.
 pub(crate) const KNOWN6: u32 = 16384;
-/// CPUs that remember each for itself; beyond these they share.
+/// CPUs with a destination cache of their own; CPUs beyond these share them.
 pub(crate) const KNOWN_CPUS: u32 = 64;
 
-/// Flows of a switch's worker that the program knows, and buckets it finds them in.
+/// Flows per switch worker that the program can hold, and hash buckets they are found in.
 pub const FLOWS: usize = 4096;
-/// Workers that have such, at most: each CPU counts for the flows of all.
+/// Most switch workers with flows in the program; each CPU has counters for the flows of all of them.
 pub(crate) const FLOW_WORKERS: usize = 16;
-/// Masks it looks them up by.
+/// Masks per worker under which flows are looked up.
 pub(crate) const FLOW_MASKS: usize = 8;
 
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
@@ -70,7 +70,7 @@ pub(crate) const FLAG_RPF_STRICT: u16 = 1 << 9;
 pub(crate) const FLAG_L3_HASH4: u16 = 1 << 11;
 pub(crate) const FLAG_L3_HASH6: u16 = 1 << 12;
 
-/// `struct bywash_port`, without the version.
+/// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawPort {
     pub mac: [u8; 6],
@@ -82,14 +82,14 @@ pub(crate) struct RawPort {
 }
 
 impl RawPort {
-    /// 64-bit words of `struct bywash_port`.
+    /// Length of `struct bywash_port` in 64-bit words.
     pub const WORDS: usize = 8;
-    /// Which of them is the version of routes and next hops.
+    /// Index of the word with the version of routes and next hops.
     pub const VERSION: usize = 3;
-    /// Which of them tells the host's own addresses.
+    /// Index of the word with the bit set of the host's own addresses.
     pub const OWN: usize = 4;
 
-    /// The words in front of it.
+    /// Returns the words before `version`.
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
@@ -116,68 +116,68 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    /// Its 64-bit words.
+    /// Length in 64-bit words.
     pub const WORDS: usize = 2;
 }
 
 // SAFETY: repr(C), integers only, no padding.
 unsafe impl aya::Pod for RawCounters {}
 
-/// What becomes of a packet whose route led to a next hop.
+/// Treatment of a packet whose route leads to a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HopKind {
-    /// User space knows.
+    /// Decided by user space.
     #[default]
     User,
-    /// The MAC addresses are rewritten, and the frame leaves by a port.
+    /// Forwarded: the MAC addresses are rewritten and the frame leaves on a port.
     Forward,
-    /// One of several, by flow hash.
+    /// Group of next hops, one of which is chosen by flow hash.
     Group,
-    /// An address of the host: the kernel's.
+    /// Address of the host: passed to the kernel.
     Local,
-    /// Its way out is an interface that is no port: the kernel's.
+    /// Egress interface is not a port: passed to the kernel.
     Kernel,
-    /// A policy of the kernel's concerns what goes there.
+    /// A kernel policy applies to packets sent there: passed to the kernel.
     Policy,
 }
 
-/// Of a next hop: its device takes frames that native XDP redirects.
+/// Next-hop flag: its device accepts frames redirected by native XDP.
 pub const TAKES_FRAMES: u8 = 1;
-/// Of a next hop: a unicast route leads there, by its port, whatever the neighbour's state.
+/// Next-hop flag: a unicast route leads there by its port, whatever the neighbour's state.
 pub const UNICAST: u8 = 2;
 
-/// A next hop, as the program has it: `struct bywash_hop`.
+/// Next hop in the program's layout, `struct bywash_hop`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hop {
-    /// Destination MAC, then source MAC, as they go into the frame.
+    /// Destination MAC, then source MAC, as written into the frame.
     pub macs: [u8; 12],
-    /// What to do.
+    /// Treatment of packets.
     pub kind: HopKind,
-    /// [`TAKES_FRAMES`] and [`UNICAST`].
+    /// Flags [`TAKES_FRAMES`] and [`UNICAST`].
     pub flags: u8,
-    /// Port to send on, for [`HopKind::Forward`].
+    /// Egress port, for [`HopKind::Forward`].
     pub port: u16,
-    /// Largest IP packet, in bytes.
+    /// MTU: largest IP packet, in bytes.
     pub mtu: u32,
-    /// For a group: its first bucket.
+    /// First bucket, for [`HopKind::Group`].
     pub first: u32,
-    /// For a group: how many buckets.
+    /// Number of buckets, for [`HopKind::Group`].
     pub count: u32,
-    /// For [`HopKind::Forward`]: the port's interface, by kernel index.
+    /// Kernel index of the egress port's interface, for [`HopKind::Forward`].
     pub ifindex: u32,
 }
 
-/// What the XDP program did with a port's frames, summed over CPUs.
+/// Counters of the XDP program for a port's frames, summed over CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounters {
     frames: [u64; REASONS.len()],
-    /// Bytes received and forwarded by the program (`to_port` counts the frames).
+    /// Bytes received and forwarded by the program (`to_port` counts these frames).
     pub rx_bytes: u64,
-    /// Frames that it forwarded by this port.
+    /// Frames forwarded out of this port by the program.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes forwarded out of this port by the program.
     pub tx_bytes: u64,
 }
 
@@ -190,7 +190,7 @@ impl XdpCounters {
         all
     }
 
-    /// Adds what went from the port and to it, as `between` has it by port received from and sent to.
+    /// Adds the frames forwarded from and to the port; `between(from, to)` returns the passage between two ports.
     pub(crate) fn add_forwarded(&mut self, port: u16, between: impl Fn(u16, u16) -> Passage) {
         for other in 0..PORTS as u16 {
             let (from, to) = (between(port, other), between(other, port));
@@ -201,12 +201,12 @@ impl XdpCounters {
         }
     }
 
-    /// Name and count of every reason.
+    /// Iterates over the name and count of every reason.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         REASONS.into_iter().zip(self.frames)
     }
 
-    /// The count of one reason; 0 for a name that is none.
+    /// Returns the count of one reason; 0 for an unknown name.
     pub fn get(&self, name: &str) -> u64 {
         self.iter().find(|(n, _)| *n == name).map_or(0, |(_, count)| count)
     }
@@ -224,7 +224,7 @@ mod tests {
 
     const HEADER: &str = include_str!("../../../../xdp/bywash.h");
 
-    /// Identifiers in front of the first `,` or ` =` of each line of an enum.
+    /// Returns name and value of each entry of an enum in the header, the value empty if the entry has none.
     fn names(of: &str) -> Vec<(String, String)> {
         let body = HEADER.split(&format!("enum {of} {{")).nth(1).unwrap().split('}').next().unwrap();
         body.lines()

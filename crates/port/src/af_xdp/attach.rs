@@ -1,5 +1,5 @@
-//! Attaching a program to an interface by a bpf_link, which is a descriptor: it holds while anybody has it, it can be
-//! handed to another process, and the program behind it can be replaced while frames come.
+//! Attachment of a program to an interface by a bpf_link. The link is a file descriptor: it holds while any process has
+//! it open, it can be passed to another process, and its program can be replaced while traffic flows.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,21 +12,21 @@ const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
-/// Programs on one side of an interface, at most (BPF_MPROG_MAX of the kernel).
+/// Most programs on one side of an interface (BPF_MPROG_MAX in the kernel).
 const TCX_PROGRAMS: usize = 64;
 
-/// Where a program is attached.
+/// Place where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// XDP in the driver.
+    /// Native XDP, in the driver.
     XdpDriver,
-    /// XDP before the network stack.
+    /// Generic XDP, on skbs before the network stack.
     XdpSkb,
-    /// Traffic control, behind the programs that are there (tcx).
+    /// Ingress traffic control (tcx), after the programs already attached.
     Tcx,
 }
 
-/// An attachment. Dropped, it goes, unless another process has it too.
+/// Attachment of a program. Dropping it detaches the program unless another process holds the link too.
 #[derive(Debug)]
 pub struct Attached(OwnedFd);
 
@@ -43,7 +43,7 @@ impl AsFd for Attached {
 }
 
 impl Attached {
-    /// Attaches a loaded program to the interface of this index in the calling thread's network namespace.
+    /// Attaches a loaded program to the interface with this index in the calling thread's network namespace.
     pub(super) fn new(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<Self> {
         /// `link_create` of `union bpf_attr`.
         #[repr(C)]
@@ -69,11 +69,11 @@ impl Attached {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor the kernel has just given us.
+        // SAFETY: a descriptor the kernel has just returned, owned by no one else.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// The link's number.
+    /// Returns the kernel's id of the link.
     pub(super) fn id(&self) -> io::Result<u32> {
         /// `info` of `union bpf_attr`.
         #[repr(C)]
@@ -82,7 +82,7 @@ impl Attached {
             info_len: u32,
             info: u64,
         }
-        // Type, number and program of struct bpf_link_info; the kernel writes no more than it is given room for.
+        // Type, id and program id of struct bpf_link_info; the kernel writes no more than it is given room for.
         let mut info = [0u32; 3];
         let info_len = size_of_val(&info) as u32;
         let mut attr = Attr { bpf_fd: self.0.as_raw_fd() as u32, info_len, info: info.as_mut_ptr() as u64 };
@@ -92,7 +92,8 @@ impl Attached {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info[1]) }
     }
 
-    /// Puts a loaded program of the same kind in the place of the one that is attached: each frame meets one of the two.
+    /// Replaces the attached program atomically by another loaded one of the same type: each frame meets one of the
+    /// two.
     pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         /// `link_update` of `union bpf_attr`.
         #[repr(C)]
@@ -108,29 +109,29 @@ impl Attached {
             flags: 0,
             old_prog_fd: 0,
         };
-        // SAFETY: as above.
+        // SAFETY: bpf(2) with an attribute of its size, without pointers.
         let rc =
             unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// A program for traffic control on an interface (tcx).
+/// Traffic-control program on an interface (tcx).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcxProgram {
-    /// Its number, as bpftool shows it.
+    /// Program id, as shown by bpftool.
     pub id: u32,
-    /// Number of the link that it is attached by; 0 without one.
+    /// Id of the link it is attached by; 0 without one.
     pub link: u32,
-    /// It runs on what the interface receives; else on what leaves by it.
+    /// Whether it runs on ingress; otherwise on egress.
     pub ingress: bool,
 }
 
-/// Programs for traffic control on the interface of this index in the calling thread's network namespace. None where the
-/// kernel has no tcx (before Linux 6.6), or no such interface.
+/// Returns the tcx programs on the interface with this index in the calling thread's network namespace. Empty if the
+/// kernel has no tcx (before Linux 6.6) or there is no such interface.
 ///
 /// # Errors
-/// When the kernel refuses to tell, as without `CAP_NET_ADMIN`.
+/// If the kernel refuses the query, for instance without `CAP_NET_ADMIN`.
 pub fn tcx_programs(ifindex: u32) -> io::Result<Vec<TcxProgram>> {
     /// `query` of `union bpf_attr`.
     #[repr(C)]

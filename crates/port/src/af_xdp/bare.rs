@@ -1,4 +1,4 @@
-//! The barest XDP programs: what a benchmark holds a program that does more against.
+//! Minimal XDP programs, the baseline of benchmarks.
 
 use super::Error;
 use super::attach::{Attached, Hook};
@@ -10,18 +10,19 @@ use aya::programs::{ProgramError, Xdp};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o");
 
-/// A program that looks at no frame, on one interface, in native mode. Detached when dropped.
+/// XDP program that does not look at frames, attached to one interface in native mode. Detached when dropped.
 pub struct Bare {
-    // First: detached before its map goes.
+    // Dropped first: detached before its map is closed.
     _link: Attached,
     _ebpf: Ebpf,
 }
 
 impl Bare {
-    /// Every frame that `from` receives is sent out of `to`. The calling thread's network namespace has both.
+    /// Attaches a program that sends every frame received by `from` out of `to`. Both are in the calling thread's
+    /// network namespace.
     ///
     /// # Errors
-    /// [`Error::Load`], [`Error::Map`] and [`Error::Attach`] with the kernel's reasons.
+    /// [`Error::Load`], [`Error::Map`] and [`Error::Attach`] with the kernel's reasons; errors of [`LinkInfo::query`].
     pub fn redirect(from: &str, to: &str) -> Result<Self, Error> {
         let out = LinkInfo::query(to)?.index;
         let failed = |reason: String| Error::Map { interface: from.into(), map: "to", reason };
@@ -32,7 +33,7 @@ impl Bare {
         })
     }
 
-    /// Every frame that `interface` receives is dropped.
+    /// Attaches a program that drops every frame received by `interface`.
     ///
     /// # Errors
     /// As [`Bare::redirect`].

@@ -1,11 +1,11 @@
-//! Which cells are with the kernel.
+//! Set of cells owned by the kernel.
 
-/// A set of cells given to the kernel through one socket's rings and not yet come back. The kernel may keep a frame
-/// where no ring shows it (a driver's receive descriptors, a packet in flight), and after the socket is closed they
-/// are all ours again: this is how we know which. It also keeps a descriptor we did not expect from becoming a
-/// second frame over one cell.
+/// Set of cells given to the kernel through one socket's rings and not yet returned. The kernel may hold a frame that
+/// no ring shows (in a driver's receive descriptors, or a packet in flight); this set says which cells to take back
+/// when the socket is closed. It also prevents an unexpected descriptor from becoming a second frame over the same
+/// cell.
 ///
-/// One bit per cell of the arena: 2 KiB for 16,384 cells.
+/// Uses one bit per cell of the arena: 2 KiB for 16,384 cells.
 pub(crate) struct Custody {
     words: Vec<u64>,
     count: usize,
@@ -16,7 +16,7 @@ impl Custody {
         Self { words: vec![0; cells.div_ceil(64)], count: 0 }
     }
 
-    /// The cell goes to the kernel.
+    /// Adds a cell that is given to the kernel.
     #[inline]
     pub(crate) fn give(&mut self, cell: u32) {
         let (word, bit) = (cell as usize / 64, 1 << (cell % 64));
@@ -25,7 +25,7 @@ impl Custody {
         self.count += 1;
     }
 
-    /// The cell comes back. False: it was not there.
+    /// Removes a cell that the kernel returned. Returns false if the kernel did not have it.
     #[inline]
     pub(crate) fn take(&mut self, cell: u32) -> bool {
         let bit = 1 << (cell % 64);
@@ -39,12 +39,12 @@ impl Custody {
         }
     }
 
-    /// Cells with the kernel.
+    /// Returns the number of cells owned by the kernel.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes all cells back.
+    /// Removes and returns all cells.
     pub(crate) fn take_all(&mut self) -> Vec<u32> {
         let mut cells = Vec::with_capacity(self.count);
         for (at, word) in self.words.iter_mut().enumerate() {

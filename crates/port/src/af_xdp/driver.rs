@@ -1,19 +1,19 @@
-//! The built-in XDP program: one instance for all the ports of a process, and the tables it forwards by.
+//! The built-in XDP program, one instance for all ports of a process, and its forwarding tables.
 //!
-//! # One set of tables
-//! The forwarding tables' memory is made here, in segments that the process maps and the program reads
-//! ([`Driver::segments`]): a route that the control side changes is changed for both, by the same store. The next hops
-//! that routes name are published whole ([`Driver::publish`]), as the workers' are.
+//! # Shared tables
+//! The memory of the forwarding tables is made here, in segments that the process maps and the program reads
+//! ([`Driver::segments`]): one store by the control side changes a route for both. The next hops that routes name are
+//! published as a whole ([`Driver::publish`]), as they are for the workers.
 //!
-//! # What holds them together
-//! The program reads the version of the next hops first, then the table, then the next hop. So control publishes next
-//! hops before a route names them, and a number may be given to another next hop once no route names it: whoever reads the
-//! newer version reads the newer table too. [`Driver::publish`] ends with a grace period: no program is then left that
-//! read an older version.
+//! # Ordering
+//! The program reads the version of the next hops first, then the table, then the next hop. So the control side
+//! publishes next hops before a route names them, and may reuse a next hop's id once no route names it: a program that
+//! reads the newer version reads the newer table too. [`Driver::publish`] ends with a grace period, after which no
+//! program is running that read an older version.
 //!
-//! The program remembers what the table said of a destination, under the version it had read before (`xdp/known.h`). So
-//! when a table has changed, control says so ([`Driver::changed`]), at the latest before it publishes next hops that no
-//! route named until then: the version goes on, and what was remembered under older ones holds no more.
+//! The program caches the result of a lookup under the version it had read before (`xdp/known.h`). So when a table has
+//! changed, the control side calls [`Driver::changed`], at the latest before it publishes next hops that no route named
+//! until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
     BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS,
@@ -34,9 +34,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
-/// The same without tables of its own.
+/// The same program without forwarding tables.
 static PLAIN: &[u8] = aya::include_bytes_aligned!("../../../../xdp/plain.bpf.o");
-/// The same for a switch, with its workers' flows.
+/// The same program for a switch, with the flows of its workers.
 static SWITCH: &[u8] = aya::include_bytes_aligned!("../../../../xdp/switch.bpf.o");
 
 // linux/bpf.h, linux/pkt_cls.h
@@ -45,67 +45,67 @@ const XDP_REDIRECT: u32 = 4;
 const TC_ACT_UNSPEC: i32 = -1;
 const TC_ACT_REDIRECT: i32 = 7;
 
-/// Bytes of a segment of a table.
+/// Bytes of a segment of a forwarding table.
 pub const SEGMENT: usize = 2 << 20;
 
-/// The program and its maps. Cloned, it is the same one; it goes with the last clone.
+/// The program and its maps. Clones share one instance, which is unloaded with the last clone.
 ///
 /// # Thread-safety
-/// Shared freely; the kernel sees each change at once and whole.
+/// Shared freely between threads; the kernel sees each change at once and as a whole.
 #[derive(Clone)]
 pub struct Driver(Arc<Mutex<Inner>>);
 
 pub(super) struct Inner {
     pub ebpf: Ebpf,
     ports: Words,
-    /// What `ports` holds.
+    /// Ports in `ports`, by slot.
     places: [RawPort; PORTS as usize],
     xsks: XskMap<MapData>,
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
-    /// None: it does not forward.
+    /// `None` if the program does not forward.
     passages: Option<Passages>,
     fibs: [Option<OwnedFd>; 2],
     refused: Option<Arc<str>>,
-    /// None: it is no router's.
+    /// `None` for a program that is not a router's.
     hops: Option<Words>,
     buckets: Option<Words>,
-    /// None: it is no switch's.
+    /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
-    /// Else why the kernel does not let it spread frames over CPUs.
+    /// Error if the kernel cannot spread frames over CPUs: the reason.
     spread: Result<Spread, String>,
     version: u64,
-    /// The gates of all ports are closed: see [`Driver::close`].
+    /// Whether the gates of all ports are closed: see [`Driver::close`].
     closed: bool,
-    /// Links for traffic control of the process's own programs, by number.
+    /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,
 }
 
-/// Whose program is loaded.
+/// Variant of the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Router,
     Plain,
-    /// With tables for so many workers.
+    /// Switch with tables for this many workers.
     Switch(usize),
 }
 
-/// What was forwarded between ports.
+/// Counters of frames forwarded between ports.
 struct Passages {
     words: Words,
     cpus: usize,
 }
 
 impl Passages {
-    /// Words of one CPU.
+    /// Words per CPU.
     const OF_A_CPU: usize = (PORTS * PORTS) as usize * Passage::WORDS;
 
-    /// Where what one CPU sent from one port to another is counted.
+    /// Returns the index of the counters of frames that one CPU forwarded from one port to another.
     fn at(cpu: usize, from: u16, to: u16) -> usize {
         cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Passage::WORDS
     }
 
-    /// From one port to another, by all CPUs.
+    /// Returns the frames and bytes forwarded from one port to another, summed over CPUs.
     fn between(&self, from: u16, to: u16) -> Passage {
         let mut all = Passage::default();
         for cpu in 0..self.cpus {
@@ -116,7 +116,7 @@ impl Passages {
         all
     }
 
-    /// Frames that a port received and each CPU sent.
+    /// Returns the frames received by a port and forwarded, per sending CPU.
     fn by_cpu(&self, from: u16) -> Vec<u64> {
         let sent =
             |cpu| (0..PORTS as u16).map(|to| self.words.load(Self::at(cpu, from, to))).fold(0, u64::wrapping_add);
@@ -124,7 +124,7 @@ impl Passages {
     }
 }
 
-/// An address family's table.
+/// Address family of a forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4
@@ -133,31 +133,32 @@ pub enum Family {
     V6,
 }
 
-/// What [`Driver::try_frame`] or [`Driver::try_skb`] gave.
+/// Result of [`Driver::try_frame`] or [`Driver::try_skb`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// What the program returned: an XDP action (linux/bpf.h), or the same of traffic control.
+    /// Verdict of the program, as an XDP action (linux/bpf.h); traffic-control verdicts are translated.
     pub verdict: u32,
-    /// The frame as it left it.
+    /// Frame after the program ran.
     pub bytes: Vec<u8>,
-    /// How long it ran, caches cold as after any system call.
+    /// Run time of the program in nanoseconds, with cold caches as after any system call.
     pub nanoseconds: u32,
 }
 
 impl Tried {
-    /// Whether the frame is to leave by another port, or to go to a socket; which of them, the counters say.
+    /// Returns whether the frame is redirected to another port or to a socket; the counters say which.
     pub fn redirected(&self) -> bool {
         self.verdict == XDP_REDIRECT
     }
 
-    /// Whether it is the kernel's.
+    /// Returns whether the frame is passed to the kernel.
     pub fn passed(&self) -> bool {
         self.verdict == XDP_PASS
     }
 }
 
 impl Inner {
-    /// A program finds it with its port, where it looks first: one run sees one.
+    /// Stores the version with every port. The program reads it with its port's entry, which it reads first, so that
+    /// each run sees one version.
     fn set_version(&mut self, version: u64) {
         self.version = version;
         for at in 0..PORTS as usize {
@@ -165,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// A port's entry with its gate closed where all are.
+    /// Returns a port's entry, with its gate closed if the gates of all ports are.
     fn gated(&self, port: RawPort) -> RawPort {
         let closed = if self.closed && port.ifindex != 0 { FLAG_KERNEL4 | FLAG_KERNEL6 } else { 0 };
         RawPort { flags: port.flags | closed, ..port }
@@ -179,7 +180,8 @@ impl Inner {
         }
     }
 
-    /// What the program knows of a port, in this place. The word with the interface, which makes it one, is the last.
+    /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written
+    /// last.
     fn place(&mut self, at: usize, port: RawPort) {
         self.places[at] = port;
         let words = self.gated(port).words();
@@ -190,18 +192,19 @@ impl Inner {
 }
 
 impl Driver {
-    /// Loads the program; nothing is attached. Where the kernel refuses the one that forwards, by its verifier or for want
-    /// of memory that both can map, a plain one is loaded that leaves forwarding to user space: [`Driver::refused`].
+    /// Loads the program without attaching it. If the kernel refuses the forwarding program, because of its verifier or
+    /// because it cannot provide memory shared by both, loads a plain program that leaves forwarding to user space; see
+    /// [`Driver::refused`].
     ///
     /// # Errors
-    /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons, when it takes neither.
+    /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons if it accepts neither.
     pub fn load() -> Result<Self, Error> {
         let whole = Self::load_object(Kind::Router, None).and_then(|driver| driver.has_memory().map(|()| driver));
         Self::or_plain(whole)
     }
 
-    /// Loads a switch's program, with tables for the flows of so many workers ([`Driver::flows`]), 16 at most. Where the kernel
-    /// refuses it, the plain one.
+    /// Loads the program of a switch with tables for the flows of `workers` workers ([`Driver::flows`]), clamped to 1
+    /// to 16. If the kernel refuses it, loads the plain program.
     ///
     /// # Errors
     /// As [`Driver::load`].
@@ -213,23 +216,23 @@ impl Driver {
         loaded.or_else(|e| Self::load_object(Kind::Plain, Some(e.reason().into())))
     }
 
-    /// The flows by which a switch's program forwards; none where it does not.
+    /// Returns the flows by which a switch's program forwards; `None` if it does not forward by flows.
     pub fn flows(&self) -> Option<Flows> {
         let memory = self.lock().flows.clone()?;
         Some(Flows::new(self.clone(), memory))
     }
 
-    /// Why the kernel does not let the program forward, if it does not.
+    /// Returns the reason why the kernel refused the forwarding program, if it did.
     pub fn refused(&self) -> Option<Arc<str>> {
         self.lock().refused.clone()
     }
 
-    /// Whether the tables' memory can be had: tried, and given back.
+    /// Tests that memory for the tables can be allocated and mapped.
     fn has_memory(&self) -> Result<(), Error> {
         let inner = self.lock();
         let tried = shared::new_array(SEGMENT as u32).and_then(|segment| {
             Words::map(segment.as_fd(), SEGMENT / 8)?;
-            // One for both: the kernel waits for a grace period of RCU each time.
+            // One table stands for both: the kernel waits for an RCU grace period on each call.
             inner.fibs[0].iter().try_for_each(|fib| shared::set_inner(fib.as_fd(), 0, segment.as_fd()))
         });
         tried.map_err(|e| Error::Map { interface: String::new(), map: "fib4", reason: e.to_string() })
@@ -311,17 +314,17 @@ impl Driver {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory of a family's table, to be made segment by segment. None when it has been given out already, or the
-    /// program does not forward ([`Driver::refused`]).
+    /// Returns the memory of a family's table, to be made segment by segment. `None` if it has been handed out already
+    /// or the program does not route ([`Driver::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
         self.lock().fibs[family as usize].take().map(Segments)
     }
 
-    /// Publishes next hops, by id, and the members of groups: all at once; and which addresses may be the host's own
-    /// (`own_bit` of `xdp/forward.h`). When it returns, after a grace period of some milliseconds, no program is left that
+    /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
+    /// (`own_bit` in `xdp/forward.h`), all at once. Blocks for a grace period of some milliseconds; after it no program
     /// uses older ones.
     ///
-    /// Next hops beyond [`HOPS`], and groups beyond [`BUCKETS`], are user space's.
+    /// Packets to next hops beyond [`HOPS`], or to groups beyond [`BUCKETS`], go to user space.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32], own: u64) {
         let mut inner = self.lock();
         let (Some(in_hops), Some(in_buckets)) = (&inner.hops, &inner.buckets) else { return };
@@ -336,7 +339,7 @@ impl Driver {
             }
         }
         for i in hops.len().min(HOPS)..HOPS {
-            // The word with the kind: user space's.
+            // The word with the kind: `HopKind::User`.
             in_hops.store((first_hop + i) * size_of::<Hop>() / 8 + 1, 0);
         }
         for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
@@ -350,15 +353,16 @@ impl Driver {
         shared::grace();
     }
 
-    /// The tables have changed: from now on the program looks up anew what it had looked up before.
+    /// Announces that the tables have changed: from now on the program does not use cached lookup results.
     pub fn changed(&self) {
         let mut inner = self.lock();
-        // The lowest bit says which next hops hold: those stay.
+        // The lowest bit selects the half with the valid next hops and must not change.
         let next = inner.version + 2;
         inner.set_version(next);
     }
 
-    /// What is forwarded by a port leaves by this interface. The entry goes with the interface.
+    /// Sets the interface on which frames forwarded out of port `id` leave. The kernel removes the entry with the
+    /// interface.
     ///
     /// # Errors
     /// [`Error::Map`] with the kernel's reason.
@@ -367,11 +371,11 @@ impl Driver {
         done.map_err(|e| Error::Map { interface: String::new(), map: "devices", reason: chain(&e) })
     }
 
-    /// Has the kernel run the program over a frame, as if queue 0 of an interface had just received it, and go no further:
-    /// nothing is sent. The calling thread's network namespace has the interface, which is up and has the program.
+    /// Runs the program on a frame as if queue 0 of the interface had just received it; nothing is sent. The interface
+    /// must be in the calling thread's network namespace, up, and have the program attached.
     ///
     /// # Errors
-    /// [`Error::TestRun`] with the kernel's reason; a frame of less than 14 bytes is refused.
+    /// [`Error::TestRun`] with the kernel's reason, for instance for a frame of less than 14 bytes.
     pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
         let program: &mut Xdp = named(&mut inner.ebpf, "bywash").map_err(Error::TestRun)?;
@@ -379,14 +383,14 @@ impl Driver {
         try_program(program.fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
     }
 
-    /// As [`Driver::try_frame`], by the program for traffic control, to which the frame comes as an skb of one piece.
+    /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`Driver::try_frame`].
     ///
     /// # Errors
     /// As [`Driver::try_frame`].
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
         let program: &mut SchedClassifier = named(&mut inner.ebpf, "bywash_tc").map_err(Error::TestRun)?;
-        // struct __sk_buff, as far as its ifindex.
+        // struct __sk_buff, up to its ifindex.
         let mut context = [0; 11];
         context[10] = ifindex;
         let mut tried = try_program(program.fd(), frame, &context)?;
@@ -398,7 +402,7 @@ impl Driver {
         Ok(tried)
     }
 
-    /// These CPUs are to send for a port; it is told how many they are by [`Driver::set_port`].
+    /// Sets the CPUs that send for a port. The program learns their number from [`Driver::set_port`].
     pub(super) fn set_spread(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
         let refused = |reason: &str| Error::Spread { interface: String::new(), reason: reason.into() };
         if cpus.len() > SPREAD {
@@ -411,23 +415,23 @@ impl Driver {
         }
     }
 
-    /// What was found under another generation of a switch's tables holds no more, from now on.
+    /// Invalidates flows of a switch's tables that were found under another generation.
     pub(super) fn set_generation(&self, generation: u64) {
         self.lock().set_version(generation);
     }
 
-    /// The longest frame that a switch's program may send by a port; 0: none.
+    /// Sets the longest frame in bytes that a switch's program may send on a port; 0: none.
     pub(super) fn set_target(&self, id: u16, longest: u32) {
         self.lock().flows.iter().for_each(|flows| flows.set_target(id, longest));
     }
 
-    /// Closes the gates of all ports, whatever is set for each: from the next frame on every IP packet is the kernel's.
-    /// One store a port: it takes microseconds.
+    /// Closes the gates of all ports regardless of each port's setting: from the next frame on every IP packet is
+    /// passed to the kernel. Takes microseconds, one store per port.
     pub fn close(&self) {
         self.lock().set_closed(true);
     }
 
-    /// Programs for traffic control on an interface that are not the process's own: see [`tcx_programs`].
+    /// Returns the tcx programs on an interface that do not belong to this process: see [`tcx_programs`].
     ///
     /// # Errors
     /// As [`tcx_programs`].
@@ -437,12 +441,12 @@ impl Driver {
         Ok(all.into_iter().filter(|program| !own.contains(&program.link)).collect())
     }
 
-    /// Opens the gates of all ports as far as each port's [`super::XdpGate`] allows.
+    /// Ends [`Driver::close`]: each port's own [`super::XdpGate`] applies again.
     pub fn open(&self) {
         self.lock().set_closed(false);
     }
 
-    /// Sets what the program knows of a port; the old entry goes when `ifindex` is 0.
+    /// Sets a port's entry in the program; removes it if `ifindex` is 0.
     pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_DRIVER != 0;
@@ -468,7 +472,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Frames of a port's queue go to this socket; when the socket is closed its entry goes by itself.
+    /// Sets the socket that receives the frames of a port's queue. The kernel removes the entry when the socket is
+    /// closed.
     pub(super) fn set_socket(&self, id: u16, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
         if queue >= QUEUES {
             let reason = format!("queue {queue}: the program knows queues 0 to {}", QUEUES - 1);
@@ -478,18 +483,18 @@ impl Driver {
         checked("xsks", done)
     }
 
-    /// Frames of a port that each CPU forwarded, by the CPU's number; none where the program does not forward.
+    /// Returns the frames of a port that each CPU forwarded, indexed by CPU; empty if the program does not forward.
     pub(super) fn forwarded_by_cpu(&self, id: u16) -> Vec<u64> {
         self.lock().passages.as_ref().map(|passages| passages.by_cpu(id)).unwrap_or_default()
     }
 
-    /// Nothing leaves by a port any more, not even what waits for a CPU to send it.
+    /// Stops the program from sending on a port, including frames queued for a CPU to send.
     pub(super) fn clear_device(&self, id: u16) {
-        // An interface of number 0 is none. What the kernel refuses is an entry that went with its interface.
+        // Interface index 0 means none. An error means that the entry went with its interface.
         let _ = self.lock().devices.set(id.into(), 0, None, 0);
     }
 
-    /// What was done with a port's frames since the program was loaded.
+    /// Returns the counters of a port since the program was loaded.
     pub(super) fn counters(&self, id: u16) -> Result<XdpCounters, Error> {
         let inner = self.lock();
         let cpus = inner.counters.get(&id.into(), 0);
@@ -503,27 +508,27 @@ impl Driver {
     }
 }
 
-/// The memory of one table; see [`Driver::segments`].
+/// Memory of one forwarding table; see [`Driver::segments`].
 pub struct Segments(OwnedFd);
 
 impl Segments {
-    /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; a descriptor to map it by.
+    /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; returns a descriptor to map it by.
     ///
     /// # Errors
-    /// When there are as many as there can be, or the kernel refuses the memory.
+    /// If there are as many segments as the table can have, or the kernel refuses the memory.
     pub fn make(&mut self, n: usize) -> io::Result<OwnedFd> {
         let segment = shared::new_array(SEGMENT as u32)?;
         shared::set_inner(self.0.as_fd(), n as u32, segment.as_fd())?;
         Ok(segment)
     }
 
-    /// Waits until no program is left that was running at the time of the call.
+    /// Waits until every program that was running at the time of the call has ended.
     pub fn grace(&self) {
         shared::grace();
     }
 }
 
-/// A map of the object, an array: taken from it, as is the object's own descriptor.
+/// Takes an array map out of the object and returns a duplicate of its descriptor; the object's own is closed.
 fn descriptor(ebpf: &mut Ebpf, map: &'static str) -> Result<OwnedFd, Error> {
     let data = match ebpf.take_map(map) {
         Some(Map::Array(data) | Map::ArrayOfMaps(data)) => data.fd().as_fd().try_clone_to_owned(),
@@ -532,7 +537,7 @@ fn descriptor(ebpf: &mut Ebpf, map: &'static str) -> Result<OwnedFd, Error> {
     data.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }
 
-/// The memory of one, of so many words.
+/// Takes a map out of the object and maps `words` 64-bit words of it.
 pub(super) fn mapped(ebpf: &mut Ebpf, map: &'static str, words: usize) -> Result<Words, Error> {
     let mapped = Words::map(descriptor(ebpf, map)?.as_fd(), words);
     mapped.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })

@@ -1,14 +1,14 @@
-//! What can go wrong with an AF_XDP port: what, where, and what to do.
+//! Errors of AF_XDP ports: what failed, where, and what to do.
 
 use std::io;
 
-/// An error of the AF_XDP port.
+/// Error of an AF_XDP port.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No such interface in this network namespace.
+    /// The interface does not exist in this network namespace.
     #[error("no interface named `{0}` in this network namespace (see `ip link`)")]
     NoInterface(String),
-    /// The kernel's link table could not be asked.
+    /// The kernel's link table could not be queried.
     #[error("cannot ask the kernel about interface `{interface}`: {source}")]
     Query {
         /// The interface.
@@ -16,7 +16,7 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The built-in program was not accepted.
+    /// The kernel or the loader refused the built-in program.
     #[error("the kernel does not take the XDP program for `{interface}`: {reason}")]
     Load {
         /// The interface.
@@ -24,7 +24,7 @@ pub enum Error {
         /// The loader's reason.
         reason: String,
     },
-    /// A program of someone else's runs on the interface.
+    /// Another XDP program runs on the interface.
     #[error(
         "interface `{interface}` already runs XDP program id {id} ({mode}); see it with `bpftool prog show id {id}`, \
          remove it with `ip link set dev {interface} xdp off` or by ending the program that attached it"
@@ -32,12 +32,12 @@ pub enum Error {
     AnotherProgram {
         /// The interface.
         interface: String,
-        /// Kernel id of that program.
+        /// Kernel id of the other program.
         id: u32,
-        /// How it is attached: native, generic or offloaded.
+        /// Attach mode of the other program: native, generic or offloaded.
         mode: &'static str,
     },
-    /// The program could not be attached in any mode allowed.
+    /// The program could not be attached in any allowed mode.
     #[error("cannot attach to `{interface}`: {reason}")]
     Attach {
         /// The interface.
@@ -60,28 +60,28 @@ pub enum Error {
     Spread {
         /// The interface.
         interface: String,
-        /// The kernel's reason, or ours.
+        /// Reason given by the kernel or by this process.
         reason: String,
     },
-    /// A ring size that is impossible.
+    /// Invalid ring size.
     #[error("{ring} ring of {size} entries: the size must be a power of two between 64 and 65536")]
     RingSize {
-        /// Which ring.
+        /// Ring.
         ring: &'static str,
-        /// The size asked for.
+        /// Size requested, in entries.
         size: u32,
     },
-    /// A number of transmit sockets that is impossible.
+    /// Invalid number of transmit sockets.
     #[error("{0} transmit sockets on one queue: 1 to 16 are possible")]
     TxSockets(usize),
-    /// A queue the interface does not have.
+    /// The interface does not have the queue.
     #[error("interface `{interface}` has no queue {queue}: it has {queues} (see `ethtool -l {interface}`)")]
     NoQueue {
         /// The interface.
         interface: String,
-        /// The queue asked for.
+        /// Queue requested.
         queue: u32,
-        /// Queues it has.
+        /// Number of queues it has.
         queues: u32,
     },
     /// A socket could not be set up.
@@ -95,10 +95,10 @@ pub enum Error {
         step: &'static str,
         /// The kernel's reason.
         source: io::Error,
-        /// What to do about it; empty, or starting with a separator.
+        /// Advice; empty, or starting with a separator.
         hint: &'static str,
     },
-    /// The queue belongs to another socket, and stayed so until the deadline.
+    /// The queue was still in use by another socket at the deadline.
     #[error(
         "queue {queue} of `{interface}` is in use by another AF_XDP socket and was not released within {waited_ms} ms; \
          `ss --xdp -p` shows whose it is"
@@ -108,7 +108,7 @@ pub enum Error {
         interface: String,
         /// The queue.
         queue: u32,
-        /// How long was waited, in milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u128,
     },
     /// An interface setting could not be read or changed.
@@ -116,7 +116,7 @@ pub enum Error {
     Feature {
         /// The interface.
         interface: String,
-        /// What was tried, with the setting's name.
+        /// Action that failed, with the setting's name.
         action: String,
         /// The kernel's reason.
         source: io::Error,
@@ -137,16 +137,16 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The injector could not be set up: nothing can be given to the kernel in batches, nor handed back to it.
+    /// The injector could not be set up: frames cannot be given to the kernel in batches or returned to it.
     #[error("the kernel does not take the program that gives it packets: {0}")]
     Injector(String),
-    /// A program could not be run over a frame.
+    /// A program could not be run on a frame.
     #[error("the kernel does not run the XDP program over a frame: {0}")]
     TestRun(String),
 }
 
 impl Error {
-    /// The kernel's reason.
+    /// Returns the reason without the interface's name, where the variant has one.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Load { reason, .. } => reason.clone(),

@@ -1,5 +1,5 @@
-//! What a device does with XDP frames, as the kernel says: the `netdev` family of generic netlink (linux/netdev.h),
-//! since 6.3.
+//! XDP features of a device as reported by the kernel: the `netdev` family of generic netlink (linux/netdev.h), since
+//! Linux 6.3.
 
 use super::link::{attributes, u16_at};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -17,33 +17,34 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 const NLM_F_REQUEST: u16 = 1;
-/// Netlink header and generic netlink header.
+/// Length of the netlink header and the generic netlink header.
 const HEADERS: usize = 20;
 // enum netdev_xdp_act
 const REDIRECT_TARGET: u64 = 4;
 const ZERO_COPY: u64 = 8;
 
-/// What a driver can tell of a frame that it received, by bit of `enum netdev_xdp_rx_metadata` (6.8).
+/// Metadata a driver can provide with a received frame, by bit of `enum netdev_xdp_rx_metadata` (Linux 6.8).
 const RX_METADATA: [&str; 3] = ["timestamp", "hash", "vlan-tag"];
-/// What it can be asked to do with one that an AF_XDP socket sends, by bit of `enum netdev_xsk_flags` (6.8, 6.14).
+/// Metadata an AF_XDP socket can give with a frame it sends, by bit of `enum netdev_xsk_flags` (Linux 6.8, 6.14).
 const TX_METADATA: [&str; 3] = ["timestamp", "checksum", "launch-time"];
 
-/// What a device can do for XDP, by its driver's own account.
+/// XDP features of a device as reported by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFeatures {
-    /// It takes frames redirected to it: a veth only while its peer polls, with a program or with GRO on.
+    /// Whether it accepts frames redirected to it; a veth does only while its peer polls, with a program or with GRO
+    /// on.
     pub takes_frames: bool,
-    /// Its driver has zero-copy.
+    /// Whether its driver supports zero-copy.
     pub zero_copy: bool,
-    /// Metadata that programs bound to the device can read of received frames. None of it is used here.
+    /// Metadata of received frames that programs bound to the device can read. Not used by Bywash.
     pub rx_metadata: Vec<&'static str>,
-    /// Metadata that sockets can give frames they send. None of it is used here.
+    /// Metadata that sockets can give with frames they send. Not used by Bywash.
     pub tx_metadata: Vec<&'static str>,
 }
 
 impl DeviceFeatures {
-    /// Asks the kernel about the interface of this index, of the calling thread's network namespace. None where it does not
-    /// tell.
+    /// Queries the interface with this index in the calling thread's network namespace. `None` if the kernel does not
+    /// report features.
     pub fn of(ifindex: u32) -> Option<Self> {
         let reply = ask(ifindex).ok()??;
         let word = |kind| Some(u64::from_ne_bytes(attribute(&reply, kind)?.get(..8)?.try_into().ok()?));
@@ -61,13 +62,13 @@ impl DeviceFeatures {
     }
 }
 
-/// Whether XDP frames can be redirected to the interface of this index: [`DeviceFeatures::takes_frames`].
+/// Returns whether XDP frames can be redirected to the interface with this index: [`DeviceFeatures::takes_frames`].
 pub fn takes_frames(ifindex: u32) -> Option<bool> {
     Some(DeviceFeatures::of(ifindex)?.takes_frames)
 }
 
-/// The kernel's reply about a device; none from one without the family. Asked for a family it does not know, a kernel
-/// starts modprobe(8) and waits for it, each time: it is asked once.
+/// Returns the kernel's reply about a device; `None` if the kernel does not have the family. A kernel asked for an
+/// unknown family starts modprobe(8) and waits for it each time, so the family is asked for only once.
 fn ask(ifindex: u32) -> io::Result<Option<Vec<u8>>> {
     static FAMILY: OnceLock<Option<u16>> = OnceLock::new();
     if FAMILY.get() == Some(&None) {
@@ -108,7 +109,7 @@ fn request(family: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {
     message
 }
 
-/// An attribute of a reply; none of an error's.
+/// Returns an attribute of a reply; `None` if the reply is an error or lacks the attribute.
 fn attribute(reply: &[u8], wanted: u16) -> Option<&[u8]> {
     const NLMSG_ERROR: u16 = 2;
     if u16_at(reply, 4)? == NLMSG_ERROR {

@@ -1,9 +1,10 @@
-//! AF_XDP: an interface's queues as ports, beside the kernel.
+//! AF_XDP ports: the queues of a kernel interface, shared with the kernel.
 //!
-//! A [`Program`] on each interface decides whose a frame is. A [`Umem`] makes the arena usable by sockets. An
-//! [`AfXdpPort`] is one queue's socket. [`Features`] and [`Journal`] change interface settings so that they can be
-//! put back. An [`Injector`] gives the kernel frames that no socket does: to send, or to
-//! receive what user space took. `docs/decisions/af_xdp.md` says what veth does with all this.
+//! A [`Program`] on each interface decides which frames go to user space, to another port or to the kernel. A [`Umem`]
+//! makes the arena usable by sockets. An [`AfXdpPort`] is the socket of one queue. [`Features`] and [`Journal`] change
+//! interface settings and restore them. An [`Injector`] gives frames to the kernel without a socket: to send on an
+//! interface, or to receive as if they had arrived there. `docs/decisions/af_xdp.md` describes how veth behaves with
+//! all this.
 
 mod abi;
 mod attach;
