@@ -1,11 +1,12 @@
-//! The flows by which a switch's program forwards: `xdp/switch.h`.
+//! Flows by which a switch's program forwards: `xdp/switch.h`.
 //!
-//! Each worker has a table of its own, memory that it writes and the program reads. What the program finds there holds under
-//! one generation of the switch's tables, which control announces ([`Flows::set_generation`]): another ends every flow, until
-//! its worker says that it is right for the new one ([`FlowTable::stamp`]).
+//! Each worker has a table of its own, in memory that it writes and the program reads. A flow in it is valid under one
+//! generation of the switch's tables, which the control side announces ([`Flows::set_generation`]). A new generation
+//! invalidates every flow until its worker revalidates it ([`FlowTable::stamp`]).
 //!
-//! A flow is written whole before a bucket names it, and its place is used again when no program can be left that found it
-//! there: a grace period of RCU after it was taken out, which control waits for ([`Flows::tend`]), not the worker.
+//! A flow is written completely before a bucket names it. Its slot is reused only when no running program can have
+//! found it there: an RCU grace period after its removal. The control side waits for that period ([`Flows::tend`]), not
+//! the worker.
 
 use super::abi::{FLOW_MASKS, FLOWS, PORTS, Passage, QUEUES};
 use super::shared::{self, Words};
@@ -15,58 +16,58 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Words of a flow's key: `xdp/switch.h`.
+/// Length of a flow's key in 64-bit words: `xdp/switch.h`.
 pub const FLOW_KEY: usize = 9;
-/// Flows that a bucket has room for.
+/// Flows per bucket.
 const SLOTS: usize = 4;
 /// 64-bit words of `struct bywash_flow`.
 const FLOW_WORDS: usize = 24;
-/// Of `struct bywash_flow_masks`: how many there are, flows in all, the factors, the masks.
+/// Length of `struct bywash_flow_masks` in words: number of masks, flows of all workers, hash factors, masks.
 const MASK_WORDS: usize = FACTORS + FLOW_KEY + FLOW_MASKS * FLOW_KEY;
 const FACTORS: usize = 2;
-/// Of them, in a flow: the generation, the action, and the first words of what is matched.
+/// Index of the generation in a flow; the action and the matched fields follow.
 const GENERATION: usize = 0;
 
-/// What is done to a frame's outer tag.
+/// Action on a frame's outer VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tag {
-    /// Nothing.
+    /// Leaves the tag as it is.
     #[default]
     Keep,
-    /// It goes.
+    /// Removes the tag.
     Pop,
-    /// It gets this priority and VLAN.
+    /// Sets the tag's priority and VLAN (TCI).
     Set(u16),
-    /// One with this type, priority and VLAN is put before it.
+    /// Pushes a tag with this type (TPID) and priority and VLAN (TCI).
     Push(u16, u16),
-    /// It becomes this one.
+    /// Replaces the tag's type (TPID) and priority and VLAN (TCI).
     Swap(u16, u16),
 }
 
-/// A flow for the program: frames it is for, and what is done with them.
+/// Flow for the program: match and action.
 ///
-/// Fields lie where `xdp/switch.h` has them, in network order; the port received from is the program's number. The Ethernet
-/// type and that port are among the bits of the mask.
+/// Fields have the layout of `xdp/switch.h`, in network byte order; the ingress port is the program's port id. The mask
+/// must include the Ethernet type and the ingress port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forward {
-    /// What is matched.
+    /// Values to match.
     pub key: [u64; FLOW_KEY],
-    /// The bits of it that are.
+    /// Bits of `key` that are matched.
     pub mask: [u64; FLOW_KEY],
     /// New bits of the key's first two words, the Ethernet addresses.
     pub macs: [u64; 2],
-    /// Those that stay.
+    /// Bits of these two words that are kept.
     pub keep: [u64; 2],
-    /// Taken off the TTL, which is larger.
+    /// Decrement of the TTL; the TTL of matching packets must be larger.
     pub ttl: u8,
-    /// What is done to the tag.
+    /// Action on the outer VLAN tag.
     pub tag: Tag,
-    /// The port it leaves by.
+    /// Egress port.
     pub to: u16,
 }
 
 impl Forward {
-    /// `struct bywash_flow` without its generation.
+    /// Returns the words of `struct bywash_flow` without the generation.
     fn words(&self) -> [u64; FLOW_WORDS - 1] {
         let (tag, tpid, tci) = match self.tag {
             Tag::Keep => (0, 0, 0),
@@ -79,7 +80,7 @@ impl Forward {
         let (to, tpid, tci) = (self.to.to_le_bytes(), tpid.to_be_bytes(), tci.to_be_bytes());
         words[0] = u64::from_le_bytes([to[0], to[1], tag, self.ttl, tpid[0], tpid[1], tci[0], tci[1]]);
         for (i, (key, mask)) in self.key.iter().zip(self.mask).enumerate() {
-            // Those that only IPv6 has lie behind all else.
+            // The words that only IPv6 has are at the end of the structure.
             let at = if i < 5 { 1 + 2 * i } else { 5 + 2 * i };
             (words[at], words[at + 1]) = (key & mask, mask);
         }
@@ -89,7 +90,7 @@ impl Forward {
     }
 }
 
-/// The maps, as mapped.
+/// Maps of a switch's program, mapped into this process.
 pub(super) struct Memory {
     masks: Words,
     buckets: Words,
@@ -100,17 +101,17 @@ pub(super) struct Memory {
     grown: Words,
     workers: usize,
     cpus: usize,
-    /// Ports whose frames the program forwards, as a set of bits.
+    /// Ports whose frames the program forwards, one bit per port id.
     levels: AtomicU64,
-    /// Grace periods begun, and those of them that are over.
+    /// Number of grace periods begun, and of the latest one that is over.
     begun: AtomicU64,
     over: AtomicU64,
-    /// Somebody waits for one.
+    /// Whether a worker waits for a grace period.
     wanted: AtomicBool,
 }
 
 impl Memory {
-    /// How many entries each map has.
+    /// Returns the number of entries of each map.
     pub fn sizes(workers: usize, cpus: usize) -> [(&'static str, u32); 5] {
         let flows = (workers * FLOWS) as u32;
         [
@@ -159,7 +160,7 @@ impl Memory {
         };
     }
 
-    /// By how many bytes what was sent by a port was longer than when it came.
+    /// Returns by how many bytes the frames sent by a port have grown since they were received (wraps if they shrank).
     pub fn grown(&self, id: u16) -> u64 {
         let of = |cpu: usize| self.grown.load(cpu * PORTS as usize + usize::from(id));
         (0..self.cpus).map(of).fold(0, u64::wrapping_add)
@@ -172,7 +173,7 @@ impl Memory {
     }
 }
 
-/// The control side's hold on the flows.
+/// Control side's handle on the flows.
 #[derive(Clone)]
 pub struct Flows {
     driver: Driver,
@@ -184,12 +185,14 @@ impl Flows {
         Self { driver, memory }
     }
 
-    /// The table of worker `n`, counted from 0; none for more than there were to be. To be taken once.
+    /// Returns the table of worker `n`, counted from 0; `None` if the program has no table for it. Must be called once
+    /// per worker.
     pub fn table(&self, n: usize, seed: u64) -> Option<FlowTable> {
         (n < self.memory.workers).then(|| FlowTable::new(self.memory.clone(), n, seed))
     }
 
-    /// A port's queue is served by worker `n`: what it receives is looked up in that one's table.
+    /// Assigns a port's queue to worker `n`: frames received there are looked up in that worker's table. A worker
+    /// without a table leaves the queue unassigned.
     pub fn serve(&self, port: u16, queue: u32, n: usize) {
         if u32::from(port) < PORTS && queue < QUEUES {
             let word = if n < self.memory.workers { n as u64 + 1 } else { 0 };
@@ -197,22 +200,22 @@ impl Flows {
         }
     }
 
-    /// From the next frame on only flows that are right for this generation hold.
+    /// Makes only flows valid for `generation` match, from the next frame on.
     pub fn set_generation(&self, generation: u64) {
         self.driver.set_generation(generation);
     }
 
-    /// Whether any port's frames are forwarded by them.
+    /// Returns whether the frames of any port are forwarded by flows.
     pub fn in_use(&self) -> bool {
         self.memory.levels.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits until no program is left that was running at the time of the call: some milliseconds.
+    /// Waits until every program that was running at the time of the call has ended: some milliseconds.
     pub fn grace(&self) {
         self.memory.grace();
     }
 
-    /// Does the same if a worker waits for it, so that it can use places again.
+    /// Waits for a grace period if a worker needs one to reuse slots.
     pub fn tend(&self) {
         if self.memory.wanted.swap(false, Ordering::SeqCst) {
             self.memory.grace();
@@ -220,26 +223,26 @@ impl Flows {
     }
 }
 
-/// A worker's table.
+/// Flow table of one worker.
 ///
 /// # Thread-safety
-/// One owner, the worker; the program reads it at any time.
+/// Owned and written by one worker; the program reads it at any time.
 pub struct FlowTable {
     memory: Arc<Memory>,
     worker: usize,
     factors: [u64; FLOW_KEY],
-    /// With how many flows have each.
+    /// Masks in use, each with its number of flows.
     masks: [([u64; FLOW_KEY], usize); FLOW_MASKS],
-    /// By place: its mask and its slot among the buckets.
+    /// Mask and bucket slot of each flow, by flow number.
     places: Vec<(usize, usize)>,
     free: Vec<u32>,
-    /// Taken out, and which grace period had begun by then.
+    /// Removed flows, each with the number of grace periods begun by then.
     leaving: VecDeque<(u32, u64)>,
 }
 
 impl FlowTable {
     fn new(memory: Arc<Memory>, worker: usize, seed: u64) -> Self {
-        // Of a seed that nobody outside knows, who cannot tell then which packets have one hash.
+        // The seed is secret, so that nobody outside can choose packets with equal hashes.
         let factors = std::array::from_fn(|i| splitmix64(seed, i as u64 + 1) | 1);
         let table = Self {
             worker,
@@ -259,18 +262,18 @@ impl FlowTable {
         self.memory.masks.store(self.worker * MASK_WORDS + at, word);
     }
 
-    /// A place among those of all workers.
+    /// Returns the number of a flow among those of all workers.
     fn of_all(&self, at: u32) -> usize {
         self.worker * FLOWS + at as usize
     }
 
-    /// Whether what a port receives is forwarded by the program.
+    /// Returns whether the program forwards the frames a port receives.
     pub fn serves(&self, port: u16) -> bool {
         self.memory.levels.load(Ordering::Relaxed).checked_shr(port.into()).unwrap_or(0) & 1 == 1
     }
 
-    /// Puts a flow in that is right for `generation`; its place. None where there is no room: for it, in its bucket, or for
-    /// its mask.
+    /// Inserts a flow valid for `generation`; returns its number. `None` if the table, its bucket or the list of masks
+    /// is full.
     pub fn insert(&mut self, flow: &Forward, generation: u64) -> Option<u32> {
         let same = |known: &([u64; FLOW_KEY], usize)| known.1 > 0 && known.0 == flow.mask;
         let known = self.masks.iter().position(same);
@@ -301,30 +304,31 @@ impl FlowTable {
         self.store_mask(0, n as u64);
     }
 
-    /// Whether the flow at this place is this one.
+    /// Returns whether the flow with this number equals `flow`.
     pub fn is(&self, at: u32, flow: &Forward) -> bool {
         let first = self.of_all(at) * FLOW_WORDS + 1;
         flow.words().into_iter().enumerate().all(|(i, word)| self.memory.flows.load(first + i) == word)
     }
 
-    /// A flow is right for this generation.
+    /// Marks a flow as valid for `generation`.
     pub fn stamp(&self, at: u32, generation: u64) {
         self.memory.flows.store(self.of_all(at) * FLOW_WORDS + GENERATION, generation);
     }
 
-    /// Takes a flow out. Its place is counted on until [`FlowTable::freed`] gives it back.
+    /// Removes a flow. Its number is not reused before [`FlowTable::freed`] returns it.
     pub fn remove(&mut self, at: u32) {
         let (mask, slot) = self.places[at as usize];
         self.memory.buckets.store(slot, 0);
         self.masks[mask].1 -= 1;
         self.count_masks();
-        // A grace period that begins later is one of programs that find nothing there.
+        // Programs that start in a later grace period cannot find the flow.
         fence(Ordering::SeqCst);
         self.leaving.push_back((at, self.memory.begun.load(Ordering::SeqCst)));
         self.memory.wanted.store(true, Ordering::SeqCst);
     }
 
-    /// The next place that no program counts on any more; it can be used again.
+    /// Returns the number of the next removed flow that no program can still use, and makes it available again; `None`
+    /// if there is none yet.
     pub fn freed(&mut self) -> Option<u32> {
         let (at, begun) = *self.leaving.front()?;
         if self.memory.over.load(Ordering::SeqCst) <= begun {
@@ -335,7 +339,7 @@ impl FlowTable {
         Some(at)
     }
 
-    /// Frames and bytes that were forwarded by all flows that ever had this place.
+    /// Returns the frames and bytes forwarded by all flows that ever had this number.
     pub fn counts(&self, at: u32) -> (u64, u64) {
         let flows = self.memory.workers * FLOWS;
         let mut all = (0u64, 0u64);
@@ -347,12 +351,12 @@ impl FlowTable {
         all
     }
 
-    /// Flows in it.
+    /// Returns the number of flows in the table.
     pub fn len(&self) -> usize {
         FLOWS - self.free.len() - self.leaving.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,10 +1,10 @@
-//! Giving the kernel frames in batches: to be sent by an interface, or as if the interface had received them.
+//! Batches of frames given to the kernel, to be sent by an interface or processed as if it had received them.
 //!
-//! A program of the traffic-control kind (`xdp/inject.bpf.c`), never attached, is run over the batch (BPF_PROG_TEST_RUN),
-//! which lies in memory shared with it, and redirects a copy of each frame into the interface (`bpf_clone_redirect`). The
-//! kernel then does all it would have done: forwarding, netfilter and ICMP errors for what is received, queueing
-//! disciplines for what is sent. A call takes 2 us and a frame 0.6; live frames of an XDP program would be received only
-//! by a veth whose peer polls, and setting a run of them up takes the kernel 20 ms.
+//! A traffic-control program that is never attached (`xdp/inject.bpf.c`) is run over the batch (BPF_PROG_TEST_RUN). The
+//! batch is in memory shared with the program, which redirects a copy of each frame into the interface
+//! (`bpf_clone_redirect`). The kernel then does its usual work: forwarding, netfilter and ICMP errors for received
+//! frames, queueing disciplines for sent ones. A call takes 2 us plus 0.6 us per frame. Live frames of an XDP program
+//! would be received only by a veth whose peer polls, and the kernel takes 20 ms to set up a run of them.
 
 use super::Error;
 use super::socket::Mapped;
@@ -24,13 +24,13 @@ const FRAMES: usize = 256;
 const BYTES: usize = 262144;
 const LONGEST: usize = 16384;
 
-/// Bytes of the packet that the run begins with: the shortest frame.
+/// Length of the packet that the run starts with: the shortest frame.
 const FIRST: usize = 60;
-/// Where the EtherType stands in a frame.
+/// Position of the EtherType in a frame.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 /// linux/bpf.h
 const BPF_F_INGRESS: u32 = 1;
-/// linux/netdevice.h, and NET_RX_DROP the same: a queue of the kernel's is full.
+/// linux/netdevice.h; NET_RX_DROP has the same value: a queue in the kernel is full.
 const NET_XMIT_DROP: i32 = 1;
 
 /// `struct inject_frame`.
@@ -53,40 +53,40 @@ struct RawBatch {
     data: [u8; BYTES],
 }
 
-/// What an interface does with the frames of a batch.
+/// Direction in which an interface handles the frames of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It sends them.
+    /// The interface sends them.
     Send,
-    /// It has received them.
+    /// The interface has received them.
     Receive,
 }
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Injected {
-    /// Frames the kernel took.
+    /// Frames the kernel accepted.
     pub frames: u64,
-    /// Bytes of those.
+    /// Bytes of the accepted frames.
     pub bytes: u64,
-    /// Frames it did not take. They are lost.
+    /// Frames the kernel refused. They are lost.
     pub refused: u64,
-    /// Why not, of the last of these: ENOBUFS where a queue was full, EINVAL where there is no such interface in this
-    /// network namespace, ENETDOWN where it is down.
+    /// Error of the last refused frame: ENOBUFS if a queue was full, EINVAL if the interface does not exist in this
+    /// network namespace, ENETDOWN if it is down.
     pub error: Option<Errno>,
 }
 
-/// Gives frames to the kernel, up to 256 by one system call.
+/// Gives frames to the kernel, up to 256 per system call.
 ///
 /// # Thread-safety
-/// One owner, in the interfaces' network namespace: the kernel looks the interface up in each call.
+/// One owner, in the interfaces' network namespace: the kernel looks up the interface in each call.
 pub struct Injector {
     program: OwnedFd,
     batch: NonNull<RawBatch>,
     /// Unmaps `batch`.
     _map: Mapped,
     count: usize,
-    /// Where the next frame goes in the batch's data.
+    /// Offset of the next frame in the batch's data.
     at: usize,
     first: [u8; FIRST],
 }
@@ -116,26 +116,26 @@ impl Injector {
         Ok(Self { program, batch, _map: map, count: 0, at: 0, first: [0; FIRST] })
     }
 
-    /// Frames in the batch.
+    /// Returns the number of frames in the batch.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether the batch has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether another frame of any length has room in the batch.
+    /// Returns whether the batch has room for another frame of any length.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.count < FRAMES && self.at <= BYTES - LONGEST
     }
 
-    /// Copies an Ethernet frame without FCS into the batch. False, and nothing done, when it is longer than 16,384 bytes, or
-    /// the batch is full.
+    /// Copies an Ethernet frame without FCS into the batch. Returns false and does nothing if it is longer than 16,384
+    /// bytes or the batch is full.
     #[inline]
     pub fn push(&mut self, frame: &[u8]) -> bool {
         if !self.has_room() || frame.len() > LONGEST {
@@ -144,7 +144,7 @@ impl Injector {
         if self.count == 0
             && let Some(ethertype) = frame.get(ETHERTYPE)
         {
-            // The kernel's idea of every packet's protocol in this batch, where a queueing discipline asks.
+            // Queueing disciplines see this as the protocol of every packet in the batch.
             self.first[ETHERTYPE].copy_from_slice(ethertype);
         }
         let (batch, at) = (self.batch.as_ptr(), self.at);
@@ -160,7 +160,7 @@ impl Injector {
         true
     }
 
-    /// Gives the batch to the interface of this index, in order; it is empty then.
+    /// Gives the batch to the interface with this index, in order, and empties it.
     pub fn flush(&mut self, ifindex: u32, way: Way) -> Injected {
         let count = std::mem::take(&mut self.count);
         self.at = 0;
@@ -179,7 +179,7 @@ impl Injector {
             program: self.program.as_fd(),
             data: &self.first,
             context: &[],
-            // Softirqs are off during each.
+            // More would run with softirqs disabled throughout.
             repeat: 1,
             flags: 0,
             batch_size: 0,
@@ -202,12 +202,12 @@ impl Injector {
         done
     }
 
-    /// The kernel receives `frame`, an Ethernet frame without FCS, on the interface of this index. Its source address
-    /// is overwritten with its destination, the interface's own: by that a generic XDP program there, which meets the
-    /// frame again, knows to pass it.
+    /// Has the kernel receive `frame`, an Ethernet frame without FCS, on the interface with this index. Its source
+    /// address is overwritten with its destination, the interface's own address: a generic XDP program there, which
+    /// sees the frame again, passes it because of that.
     ///
     /// # Errors
-    /// The kernel's, as in [`Injected::error`]; EINVAL also for a frame without a whole Ethernet header.
+    /// The kernel's error, as in [`Injected::error`]; EINVAL also for a frame without a complete Ethernet header.
     pub fn inject(&mut self, ifindex: u32, frame: &[u8]) -> io::Result<()> {
         debug_assert!(self.is_empty(), "a batch is being made");
         if !self.push(frame) {
@@ -231,7 +231,7 @@ fn errno(result: i32) -> Errno {
     }
 }
 
-/// Maps the one value of the program's map.
+/// Maps the only value of the program's map.
 fn map_batch(map: BorrowedFd<'_>) -> rustix::io::Result<(NonNull<RawBatch>, Mapped)> {
     let (len, prot) = (size_of::<RawBatch>(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at an address of the kernel's choice.

@@ -1,9 +1,9 @@
-//! Buffers that a device may still have although their socket is closed.
+//! Cells that a device may still access although their socket is closed.
 //!
-//! Closing a zero-copy socket does not stop the device: the kernel takes the rings from the driver later, in a work item
-//! (`xp_put_pool` and `xp_release_deferred` of net/xdp/xsk_buff_pool.c). Until then the device receives into what was posted
-//! and sends what was given to it. Only when the driver is done is the queue free (`xp_clear_dev`), and so another socket
-//! bound to it is the proof.
+//! Closing a zero-copy socket does not stop the device at once: the kernel takes the rings away from the driver later,
+//! in a work item (`xp_put_pool` and `xp_release_deferred` in net/xdp/xsk_buff_pool.c). Until then the device receives
+//! into posted buffers and sends submitted ones. The queue becomes free only when the driver is done (`xp_clear_dev`),
+//! so a successful bind of another socket proves that it is.
 
 use rustix::io::Errno;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
@@ -11,40 +11,40 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A queue: interface index and number.
+/// Interface index and queue number.
 pub(super) type Place = (u32, u32);
 
-/// Bytes of the UMEM of a socket that only asks: one chunk.
+/// UMEM size of a probe socket: one chunk, in bytes.
 const PAGE: usize = 4096;
 
-/// Cells that were with closed sockets, by queue.
+/// Cells of closed sockets, by queue.
 #[derive(Default)]
 pub(super) struct Limbo {
     held: Mutex<Vec<(Place, Vec<u32>)>>,
-    /// Cells in it.
+    /// Total number of cells held.
     cells: AtomicUsize,
     /// Cells whose queue is known to be free.
     free: Mutex<Vec<u32>>,
 }
 
 impl Limbo {
-    /// Takes cells in, before the socket at `place` is closed.
+    /// Adds the cells of the socket at `place`. Must be called before that socket is closed.
     pub fn put(&self, place: Place, cells: Vec<u32>) {
         self.cells.fetch_add(cells.len(), Ordering::AcqRel);
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push((place, cells));
     }
 
-    /// Cells in it.
+    /// Returns the number of cells held.
     pub fn len(&self) -> usize {
         self.cells.load(Ordering::Acquire)
     }
 
-    /// A socket has been bound at `place`: whatever was there before is no device's any more.
+    /// Records that a socket was bound at `place`, so no device accesses the cells of earlier sockets there.
     pub fn bound(&self, place: Place) {
         self.sift(|at| at == place);
     }
 
-    /// Gives back the cells of those queues that `is_free`.
+    /// Removes and returns the cells of those queues for which `is_free` returns true.
     pub fn take(&self, is_free: impl FnMut(Place) -> bool) -> Vec<u32> {
         self.sift(is_free);
         let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
@@ -59,15 +59,16 @@ impl Limbo {
     }
 }
 
-/// Whether no closed socket's rings are with a device any more at `place`: asked by binding a socket there in copy mode, which
-/// is closed again at once. An interface that is gone was stopped before. In doubt it is not free.
+/// Returns whether no device uses the rings of a closed socket at `place` any more. Binds a probe socket there in copy
+/// mode and closes it at once. A removed interface was stopped before, so its queues are free; on any other error the
+/// queue counts as in use.
 pub(super) fn is_free((interface, queue): Place) -> bool {
     matches!(bind((interface, queue)), Ok(()) | Err(Errno::NODEV))
 }
 
 fn bind((interface, queue): Place) -> Result<(), Errno> {
     let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    // One page in it begins at a page; nothing is posted, so that nothing is written to it.
+    // The allocation contains one page-aligned page. Nothing is posted, so nothing is written to it.
     let memory = vec![0u8; 2 * PAGE];
     let addr = (memory.as_ptr() as u64).next_multiple_of(PAGE as u64);
     let flags = XdpUmemRegFlags::empty();

@@ -1,4 +1,5 @@
-//! What the kernel says about an interface, asked once: no library, so that a port needs no async runtime.
+//! Properties of an interface, read with a single netlink query; without a library, so that ports need no async
+//! runtime.
 
 use super::Error;
 use super::offload;
@@ -20,27 +21,27 @@ const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 
-/// An interface at one moment.
+/// Snapshot of an interface's properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkInfo {
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its MAC address; all zeros where it has none.
+    /// MAC address; all zeros if it has none.
     pub mac: [u8; 6],
-    /// Its MTU, in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Its kind, as `ip -d link` shows it (`veth`, `bond`, ...); empty for a device of a driver.
+    /// Kind, as shown by `ip -d link` (`veth`, `bond`, ...); empty for a hardware device.
     pub kind: String,
-    /// Receive queues in use.
+    /// RX queues in use.
     pub queues: u32,
-    /// The XDP program attached: its id and mode. None: no program.
+    /// Id and mode of the attached XDP program; `None` if there is none.
     pub program: Option<(u32, &'static str)>,
 }
 
 impl LinkInfo {
-    /// Asks about an interface of the calling thread's network namespace.
+    /// Queries an interface in the calling thread's network namespace.
     pub fn query(name: &str) -> Result<Self, Error> {
         let failed = |source: io::Error| match source.raw_os_error() {
             Some(libc::ENODEV) => Error::NoInterface(name.into()),
@@ -75,7 +76,7 @@ impl LinkInfo {
         Ok(link)
     }
 
-    /// Asks about the interface of this index, whatever its name is now.
+    /// Queries the interface with this index, whatever its current name.
     pub(super) fn of_index(index: u32) -> Result<Self, Error> {
         let failed = |e: rustix::io::Errno| Error::Query { interface: format!("index {index}"), source: e.into() };
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None);
@@ -117,7 +118,7 @@ fn program(xdp: &[u8]) -> Option<(u32, &'static str)> {
     for (kind, value) in attributes(xdp) {
         match kind {
             IFLA_XDP_ATTACHED => mode = *value.first()?,
-            // With several modes at once there is one id for each, and none here.
+            // With several modes at once there is one id per mode, and none in this attribute.
             IFLA_XDP_PROG_ID => id = u32_at(value, 0),
             _ => {}
         }
@@ -132,8 +133,8 @@ fn program(xdp: &[u8]) -> Option<(u32, &'static str)> {
     Some((id.unwrap_or(0), mode))
 }
 
-/// The attributes of a netlink message or a nested attribute, without the nesting flags; stops at the first that
-/// does not fit.
+/// Iterates over the attributes of a netlink message or a nested attribute, with the nesting flags cleared; stops at
+/// the first attribute that is truncated.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
