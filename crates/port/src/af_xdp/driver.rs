@@ -397,7 +397,7 @@ impl Driver {
         tried.verdict = match tried.verdict as i32 {
             TC_ACT_UNSPEC => XDP_PASS,
             TC_ACT_REDIRECT => XDP_REDIRECT,
-            other => return Err(Error::TestRun(format!("an unknown verdict, {other}"))),
+            other => return Err(Error::TestRun(format!("unknown verdict {other} of the traffic-control program"))),
         };
         Ok(tried)
     }
@@ -406,7 +406,7 @@ impl Driver {
     pub(super) fn set_spread(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
         let refused = |reason: &str| Error::Spread { interface: String::new(), reason: reason.into() };
         if cpus.len() > SPREAD {
-            return Err(refused(&format!("{} CPUs: a port has {SPREAD} at most", cpus.len())));
+            return Err(refused(&format!("{} CPUs: at most {SPREAD} per port", cpus.len())));
         }
         let inner = &mut *self.lock();
         match &mut inner.spread {
@@ -466,7 +466,7 @@ impl Driver {
         let at = places.into_iter().find(free).ok_or_else(|| Error::Map {
             interface: format!("index {}", port.ifindex),
             map: "ports",
-            reason: format!("too many interfaces whose indices are equal modulo {PORTS}"),
+            reason: format!("too many interfaces with indices that are equal modulo {PORTS}"),
         })?;
         inner.place(at, port);
         Ok(())
@@ -476,7 +476,7 @@ impl Driver {
     /// closed.
     pub(super) fn set_socket(&self, id: u16, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
         if queue >= QUEUES {
-            let reason = format!("queue {queue}: the program knows queues 0 to {}", QUEUES - 1);
+            let reason = format!("queue {queue}: the program supports queues 0 to {}", QUEUES - 1);
             return Err(Error::Map { interface: String::new(), map: "xsks", reason });
         }
         let done = self.lock().xsks.set(u32::from(id) * QUEUES + queue, socket.as_raw_fd(), 0);

@@ -9,7 +9,7 @@ pub enum Error {
     #[error("no interface named `{0}` in this network namespace (see `ip link`)")]
     NoInterface(String),
     /// The kernel's link table could not be queried.
-    #[error("cannot ask the kernel about interface `{interface}`: {source}")]
+    #[error("cannot query interface `{interface}` in the kernel: {source}")]
     Query {
         /// The interface.
         interface: String,
@@ -17,7 +17,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel or the loader refused the built-in program.
-    #[error("the kernel does not take the XDP program for `{interface}`: {reason}")]
+    #[error("the kernel refused the XDP program for `{interface}`: {reason}")]
     Load {
         /// The interface.
         interface: String,
@@ -56,7 +56,7 @@ pub enum Error {
         reason: String,
     },
     /// Frames cannot be spread over CPUs.
-    #[error("cannot spread over CPUs what `{interface}` receives: {reason}")]
+    #[error("cannot spread the frames received by `{interface}` over CPUs: {reason}")]
     Spread {
         /// The interface.
         interface: String,
@@ -101,7 +101,7 @@ pub enum Error {
     /// The queue was still in use by another socket at the deadline.
     #[error(
         "queue {queue} of `{interface}` is in use by another AF_XDP socket and was not released within {waited_ms} ms; \
-         `ss --xdp -p` shows whose it is"
+         `ss --xdp -p` shows its owner"
     )]
     QueueBusy {
         /// The interface.
@@ -138,10 +138,10 @@ pub enum Error {
         reason: String,
     },
     /// The injector could not be set up: frames cannot be given to the kernel in batches or returned to it.
-    #[error("the kernel does not take the program that gives it packets: {0}")]
+    #[error("the kernel refused the packet injection program: {0}")]
     Injector(String),
     /// A program could not be run on a frame.
-    #[error("the kernel does not run the XDP program over a frame: {0}")]
+    #[error("cannot run the XDP program on a test frame: {0}")]
     TestRun(String),
 }
 

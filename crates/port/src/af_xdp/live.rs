@@ -1,7 +1,7 @@
-//! A frame generator that lives in the kernel: BPF_PROG_TEST_RUN with live frames.
+//! Frame generator in the kernel: BPF_PROG_TEST_RUN with live frames.
 //!
-//! The kernel runs a small program over pages of its own and sends what it made out of a device, several times faster
-//! than a packet or AF_XDP socket (as `xdp-trafficgen` does). Needs kernel 5.18.
+//! The kernel runs a small program over pages of its own and sends the resulting frames out of a device, several times
+//! faster than a packet or AF_XDP socket can (`xdp-trafficgen` does the same). Needs Linux 5.18.
 
 use super::Error;
 use super::program::loader;
@@ -16,15 +16,16 @@ use std::time::{Duration, Instant};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/gen.bpf.o");
 
-/// Bytes of a frame that are written anew each time; a frame is at least as long.
+/// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
 const LONGEST: usize = 3072;
-/// Frames in one system call. Setting one up and tearing it down takes the kernel some 20 ms, in which nothing is sent.
+/// Most frames per system call. The kernel takes about 20 ms to set up and tear down a call and sends nothing
+/// meanwhile.
 const CHUNK: u64 = 1 << 22;
-/// Frames to begin with, where the rate is not known yet.
+/// Frames in the first call, when the rate is not known yet.
 const FIRST_CHUNK: u64 = 1 << 16;
 
 // linux/bpf.h
@@ -41,7 +42,7 @@ struct RawGen {
     next: u32,
 }
 
-/// `struct flow` there.
+/// `struct flow` of `xdp/gen.bpf.c`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct RawFlow {
@@ -55,7 +56,7 @@ unsafe impl aya::Pod for RawGen {}
 // SAFETY: as above.
 unsafe impl aya::Pod for RawFlow {}
 
-/// What differs in `frame` when it goes to `to`, if it can.
+/// Returns the fields of `frame` that differ when it is sent to `to`; `None` if the address family does not match.
 fn flow(frame: &[u8], to: IpAddr) -> Option<RawFlow> {
     let mut flow = RawFlow::default();
     match (to, frame[12..14].try_into().ok()?) {
@@ -72,10 +73,10 @@ fn flow(frame: &[u8], to: IpAddr) -> Option<RawFlow> {
     Some(flow)
 }
 
-/// Sends copies of one frame out of an interface, to a list of destination addresses in turn.
+/// Sends copies of one frame out of an interface, addressed to the destinations of a list in turn.
 ///
-/// On veth the frames reach the peer's XDP program, or are lost where the peer has neither a program nor GRO on.
-/// Belongs to one thread, in the interface's network namespace: the kernel looks the interface up in each run.
+/// On veth the frames reach the peer's XDP program; they are lost if the peer has neither a program nor GRO on. Belongs
+/// to one thread in the interface's network namespace: the kernel looks up the interface in each run.
 pub struct LiveGen {
     interface: String,
     index: u32,
@@ -84,14 +85,14 @@ pub struct LiveGen {
 }
 
 impl LiveGen {
-    /// Sets up for `frame`, 60 to 3,072 bytes with its Ethernet header and without FCS, to one destination after the
-    /// other. Those that are not of the frame's family are left out; with none left, or for a frame that is not IP,
-    /// every frame is the same. An IPv4 header checksum is kept right, those behind it are not.
+    /// Creates a generator for `frame`, 60 to 3,072 bytes with Ethernet header and without FCS. Destinations of another
+    /// address family are ignored; without any destination left, or if the frame is not IP, all frames are the same.
+    /// The IPv4 header checksum is updated; checksums after it are not.
     pub fn new(interface: &str, frame: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
         if !(HEAD..=LONGEST).contains(&frame.len()) {
-            return Err(failed(format!("a frame of {} bytes: {HEAD} to {LONGEST} are possible", frame.len())));
+            return Err(failed(format!("invalid frame length {}: must be {HEAD} to {LONGEST} bytes", frame.len())));
         }
         let flows: Vec<RawFlow> = destinations.iter().filter_map(|to| flow(frame, *to)).collect();
         let mut ebpf = loader()
@@ -103,7 +104,7 @@ impl LiveGen {
         if !flows.is_empty() {
             (raw.v4, raw.v6) = if frame[12..14] == IPV4 { (1, 0) } else { (0, 1) };
         }
-        // Borrowed: a map that is taken and dropped is closed, and the program is loaded with it only below.
+        // Borrowed, not taken: a map that is taken and dropped is closed, but the program is loaded with it only below.
         fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Result<Array<&'a mut MapData, T>, String> {
             let map = ebpf.map_mut(name).ok_or_else(|| format!("the object has no map `{name}`"))?;
             map.try_into().map_err(|e: aya::maps::MapError| e.to_string())
@@ -122,8 +123,8 @@ impl LiveGen {
         Ok(Self { interface: interface.into(), index, frame: frame.to_vec(), program: ebpf })
     }
 
-    /// Makes `packets` frames, `batch` at a time (1 to 256; 64 is the kernel's own choice). Returns how many were
-    /// made; those the device did not take are not told apart: count what arrives.
+    /// Makes `packets` frames, in batches of `batch` (1 to 256; the kernel's default is 64). Returns the number made.
+    /// Frames the device did not take are included, so count received frames instead.
     pub fn run(&mut self, packets: u64, batch: u32) -> Result<u64, Error> {
         let mut left = packets;
         while left > 0 {
@@ -134,7 +135,7 @@ impl LiveGen {
         Ok(packets)
     }
 
-    /// As [`LiveGen::run`], for a time rather than a number.
+    /// Like [`LiveGen::run`], but for a time instead of a number of frames.
     pub fn run_for(&mut self, time: Duration, batch: u32) -> Result<u64, Error> {
         let start = Instant::now();
         let (mut made, mut n) = (0, FIRST_CHUNK);
@@ -154,7 +155,7 @@ impl LiveGen {
             .program
             .program("generate")
             .and_then(|p| p.try_into().ok())
-            .ok_or_else(|| failed("the program is gone".into()))?;
+            .ok_or_else(|| failed("the object has no program `generate`".into()))?;
         let fd = program.fd().map_err(|e| failed(e.to_string()))?;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex.
         let context = [0, self.frame.len() as u32, 0, self.index];

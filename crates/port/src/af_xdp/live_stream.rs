@@ -1,7 +1,7 @@
-//! A stream of frames made in the kernel, each with a sequence number, the time, and a right checksum.
+//! Stream of frames made in the kernel, each with a sequence number, a timestamp and a valid UDP checksum.
 //!
-//! As [`super::LiveGen`], by BPF_PROG_TEST_RUN with live frames; what differs from frame to frame is written by the
-//! program (`xdp/stream.bpf.c`). Needs kernel 5.18.
+//! Like [`super::LiveGen`], uses BPF_PROG_TEST_RUN with live frames; the program (`xdp/stream.bpf.c`) writes the fields
+//! that differ from frame to frame. Needs Linux 5.18.
 
 use super::Error;
 use super::program::{chain, loader};
@@ -16,23 +16,23 @@ use std::time::{Duration, Instant};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/stream.bpf.o");
 
-/// Bytes of a frame that are not zeros.
+/// Bytes at the start of a frame that may be other than zero.
 const HEAD: usize = 88;
-/// As in [`super::LiveGen`].
+/// Frame lengths in bytes, as in [`super::LiveGen`].
 const LENGTHS: std::ops::RangeInclusive<usize> = 60..=3072;
-/// Times of the program are in these parts of a nanosecond.
+/// Units of the program's times per nanosecond.
 const FINE: f64 = 256.0;
-/// Runs of the program in one system call, to begin with and at most. Setting one up and tearing it down takes the
-/// kernel some 20 ms, in which nothing is sent.
+/// Runs of the program per system call, at the beginning and at most. The kernel takes about 20 ms to set up and tear
+/// down a call and sends nothing meanwhile.
 const CHUNK: std::ops::RangeInclusive<u64> = 1 << 16..=1 << 24;
-/// How long a system call is to take: whoever wants it to end waits as long.
+/// Target duration of a system call, and so the longest time until a stop takes effect.
 const CALL: Duration = Duration::from_secs(1);
-/// Frames the kernel makes at once: a NAPI poll's worth; fewer where they are paced, as each waits for the last.
+/// Frames the kernel makes at once: a NAPI poll's worth; fewer for a paced stream, as each frame waits for the last.
 const BATCH: [u32; 2] = [64, 8];
 // linux/bpf.h
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 
-/// `struct order` of the program.
+/// `struct order` of `xdp/stream.bpf.c`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct RawOrder {
@@ -46,7 +46,7 @@ struct RawOrder {
     stop: u64,
 }
 
-/// `struct state` there.
+/// `struct state` of `xdp/stream.bpf.c`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct RawState {
@@ -58,15 +58,15 @@ struct RawState {
     next: u64,
 }
 
-/// `struct head` there: the beginning of a frame.
+/// First bytes of a frame: `struct head` of `xdp/stream.bpf.c`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LiveHead {
-    /// Headers and whatever else is the same each time; behind it the frame is zeros.
+    /// Headers and other constant bytes; the frame continues with zeros.
     pub bytes: [u8; HEAD],
-    /// Bytes of the frame without FCS, 60 to 3,072.
+    /// Length of the frame in bytes without FCS, 60 to 3,072.
     pub len: u32,
-    /// What the UDP checksum sums up, not folded, without stream, sequence number and time.
+    /// Unfolded sum of the UDP checksum, without stream, sequence number and time.
     pub sum: u32,
 }
 
@@ -77,58 +77,58 @@ unsafe impl aya::Pod for RawState {}
 // SAFETY: as above.
 unsafe impl aya::Pod for LiveHead {}
 
-/// What is to be sent.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOrder {
-    /// Number of the stream.
+    /// Stream number.
     pub stream: u16,
-    /// Frames a second; none: as many as go.
+    /// Rate in frames per second; `None` for as many as possible.
     pub pps: Option<f64>,
-    /// Frames that come too late are made up for, as many as are due in this time.
+    /// Late frames are made up for, up to the number due in this time.
     pub catch_up: Duration,
-    /// At most so many frames.
+    /// Most frames to send.
     pub frames: u64,
-    /// At most so long.
+    /// Longest time to send.
     pub time: Duration,
 }
 
-/// What was sent.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LiveSent {
-    /// Frames made. Those that the device did not take are not told apart.
+    /// Frames made, including those that the device did not take.
     pub frames: u64,
-    /// Nanoseconds from the first to the last.
+    /// Time from the first to the last frame, in nanoseconds.
     pub time: u64,
-    /// Nanoseconds that were given up because it came too late.
+    /// Delay that was not made up for, in nanoseconds.
     pub behind: u64,
 }
 
-/// Sends a stream out of an interface. Belongs to one thread, in the interface's network namespace: the kernel looks
-/// the interface up in each call.
+/// Sends a stream out of an interface. Belongs to one thread in the interface's network namespace: the kernel looks up
+/// the interface in each call.
 pub struct LiveStream {
     interface: String,
     index: u32,
     page: Vec<u8>,
     heads: u32,
-    /// Where the UDP checksum is.
+    /// Offset of the UDP checksum.
     at: u32,
     program: Ebpf,
 }
 
 impl LiveStream {
-    /// Sets up for these frames, one after the other, with stream (2 bytes), sequence number (4) and time (8) from 4
-    /// bytes behind `at` on, and the UDP checksum in the two bytes before.
+    /// Creates a stream of these frames in turn. The UDP checksum occupies the two bytes before `at`; the stream (2
+    /// bytes), sequence number (4) and time (8) start 4 bytes after `at`.
     ///
     /// # Errors
-    /// [`Error::Generator`]: frames it cannot make, or the kernel's reasons.
+    /// [`Error::Generator`] for frames of invalid length, or with the kernel's reasons.
     pub fn new(interface: &str, heads: &[LiveHead], at: usize) -> Result<Self, Error> {
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
         if let Some(wrong) = heads.iter().find(|head| !LENGTHS.contains(&(head.len as usize))) {
             let (low, high) = (LENGTHS.start(), LENGTHS.end());
-            return Err(failed(format!("a frame of {} bytes: {low} to {high} are possible", wrong.len)));
+            return Err(failed(format!("invalid frame length {}: must be {low} to {high} bytes", wrong.len)));
         }
-        let longest = heads.iter().map(|head| head.len).max().ok_or_else(|| failed("no frames".into()))?;
+        let longest = heads.iter().map(|head| head.len).max().ok_or_else(|| failed("no frames given".into()))?;
         let mut ebpf =
             loader().map_max_entries("heads", heads.len() as u32).load(OBJECT).map_err(|e| failed(chain(&e)))?;
         {
@@ -154,7 +154,7 @@ impl LiveStream {
         })
     }
 
-    /// Sends until all is sent, the time is over or `stop` is set: after a second at most.
+    /// Sends until all frames are sent, the time is over or `stop` is set, which takes effect within a second.
     ///
     /// # Errors
     /// [`Error::Generator`] with the kernel's reason.

@@ -1,33 +1,34 @@
-//! Frames longer than a chunk, where cells are: received in several buffers, sent by several descriptors (`XDP_USE_SG`,
-//! Linux 6.6).
+//! Frames longer than a chunk, in cells larger than one: received in several buffers, sent by several descriptors
+//! (`XDP_USE_SG`, Linux 6.6).
 //!
-//! The kernel's chunks have at most a page. Of a larger cell its first chunk is posted; what came into the buffers behind
-//! that of a frame's beginning is copied behind the beginning, so that whatever looks at a frame finds it in one piece. A frame
-//! that is sent lies in several chunks of its cell, one behind the other, and is not copied by us.
+//! The kernel's chunks are at most a page. Of a larger cell, the first chunk is posted. When a frame arrives in several
+//! buffers, the later ones are copied after the first, so that a frame is always contiguous. A frame to send occupies
+//! consecutive chunks of its cell and is not copied here.
 
 use bywash_frame::{Arena, Buffers, Frame, RawFrame};
 
-/// `XDP_PKT_CONTD` (linux/if_xdp.h): the frame goes on with the next descriptor.
+/// `XDP_PKT_CONTD` (linux/if_xdp.h): the frame continues in the next descriptor.
 pub(super) const MORE: u32 = 1;
 
-/// What a port with such cells knows besides.
+/// Additional state of a port whose cells are larger than chunks.
 pub(super) struct Long {
     chunk: usize,
-    /// A frame whose end was not yet in the ring.
+    /// Frame whose last buffer has not been received yet.
     head: Option<Frame>,
-    /// It was longer than a cell.
+    /// Whether that frame is longer than a cell.
     spoilt: bool,
-    /// Descriptors with the kernel, of each cell that is being sent.
+    /// Descriptors in flight of each cell that is being sent.
     out: Box<[u8]>,
 }
 
 impl Long {
-    /// For an arena whose cells are larger than the kernel's chunks of it.
+    /// Creates the state for an arena with cells larger than `chunk` bytes.
     pub fn new(arena: &Arena, chunk: usize) -> Self {
         Self { chunk, head: None, spoilt: false, out: vec![0; arena.cells()].into() }
     }
 
-    /// A buffer was received; the frame, when that was all of it. What no cell holds becomes an empty frame.
+    /// Adds a received buffer; returns the frame if this was its last buffer. A frame longer than a cell is returned
+    /// empty.
     #[inline]
     pub fn join(&mut self, bufs: &mut Buffers, piece: Frame, more: bool) -> Option<Frame> {
         if self.head.is_none() && !more {
@@ -58,14 +59,15 @@ impl Long {
         Some(frame)
     }
 
-    /// Descriptors that send this frame.
+    /// Returns the number of descriptors needed to send this frame.
     #[inline]
     pub fn descriptors(&self, raw: RawFrame) -> u32 {
         let at = raw.addr as usize % self.chunk;
         (at + raw.len as usize).div_ceil(self.chunk) as u32
     }
 
-    /// Frames of these, from the front, that `room` descriptors send, and how many those are.
+    /// Returns how many of `frames`, from the front, can be sent with `room` descriptors, and how many descriptors they
+    /// need.
     pub fn fitting(&self, frames: &[Frame], room: u32) -> (usize, u32) {
         let mut used = 0;
         for (n, frame) in frames.iter().enumerate() {
@@ -78,7 +80,7 @@ impl Long {
         (frames.len(), used)
     }
 
-    /// Hands out the descriptors of a frame of `cell` that is sent.
+    /// Passes the descriptors to send a frame in `cell` to `put`.
     #[inline]
     pub fn send(&mut self, cell: u32, raw: RawFrame, mut put: impl FnMut(RawFrame)) {
         self.out[cell as usize] = self.descriptors(raw) as u8;
@@ -91,7 +93,7 @@ impl Long {
         }
     }
 
-    /// A descriptor of `cell` came back; whether it was the last of its frame.
+    /// Records the completion of a descriptor of `cell`; returns whether it was the last of its frame.
     #[inline]
     pub fn completed(&mut self, cell: u32) -> bool {
         let Some(out) = self.out.get_mut(cell as usize) else { return true };
@@ -99,12 +101,12 @@ impl Long {
         *out == 0
     }
 
-    /// Frames held: 0 or 1.
+    /// Returns the number of frames held: 0 or 1.
     pub fn held(&self) -> usize {
         self.head.is_some().into()
     }
 
-    /// Forgets what is with the kernel, and gives up the frame that has not all come.
+    /// Forgets all descriptors in flight, and returns the incomplete frame if there is one.
     pub fn clear(&mut self) -> Option<Frame> {
         self.spoilt = false;
         self.out.fill(0);
@@ -119,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is cut as for sending and handed over as it was received is the frame it was.
+        /// A frame cut into descriptors and received in pieces is the original frame.
         #[test]
         fn pieces_make_the_frame_they_were_cut_of(len in 1usize..16128, pulled in 0usize..64, received in 1usize..3840) {
             let arena = Arena::new(ArenaConfig { cells: 64, cell: 16384, pages: Pages::Small, ..Default::default() });
@@ -180,7 +182,7 @@ mod tests {
             assert_eq!(piece(&mut long, true), None);
         }
         assert_eq!(piece(&mut long, false), Some(0));
-        // The next one is not touched by that.
+        // The next frame is not affected.
         assert_eq!((piece(&mut long, true), piece(&mut long, false)), (None, Some(7680)));
     }
 }

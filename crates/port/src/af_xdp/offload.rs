@@ -1,7 +1,7 @@
-//! Interface settings (ethtool features, numbers of NAPI), and a journal to put them back.
+//! Interface settings (ethtool features, NAPI settings), and a journal to restore them.
 //!
-//! A setting is written to the journal before it is changed, so that after a kill the next start, or
-//! `bywash restore`, finds what to put back.
+//! A setting is written to the journal before it is changed, so that after a kill the next start, or `bywash restore`,
+//! finds the old value.
 
 use super::{Error, napi};
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,13 @@ const ETH_SS_FEATURES: u32 = 4;
 /// Bytes of a name in a string set.
 const ETH_GSTRING_LEN: usize = 32;
 
-/// Polls that find nothing before interrupts come back; the flush timer polls again meanwhile.
+/// Empty polls before interrupts are enabled again; meanwhile the flush timer polls.
 const DEFERRED: u64 = 2;
-/// When the kernel polls a driver whose interrupts are off although nobody else does.
+/// Time after which the kernel polls a driver whose interrupts are off and which nobody else polls.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
 
-/// One ethtool request: `command` is a `u32`-aligned block that starts with the command's number, as long as the
-/// kernel will write.
+/// Makes an ethtool request. `command` is a `u32`-aligned block that starts with the command's number and has room for
+/// everything the kernel will write.
 fn ethtool(interface: &str, command: &mut [u32]) -> io::Result<()> {
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -45,7 +45,7 @@ fn ethtool(interface: &str, command: &mut [u32]) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receive queues in use, from ETHTOOL_GCHANNELS. None where the driver does not say.
+/// Returns the RX queues in use, from ETHTOOL_GCHANNELS; `None` if the driver does not report them.
 pub(crate) fn rx_channels(interface: &str) -> Option<u32> {
     // cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count
     let mut channels = [0; 9];
@@ -54,7 +54,7 @@ pub(crate) fn rx_channels(interface: &str) -> Option<u32> {
     Some(channels[5] + channels[8]).filter(|n| *n > 0)
 }
 
-/// The driver's name (`veth`, `ixgbe`, ...), from ETHTOOL_GDRVINFO.
+/// Returns the driver's name (`veth`, `ixgbe`, ...), from ETHTOOL_GDRVINFO; `None` if it does not report one.
 pub fn driver(interface: &str) -> Option<String> {
     // struct ethtool_drvinfo: cmd, then driver[32]; 196 bytes in all.
     let mut info = [0; 49];
@@ -64,8 +64,8 @@ pub fn driver(interface: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The features of one interface, by the kernel's names (`rx-gro`, `rx-vlan-hw-parse`, ...; `ethtool -k` shows some
-/// of them by older names).
+/// Features of one interface, by the kernel's names (`rx-gro`, `rx-vlan-hw-parse`, ...; `ethtool -k` shows some of them
+/// under older names).
 #[derive(Clone, Debug)]
 pub struct Features {
     interface: String,
@@ -73,7 +73,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Reads the names this kernel has.
+    /// Reads the names of all features of this kernel.
     pub fn of(interface: &str) -> Result<Self, Error> {
         let failed =
             |source| Error::Feature { interface: interface.into(), action: "list the features".into(), source };
@@ -93,17 +93,17 @@ impl Features {
         Ok(Self { interface: interface.into(), names })
     }
 
-    /// The interface.
+    /// Returns the interface's name.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Whether a feature is active. None: this kernel has no feature of that name.
+    /// Returns whether a feature is active; `None` if the kernel has no feature of that name.
     pub fn get(&self, name: &str) -> Result<Option<bool>, Error> {
         Ok(self.bits(name)?.map(|(active, _)| active))
     }
 
-    /// Whether a feature is active, and whether it can be changed.
+    /// Returns whether a feature is active, and whether it can be changed.
     fn bits(&self, name: &str) -> Result<Option<(bool, bool)>, Error> {
         let Some(bit) = self.names.iter().position(|n| n == name) else { return Ok(None) };
         let blocks = self.names.len().div_ceil(32);
@@ -116,8 +116,8 @@ impl Features {
         Ok(Some((block[2] & mask != 0, block[0] & mask != 0 && block[3] & mask == 0)))
     }
 
-    /// Turns a feature on or off; returns whether that changed anything. An error where the driver does not let it
-    /// change, or the kernel has no such feature.
+    /// Turns a feature on or off; returns whether that changed anything. Fails if the driver does not let it change, or
+    /// the kernel has no such feature.
     pub fn set(&self, name: &str, on: bool) -> Result<bool, Error> {
         let Some(bit) = self.names.iter().position(|n| n == name) else {
             return Err(self.error("set", name, io::ErrorKind::Unsupported.into()));
@@ -148,31 +148,31 @@ impl Features {
     }
 }
 
-/// What a setting was.
+/// Old value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// A feature's.
+    /// State of an ethtool feature.
     On(bool),
-    /// A number's.
+    /// Number.
     Number(u64),
 }
 
-/// A setting that was changed.
+/// Setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The interface.
+    /// Interface name.
     pub interface: String,
-    /// The feature or other setting, by the kernel's name.
+    /// Kernel's name of the feature or other setting.
     pub feature: String,
-    /// What it was.
+    /// Value before the change.
     pub was: Value,
 }
 
-/// What was changed and must be put back, in a file.
+/// File of the changes that must be restored.
 ///
 /// # Thread-safety
-/// One owner. Two processes must not use one file: name it after the running instance.
+/// One owner. Two processes must not use the same file: name it after the running instance.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -180,8 +180,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, with what an earlier process left in it. Its directory is made when the first
-    /// change is written.
+    /// Opens the journal at `path`, with the changes an earlier process left there. Its directory is created when the
+    /// first change is written.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         let changes = match std::fs::read(&path) {
@@ -192,12 +192,13 @@ impl Journal {
         Ok(Self { path, changes })
     }
 
-    /// What is to be put back.
+    /// Returns the changes to restore.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Sets a feature, writing down first what it was. Nothing happens where it is so already.
+    /// Sets a feature after recording its old value. Does nothing if it already has that value. Returns whether it
+    /// changed.
     pub fn set(&mut self, features: &Features, name: &str, on: bool) -> Result<bool, Error> {
         if features.get(name)? == Some(on) {
             return Ok(false);
@@ -206,8 +207,8 @@ impl Journal {
         self.noting(change, || features.set(name, on))
     }
 
-    /// Has the interface's interrupts stay off while its driver is busy polled: they come back when nobody has polled it for
-    /// the time given. Kernel 5.11. Returns whether that changed anything.
+    /// Keeps the interface's interrupts off while its driver is busy polled; they come back soon after
+    /// polling stops. Returns whether that changed anything. Needs Linux 5.11.
     pub fn busy_poll(&mut self, interface: &str) -> Result<bool, Error> {
         let mut changed = false;
         for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
@@ -226,7 +227,7 @@ impl Journal {
         Ok(changed)
     }
 
-    /// Makes a change that is written down before.
+    /// Makes a change after writing it to the journal.
     fn noting(&mut self, change: Change, make: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
         let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
         if !known {
@@ -241,13 +242,13 @@ impl Journal {
         set
     }
 
-    /// Puts everything back, last change first, and removes the file. An interface that is gone took its settings
-    /// with it. What could not be put back is returned and stays in the file.
+    /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
+    /// them. Returns the changes that could not be restored; they stay in the file.
     pub fn restore(&mut self) -> Result<Vec<(Change, Error)>, Error> {
         self.restore_where(|_| true)
     }
 
-    /// As [`Journal::restore`], of one interface.
+    /// Like [`Journal::restore`], for one interface.
     pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, Error)>, Error> {
         self.restore_where(|change| change.interface == interface)
     }
@@ -276,7 +277,7 @@ impl Journal {
         Ok(failed)
     }
 
-    /// Whole or not at all: a half-written journal would be worse than none.
+    /// Replaces the file atomically: a half-written journal would be worse than none.
     fn write(&self) -> Result<(), Error> {
         let failed = |e| journal_error(&self.path, e);
         if self.changes.is_empty() {

@@ -1,19 +1,19 @@
-//! In-order completion: what was sent comes back in the order it was sent in, so that our own list says what came back.
+//! In-order completion: frames are freed by a list of our own, in the order they were sent.
 //!
-//! Most drivers complete in order; none promises it, and a cell that is freed while the kernel still sends from it is
-//! sent with another packet's bytes. So every completion is compared with the list before its cell is freed.
+//! Most drivers complete in order, but none guarantees it. A cell that is freed while the kernel still sends from it is
+//! sent with another packet's bytes, so every completion is compared with the list before its cell is freed.
 
 use std::collections::VecDeque;
 
-/// Cells given to the transmit ring, oldest first, that have not come back.
+/// Cells given to the TX ring and not completed yet, oldest first.
 pub(crate) struct Order {
     cells: VecDeque<u32>,
-    /// Most there can be: what the transmit and the completion ring hold.
+    /// Capacity: entries of the TX ring and the completion ring together.
     most: usize,
 }
 
 impl Order {
-    /// For rings of `tx` and `completion` entries.
+    /// Creates an empty list for rings of `tx` and `completion` entries.
     pub(crate) fn new(tx: u32, completion: u32) -> Self {
         let most = tx as usize + completion as usize;
         Self { cells: VecDeque::with_capacity(most), most }
@@ -23,25 +23,25 @@ impl Order {
         self.cells.len()
     }
 
-    /// Cells that may be sent.
+    /// Returns how many more cells may be sent.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.most - self.cells.len()
     }
 
-    /// The cell goes to the kernel; there is room.
+    /// Appends a cell that is given to the kernel. There must be room.
     #[inline]
     pub(crate) fn sent(&mut self, cell: u32) {
         debug_assert!(self.room() > 0);
         self.cells.push_back(cell);
     }
 
-    /// How many of `came`, completions as the kernel gave them, are the oldest of the list in its order.
+    /// Returns how many of `came`, the completions in the kernel's order, match the oldest cells of the list.
     pub(crate) fn agree(&self, came: impl Iterator<Item = u32>) -> usize {
         came.zip(&self.cells).take_while(|(came, sent)| came == *sent).count()
     }
 
-    /// Takes the `n` oldest, as far as there are so many.
+    /// Removes and returns the `n` oldest cells, or all if there are fewer.
     #[inline]
     pub(crate) fn take(&mut self, n: usize) -> impl Iterator<Item = u32> {
         self.cells.drain(..n.min(self.cells.len()))

@@ -1,4 +1,4 @@
-//! The port: frames between the rings and the pools.
+//! AF_XDP port: moves frames between the rings and the pools.
 
 use super::custody::Custody;
 use super::inject::{Injector, Way};
@@ -17,34 +17,37 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the socket is asked whether it still works, and for its statistics.
+/// Interval in milliseconds of checks whether the socket still works, and of reading its statistics.
 const LOOK_EVERY_MS: u64 = 50;
-/// System calls in one turn to empty the transmit ring: with a budget of 32 frames a call and a full ring of 2,048.
+/// Most system calls per turn to empty the TX ring: enough for a full ring of 2,048 with a budget of 32 frames per
+/// call.
 const MAX_KICKS: usize = 64;
-/// Frames gathered for one system call in copy mode while every turn adds some. Several bursts in a row keep the kernel's
-/// transmit path in the caches. A turn without frames to send follows within microseconds, unless the worker is saturated.
+/// Frames gathered for one system call in copy mode while every turn adds some. Several bursts in a row keep the
+/// kernel's transmit path in the caches. Unless the worker is saturated, a turn without frames to send follows within
+/// microseconds and sends the gathered ones.
 const KICK_AT: u32 = 256;
-/// How long the last frames sent are waited for on close.
+/// Longest wait on close for the last sent frames to complete.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// Where the offset of the data begins in a descriptor's address, in a UMEM of unaligned chunks (linux/if_xdp.h).
+/// Bit at which the offset of the data begins in a descriptor's address, in a UMEM of unaligned chunks
+/// (linux/if_xdp.h).
 const UNALIGNED_SHIFT: u32 = 48;
 const UNALIGNED_BASE: u64 = (1 << UNALIGNED_SHIFT) - 1;
 
-/// One queue of an interface, over an AF_XDP socket.
+/// One queue of an interface, used through an AF_XDP socket.
 pub struct AfXdpPort {
-    /// None: the kernel took it away (interface deleted or moved), or closed.
+    /// `None` if closed, or if the kernel took it away (interface deleted or moved).
     socket: Option<Socket>,
-    /// Keeps the memory as long as the kernel may write to it.
+    /// Kept alive as long as the kernel may write to the memory.
     umem: Arc<Umem>,
-    /// Sends, in place of the socket.
+    /// Sends instead of the socket, if present.
     injector: Option<Injector>,
-    /// The interface's index.
+    /// Interface index.
     index: u32,
     custody: Custody,
-    /// With in-order completion: what was sent, instead of in `custody`.
+    /// Cells in flight to be sent, instead of in `custody`, while completion in order is relied on.
     order: Option<Order>,
-    /// Where cells are larger than chunks.
+    /// Present if cells are larger than chunks.
     long: Option<Long>,
     polling: Polling,
     burst: usize,
@@ -53,30 +56,31 @@ pub struct AfXdpPort {
     interface: String,
     queue: u32,
     max_frame: usize,
-    /// Frames in the transmit ring, or with the injector, since the last system call.
+    /// Frames in the TX ring or with the injector since the last system call.
     unkicked: u32,
-    /// The same when the last turn ended.
+    /// `unkicked` at the end of the last turn.
     unkicked_before: u32,
-    /// Frames given to the transmit ring and not completed.
+    /// Descriptors given to the TX ring and not completed.
     sending: u32,
     state: PortState,
     counters: Arc<PortCounters>,
     details: Vec<(&'static str, String)>,
-    /// Descriptors refused by us, beside those the kernel counts.
+    /// Frames and descriptors refused by the port, in addition to those the kernel counts.
     stray: u64,
     turns: u32,
-    /// Milliseconds of the coarse clock at the last look.
+    /// Time of the last check, in milliseconds of the coarse clock.
     looked: u64,
 }
 
 impl AfXdpPort {
-    /// Opens a socket for `queue` of the interface and binds it. Frames reach it when the program knows it
-    /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has turned once.
+    /// Opens a socket for `queue` of the interface and binds it. Frames reach it once it is registered in the program
+    /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has run one turn.
     pub fn open(umem: &Arc<Umem>, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
         Self::open_with(umem, link, queue, config, None)
     }
 
-    /// As [`AfXdpPort::open`], with an injector loaded before ([`may_inject`]): nothing is loaded while frames wait.
+    /// Like [`AfXdpPort::open`], with an injector loaded beforehand ([`may_inject`]), so that nothing is loaded while
+    /// frames wait.
     pub fn open_with(
         umem: &Arc<Umem>,
         link: &LinkInfo,
@@ -144,33 +148,33 @@ impl AfXdpPort {
         })
     }
 
-    /// The socket, for the program's map. None after the interface is gone.
+    /// Returns the socket, for the program's map; `None` after the interface is gone.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(|s| s.fd.as_fd())
     }
 
-    /// Why it sends by the socket although the injector would be faster.
+    /// Returns the reason why the port sends through the socket although the injector would be faster.
     pub fn transmit_fallback(&self) -> Option<&str> {
         let note = self.details.iter().find(|(name, _)| *name == "transmit_note")?;
         self.injector.is_none().then_some(note.1.as_str())
     }
 
-    /// Whether frames lie where the device put them.
+    /// Returns whether the socket is in zero-copy mode.
     pub fn zero_copy(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.zero_copy)
     }
 
-    /// The interface's name when the port was opened.
+    /// Returns the interface's name at the time the port was opened.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// The queue.
+    /// Returns the queue number.
     pub fn queue(&self) -> u32 {
         self.queue
     }
 
-    /// Takes sent frames back into the pools.
+    /// Frees the frames whose transmission has completed.
     #[inline]
     fn reap(&mut self, bufs: &mut Buffers) {
         let Some(socket) = &mut self.socket else { return };
@@ -192,7 +196,7 @@ impl AfXdpPort {
                     socket.completion.release(n);
                     continue;
                 }
-                // The driver reorders: from now on by what the ring says.
+                // The driver reorders: from now on free by what the ring says.
                 self.counters.tx_reordered.add(wrong as u64);
                 order.take(usize::MAX).for_each(|cell| custody.give(cell));
                 self.order = None;
@@ -218,13 +222,13 @@ impl AfXdpPort {
         }
     }
 
-    /// Posts empty frames as far as the ring has room and the pool has frames.
+    /// Posts empty frames as far as the fill ring has room and the pool has frames.
     #[inline]
     fn refill(&mut self, bufs: &mut Buffers) {
         let Some(socket) = &mut self.socket else { return };
         let mut batch = Batch::new();
         loop {
-            // A few at a time are not worth the pool's and the kernel's cache lines.
+            // Fewer are not worth the pool's and the kernel's cache lines.
             let free = socket.fill.free(BATCH as u32);
             if free < BATCH as u32 / 2 {
                 break;
@@ -240,14 +244,14 @@ impl AfXdpPort {
                 break;
             }
         }
-        // In copy mode nobody waits for the fill ring; a zero-copy driver that ran dry says so.
+        // In copy mode the kernel never waits for the fill ring; a zero-copy driver that ran dry asks for a wakeup.
         if socket.zero_copy && socket.fill.wants_wakeup() {
             self.counters.rx_wakeups.add(1);
             let _ = socket.kick_rx();
         }
     }
 
-    /// Copies the frames for the injector, which sends many at once, and frees them.
+    /// Copies the frames to the injector, which sends many at once, and frees them; returns how many there were.
     #[inline]
     fn inject(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         for frame in frames.as_slice() {
@@ -268,7 +272,7 @@ impl AfXdpPort {
         n
     }
 
-    /// Has the injector send what it has.
+    /// Makes the injector send its batch.
     fn flush(&mut self, bufs: &mut Buffers) {
         let Some(injector) = &mut self.injector else { return };
         self.counters.tx_wakeups.add(1);
@@ -279,13 +283,13 @@ impl AfXdpPort {
         if let Some(errno) = done.error {
             self.counters.tx_refused.add(done.refused);
             if errno != Errno::NOBUFS {
-                // Down, or gone: the socket knows.
+                // The interface is down or gone: the socket reports which.
                 self.look(bufs);
             }
         }
     }
 
-    /// Makes the kernel send what is in the transmit ring.
+    /// Makes the kernel send what is in the TX ring.
     fn kick(&mut self, bufs: &mut Buffers) {
         if self.injector.is_some() {
             return self.flush(bufs);
@@ -314,12 +318,12 @@ impl AfXdpPort {
             let after = socket.pending();
             match result {
                 Ok(()) => {}
-                // More than one call's budget, or nothing could be taken for now: the completion ring is full, or
-                // the device is busy. The next turn tries again.
+                // More than one call's budget, or no progress now: the completion ring is full or the device is busy.
+                // The next turn tries again.
                 Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
                 Err(errno) => return self.lost(bufs, errno),
             }
-            // A zero-copy driver was only told; it takes frames when it likes.
+            // A zero-copy driver is only notified and takes frames later.
             if socket.zero_copy || after == before {
                 break;
             }
@@ -328,18 +332,18 @@ impl AfXdpPort {
         self.unkicked = if socket.zero_copy { 0 } else { socket.pending() };
     }
 
-    /// Has the driver give us what it has received, unless a burst of it waits already.
+    /// Makes the driver receive frames unless a burst of them is already waiting.
     #[inline]
     fn busy_poll(&mut self) {
         let Some(socket) = &mut self.socket else { return };
         if socket.rx.ready(BATCH as u32) < self.burst as u32 {
             self.counters.busy_polls.add(1);
-            // Nothing there, or the device is gone: `look` finds that out.
+            // An error means that nothing was received or the device is gone; `look` detects the latter.
             let _ = socket.kick_rx();
         }
     }
 
-    /// The device or its link went away under the socket.
+    /// Sets the state after the device or its link went away under the socket.
     #[cold]
     fn lost(&mut self, bufs: &mut Buffers, errno: Errno) {
         if errno == Errno::NETDOWN {
@@ -348,11 +352,13 @@ impl AfXdpPort {
         }
         let what = if matches!(errno, Errno::NXIO | Errno::NODEV) { "deleted or moved away" } else { "lost" };
         self.state = PortState::Down(format!("interface {} was {what} ({errno})", self.interface));
-        // While the socket is in the program's map, frames redirected to it are lost: closed, they are the kernel's.
+        // While the socket is in the program's map, frames redirected to it are lost; after it is closed they go to the
+        // kernel.
         self.let_go(bufs);
     }
 
-    /// Closes the socket. What the kernel held is ours again, and free; where a device has it, when that has let go.
+    /// Closes the socket and frees the cells the kernel held; in zero-copy mode they are freed when the device is done
+    /// with them.
     fn let_go(&mut self, bufs: &mut Buffers) {
         if let Some(injector) = self.injector.take() {
             self.counters.tx_refused.add(injector.len() as u64);
@@ -364,21 +370,21 @@ impl AfXdpPort {
             bufs.free_one(frame);
         }
         if self.zero_copy() {
-            // Before it is closed: who binds the queue next knows that these are free.
+            // Must come before the close, so that a later bind of the queue shows that these cells are free.
             self.umem.limbo().put((self.index, self.queue), std::mem::take(&mut cells));
         }
         self.socket = None;
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
-        // SAFETY: custody: each was given to the kernel and has not come back; with the socket closed and its rings
-        // unmapped the kernel no longer hands it to us nor, by the linger on close, sends from it. It was a copy that the
-        // device had, or else there is none here.
+        // SAFETY: custody says that each was given to the kernel and has not come back. With the socket closed and its
+        // rings unmapped the kernel no longer returns it nor, because of the linger on close, sends from it. A device
+        // only had a copy; in zero-copy mode `cells` is empty here.
         unsafe { bufs.free_raw(frames) };
         self.sending = 0;
         self.unkicked = 0;
     }
 
-    /// Frees the frames no device takes, empty or longer than its MTU and a VLAN tag; returns how many. An empty one
-    /// would not even come back: the kernel skips it without completing it.
+    /// Frees the frames that no device takes, empty or longer than the port's maximum plus a VLAN tag; returns how
+    /// many. An empty frame would not even be returned: the kernel skips it without completing it.
     #[cold]
     fn refuse(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let (mut good, mut refused) = (Batch::new(), 0);
@@ -401,7 +407,7 @@ impl AfXdpPort {
         frame.len().wrapping_sub(1) < self.max_frame + 4
     }
 
-    /// Reads the kernel's statistics, and asks whether the socket still works.
+    /// Reads the kernel's statistics and checks whether the socket still works.
     #[cold]
     fn look(&mut self, bufs: &mut Buffers) {
         let Some(socket) = &mut self.socket else { return };
@@ -418,7 +424,7 @@ impl AfXdpPort {
     }
 }
 
-/// Whether a port of this interface sends by injection, unless its socket turns out to be zero-copy.
+/// Returns whether a port of this interface sends by injection, provided that its socket is not zero-copy.
 pub fn may_inject(transmit: Transmit, interface: &str) -> bool {
     match transmit {
         Transmit::Inject => true,
@@ -427,7 +433,7 @@ pub fn may_inject(transmit: Transmit, interface: &str) -> bool {
     }
 }
 
-/// What sends in place of the socket, and why it is as it is where that was not asked for.
+/// Returns the injector to send with, if any, and the reason for the choice if the configuration did not determine it.
 fn injector(
     transmit: Transmit,
     zero_copy: bool,
@@ -442,13 +448,14 @@ fn injector(
         return Ok((None, None));
     }
     Ok(match load() {
-        Ok(injector) => (Some(injector), Some("sends by injection, of which a veth receives many at once".into())),
-        Err(e) => (None, Some(format!("sends by the socket: {e}"))),
+        Ok(injector) => (Some(injector), Some("sends by injection, because a veth receives injected frames in batches".into())),
+        Err(e) => (None, Some(format!("sends through the socket: {e}"))),
     })
 }
 
-/// Waits by one poll(2) until one of `ports` has received something, or with `to_send`, or frames that wait to be sent, until
-/// one has room for more; the kernel sends what they have. Counted as the first one's.
+/// Waits with one poll(2) until one of `ports` has received something. With `to_send`, and for ports with frames
+/// waiting to be sent, also until one has room for more; the kernel sends their frames. Counted in the first port's
+/// `polls`.
 pub fn wait(ports: &mut [AfXdpPort], to_send: bool, timeout: Duration) {
     let Some(first) = ports.first() else { return };
     first.counters.polls.add(1);
@@ -458,7 +465,7 @@ pub fn wait(ports: &mut [AfXdpPort], to_send: bool, timeout: Duration) {
     let sockets = ports.iter().filter_map(|port| Some(PollFd::from_borrowed_fd(port.fd()?, events(port))));
     let mut sockets: Vec<PollFd<'_>> = sockets.collect();
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-    // Interrupted: the caller looks at its rings and comes again.
+    // If interrupted, the caller looks at its rings and calls again.
     let _ = poll(&mut sockets, Some(&timeout));
     for port in ports.iter_mut().filter(|port| port.injector.is_none()) {
         port.unkicked = port.socket.as_mut().map_or(0, Socket::pending);
@@ -466,7 +473,7 @@ pub fn wait(ports: &mut [AfXdpPort], to_send: bool, timeout: Duration) {
     }
 }
 
-/// Longest frame for a port: what the MTU allows, as far as a cell holds it.
+/// Returns the longest frame of a port in bytes: what the MTU allows, as far as a cell can hold it.
 pub fn max_frame(mtu: u32, cell_room: usize) -> usize {
     const ETH_HLEN: usize = 14;
     (mtu as usize + ETH_HLEN).min(cell_room)
@@ -500,7 +507,8 @@ impl Port for AfXdpPort {
             }
             let raw = if inside { RawFrame { options: 0, ..raw } } else { RawFrame { len: 0, options: 0, ..raw } };
             bytes += u64::from(raw.len);
-            // SAFETY: custody says that the cell was with the kernel; it handed it back, and the data lies inside.
+            // SAFETY: custody says that the cell was with the kernel, which handed it back, and the data lies inside
+            // the cell.
             let mut frame = unsafe { Frame::from_raw(raw) };
             if let Some(long) = &mut self.long {
                 match long.join(bufs, frame, more) {
@@ -657,7 +665,7 @@ mod tests {
     use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
     use bywash_lab::{End, Namespace, Veth, require, require_lab};
 
-    /// A port whose device has the frames themselves, as far as the port knows.
+    /// Returns a port that takes its socket for zero-copy, as if the device accessed the frames themselves.
     fn open(umem: &Arc<Umem>, bufs: &mut Buffers) -> AfXdpPort {
         let link = LinkInfo::query("r0").unwrap();
         let config = SocketConfig { bind_timeout_ms: 30_000, ..SocketConfig::default() };
@@ -680,7 +688,7 @@ mod tests {
             .enter(|| {
                 let umem = Umem::new(pools.arena());
                 let mut bufs = Buffers::attach(&pools, 0);
-                // Somebody keeps the socket, so that the kernel does not let go of the queue.
+                // A clone of the descriptor keeps the socket open, so that the kernel does not release the queue.
                 let mut port = open(&umem, &mut bufs);
                 let (kept, held) = (port.fd().unwrap().try_clone_to_owned().unwrap(), port.held());
                 port.close(&mut bufs);
@@ -688,13 +696,14 @@ mod tests {
                 assert_eq!(pools.audit(held).missing, 0);
                 drop(kept);
                 assert_eq!(umem.settle(&mut bufs, long), 0);
-                // The next one at the queue is the proof, too, although it keeps others from being bound.
+                // The next socket bound to the queue is proof, too, although it keeps the probe socket from being
+                // bound.
                 let mut port = open(&umem, &mut bufs);
                 port.close(&mut bufs);
                 assert!(umem.held() > 0);
                 let mut next = open(&umem, &mut bufs);
                 assert_eq!(umem.reclaim(&mut bufs), 0);
-                // An interface that is gone has no rings.
+                // A removed interface has no rings.
                 router.ip(&["link", "del", "r0"]).unwrap();
                 next.close(&mut bufs);
                 assert_eq!(umem.settle(&mut bufs, long), 0);

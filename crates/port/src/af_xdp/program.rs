@@ -1,4 +1,4 @@
-//! The built-in XDP program on one interface: attaching it, and what it is told of the port.
+//! The built-in XDP program on one interface: attachment and per-port configuration.
 
 use super::abi::{
     FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4, FLAG_L3_HASH6, FLAG_NATIVE,
@@ -13,151 +13,152 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// How the program may be attached.
+/// Permitted ways to attach the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpAttach {
-    /// In the driver where it can, else before the network stack; the reason for the latter is kept.
+    /// In the driver if possible, otherwise generic (before the network stack); the reason for the latter is kept.
     #[default]
     Auto,
-    /// In the driver, or not at all.
+    /// In the driver only; otherwise an error.
     Native,
-    /// Before the network stack, even where the driver could: for devices whose native mode costs too much elsewhere, for
-    /// comparison and broken drivers.
+    /// Generic (before the network stack), even if the driver supports native mode: for devices whose native mode costs
+    /// too much elsewhere, for comparison and for broken drivers.
     Generic,
 }
 
-/// Packets that a router's port receives and that stay the kernel's, because a policy of the kernel's concerns them.
+/// Packets received by a router's port that go to the kernel because a kernel policy applies to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpGate {
     /// All of IPv4.
     pub v4: bool,
     /// All of IPv6.
     pub v6: bool,
-    /// Fragments of either.
+    /// Fragments of both.
     pub fragments: bool,
 }
 
 impl XdpGate {
-    /// Everything stays the kernel's.
+    /// Gate through which everything goes to the kernel.
     pub const CLOSED: Self = Self { v4: true, v6: true, fragments: true };
 }
 
-/// What the program is to do with frames. Everything is passed to the kernel until `enabled`.
+/// Configuration of the program for a port. Everything is passed to the kernel until `enabled` is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Off: every frame is the kernel's.
+    /// Whether the port is in use; if not, every frame is passed to the kernel.
     pub enabled: bool,
-    /// The port's MAC address: other stations' frames are the kernel's.
+    /// The port's MAC address; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
-    /// Longest frame for user space, in bytes with the Ethernet header. A frame longer than this is the kernel's.
+    /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
-    /// Not a router's port: every frame that is not too long goes to user space.
+    /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
     pub raw: bool,
-    /// What can be is forwarded by the program.
+    /// Whether the program forwards what it can.
     pub driver: bool,
-    /// Frames may carry transport checksums that are not finished, and lose that mark when they are redirected: those go
-    /// to user space, which finishes them.
+    /// Whether frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
+    /// go to user space, which completes the checksums.
     pub partial: bool,
-    /// What would leave by the port it came from goes to user space, which tells the sender of the better way.
+    /// Whether packets that would leave on their ingress port go to user space, which sends a redirect.
     pub redirects: bool,
-    /// What stays the kernel's.
+    /// Packets that go to the kernel.
     pub gate: XdpGate,
-    /// How IPv4 sources are checked before a packet is forwarded by the program. What it cannot prove right is the
-    /// kernel's (`pass_source`), which has the last word.
+    /// Source check of IPv4 packets before the program forwards them. Packets whose source it cannot verify go to the
+    /// kernel (`pass_source`), which decides.
     pub source_check: SourceCheck,
-    /// A group's member is chosen by addresses only for IPv4 (net.ipv4.fib_multipath_hash_policy 0), else by ports as well.
+    /// Whether the hash that selects a group's member uses only addresses for IPv4 (net.ipv4.fib_multipath_hash_policy
+    /// 0), instead of ports as well.
     pub l3_hash4: bool,
-    /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy), with flow label and next header.
+    /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
     pub l3_hash6: bool,
 }
 
-/// Source validation of IPv4 by reverse path: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+/// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceCheck {
-    /// None.
+    /// No check.
     #[default]
     Off,
-    /// There must be a unicast route to the source (`rp_filter` 2). Only for a port that has an IPv4 address: Linux is strict
-    /// on others.
+    /// There must be a unicast route to the source (`rp_filter` 2). Only for a port with an IPv4 address: Linux checks
+    /// strictly on others.
     Loose,
-    /// The route to the source must lead by the port (`rp_filter` 1).
+    /// The route to the source must leave by the ingress port (`rp_filter` 1).
     Strict,
 }
 
-/// The program on one interface, as one of a process's ports. Dropping it detaches it; so does the end of the process,
-/// however it comes, because it is attached by descriptors (bpf_link).
+/// The program on one interface, as one port of a process. It is detached when dropped, and when the process ends in
+/// any way, because it is attached by descriptors (bpf_link).
 ///
-/// Where it would be before the network stack, an skb is there already, and generic XDP copies it when it is shared or in
-/// pieces, as all that TCP sends is. So its twin for traffic control (tcx, Linux 6.6) forwards there, and XDP is attached
-/// only while user space is to have frames. Without tcx, XDP does both.
+/// Without native XDP a frame already has an skb, which generic XDP copies if it is shared or non-linear, as all skbs
+/// sent by TCP are. So a traffic-control program (tcx, Linux 6.6) forwards there, and XDP is attached only while user
+/// space receives frames. Without tcx, XDP does both.
 ///
 /// # Thread-safety
-/// One owner, the control thread; the kernel sees each change at once and whole.
+/// One owner, the control thread; the kernel sees each change at once and as a whole.
 pub struct Program {
     interface: String,
-    // Declared before the driver: detached before its maps go.
+    // Declared before the driver: detached before its maps are closed.
     xdp: Option<Attached>,
     tc: Option<Attached>,
     native: bool,
     note: String,
     config: XdpConfig,
-    /// CPUs that send for it.
+    /// Number of CPUs that send for it.
     spread: u16,
     id: u16,
     index: u32,
     driver: Driver,
-    /// What is attached is another process's program still: see [`Program::succeed`].
+    /// Whether another process's program is still attached: see [`Program::succeed`].
     waits: bool,
-    /// What is attached is for another process to replace: see [`Program::hand_over`].
+    /// Whether another process will replace the attached program: see [`Program::hand_over`].
     left: bool,
 }
 
-/// What one process hands to the next: where its program is attached.
+/// Attachment of a program, handed from one process to the next.
 #[derive(Debug)]
 pub struct Attachment {
-    /// Whether XDP runs in the driver.
+    /// Whether XDP is attached in native mode.
     pub native: bool,
-    /// The XDP program's link, if it is attached.
+    /// Link of the XDP program, if attached.
     pub xdp: Option<OwnedFd>,
-    /// That of its twin for traffic control.
+    /// Link of the traffic-control program, if attached.
     pub tc: Option<OwnedFd>,
 }
 
 impl Program {
-    /// Loads a program of its own and attaches it, as port 0 of a process: see [`Program::attach_to`].
+    /// Loads a program and attaches it as port 0: see [`Program::attach_to`].
     ///
     /// # Errors
-    /// As [`Driver::load`] and [`Program::attach_to`].
+    /// Errors of [`Driver::load`] and [`Program::attach_to`].
     pub fn attach(link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
         Self::attach_to(&Driver::load()?, 0, link, how)
     }
 
-    /// Attaches the program to an interface of the calling thread's network namespace, as port `id`, disabled: nothing
-    /// changes for the interface's frames until [`Program::set_config`].
+    /// Attaches the program to an interface of the calling thread's network namespace, as port `id`. It is disabled:
+    /// nothing changes for the interface's frames until [`Program::set_config`].
     ///
     /// # Errors
-    /// [`Error::AnotherProgram`] where one is attached already; [`Error::Attach`] with the kernel's reasons;
-    /// [`Error::Map`] when there are more than [`super::PORTS`] ports.
+    /// [`Error::AnotherProgram`] if one is attached already; [`Error::Attach`] with the kernel's reasons.
     pub fn attach_to(driver: &Driver, id: u16, link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
         let interface = link.name.clone();
         refuse_other(link)?;
         let mut inner = driver.lock();
         let (native, mut note) = match how {
-            // A bond runs a native program on its members, whose frames the kernel keeps from the bond's sockets.
-            XdpAttach::Auto if link.kind == "bond" => (None, "a bond's sockets get nothing in native mode".into()),
+            // A bond runs a native program on its members, and the kernel does not deliver their frames to the bond's
+            // sockets.
+            XdpAttach::Auto if link.kind == "bond" => (None, "sockets of a bond receive nothing in native mode".into()),
             XdpAttach::Native if link.kind == "bond" => {
-                let reason = "native mode is not for bonds, whose sockets would get nothing: use generic".into();
+                let reason = "native mode does not work on bonds, whose sockets would receive nothing: use generic mode".into();
                 return Err(Error::Attach { interface, reason });
             }
-            XdpAttach::Generic => (None, "native mode was not to be tried".into()),
+            XdpAttach::Generic => (None, "native mode is disabled by configuration".into()),
             XdpAttach::Auto | XdpAttach::Native => match attach_xdp(&mut inner.ebpf, link, Hook::XdpDriver) {
                 Ok(fd) => (Some(fd), String::new()),
                 Err(reason) => (None, format!("no native mode: {reason}")),
             },
         };
         if native.is_none() {
-            // Someone may have been faster than what is known of the link; then another way must not be tried.
+            // Another program may have been attached since `link` was queried; then no other mode must be tried.
             refuse_other(&LinkInfo::query(&interface)?)?;
         }
         if native.is_none() && how == XdpAttach::Native {
@@ -166,7 +167,7 @@ impl Program {
         let (mut xdp, mut tc) = (native, None);
         let native = xdp.is_some();
         if !native {
-            // A switch's object has none.
+            // A switch's object has no traffic-control program.
             let there = inner.ebpf.program("bywash_tc").is_some();
             match there.then(|| attach_tc(&mut inner.ebpf, link)) {
                 Some(Ok(fd)) => {
@@ -192,23 +193,23 @@ impl Program {
         Ok(Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: false, left: false })
     }
 
-    /// Follows another process's program, as port `id`: what that has attached stays as it is until
+    /// Takes over another process's attachment, as port `id`: what is attached stays as it is until
     /// [`Program::take_over`].
     pub fn succeed(driver: &Driver, id: u16, link: &LinkInfo, from: Attachment) -> Self {
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
-        let (native, note) = (from.native, if from.native { "" } else { "as it was taken over" }.into());
+        let (native, note) = (from.native, if from.native { "" } else { "mode taken over from the previous process" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
         driver.lock().own_links.extend(ids);
         Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: true, left: false }
     }
 
-    /// Puts this program in the place of the one it follows: each frame meets one or the other. Does nothing the second
-    /// time.
+    /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Attach`] with the kernel's reason, as when the interface has gone meanwhile.
+    /// [`Error::Attach`] with the kernel's reason, for instance if the interface has gone meanwhile.
     pub fn take_over(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.waits) {
             return Ok(());
@@ -217,36 +218,36 @@ impl Program {
         {
             let mut inner = self.driver.lock();
             if inner.ebpf.program("bywash_tc").is_none() {
-                // XDP does it all: attached where it was not.
+                // XDP does everything; it is attached below if it was not.
                 self.tc = None;
             }
             for (attached, name) in [(&self.xdp, "bywash"), (&self.tc, "bywash_tc")] {
                 let Some(attached) = attached else { continue };
                 let program = program_fd(&mut inner.ebpf, name).map_err(failed)?;
-                let refused = |e: io::Error| failed(format!("its program cannot be replaced: {e}"));
+                let refused = |e: io::Error| failed(format!("cannot replace the program taken over: {e}"));
                 attached.replace(program.as_fd()).map_err(refused)?;
             }
         }
-        // What is not needed for this goes.
+        // Detaches XDP if this configuration does not need it.
         self.set_config(self.config)
     }
 
-    /// Where it is attached, for another process to follow: [`Program::succeed`].
+    /// Returns the attachment, for another process to take over: [`Program::succeed`].
     ///
     /// # Errors
-    /// When there are no more descriptors.
+    /// If the process has no file descriptors left.
     pub fn attachment(&self) -> io::Result<Attachment> {
         let clone = |attached: &Option<Attached>| attached.as_ref().map(|a| a.as_fd().try_clone_to_owned()).transpose();
         Ok(Attachment { native: self.native, xdp: clone(&self.xdp)?, tc: clone(&self.tc)? })
     }
 
-    /// Dropped from now on, it does not change what is done with frames: another process has what is attached and
-    /// replaces it.
+    /// Leaves the attachment to another process, which has it and replaces the program: from now on dropping this
+    /// changes nothing.
     pub fn hand_over(&mut self) {
         self.left = true;
     }
 
-    /// Where the program is now: `native` or `generic` of XDP, or `tc`, traffic control.
+    /// Returns where the program is attached: `native` or `generic` for XDP, or `tc` for traffic control.
     pub fn mode(&self) -> &'static str {
         match self.xdp {
             Some(_) if self.native => "native",
@@ -255,38 +256,40 @@ impl Program {
         }
     }
 
-    /// Whether it forwards what has an skb already, by traffic control: the kernel then does what needs more than that.
+    /// Returns whether traffic control forwards frames that already have an skb. The kernel then handles packets that
+    /// need more than forwarding.
     pub fn has_tc(&self) -> bool {
         self.tc.is_some()
     }
 
-    /// Whether XDP runs in the driver, on frames without an skb.
+    /// Returns whether XDP runs in the driver, on frames without an skb.
     pub fn is_native(&self) -> bool {
         self.native
     }
 
-    /// Why not a better mode; empty when there is none better.
+    /// Returns the reason why no better mode is used; empty if there is none better.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// What it was last told.
+    /// Returns the configuration last set.
     pub fn config(&self) -> XdpConfig {
         self.config
     }
 
-    /// Tells it what to do from the next frame on.
+    /// Sets the configuration, which applies from the next frame on.
     ///
     /// # Errors
-    /// [`Error::Map`] and, where XDP has to be attached for it, [`Error::AnotherProgram`] and [`Error::Attach`] with the
-    /// kernel's reasons; then nothing has changed.
+    /// [`Error::Map`] and, if XDP has to be attached, [`Error::AnotherProgram`] and [`Error::Attach`] with the kernel's
+    /// reasons. Then nothing has changed, except that XDP may be attached.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
-        // Where everything is the kernel's, it gets the frames as if there were no program: behind generic XDP, filters of
-        // traffic control no longer find the Ethernet header.
+        // If everything goes to the kernel, XDP is not attached: after generic XDP, traffic-control filters no longer
+        // find the Ethernet header.
         let kept = config.gate.v4 && config.gate.v6;
         let for_user = config.enabled && !config.driver && !kept;
         if for_user && self.xdp.is_none() {
-            // Until the flags change, it does what its twin does. The interface may have another name by now.
+            // Until the flags change, it does the same as the traffic-control program. The interface may have been
+            // renamed.
             let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
             let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, Hook::XdpSkb);
@@ -320,18 +323,18 @@ impl Program {
         Ok(())
     }
 
-    /// These CPUs send what it receives and the program forwards, a flow's frames always the same one; none: the one that
-    /// received it. What a CPU has too many of is dropped and counted, as `drop_cpu_busy`.
+    /// Sets the CPUs that send the frames it receives and the program forwards; each flow stays on one CPU. If empty,
+    /// the receiving CPU sends them. Frames that exceed a CPU's queue are dropped and counted as `drop_cpu_busy`.
     ///
     /// # Errors
-    /// [`Error::Spread`] for more CPUs than [`super::SPREAD`] or one that there is not, without native XDP, or where the kernel
-    /// has no such thing; then nothing has changed.
+    /// [`Error::Spread`] for more than [`super::SPREAD`] CPUs, an unknown CPU, without native XDP, or if the kernel
+    /// does not support it; then the setting has not changed.
     pub fn set_spread(&mut self, cpus: &[usize]) -> Result<(), Error> {
         if cpus.is_empty() && self.spread == 0 {
             return Ok(());
         }
         if !self.native {
-            let reason = "its frames have an skb each; receive packet steering (RPS) spreads those".into();
+            let reason = "without native XDP each frame has an skb; use receive packet steering (RPS) instead".into();
             return Err(Error::Spread { interface: self.interface.clone(), reason });
         }
         self.named(self.driver.set_spread(self.id, cpus))?;
@@ -339,25 +342,25 @@ impl Program {
         self.set_config(self.config).inspect_err(|_| self.spread = before)
     }
 
-    /// Frames of it that each CPU sent, by the CPU's number.
+    /// Returns the frames of this port that each CPU sent, indexed by CPU.
     pub fn forwarded_by_cpu(&self) -> Vec<u64> {
         self.driver.forwarded_by_cpu(self.id)
     }
 
-    /// The longest frame that a switch's program may send by this port; 0: none.
+    /// Sets the longest frame in bytes that a switch's program may send on this port; 0: none.
     pub fn set_target(&self, longest: u32) {
         self.driver.set_target(self.id, longest);
     }
 
-    /// Frames sent to `queue` go to this socket; when the socket is closed its entry goes by itself.
+    /// Directs the frames of `queue` to this socket. The kernel removes the entry when the socket is closed.
     ///
     /// # Errors
-    /// [`Error::Map`] with the kernel's reason, or for a queue beyond the program's 256.
+    /// [`Error::Map`] with the kernel's reason, or for a queue beyond the program's limit of 256.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
         self.named(self.driver.set_socket(self.id, queue, socket))
     }
 
-    /// Frames by what was done with them, since the program was loaded.
+    /// Returns the counters of the port since the program was loaded.
     ///
     /// # Errors
     /// [`Error::Map`] with the kernel's reason.
@@ -365,7 +368,7 @@ impl Program {
         self.named(self.driver.counters(self.id))
     }
 
-    /// An error of the driver's, which does not know the interface.
+    /// Adds the interface's name to an error of the driver, which does not know it.
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|e| match e {
             Error::Map { map, reason, .. } => Error::Map { interface: self.interface.clone(), map, reason },
@@ -380,9 +383,9 @@ impl Drop for Program {
         if self.left {
             return;
         }
-        // What still waits for a CPU to send it must not leave by the next port of this number.
+        // Frames still queued for a CPU must not leave on the next port with this id.
         self.driver.clear_device(self.id);
-        // Detached next, before the driver can be: nothing to be done about an error.
+        // Cleared next, before the driver can be dropped; an error cannot be handled here.
         let _ = self.driver.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
 }
@@ -394,8 +397,9 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
-/// What loads the objects: one for all, since each that is made reads the kernel's types (6 MB, 40 ms), for relocations that our
-/// objects do not have. What is set in it stays: [`EbpfLoader::map_max_entries`] is called before every load that needs it.
+/// Returns the loader of all objects. It is shared because each new one reads the kernel's BTF types (6 MB, 40 ms), for
+/// relocations that these objects do not have. Its settings persist: call [`EbpfLoader::map_max_entries`] before every
+/// load that needs it.
 pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
     static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
         let mut loader = EbpfLoader::new();
@@ -405,7 +409,7 @@ pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
     LOADER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program of the object, of its kind.
+/// Returns a program of the object, as its type.
 pub(super) fn named<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, String>
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
@@ -414,7 +418,7 @@ where
     program.try_into().map_err(|e| chain(&e))
 }
 
-/// The descriptor of a loaded program of the object.
+/// Returns the descriptor of a loaded program of the object.
 fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, String> {
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program `{name}`"))?;
     let fd = program.fd().map_err(|e| chain(&e))?;
@@ -425,34 +429,35 @@ fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, hook: Hook) -> Result<Attached, 
     attach_link(named(ebpf, "bywash")?, link, hook)
 }
 
-/// Attaches by bpf_link only: an attachment by netlink would outlive us.
+/// Attaches by bpf_link only: an attachment by netlink would outlive the process.
 pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
     let program = xdp.fd().map_err(|e| chain(&e))?;
     Attached::new(program.as_fd(), link.index, hook).map_err(|e| reason(&e))
 }
 
-/// By tcx, never by a filter of the older kind, which would outlive us. Behind the programs that are there.
+/// Attaches by tcx, after the programs already there; never by a filter of the older kind, which would outlive the
+/// process.
 fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<Attached, String> {
     let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
     let program = tc.fd().map_err(|e| chain(&e))?;
-    Attached::new(program.as_fd(), link.index, Hook::Tcx).map_err(|e| format!("{e} (tcx is of Linux 6.6)"))
+    Attached::new(program.as_fd(), link.index, Hook::Tcx).map_err(|e| format!("{e} (tcx needs Linux 6.6)"))
 }
 
-/// The kernel's reason, with what it means where we know.
+/// Returns the kernel's reason with a hint for known errors.
 fn reason(e: &io::Error) -> String {
     let hint = match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => " (the driver has no native XDP)",
-        Some(libc::ENOSPC) => " (veth: it needs at least as many receive queues as its peer has transmit queues)",
-        Some(libc::ERANGE) => " (the MTU, or the veth peer's, is too large for XDP)",
+        Some(libc::ENOSPC) => " (a veth needs at least as many RX queues as its peer has TX queues)",
+        Some(libc::ERANGE) => " (the MTU of the interface or of its veth peer is too large for XDP)",
         Some(libc::EPERM) => " (CAP_NET_ADMIN and CAP_BPF are needed)",
         Some(libc::ENOTCONN) => " (the veth has no peer)",
-        Some(libc::EINVAL) => " (bpf_link for XDP is of Linux 5.9)",
+        Some(libc::EINVAL) => " (bpf_link for XDP needs Linux 5.9)",
         _ => "",
     };
     format!("{e}{hint}")
 }
 
-/// An error with its causes, on one line, short.
+/// Returns an error with its causes on one line, shortened.
 pub(super) fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -466,11 +471,11 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
     verdict(text.replace('\n', " "))
 }
 
-/// Of a verifier's log, which may have megabytes, the verdict: it stands at the end.
+/// Shortens a verifier's log, which may be megabytes long, to the verdict at its end.
 fn verdict(text: String) -> String {
     let Some((what, log)) = text.split_once(" Verifier output: ") else { return text };
     let log = log.split(" verification time").next().unwrap_or(log);
-    // Each instruction is a line "N: (op) ..", and behind the last one stands what is wrong with it.
+    // Each instruction is a line "N: (op) ..", and the error follows the last one.
     let from = log.rfind(": (").unwrap_or(0);
     let last = log[from..].split_once(' ').map_or(log, |(_, rest)| rest);
     let verdict = last.char_indices().rev().nth(159).map_or(last, |(at, _)| &last[at..]);

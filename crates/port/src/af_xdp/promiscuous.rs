@@ -1,23 +1,23 @@
-//! Receiving frames to every address, for as long as it is wanted.
+//! Promiscuous mode of an interface for the lifetime of a value.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Keeps an interface promiscuous (packet(7), `PACKET_MR_PROMISC`). The kernel counts who wants that, and forgets this
-/// one when the socket is closed, however the process ends: nothing has to be put back.
+/// Keeps an interface promiscuous (packet(7), `PACKET_MR_PROMISC`). The kernel counts the requests and drops this one
+/// when the socket is closed, however the process ends: nothing has to be restored.
 #[derive(Debug)]
 pub struct Promiscuous {
     _socket: OwnedFd,
 }
 
 impl Promiscuous {
-    /// For the interface of this kernel index.
+    /// Makes the interface with this kernel index promiscuous.
     ///
     /// # Errors
-    /// The kernel's, such as EPERM without CAP_NET_RAW.
+    /// The kernel's error, such as EPERM without CAP_NET_RAW.
     pub fn new(index: u32) -> io::Result<Self> {
-        // Protocol 0: it receives nothing itself.
+        // Protocol 0: the socket itself receives nothing.
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let mut wanted = libc::packet_mreq {
             mr_ifindex: index as libc::c_int,

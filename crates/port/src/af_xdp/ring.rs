@@ -1,10 +1,10 @@
 //! One AF_XDP ring: an array and two indices in memory shared with the kernel.
 //!
 //! Each of the four rings has one producer and one consumer. Indices are free-running `u32`s that wrap at 2^32; an
-//! entry's slot is its index modulo the ring's size, a power of two. The producer's store-release of its index
-//! hands over the entries, and the consumer's store-release hands back the slots (linux/net/xdp/xsk_queue.h). Both
-//! sides keep a copy of the other's index and read the shared one only when the copy says they cannot go on, so
-//! that the index's cache line does not travel for every burst.
+//! entry's slot is its index modulo the ring's size, a power of two. The producer's store-release of its index passes
+//! the entries on, and the consumer's store-release returns the slots (net/xdp/xsk_queue.h of Linux). Both sides keep a
+//! copy of the other's index and read the shared one only when the copy leaves too few entries, so that the index's
+//! cache line does not bounce on every burst.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// `XDP_RING_NEED_WAKEUP` (linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
 
-/// Where a ring lies, and what keeps it there.
+/// Memory of a ring, with the owner that keeps it mapped.
 pub(crate) struct Memory<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -25,7 +25,7 @@ pub(crate) struct Memory<T> {
     _entries: PhantomData<T>,
 }
 
-// SAFETY: the pointers lead into memory that `_owner`, itself Send, keeps; they are used by whoever has the ring.
+// SAFETY: the pointers lead into memory that `_owner`, itself Send, keeps mapped; only the owner of the ring uses them.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T: Copy> Memory<T> {
@@ -67,12 +67,12 @@ impl<T: Copy> Memory<T> {
     }
 }
 
-/// The end that writes: of the fill and the transmit ring.
+/// Producing end of a ring: of the fill and the TX ring.
 pub(crate) struct Producer<T> {
     ring: Memory<T>,
     /// Own index.
     head: u32,
-    /// The consumer's index as last seen.
+    /// Consumer's index as last read.
     tail: u32,
 }
 
@@ -87,7 +87,7 @@ impl<T: Copy> Producer<T> {
         self.ring.size
     }
 
-    /// Free slots, at most `want`.
+    /// Returns the number of free slots, at most `want`.
     #[inline]
     pub(crate) fn free(&mut self, want: u32) -> u32 {
         if self.room() < want {
@@ -101,7 +101,7 @@ impl<T: Copy> Producer<T> {
         self.ring.size.saturating_sub(self.head.wrapping_sub(self.tail))
     }
 
-    /// Writes the entry `at` places behind the last one submitted: `at` is below what `free` returned.
+    /// Writes the entry `at` places after the last one submitted; `at` must be less than the result of `free`.
     #[inline]
     pub(crate) fn put(&mut self, at: u32, entry: T) {
         debug_assert!(at < self.room());
@@ -109,7 +109,7 @@ impl<T: Copy> Producer<T> {
         unsafe { self.ring.slot(self.head.wrapping_add(at)).write(entry) }
     }
 
-    /// Hands the first `n` entries written over.
+    /// Submits the first `n` entries written.
     #[inline]
     pub(crate) fn submit(&mut self, n: u32) {
         self.head = self.head.wrapping_add(n);
@@ -117,25 +117,25 @@ impl<T: Copy> Producer<T> {
         self.ring.producer().store(self.head, Ordering::Release);
     }
 
-    /// Entries submitted that the consumer has not taken.
+    /// Returns the number of submitted entries that the consumer has not taken.
     pub(crate) fn pending(&mut self) -> u32 {
         self.tail = self.ring.consumer().load(Ordering::Acquire);
         self.head.wrapping_sub(self.tail)
     }
 
-    /// Whether the kernel waits for a system call before it goes on. Always, where it does not say.
+    /// Returns whether the kernel needs a system call to go on; always true if the ring has no flags.
     #[inline]
     pub(crate) fn wants_wakeup(&self) -> bool {
         self.ring.wants_wakeup()
     }
 }
 
-/// The end that reads: of the receive and the completion ring.
+/// Consuming end of a ring: of the RX and the completion ring.
 pub(crate) struct Consumer<T> {
     ring: Memory<T>,
     /// Own index.
     tail: u32,
-    /// The producer's index as last seen.
+    /// Producer's index as last read.
     head: u32,
 }
 
@@ -150,7 +150,7 @@ impl<T: Copy> Consumer<T> {
         self.ring.size
     }
 
-    /// Entries to read, at most `want`.
+    /// Returns the number of entries ready to read, at most `want`.
     #[inline]
     pub(crate) fn ready(&mut self, want: u32) -> u32 {
         if self.waiting() < want {
@@ -160,13 +160,13 @@ impl<T: Copy> Consumer<T> {
         self.waiting().min(want)
     }
 
-    /// Entries known to be there.
+    /// Returns the number of entries known to be ready, without reading the shared index.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         self.head.wrapping_sub(self.tail).min(self.ring.size)
     }
 
-    /// The entry `at` places behind the last one released: `at` is below what `ready` returned.
+    /// Reads the entry `at` places after the last one released; `at` must be less than the result of `ready`.
     #[inline]
     pub(crate) fn get(&self, at: u32) -> T {
         debug_assert!(at < self.waiting());
@@ -174,7 +174,7 @@ impl<T: Copy> Consumer<T> {
         unsafe { self.ring.slot(self.tail.wrapping_add(at)).read() }
     }
 
-    /// Hands the first `n` slots back.
+    /// Returns the first `n` slots to the producer.
     #[inline]
     pub(crate) fn release(&mut self, n: u32) {
         self.tail = self.tail.wrapping_add(n);
@@ -195,7 +195,7 @@ mod tests {
         entries: Vec<u64>,
     }
 
-    /// Both ends of one ring in ordinary memory, its indices starting at `at`.
+    /// Returns both ends of one ring in ordinary memory, its indices starting at `at`.
     fn ring(size: u32, at: u32) -> (Producer<u64>, Consumer<u64>) {
         let heap = Box::new(Heap { producer: at.into(), consumer: at.into(), entries: vec![0; size as usize] });
         let heap: &'static mut Heap = Box::leak(heap);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a queue, across the wrap of the indices at 2^32.
+        /// Compares the ring with a queue, across the wraparound of the indices at 2^32.
         #[test]
         fn is_a_bounded_queue(
             log_size in 0u32..7,

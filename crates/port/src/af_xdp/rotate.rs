@@ -1,4 +1,4 @@
-//! Timing the program alone, over packets of many destinations.
+//! Measurement of the program's run time, over packets to many destinations.
 
 use super::program::{chain, loader};
 use super::test_run::TestRun;
@@ -9,24 +9,24 @@ use std::os::fd::AsFd;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/rotate.bpf.o");
 
-/// Bytes at the beginning of a frame that differ from packet to packet.
+/// Bytes at the start of a frame that differ from packet to packet.
 pub const HEAD: usize = 64;
-/// Most frames that a run can go round.
+/// Most frames in a rotation.
 pub const HEADS: usize = 4096;
 
-/// What the program took.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// Nanoseconds a packet, the giving of another head included.
+    /// Nanoseconds per packet, including the exchange of its head.
     pub whole: u32,
-    /// Nanoseconds for that alone.
+    /// Nanoseconds per packet of that exchange alone.
     pub empty: u32,
-    /// What the program returned at last.
+    /// Verdict of the program's last run.
     pub verdict: u32,
 }
 
 impl Driver {
-    /// Has the kernel run the program `repeat` times over the frames in turn, and tells the mean; see [`Driver::try_frame`].
+    /// Runs the program `repeat` times over the frames in turn and returns the mean time; see [`Driver::try_frame`].
     ///
     /// # Errors
     /// [`Error::TestRun`] with the kernel's reason.

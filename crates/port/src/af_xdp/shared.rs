@@ -1,4 +1,5 @@
-//! Memory that the process and an XDP program both have, and when the program is done with it.
+//! Memory shared between the process and an XDP program, and the grace period after which the program no longer uses
+//! old values.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
@@ -6,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The values of an array map with `BPF_F_MMAPABLE`, as words.
+/// Values of an array map with `BPF_F_MMAPABLE`, as 64-bit words.
 pub(super) struct Words {
     base: NonNull<AtomicU64>,
     words: usize,
@@ -22,7 +23,7 @@ impl Words {
     pub fn map(fd: BorrowedFd<'_>, words: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let len = (words * 8).next_multiple_of(rustix::param::page_size());
-        // SAFETY: a fresh mapping at an address of the kernel's choice, which refuses one longer than the map.
+        // SAFETY: a fresh mapping at an address of the kernel's choice, which refuses a mapping longer than the map.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, words })
@@ -57,9 +58,9 @@ const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
-/// An array map of one zeroed value that can be mapped.
+/// Creates an array map with one zeroed value of `value_size` bytes that can be mapped.
 pub(super) fn new_array(value_size: u32) -> io::Result<OwnedFd> {
-    /// The beginning of the first member of `union bpf_attr`.
+    /// First fields of the first member of `union bpf_attr`.
     #[repr(C)]
     struct Attr {
         map_type: u32,
@@ -75,13 +76,13 @@ pub(super) fn new_array(value_size: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor the kernel has just given us.
+    // SAFETY: a descriptor the kernel has just returned, owned by no one else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Puts a map into a map of maps.
+/// Puts a map into slot `at` of a map of maps.
 pub(super) fn set_inner(outer: BorrowedFd<'_>, at: u32, inner: BorrowedFd<'_>) -> io::Result<()> {
-    /// The beginning of the second member of `union bpf_attr`.
+    /// First fields of the second member of `union bpf_attr`.
     #[repr(C)]
     struct Attr {
         map_fd: u32,
@@ -102,10 +103,10 @@ pub(super) fn set_inner(outer: BorrowedFd<'_>, at: u32, inner: BorrowedFd<'_>) -
 // linux/membarrier.h
 const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
 
-/// Waits until no XDP program is left that was running at the time of the call: a program runs within one RCU read
-/// section, and the global barrier of membarrier(2) is a grace period of RCU. On a machine with one CPU it returns at once,
-/// and may: a program runs to its end before a process does. Where the kernel has no such barrier (nohz_full) it is
-/// waited for longer than any program runs.
+/// Waits until every XDP program that was running at the time of the call has ended. A program runs within one RCU read
+/// section, and the global barrier of membarrier(2) is an RCU grace period. On a machine with one CPU it returns at
+/// once, rightly: a program ends before a process runs. If the kernel has no such barrier (nohz_full), sleeps longer
+/// than any program runs.
 pub(super) fn grace() {
     // SAFETY: membarrier(2) has no memory arguments.
     let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };

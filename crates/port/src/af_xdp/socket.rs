@@ -1,7 +1,7 @@
-//! One AF_XDP socket: its four rings, and the ladder of modes it is bound by.
+//! AF_XDP socket: its four rings, and the modes in which it tries to bind.
 //!
-//! With several transmit sockets the others have a transmit ring only, and take turns with the first one's; they share
-//! its completion ring (`XDP_SHARED_UMEM` on the same queue).
+//! With several transmit sockets, the additional ones have only a TX ring and take turns with the first; they share its
+//! completion ring (`XDP_SHARED_UMEM` on the same queue).
 
 use super::ring::{Consumer, Memory, Producer};
 use super::{Error, LinkInfo, Umem};
@@ -21,42 +21,42 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-/// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h, since 6.17): frames one system call sends in copy mode; 32 otherwise.
+/// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h, since 6.17): frames sent per system call in copy mode; 32 on older kernels.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
-/// More transmit sockets than this on one queue are a mistake.
+/// Most transmit sockets on one queue.
 const MAX_TX_SOCKETS: usize = 16;
 // asm-generic/socket.h; SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET since 5.11.
 const SO_BUSY_POLL: i32 = 46;
 const SO_PREFER_BUSY_POLL: i32 = 69;
 const SO_BUSY_POLL_BUDGET: i32 = 70;
-/// Time for which blocking calls would busy poll, in microseconds. Ours do not block: what counts is that it is not 0.
+/// Busy-poll time of blocking calls in microseconds. Our calls do not block; the value only must not be 0.
 const BUSY_POLL_US: u32 = 20;
 
-/// Whether frames may be shared with the device itself.
+/// Choice between zero-copy and copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Where the driver can; else the kernel copies, and the reason is kept.
+    /// Zero-copy if the driver supports it, otherwise copy; the reason for the latter is kept.
     #[default]
     Auto,
-    /// Zero-copy, or not at all.
+    /// Zero-copy only; otherwise an error.
     Require,
-    /// Copy, even where the driver could do without.
+    /// Copy, even if the driver supports zero-copy.
     Off,
 }
 
-/// Entries of the four rings.
+/// Numbers of entries of the four rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RingSizes {
-    /// Empty frames posted for the kernel to receive into.
+    /// Fill ring: empty frames posted for the kernel to receive into.
     pub fill: u32,
-    /// Received frames waiting for us.
+    /// RX ring: received frames.
     pub rx: u32,
-    /// Frames waiting to be sent.
+    /// TX ring: frames to be sent.
     pub tx: u32,
-    /// Sent frames waiting to be taken back.
+    /// Completion ring: sent frames to be freed.
     pub completion: u32,
 }
 
@@ -77,61 +77,61 @@ impl RingSizes {
     }
 }
 
-/// How frames are sent where the kernel copies them.
+/// Way of sending frames in copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transmit {
-    /// By injection on veth, where it is faster; else by the socket.
+    /// By injection on veth, where it is faster; otherwise through the socket.
     Auto,
-    /// By the socket.
+    /// Through the socket.
     #[default]
     Socket,
     /// By injection, from a thread in the interface's network namespace.
     Inject,
 }
 
-/// How a port learns of what arrives, and has what it sends taken.
+/// Way in which a port detects received frames and makes the kernel send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Polling {
-    /// Run to completion: interrupts fill the receive ring, which is looked at without a system call.
+    /// Run to completion: interrupts fill the RX ring, which is checked without a system call.
     #[default]
     Rtc,
-    /// poll(2): waits, receives and has frames sent ([`super::wait`]).
+    /// poll(2): waits, receives and makes the kernel send ([`super::wait`]).
     Poll,
-    /// Preferred busy polling (Linux 5.11): the driver is polled by our own system calls, on our CPU, and its interrupts
-    /// stay off as long as we do. See [`super::Journal::busy_poll`] for what the interface needs.
+    /// Preferred busy polling (Linux 5.11): system calls of the worker poll the driver on the worker's CPU, and the
+    /// interrupts stay off meanwhile. See [`super::Journal::busy_poll`] for the interface settings it needs.
     BusyPoll,
 }
 
-/// How a socket is set up.
+/// Configuration of a socket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketConfig {
     /// Copy or zero-copy.
     pub zero_copy: ZeroCopy,
-    /// How frames are sent.
+    /// Way of sending.
     pub transmit: Transmit,
     /// Ring sizes.
     pub rings: RingSizes,
-    /// How it learns of what arrives.
+    /// Way of detecting received frames.
     pub polling: Polling,
-    /// Frames the driver may receive in one system call when busy polling.
+    /// Most frames the driver receives per system call when busy polling.
     pub budget: u16,
     /// Most frames received in one burst.
     pub burst: usize,
-    /// Whether what is received will be read: its first cache line is asked for at once. A line that nobody reads here had
-    /// better stay in the cache of the CPU that wrote it, and will write it again.
+    /// Whether to prefetch the first cache line of received frames, for workers that read them. A line that is not read
+    /// here better stays in the cache of the CPU that wrote it and will write it again.
     pub prefetch: bool,
-    /// Whether the kernel says when it must be woken. Without, every turn with frames to send makes a system call.
+    /// Whether the kernel signals when it must be woken. Otherwise every turn with frames to send makes a system call.
     pub need_wakeup: bool,
-    /// Whether what was sent is taken back by a list of our own, in the order it was sent in. Each completion is compared with
-    /// the list, which is given up at the first difference.
+    /// Whether sent frames are freed by a list of our own, in the order they were sent. Each completion is compared
+    /// with the list, which is abandoned at the first difference.
     pub in_order: bool,
-    /// Sockets that send in turn, 1 to 16.
+    /// Number of sockets that send in turn, 1 to 16.
     pub tx_sockets: usize,
-    /// How long a queue that is still another socket's is tried again, in milliseconds: the kernel needs some tens
-    /// after the last one was closed.
+    /// How long to retry binding a queue that another socket still occupies, in milliseconds: after a close the kernel
+    /// needs some tens of milliseconds to release it.
     pub bind_timeout_ms: u64,
 }
 
@@ -155,30 +155,30 @@ impl Default for SocketConfig {
 
 /// A bound socket with its rings.
 pub(crate) struct Socket {
-    // Declared before the descriptor: while a ring is mapped the kernel does not let go of the queue.
+    // Declared before the descriptor: while a ring is mapped the kernel does not release the queue.
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub rx: Consumer<RawFrame>,
     pub tx: Producer<RawFrame>,
-    /// The other transmit sockets.
+    /// Additional transmit sockets.
     others: Vec<(Producer<RawFrame>, OwnedFd)>,
-    /// Whose turn it is to send: `tx`, or one of `others`.
+    /// Ring that sends next: 0 for `tx`, otherwise an index into `others` plus 1.
     turn: usize,
     pub fd: Arc<OwnedFd>,
     pub zero_copy: bool,
-    /// Why not zero-copy; empty when it is, or was not asked for.
+    /// Reason for copy mode; empty in zero-copy mode, or if that was not asked for.
     pub note: String,
-    /// Frames the kernel takes from the transmit ring in one system call.
+    /// Frames the kernel takes from the TX ring per system call.
     pub tx_budget: u32,
 }
 
-/// A mapping, unmapped when dropped.
+/// Memory mapping, unmapped when dropped.
 pub(super) struct Mapped {
     pub base: NonNull<c_void>,
     pub len: usize,
 }
 
-// SAFETY: an address range of the process, unmapped from whatever thread drops it.
+// SAFETY: an address range of the process, which any thread may unmap.
 unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
@@ -191,7 +191,7 @@ impl Drop for Mapped {
 }
 
 impl Socket {
-    /// Opens and binds a socket for one queue: zero-copy first where allowed, then copy.
+    /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode.
     pub(crate) fn open(umem: &Umem, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
         config.rings.check()?;
         if !(1..=MAX_TX_SOCKETS).contains(&config.tx_sockets) {
@@ -245,8 +245,8 @@ impl Socket {
         }
     }
 
-    /// One attempt, on a fresh socket each time: a failed bind leaves it unusable. Joins a registration of the UMEM
-    /// where there is one.
+    /// Makes one attempt on a fresh socket, as a failed bind leaves a socket unusable. Joins a registration of the UMEM
+    /// if there is one.
     fn bind_once(
         umem: &Umem,
         link: &LinkInfo,
@@ -256,7 +256,7 @@ impl Socket {
     ) -> Result<Self, (&'static str, Errno)> {
         for member in umem.members(zero_copy, (link.index, queue)) {
             match Self::set_up(umem, link, queue, config, zero_copy, Some(&member)) {
-                // The member's interface is gone, so that it is bound to nothing: try the next.
+                // The member's interface is gone, so it is not bound any more: try the next.
                 Err(("bind", Errno::BADF)) => {}
                 result => return result,
             }
@@ -297,7 +297,7 @@ impl Socket {
 
         let bound = match join {
             Some(member) => {
-                // The mode is the registration's: flags are not allowed here.
+                // The registration determines the mode: flags are not allowed here.
                 let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, link.index, queue);
                 rustix::net::bind(&fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: member.as_fd() })
             }
@@ -324,7 +324,7 @@ impl Socket {
         Ok(Self { fill, completion, rx, tx, others, turn: 0, fd, zero_copy, note: String::new(), tx_budget })
     }
 
-    /// The transmit ring whose turn it is.
+    /// Returns the TX ring that sends next.
     #[inline]
     pub(crate) fn lane(&mut self) -> &mut Producer<RawFrame> {
         match self.turn {
@@ -333,13 +333,13 @@ impl Socket {
         }
     }
 
-    /// Whether there is more than one.
+    /// Returns whether there is more than one TX ring.
     #[inline]
     pub(crate) fn has_lanes(&self) -> bool {
         !self.others.is_empty()
     }
 
-    /// The next one's turn.
+    /// Advances to the next TX ring.
     #[inline]
     pub(crate) fn next_lane(&mut self) {
         if self.has_lanes() {
@@ -347,12 +347,12 @@ impl Socket {
         }
     }
 
-    /// Frames that the kernel has not taken from the transmit rings.
+    /// Returns the number of frames in the TX rings that the kernel has not taken.
     pub(crate) fn pending(&mut self) -> u32 {
         self.tx.pending() + self.others.iter_mut().map(|(ring, _)| ring.pending()).sum::<u32>()
     }
 
-    /// Has the kernel send what is in the other transmit rings; returns the calls made.
+    /// Makes the kernel send what is in the additional TX rings; returns the number of system calls.
     pub(crate) fn kick_others(&mut self) -> Result<u32, Errno> {
         let mut calls = 0;
         for (ring, fd) in &mut self.others {
@@ -364,14 +364,13 @@ impl Socket {
         Ok(calls)
     }
 
-    /// Asks the kernel to send what is in the transmit ring; nothing in it makes this a cheap question whether the
-    /// socket still works.
+    /// Makes the kernel send what is in the TX ring. With an empty ring, a cheap check whether the socket still works.
     #[inline]
     pub(crate) fn kick_tx(&self) -> Result<(), Errno> {
         rustix::net::send(&*self.fd, &[], SendFlags::DONTWAIT).map(drop)
     }
 
-    /// Asks the driver to look at the fill ring again.
+    /// Makes the driver look at the fill ring again.
     pub(crate) fn kick_rx(&self) -> Result<(), Errno> {
         rustix::net::recv(&*self.fd, &mut [0u8; 0][..], rustix::net::RecvFlags::DONTWAIT).map(drop)
     }
@@ -416,7 +415,7 @@ unsafe fn map<T: Copy>(
     }
 }
 
-/// Another socket that only sends, by the completion ring of `first`.
+/// Opens another socket that only sends, with the completion ring of `first`.
 fn transmitter(
     first: &OwnedFd,
     link: &LinkInfo,
@@ -436,7 +435,7 @@ fn transmitter(
     Ok((ring, fd))
 }
 
-/// Has the socket's system calls poll the driver.
+/// Makes the socket's system calls poll the driver.
 fn busy_poll(fd: &OwnedFd, budget: u16) -> Result<(), Errno> {
     let options =
         [(SO_PREFER_BUSY_POLL, 1), (SO_BUSY_POLL, BUSY_POLL_US), (SO_BUSY_POLL_BUDGET, u32::from(budget.max(1)))];
@@ -450,7 +449,8 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32, value: u32) -> Result<(), E
     if rc == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }
 
-/// In copy mode one system call sends 32 frames; newer kernels let it be more. Returns what it is.
+/// Raises the number of frames that a system call sends in copy mode, 32 by default, if the kernel can; returns the
+/// number.
 fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
     if set_option(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, tx).is_ok() { tx } else { 32 }
 }
@@ -458,17 +458,19 @@ fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
 fn hint(step: &str, errno: Errno, zero_copy: bool, long: bool) -> &'static str {
     match (step, errno) {
         ("bind", Errno::INVAL) if long => {
-            "; frames over several buffers (cells larger than 4096 bytes) need Linux 6.6: a cell of 4096, and an MTU of 3822"
+            "; cells larger than 4096 bytes need Linux 6.6: use cells of 4096 bytes and an MTU of at most 3822"
         }
-        ("bind", Errno::OPNOTSUPP) if zero_copy => "; the driver has no zero-copy, which was required: \"auto\" copies",
+        ("bind", Errno::OPNOTSUPP) if zero_copy => {
+            "; the driver has no zero-copy, which was required: \"auto\" falls back to copy mode"
+        }
         ("socket", Errno::AFNOSUPPORT) => "; this kernel is built without CONFIG_XDP_SOCKETS",
         ("socket", Errno::PERM) => "; CAP_NET_RAW is needed",
         ("UMEM registration", Errno::NOBUFS | Errno::NOMEM | Errno::PERM) => {
             "; raise the limit on locked memory (`ulimit -l`), or run with CAP_IPC_LOCK"
         }
-        ("bind", Errno::OPNOTSUPP) => "; the driver cannot do that",
+        ("bind", Errno::OPNOTSUPP) => "; the driver does not support this mode",
         ("preferred busy polling", Errno::NOPROTOOPT) => {
-            "; this kernel has none (Linux 5.11 and CONFIG_NET_RX_BUSY_POLL)"
+            "; the kernel does not support it (needs Linux 5.11 with CONFIG_NET_RX_BUSY_POLL)"
         }
         ("preferred busy polling", Errno::PERM) => "; CAP_NET_ADMIN is needed",
         ("bind", Errno::NETDOWN) => "; bring the interface up first (`ip link set dev ... up`)",

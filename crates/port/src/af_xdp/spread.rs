@@ -1,4 +1,4 @@
-//! One queue's frames sent by several CPUs: `xdp/spread.h`.
+//! Spreading of one queue's frames over several sending CPUs: `xdp/spread.h`.
 
 use super::abi::{PORTS, SPREAD};
 use super::driver::mapped;
@@ -8,22 +8,24 @@ use aya::Ebpf;
 use aya::maps::{CpuMap, IterableMap as _, MapData, MapError};
 use aya::programs::{ProgramFd, RawTracePoint, Xdp};
 
-/// Frames that wait for a CPU, at most: what `xdp-bench` of xdp-tools begins with.
+/// Most frames queued for a CPU: the default of `xdp-bench` of xdp-tools.
 const QUEUE: u32 = 2048;
 
-/// The queues to CPUs, and who hands frames to which.
+/// Queues to CPUs, and the CPUs that send for each port.
 pub(super) struct Spread {
     queues: CpuMap<MapData>,
     by_port: Words,
     onward: ProgramFd,
-    /// What a full queue loses is counted. Not before there is a queue: whoever else has some would pay for it.
+    /// Whether the tracepoint that counts frames lost to full queues is attached. It is not attached before there is a
+    /// queue, because it would slow down other users of CPU maps.
     counts: bool,
 }
 
 impl Spread {
-    /// Loads what runs on the other side, and what counts frames that a full queue loses; no queue is made yet.
+    /// Loads the program that runs on the sending CPUs and the one that counts frames lost to full queues; makes no
+    /// queue yet.
     pub fn load(ebpf: &mut Ebpf) -> Result<Self, String> {
-        // Before their maps are taken: a map is closed with what took it, and a program finds it by its descriptor.
+        // Before their maps are taken: a taken map is closed with its owner, and loading looks it up by its descriptor.
         let onward: &mut Xdp = named(ebpf, "bywash_onward")?;
         onward.load().map_err(|e| chain(&e))?;
         let onward = onward.fd().and_then(|fd| Ok(fd.try_clone()?)).map_err(|e| chain(&e))?;
@@ -37,7 +39,8 @@ impl Spread {
         Ok(Self { queues, by_port, onward, counts: false })
     }
 
-    /// These CPUs, at most [`SPREAD`], send for a port, once it is told how many they are. A queue that is made stays.
+    /// Sets the CPUs, at most [`SPREAD`], that send for a port; the program uses them once the port's entry has their
+    /// number. Queues are kept once made.
     pub fn set(&mut self, ebpf: &mut Ebpf, id: u16, cpus: &[usize]) -> Result<(), String> {
         if !self.counts {
             let overrun: &mut RawTracePoint = named(ebpf, "bywash_overrun")?;

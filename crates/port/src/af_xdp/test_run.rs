@@ -1,4 +1,4 @@
-//! BPF_PROG_TEST_RUN: having the kernel run a program over a packet of ours, for what the program does to the world.
+//! BPF_PROG_TEST_RUN: running a program in the kernel over a given packet.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,35 +28,35 @@ struct Attr {
     pad: u32,
 }
 
-/// A run to be made.
+/// Parameters of a run.
 pub(super) struct TestRun<'a> {
     pub program: BorrowedFd<'a>,
     /// The packet, with its Ethernet header.
     pub data: &'a [u8],
-    /// `struct xdp_md` or `struct __sk_buff`, or the beginning of it, or nothing.
+    /// `struct xdp_md` or `struct __sk_buff`, or the beginning of either; may be empty.
     pub context: &'a [u32],
     pub repeat: u32,
     pub flags: u32,
     pub batch_size: u32,
 }
 
-/// What a run gave.
+/// Result of a run.
 pub(super) struct Ran {
-    /// What the program returned, the last time.
+    /// Return value of the program's last run.
     pub verdict: u32,
-    /// Bytes of the packet then.
+    /// Length of the packet after the last run, in bytes.
     pub bytes: usize,
-    /// Time of one run, the mean of all.
+    /// Mean time of a run, in nanoseconds.
     pub nanoseconds: u32,
 }
 
 impl TestRun<'_> {
-    /// Has it run; what the program returned.
+    /// Runs the program; returns its verdict.
     pub fn run(&self) -> io::Result<u32> {
         self.run_into(&mut []).map(|ran| ran.verdict)
     }
 
-    /// Has it run, and the packet written into `out`, unless that is empty.
+    /// Runs the program and writes the packet into `out` unless that is empty.
     pub fn run_into(&self, out: &mut [u8]) -> io::Result<Ran> {
         let mut attr = Attr {
             prog_fd: self.program.as_raw_fd() as u32,
@@ -64,7 +64,7 @@ impl TestRun<'_> {
             data_size_in: self.data.len() as u32,
             data_out: if out.is_empty() { 0 } else { out.as_mut_ptr() as u64 },
             data_size_out: out.len() as u32,
-            // A pointer without a size is refused.
+            // The kernel refuses a pointer without a size.
             ctx_in: if self.context.is_empty() { 0 } else { self.context.as_ptr() as u64 },
             ctx_size_in: size_of_val(self.context) as u32,
             repeat: self.repeat,
