@@ -1,4 +1,4 @@
-//! Faults and capture around a port that notes everything.
+//! Fault injection and capture around a port that records everything.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn number(i: u32) -> Vec<u8> {
     p
 }
 
-/// Sends `n` numbered frames through `port` and returns what its inner port saw.
+/// Sends `n` numbered frames through `port`.
 fn send(bufs: &mut Buffers, port: &mut dyn Port, n: u32) {
     let mut left = Batch::new();
     for i in 0..n {
@@ -32,7 +32,7 @@ fn send(bufs: &mut Buffers, port: &mut dyn Port, n: u32) {
     }
 }
 
-/// The tail of a pair behind a fault: everything that comes out of it.
+/// Sends `n` numbered frames through a fault decorator into a pair; returns the frames that come out and the counters.
 fn through(faults: Faults, seed: u64, n: u32) -> (Vec<Vec<u8>>, [u64; 6]) {
     let pools = pools(8192);
     let mut bufs = Buffers::attach(&pools, 0);
@@ -125,7 +125,7 @@ fn frames_beyond_the_limit_wait_as_many_as_the_queue_holds() {
         port.rx_burst(&mut bufs, &mut batch);
         got.extend(contents(&mut bufs, &mut batch));
     }
-    // The first goes at once, ten wait 10 ms each, the others find no room.
+    // The first goes at once, ten wait 10 ms each, the others exceed the queue.
     assert_eq!(got, (0..11).map(number).collect::<Vec<_>>());
     assert!(start.elapsed() >= Duration::from_millis(99), "{:?}", start.elapsed());
     assert_eq!((port.rx_faults().limited.get(), port.held()), (9, 0));
@@ -166,7 +166,7 @@ fn delayed_frames_are_held_and_come_later() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the faults and however little the inner port takes, every frame is somewhere.
+    /// Whatever the faults and however few frames the inner port takes, no frame is lost track of.
     #[test]
     fn faults_lose_no_buffer(
         rates in prop::array::uniform5(0.0..1.0f64),
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Everything on the ring: port, what happened, length on the wire, bytes kept.
+/// Returns all records of the ring: port, event, length on the wire, bytes kept.
 fn drained(records: &mut Records) -> Vec<(u16, Happened, u32, Vec<u8>)> {
     let mut all = vec![];
     let take = |r: Record<'_>| {
@@ -226,13 +226,13 @@ fn a_capture_holds_what_is_wanted_and_only_what_was_sent() {
     let (recorder, mut records) = capture(7, wanted, 1 << 20);
     assert_eq!(recorder.id(), 7);
     let mut recorders = [recorder];
-    // Five are offered, three taken, then the other two.
+    // Five are offered; the port takes three, then the other two.
     let mut batch = batch_of(&mut bufs, (10..15).map(number));
     for (number, sent) in [(1, 3), (1, 2)] {
         let mut port = Watched { port: &mut inner, number, recorders: &mut recorders };
         assert_eq!(port.tx_burst(&mut bufs, &mut batch), sent);
     }
-    // Sent by a port of which only received packets are wanted; received by one of which they are not.
+    // Sent on a port whose received packets only are captured; received on one whose received packets are not.
     let mut one = batch_of(&mut bufs, [number(20)]);
     recorders[0].received(bufs.arena(), 0, one.as_slice());
     recorders[0].received(bufs.arena(), 1, one.as_slice());
@@ -285,7 +285,7 @@ fn a_slow_reader_loses_packets_of_the_capture_and_nothing_else() {
     let stats = records.stats();
     assert_eq!(stats.captured + stats.lost, 200 * 64);
     assert!(stats.lost > 0 && stats.captured == 4096 / (19 + 60), "{stats:?}");
-    // What was captured is whole, and in order.
+    // The captured packets are complete and in order.
     let first = drained(&mut records);
     assert!(first.iter().enumerate().all(|(i, (.., bytes))| *bytes == number(i as u32)));
     assert_eq!(first.len() as u64, stats.captured);

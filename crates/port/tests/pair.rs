@@ -1,4 +1,4 @@
-//! The pair: order across threads, and where frames are when an end goes away.
+//! The pair: order across threads, and ownership of frames when an end goes away.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! TAP in a namespace of its own, with the kernel's stack at the other end.
+//! TAP in a network namespace of its own, with the kernel's stack at the other end.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn config(name: &str) -> TapConfig {
     TapConfig { name: name.into(), mac: Some(MAC), mtu: None, up: true }
 }
 
-/// A namespace with a TAP interface that has 10.7.0.1/24 and knows 10.7.0.2 as a neighbour.
+/// Creates a namespace with a TAP interface that has 10.7.0.1/24 and 10.7.0.2 as a permanent neighbour.
 fn set_up(ns: &Namespace, config: TapConfig) -> TapPort {
     let port = ns.enter(move || TapPort::create(&config)).unwrap().unwrap();
     ns.ip(&["addr", "add", "10.7.0.1/24", "dev", port.name()]).unwrap();
@@ -52,7 +52,8 @@ fn is_udp(p: &[u8]) -> bool {
     p.len() > 42 && p[12..14] == [8, 0] && p[23] == 17 && p[30..34] == [10, 7, 0, 2]
 }
 
-/// The one's complement sum of pseudo-header and UDP of an Ethernet frame, byte by byte: all ones when right.
+/// Returns the one's complement sum of the pseudo-header and UDP of an Ethernet frame, byte by byte: all ones if
+/// correct.
 fn udp_sum(p: &[u8]) -> u16 {
     let len = (usize::from(p[38]) << 8 | usize::from(p[39])).min(p.len() - 34);
     let words = |b: &[u8]| b.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum::<u32>();
@@ -63,7 +64,7 @@ fn udp_sum(p: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Sends the frame back where it came from: addresses and ports swapped. Checksums stay right.
+/// Turns a frame into its reply: swaps addresses and ports. Checksums stay valid.
 fn turned(mut p: Vec<u8>) -> Vec<u8> {
     let swap = |p: &mut Vec<u8>, a: usize, b: usize, n: usize| (0..n).for_each(|i| p.swap(a + i, b + i));
     swap(&mut p, 0, 6, 6);
@@ -118,7 +119,7 @@ fn a_ping_is_answered_by_the_kernel() {
     ping[24..26].copy_from_slice(&ip.to_be_bytes());
     let icmp = bywash_wire::checksum::checksum(&ping[34..]);
     ping[36..38].copy_from_slice(&icmp.to_be_bytes());
-    // A runt among them: refused by the kernel, counted, and no obstacle to the next.
+    // A runt among them is refused by the kernel and counted, and does not hold up the next frame.
     let mut batch = batch_of(&mut bufs, [vec![1; 5], ping]);
     assert_eq!(port.tx_burst(&mut bufs, &mut batch), 2);
     assert_eq!((port.counters().invalid.get(), port.counters().tx_packets.get()), (1, 1));
@@ -187,7 +188,7 @@ fn down_and_up_again_and_deleted() {
     ns.ip(&["link", "set", "bwd0", "down"]).unwrap();
     assert_eq!(port.tx_burst(&mut bufs, &mut batch), 0);
     assert_eq!((port.state(), batch.len()), (PortState::Down("the interface is down".into()), 1));
-    // What the kernel sent while it was up may still be read.
+    // Frames that the kernel sent while the interface was up may still be read.
     let mut late = Batch::new();
     port.rx_burst(&mut bufs, &mut late);
     bufs.free(&mut late);

@@ -1,4 +1,4 @@
-//! The tx queue against a naive twin: order, conservation, and what its statistics say.
+//! The TX queue compared with a simple model: order, conservation, and statistics.
 
 mod common;
 
@@ -59,7 +59,7 @@ proptest! {
                     match taken {
                         Ok(()) => expected.push(bytes),
                         Err(frame) => {
-                            // Only behind a full batch, or a device that took nothing this turn, is a frame lost.
+                            // A frame is lost only after a full batch, or if the device took nothing this turn.
                             prop_assert!(queue.len() >= burst);
                             bufs.free_one(frame);
                             dropped += 1;
@@ -140,7 +140,7 @@ fn the_oldest_frame_s_wait_is_counted_once_a_burst() {
         queue.flush(&mut port, &mut bufs, clock::tsc());
         let counts = queue.stats().waits.counts().since(&before);
         let got = counts.quantile_us(1.0).unwrap();
-        // Up to its bucket's end, and what this thread may have been kept from running.
+        // Up to its bucket's bound, plus the time for which this thread was not scheduled.
         assert!((wait_us..wait_us * 1.13 + 50_000.0).contains(&got), "{wait_us} us counted as {got}");
         assert_eq!(counts.total(), 1);
     }

@@ -448,7 +448,7 @@ fn injector(
         return Ok((None, None));
     }
     Ok(match load() {
-        Ok(injector) => (Some(injector), Some("sends by injection, because a veth receives injected frames in batches".into())),
+        Ok(injector) => (Some(injector), Some("sends by injection: a veth receives injected frames in batches".into())),
         Err(e) => (None, Some(format!("sends through the socket: {e}"))),
     })
 }

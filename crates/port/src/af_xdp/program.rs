@@ -148,7 +148,7 @@ impl Program {
             // sockets.
             XdpAttach::Auto if link.kind == "bond" => (None, "sockets of a bond receive nothing in native mode".into()),
             XdpAttach::Native if link.kind == "bond" => {
-                let reason = "native mode does not work on bonds, whose sockets would receive nothing: use generic mode".into();
+                let reason = "sockets of a bond would receive nothing in native mode: use generic mode".into();
                 return Err(Error::Attach { interface, reason });
             }
             XdpAttach::Generic => (None, "native mode is disabled by configuration".into()),
@@ -198,7 +198,7 @@ impl Program {
     pub fn succeed(driver: &Driver, id: u16, link: &LinkInfo, from: Attachment) -> Self {
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
-        let (native, note) = (from.native, if from.native { "" } else { "mode taken over from the previous process" }.into());
+        let (native, note) = (from.native, if from.native { "" } else { "taken over from another process" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
         driver.lock().own_links.extend(ids);

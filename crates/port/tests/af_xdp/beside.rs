@@ -1,4 +1,4 @@
-//! The kernel's own traffic with the program attached: TCP with its super frames and partial checksums.
+//! The kernel's own traffic with the program attached: TCP with superframes and partial checksums.
 
 use bywash_lab::{Direction, Iperf, Topology, Transfer, has_tool, require, require_lab};
 use bywash_port::af_xdp::{Features, Journal, LinkInfo, Program, XdpAttach, XdpConfig};
@@ -23,7 +23,7 @@ fn tcp_through_the_kernel_survives_the_program() {
     let path = std::env::temp_dir().join(format!("bywash-beside-{}.json", std::process::id()));
     for (how, gro) in [(XdpAttach::Native, false), (XdpAttach::Native, true), (XdpAttach::Generic, false)] {
         let mut journal = Journal::open(&path).unwrap();
-        // Enabled, but with no socket: each frame is judged in full and then passed.
+        // Enabled without a socket: each frame passes all checks and then goes to the kernel.
         let programs = topology
             .r()
             .enter(|| {
@@ -58,6 +58,7 @@ fn tcp_through_the_kernel_survives_the_program() {
         let after = (features(&a.ns, &a.interface), features(topology.r(), &a.router_interface));
         assert_eq!(after, was, "{how:?}: detaching puts back what attaching changed");
     }
-    // How fast is the benchmarks' to say. But what drops super frames or unfinished checksums lives by retransmissions.
+    // Speed is measured by the benchmarks. But if superframes or unfinished checksums were dropped, TCP would depend on
+    // retransmissions.
     assert!(rates.iter().all(|rate| *rate > plain / 50.0), "{rates:?} of {plain} Gbit/s");
 }

@@ -1,4 +1,4 @@
-//! What is handed back to the kernel is as good as received, whatever program is on the interface.
+//! Frames returned to the kernel are received as if from the interface, whatever program is attached to it.
 
 use crate::rig::{Net, R0, Wire, frame, ipv4, ipv6, pools};
 use bywash_lab::{require, require_lab};
@@ -62,7 +62,7 @@ fn the_kernel_forwards_what_is_handed_back() {
     }
 }
 
-/// With its header checksum.
+/// Returns the packet with its header checksum filled in.
 fn valid4(mut packet: Vec<u8>) -> Vec<u8> {
     packet[10..12].fill(0);
     let mut sum: u32 = packet[..20].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();

@@ -1,4 +1,4 @@
-//! Starting, ending, and what can happen in between.
+//! Start, end, and failures in between.
 
 use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
 use bywash_frame::{Batch, Buffers};
@@ -28,7 +28,7 @@ fn an_empty_pool_recovers_by_itself() {
             let mut bufs = Buffers::attach(&pools, 0);
             let rings = RingSizes { fill: 128, rx: 128, tx: 128, completion: 128 };
             let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..Default::default() });
-            // Everything the pool has left is kept elsewhere, and so is what arrives.
+            // All other frames of the pool and all received ones are held back.
             a.port.housekeep(&mut bufs);
             let mut hoard = vec![];
             let mut keep = Batch::new();
@@ -47,7 +47,7 @@ fn an_empty_pool_recovers_by_itself() {
             assert!(a.port.counters().rx_no_buffer.get() > 0, "{:?}", a.port.counters());
             assert_eq!(a.port.held(), 0, "all 128 frames posted have arrived");
 
-            // Frames come back: the port receives again without being told.
+            // Once frames are freed, the port receives again by itself.
             hoard.push(keep);
             hoard.iter_mut().for_each(|batch| bufs.free(batch));
             a.port.housekeep(&mut bufs);
@@ -87,7 +87,7 @@ fn deleted_while_running(config: &SocketConfig) {
             let mut b = Taken::new(&umem, "r1", true, config);
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
             (0..200).for_each(|i| near.send(&packet(i)));
-            // r0's socket holds the UMEM's registration: r1 must go on without it.
+            // r0's socket holds the UMEM registration: r1 must work without it.
             net.router.ip(&["link", "del", "r0"]).unwrap();
             let down = forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() != PortState::Up);
             let PortState::Down(reason) = a.port.state() else { panic!("{down} {:?}", a.port.state()) };
@@ -100,7 +100,7 @@ fn deleted_while_running(config: &SocketConfig) {
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, b| b.counters().rx_packets.get() > before));
             assert_eq!(b.port.state(), PortState::Up);
 
-            // And a new interface joins the memory.
+            // A new interface can join the memory.
             net.router.ip(&["link", "add", "r2", "type", "veth", "peer", "name", "h2"]).unwrap();
             net.router.ip_batch("link set r2 up\nlink set h2 up\n").unwrap();
             let mut c = Taken::new(&umem, "r2", true, config);
@@ -184,7 +184,7 @@ fn what_cannot_be_opened_says_why() {
             assert_eq!((link.kind.as_str(), link.mac, link.mtu, link.queues), ("veth", R0, 1500, 1));
             let first = Program::attach(&link, XdpAttach::Auto).unwrap();
 
-            // Another program, whether the snapshot of the link knows it or not, and in the other mode too.
+            // Another program is refused, whether the snapshot of the link shows it or not, and in the other mode too.
             for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
                 for how in [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic] {
                     let error = Program::attach(&link, how).err().unwrap();
@@ -194,7 +194,7 @@ fn what_cannot_be_opened_says_why() {
             drop(first);
             assert_eq!(LinkInfo::query("r0").unwrap().program, None, "dropped, but still attached");
 
-            // A queue that is taken, one that does not exist, sizes that cannot be, and a mode veth has not.
+            // A queue in use, one that does not exist, invalid sizes, and a mode that veth does not support.
             let config = SocketConfig { bind_timeout_ms: 100, ..Default::default() };
             let mut held = AfXdpPort::open(&umem, &link, 0, &config).unwrap();
             let started = Instant::now();
@@ -217,7 +217,8 @@ fn what_cannot_be_opened_says_why() {
                 assert!(error.err().unwrap().to_string().contains("1 to 16 are possible"));
             }
 
-            // Closed and opened again at once: the kernel needs a moment, and gets it.
+            // Closed and opened again at once: the kernel needs a moment to release the queue, and the open waits for
+            // it.
             held.housekeep(&mut bufs);
             held.close(&mut bufs);
             drop(held);
@@ -242,10 +243,10 @@ fn features_change_and_come_back_after_a_kill() {
             assert!(journal.set(&features, "rx-gro", !was).unwrap());
             assert!(!journal.set(&features, "rx-gro", !was).unwrap(), "changed twice");
             assert!(journal.set(&features, "tx-scatter-gather", !tx).unwrap());
-            // A driver's refusal leaves nothing to put back.
+            // After the driver refused a change there is nothing to restore.
             assert!(journal.set(&features, "tx-lockless", false).is_err());
             assert_eq!(journal.changes().len(), 2);
-            // The process ends here; the next one finds the file.
+            // The process ends here; the next one finds the journal.
             drop(journal);
             let mut journal = Journal::open(&path).unwrap();
             assert_eq!(features.get("rx-gro").unwrap(), Some(!was));
@@ -258,7 +259,7 @@ fn features_change_and_come_back_after_a_kill() {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
-/// Not a test of its own: the process that `kill_9_leaves_nothing_attached` kills.
+/// Not a test of its own: the process killed by `kill_9_leaves_nothing_attached`.
 #[test]
 #[ignore = "started by another test"]
 fn hold_r0_until_killed() {
@@ -303,7 +304,7 @@ fn kill_9_leaves_nothing_attached() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(attached(), None, "still attached a second after the kill");
-    // And the queue is free for the next start.
+    // The queue is free for the next start.
     let pools = pools(4096);
     net.router
         .enter(|| {
@@ -315,7 +316,7 @@ fn kill_9_leaves_nothing_attached() {
         .unwrap();
 }
 
-/// Busy polling's settings of the interface, in its own network namespace, come back.
+/// The busy polling settings of the interface, in its own network namespace, are restored.
 #[test]
 fn napi_settings_change_and_come_back() {
     require!(require_lab());

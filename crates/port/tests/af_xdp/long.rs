@@ -10,7 +10,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::sync::Arc;
 
-/// For local experiments: what else is on the wire has another.
+/// EtherType for local experiments (IEEE 802); other traffic on the link has other types.
 const ETHERTYPE: u16 = 0x88b5;
 const MTU: usize = 9000;
 const FRAMES: usize = 8;
@@ -21,13 +21,13 @@ fn long_cells() -> Arc<PoolSet> {
     PoolSet::new(arena, &[PoolConfig::stack("main", 2048)]).unwrap()
 }
 
-/// Rings of few descriptors: a frame of three meets their ends at each of its own.
+/// Rings so small that a frame of three descriptors crosses their end at each of its descriptors.
 fn config(transmit: Transmit, burst: usize) -> SocketConfig {
     let rings = RingSizes { fill: 256, rx: 64, tx: 64, completion: 64 };
     SocketConfig { transmit, rings, burst, ..SocketConfig::default() }
 }
 
-/// Whether this kernel has what the tests are about; says why they are skipped.
+/// Returns whether this kernel supports multi-buffer frames; prints why the tests are skipped if not.
 fn kernel_has_it(umem: &Arc<Umem>, bufs: &mut Buffers) -> bool {
     match AfXdpPort::open(umem, &LinkInfo::query("r0").unwrap(), 0, &config(Transmit::Socket, 64)) {
         Ok(mut port) => {
@@ -49,7 +49,7 @@ fn numbered(to: [u8; 6], n: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Both ways, of all lengths, by either way of sending; a burst ends in the middle of a frame, and in none.
+/// Both directions, all lengths, both ways of sending; a burst ends in the middle of a frame, and between frames.
 #[test]
 fn long_frames_cross_whole_and_in_order() {
     require!(require_lab());

@@ -1,4 +1,4 @@
-//! AF_XDP ports on veth, in namespaces of their own.
+//! AF_XDP ports on veth, in network namespaces of their own.
 
 mod beside;
 mod inject;

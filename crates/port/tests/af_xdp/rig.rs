@@ -41,7 +41,8 @@ pub fn pools(frames: usize) -> Arc<PoolSet> {
     PoolSet::new(arena, &[PoolConfig::stack("main", frames)]).unwrap()
 }
 
-/// One interface taken over: program and the port of queue 0. To be made and used inside the router's namespace.
+/// One port on one interface: its program and the socket of queue 0. Must be made and used inside the router's
+/// namespace.
 pub struct Taken {
     pub driver: Driver,
     pub program: Program,
@@ -68,7 +69,7 @@ impl Taken {
     }
 }
 
-/// A table's memory, as the program reads it.
+/// Memory of a table, as the program reads it.
 pub struct Memory(pub Segments);
 
 impl bywash_route::Shared for Memory {
@@ -81,14 +82,14 @@ impl bywash_route::Shared for Memory {
     }
 }
 
-/// A driver's tables.
+/// Forwarding tables of a driver.
 pub fn tables(driver: &Driver) -> (Table4, Table6) {
     let domain = bywash_sync::Qsbr::new();
     let memory = |family| Box::new(Memory(driver.segments(family).unwrap()));
     (Table4::shared(&domain, memory(Family::V4)).unwrap(), Table6::shared(&domain, memory(Family::V6)).unwrap())
 }
 
-/// Turns two ports as a worker does, moving every frame received on one to the other, until `done` or two seconds.
+/// Runs two ports as a worker does, moving every frame received on one to the other, until `done` or for two seconds.
 pub fn forward(
     a: &mut dyn Port,
     b: &mut dyn Port,
@@ -107,7 +108,7 @@ pub fn forward(
         a.housekeep(bufs);
         b.housekeep(bufs);
         if done(a, b) {
-            // A turn that adds nothing sends what was gathered.
+            // A turn without new frames sends those gathered.
             a.housekeep(bufs);
             b.housekeep(bufs);
             return true;
@@ -117,13 +118,13 @@ pub fn forward(
     false
 }
 
-/// A packet socket on one interface: what a neighbouring station sees.
+/// Packet socket on one interface: sees what a neighbouring station would see.
 pub struct Wire {
     fd: std::os::fd::OwnedFd,
 }
 
 impl Wire {
-    /// In the namespace of the calling thread.
+    /// Opens a socket in the calling thread's network namespace.
     pub fn open(interface: &str) -> Self {
         use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket_with};
         const ETH_P_ALL: u16 = 3;
@@ -131,7 +132,7 @@ impl Wire {
         let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, Some(all)).unwrap();
         let index = rustix::net::netdevice::name_to_index(&fd, interface).unwrap();
         bind(&fd, &LinkLayer(index, ETH_P_ALL)).unwrap();
-        // A frame counts for many times its length: on 6.12 the last of 5,000 were missing with 64 MiB.
+        // A frame takes many times its length of the buffer: on Linux 6.12 the last of 5,000 were lost with 64 MiB.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(&fd, 256 << 20).unwrap();
         let timeout = Some(patience(Duration::from_millis(500)));
         rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, timeout).unwrap();
@@ -142,7 +143,7 @@ impl Wire {
         rustix::net::send(&self.fd, frame, rustix::net::SendFlags::empty()).unwrap();
     }
 
-    /// The next frame that arrives with this EtherType; None after half a second without.
+    /// Returns the next frame received with this EtherType; `None` if none arrives within half a second.
     pub fn recv(&self, ethertype: u16) -> Option<Vec<u8>> {
         let end = Instant::now() + patience(Duration::from_millis(500));
         let mut buffer = vec![0; 65536];
@@ -175,7 +176,7 @@ unsafe impl rustix::net::addr::SocketAddrArg for LinkLayer {
     }
 }
 
-/// A frame to `dst`, of an EtherType, with a payload.
+/// Returns a frame to `dst` with this EtherType and payload.
 pub fn frame(dst: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut f = [dst, H0].concat();
     f.extend(ethertype.to_be_bytes());
@@ -184,7 +185,7 @@ pub fn frame(dst: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     f
 }
 
-/// An IPv4 packet without options and with the checksum left out: the program does not look at it.
+/// Returns an IPv4 packet without options. The checksum is left out: the program does not check it.
 pub fn ipv4(src: [u8; 4], dst: [u8; 4], tag: u32) -> Vec<u8> {
     let mut p = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 64, 253, 0, 0];
     p.extend(src);
@@ -194,7 +195,7 @@ pub fn ipv4(src: [u8; 4], dst: [u8; 4], tag: u32) -> Vec<u8> {
     p
 }
 
-/// An IPv6 packet.
+/// Returns an IPv6 packet.
 pub fn ipv6(src: &str, dst: &str, next: u8) -> Vec<u8> {
     let mut p = vec![0x60, 0, 0, 0, 0, 8, next, 64];
     for a in [src, dst] {

@@ -20,7 +20,7 @@ fn frames_cross_from_one_interface_to_the_other_and_back() {
     }
 }
 
-/// Each knob of the socket, and several at once.
+/// Configurations with each option of the socket, and several at once.
 #[test]
 fn frames_cross_by_every_knob() {
     require!(require_lab());
@@ -66,11 +66,11 @@ fn frames_cross_in(layout: Layout, config: &SocketConfig) {
             let seen = |wire: &Wire| -> Vec<u32> {
                 std::iter::from_fn(|| wire.recv(IPV4)).map(|f| tag(&f)).take(5000).collect()
             };
-            // Frames may be other than the tagged ones in raw mode, but of no IPv4 type here.
+            // In raw mode other frames than the tagged ones may arrive, but none of this EtherType.
             for wire in [&near, &far] {
                 let mut seen = seen(wire);
                 if config.tx_sockets > 1 {
-                    // Each keeps its own order.
+                    // Only the frames of one socket keep their order.
                     seen.sort_unstable();
                 }
                 assert_eq!(seen, (0..5000).collect::<Vec<_>>(), "lost or out of order");

@@ -1,4 +1,4 @@
-//! Sending by injection, in place of the socket.
+//! Sending by injection instead of through the socket.
 
 use crate::rig::{H0, Net, R1, Wire};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -10,7 +10,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::sync::Arc;
 
-/// For local experiments: what else is on the wire has another.
+/// EtherType for local experiments (IEEE 802); other traffic on the link has other types.
 const ETHERTYPE: u16 = 0x88b5;
 const MTU: u32 = 3800;
 
@@ -29,7 +29,7 @@ fn detail(port: &AfXdpPort, name: &str) -> Option<String> {
     port.details().into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
 }
 
-/// A frame of this length that is like no other of another number.
+/// Returns a frame of this length whose content differs for every number.
 fn numbered(n: usize, len: usize) -> Vec<u8> {
     let mut frame = [H0, R1].concat();
     frame.extend(ETHERTYPE.to_be_bytes());
@@ -37,7 +37,7 @@ fn numbered(n: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Hands frames to a port as a worker does.
+/// Sends frames on a port as a worker does.
 fn send(port: &mut AfXdpPort, bufs: &mut Buffers, frames: &[Vec<u8>]) {
     let mut batch = Batch::new();
     for chunk in frames.chunks(32) {
@@ -107,7 +107,7 @@ fn what_the_kernel_refuses_is_counted() {
             let mut port = open(&umem, Transmit::Inject);
             send(&mut port, &mut bufs, &frames);
             assert_eq!(outcome(&port), (100, 0));
-            // 13 octets are no frame.
+            // 13 bytes are too short for a frame.
             let mut batch = Batch::new();
             let mut short = bufs.alloc_one().unwrap();
             assert!(bufs.arena().write(&mut short, &[0; 13]));

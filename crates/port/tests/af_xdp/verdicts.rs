@@ -1,4 +1,4 @@
-//! What the program passes to the kernel and what it keeps, and the live-frame generator that asks it.
+//! Frames that the program passes to the kernel and frames it keeps, with the live-frame generator as a source.
 
 use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools, tables};
 use bywash_frame::Buffers;
@@ -43,7 +43,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             route4([10, 9, 0, 0], 16, LOCAL);
             route6("fd00:1::1", 128, LOCAL);
             route6("fd00:9::", 32, LOCAL);
-            // Routes out of no port, with routes out of ports beneath them.
+            // Routes whose egress interface is not a port, with more specific routes out of ports.
             route4([198, 18, 0, 0], 15, KERNEL);
             route4([198, 19, 0, 0], 16, USER);
             route4([198, 19, 7, 7], 32, KERNEL);
@@ -64,7 +64,7 @@ fn each_frame_goes_to_whom_it_belongs() {
                 ("to_user", v4([10, 0, 2, 99])),
                 ("to_user", v4([240, 0, 0, 1])),
                 ("to_user", v6("fd00:2::2")),
-                // Broken beyond judgement, but ours: dropped by name in user space.
+                // Malformed, but addressed to us: user space drops it with a drop reason.
                 ("to_user", edit(v4([10, 0, 1, 1]), 14, 0x55)),
                 ("to_user", frame(R0, IPV4, &[0x45; 3])[..30].to_vec()),
                 ("to_user", edit(v6("fd00:1::1"), 14, 0x40)),
@@ -115,7 +115,7 @@ fn each_frame_goes_to_whom_it_belongs() {
                 assert!(counted, "{want}: {bytes:02x?}\n{before:?}\n{after:?}");
             }
 
-            // Too long for user space: the kernel's. Disabled: everything is the kernel's.
+            // Too long for user space: goes to the kernel. Disabled: everything goes to the kernel.
             let config = a.program.config();
             a.program.set_config(XdpConfig { max_frame: 59, ..config }).unwrap();
             near.send(&v4([10, 0, 2, 2]));
@@ -127,7 +127,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, _| {
                 a.program.counters().unwrap().get("pass_disabled") >= 1
             }));
-            // The socket closed: its entry in the map is gone, and so the frame is the kernel's.
+            // After the socket is closed its entry in the map is gone, so the frame goes to the kernel.
             a.program.set_config(config).unwrap();
             a.port.close(&mut bufs);
             near.send(&v4([10, 0, 2, 2]));

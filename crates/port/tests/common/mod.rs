@@ -5,19 +5,19 @@ use bywash_port::{Port, PortCounters, PortState};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Pools of `frames` cells in one stack.
+/// Creates pools of `frames` cells in one stack.
 pub fn pools(frames: usize) -> Arc<PoolSet> {
     let arena = Arena::new(ArenaConfig { cells: frames, ..Default::default() }).unwrap();
     PoolSet::new(arena, &[PoolConfig::stack("main", frames)]).unwrap()
 }
 
-/// Every cell must be back, once.
+/// Asserts that every cell is back exactly once.
 pub fn assert_conserved(pools: &PoolSet) {
     assert_eq!(pools.verify(), (vec![], vec![]));
     assert_eq!(pools.audit(0).missing, 0);
 }
 
-/// A batch of frames with these contents.
+/// Returns a batch of frames with these contents.
 pub fn batch_of<T: AsRef<[u8]>>(bufs: &mut Buffers, packets: impl IntoIterator<Item = T>) -> Batch {
     let mut batch = Batch::new();
     for p in packets {
@@ -28,14 +28,14 @@ pub fn batch_of<T: AsRef<[u8]>>(bufs: &mut Buffers, packets: impl IntoIterator<I
     batch
 }
 
-/// The contents of a batch, which is freed.
+/// Returns the contents of a batch and frees it.
 pub fn contents(bufs: &mut Buffers, batch: &mut Batch) -> Vec<Vec<u8>> {
     let bytes = batch.as_slice().iter().map(|f| bufs.arena().data(f).to_vec()).collect();
     bufs.free(batch);
     bytes
 }
 
-/// A port that takes as many frames as it is told and keeps their bytes, and receives what it is given.
+/// Port that takes a configurable number of frames and keeps their bytes, and receives the frames given to it.
 #[derive(Default)]
 pub struct Scripted {
     pub take: VecDeque<usize>,
