@@ -165,7 +165,8 @@ pub fn tcx_programs(ifindex: u32) -> io::Result<Vec<TcxProgram>> {
             revision: 0,
         };
         let size = size_of::<Attr>() as libc::c_uint;
-        // SAFETY: bpf(2) with an attribute of its size, which points to two arrays of `count` numbers that outlive the call.
+        // SAFETY: bpf(2) with an attribute of its size, which points to two arrays of `count` numbers that outlive the
+        // call.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut attr, size) };
         if rc < 0 {
             let error = io::Error::last_os_error();

@@ -36,7 +36,7 @@ impl Bare {
     /// Attaches a program that drops every frame received by `interface`.
     ///
     /// # Errors
-    /// As [`Bare::redirect`].
+    /// Errors of [`Bare::redirect`] but for [`Error::Map`].
     pub fn drop(interface: &str) -> Result<Self, Error> {
         Self::attach(interface, "drop", |_| Ok(()))
     }

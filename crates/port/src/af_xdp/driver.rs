@@ -207,7 +207,7 @@ impl Driver {
     /// to 16. If the kernel refuses it, loads the plain program.
     ///
     /// # Errors
-    /// As [`Driver::load`].
+    /// Errors of [`Driver::load`].
     pub fn load_switch(workers: usize) -> Result<Self, Error> {
         Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), None))
     }
@@ -386,7 +386,7 @@ impl Driver {
     /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`Driver::try_frame`].
     ///
     /// # Errors
-    /// As [`Driver::try_frame`].
+    /// Errors of [`Driver::try_frame`]; also for an unknown verdict of the program.
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
         let program: &mut SchedClassifier = named(&mut inner.ebpf, "bywash_tc").map_err(Error::TestRun)?;
@@ -434,7 +434,7 @@ impl Driver {
     /// Returns the tcx programs on an interface that do not belong to this process: see [`tcx_programs`].
     ///
     /// # Errors
-    /// As [`tcx_programs`].
+    /// Errors of [`tcx_programs`].
     pub fn foreign(&self, ifindex: u32) -> io::Result<Vec<TcxProgram>> {
         let all = tcx_programs(ifindex)?;
         let own = &self.lock().own_links;

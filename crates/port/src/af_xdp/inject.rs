@@ -91,7 +91,7 @@ pub struct Injector {
     first: [u8; FIRST],
 }
 
-// SAFETY: the mapping is the injector's alone, and no more bound to a thread than a vector's memory.
+// SAFETY: the mapping belongs to the injector alone and is no more bound to a thread than a vector's memory.
 unsafe impl Send for Injector {}
 
 impl Injector {
@@ -148,8 +148,8 @@ impl Injector {
             self.first[ETHERTYPE].copy_from_slice(ethertype);
         }
         let (batch, at) = (self.batch.as_ptr(), self.at);
-        // SAFETY: a frame and its slot, both inside of the mapping: count < FRAMES, and `at` leaves LONGEST bytes. Nobody
-        // else uses it now: the program runs in `flush` only, and other objects have maps of their own.
+        // SAFETY: a frame and its slot, both inside the mapping: count < FRAMES, and `at` leaves LONGEST bytes. Nothing
+        // else uses the mapping now: the program runs in `flush` only, and other objects have maps of their own.
         unsafe {
             (&raw mut (*batch).data).cast::<u8>().add(at).copy_from_nonoverlapping(frame.as_ptr(), frame.len());
             let slot = RawFrame { at: at as u32, len: frame.len() as u32, result: 0, reserved: 0 };

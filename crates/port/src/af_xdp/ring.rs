@@ -30,9 +30,9 @@ unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T: Copy> Memory<T> {
     /// # Safety
-    /// While `owner` lives, the pointers are aligned and valid: the indices for atomic access, `entries` for `size`
-    /// entries of `T`, any bit pattern of which is a `T`. `size` is a power of two. Nobody but the one opposite side
-    /// touches this memory, and that side follows the ring's protocol.
+    /// While `owner` exists, the pointers are aligned and valid: the indices for atomic access, `entries` for `size`
+    /// entries of `T`, any bit pattern of which is a `T`. `size` is a power of two. Only the one opposite side touches
+    /// this memory, and it follows the ring's protocol.
     pub(crate) unsafe fn new(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,

@@ -31,7 +31,8 @@ impl Words {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.words, "word {at} of {}", self.words);
-        // SAFETY: inside the mapping, aligned, and mapped as long as `self` lives; the program's accesses are whole words.
+        // SAFETY: inside the mapping, aligned, and mapped as long as `self` exists; the program's accesses are whole
+        // words.
         unsafe { self.base.add(at).as_ref() }
     }
 

@@ -183,7 +183,7 @@ unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once; the ring's pointers live no longer than this owner.
+        // SAFETY: our own mapping, unmapped once; no pointer of the ring outlives this owner.
         unsafe {
             let _ = rustix::mm::munmap(self.base.as_ptr(), self.len);
         }
@@ -402,7 +402,7 @@ unsafe fn map<T: Copy>(
         // SAFETY: the kernel's offsets lie inside the mapping it sized, and are aligned for what is there.
         unsafe { base.byte_add(offset as usize).cast::<AtomicU32>() }
     };
-    // SAFETY: as above, for the entries; the mapping lives in its owner, and the kernel is the one opposite side.
+    // SAFETY: as above, for the entries. The mapping is kept by its owner, and the kernel is the only opposite side.
     unsafe {
         Ok(Memory::new(
             index(offsets.producer),

@@ -73,8 +73,8 @@ impl TestRun<'_> {
             ..Attr::default()
         };
         loop {
-            // SAFETY: bpf(2) with an attribute of its size; what it points to is borrowed for the call, and only read but for
-            // `out`, which is borrowed to be written.
+            // SAFETY: bpf(2) with an attribute of its size. The memory it points to is borrowed for the call and only
+            // read, except `out`, which is borrowed mutably.
             let rc = unsafe {
                 libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<Attr>() as libc::c_uint)
             };
