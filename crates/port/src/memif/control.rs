@@ -1,7 +1,7 @@
-//! The control side of a port: a thread that connects, and that wakes the peer.
+//! Control thread of a port, which connects and wakes the peer.
 //!
-//! The worker never makes a system call that the peer could make wait: waking it means writing to a descriptor that
-//! is the peer's as well, so this thread does it.
+//! The worker makes no system call that the peer could block. Waking the peer means writing to an eventfd that the peer
+//! also holds, so this thread does it.
 
 use super::handshake::{Client, Heard, Server, Terms};
 use super::link::Connected;
@@ -17,42 +17,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a handshake may take.
+/// Time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Handshakes at a time, of a server.
+/// Maximum number of concurrent handshakes of a server.
 const CROWD: usize = 8;
-/// A client tries again this often.
+/// Interval between connection attempts of a client.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long the thread may take to end.
+/// Time limit for the thread to end when the port is closed.
 const LAST: Duration = Duration::from_secs(1);
 
-/// What worker and control thread have in common.
+/// State shared between worker and control thread.
 pub struct Desk {
-    /// Changes with the state.
+    /// Incremented when the state changes.
     news: AtomicU64,
     kick: AtomicBool,
     stop: AtomicBool,
-    /// Wakes the control thread.
+    /// Eventfd that wakes the control thread.
     wake: OwnedFd,
     state: Mutex<State>,
 }
 
-/// The connection, as the control thread knows it.
+/// Connection as known to the control thread.
 #[derive(Default)]
 pub struct State {
-    /// A link that the worker has not taken yet.
+    /// New link that the worker has not taken yet.
     pub fresh: Option<Link>,
-    /// The connection of the latest link stands.
+    /// Whether the latest link is still connected.
     pub open: bool,
-    /// What the worker found wrong with it.
+    /// Protocol violation that the worker found on the link.
     pub fault: Option<Refusal>,
-    /// The latest peer.
+    /// Name of the latest peer.
     pub peer: String,
-    /// Why there is no connection.
+    /// Reason for which there is no connection.
     pub why: String,
-    /// Connections so far.
+    /// Number of connections so far.
     pub connections: u64,
-    /// Connections refused, for the latest reason.
+    /// Number of connections refused or ended for a protocol violation; `refusal` is the latest reason.
     pub refused: u64,
     pub refusal: Option<Refusal>,
 }
@@ -68,24 +68,24 @@ impl Desk {
         })
     }
 
-    /// Changes when there is something new in the state.
+    /// Returns a counter that changes when the state has news.
     #[inline]
     pub fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Locked for moments only.
+    /// Locks the state. Hold the lock briefly: the worker takes it, too.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the peer woken.
+    /// Requests that the control thread wake the peer.
     pub fn kick(&self) {
         self.kick.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// Has the connection ended, for what the worker found.
+    /// Requests that the control thread end the connection because of `fault`.
     pub fn complain(&self, fault: Refusal) {
         self.state().fault = Some(fault);
         self.ring();
@@ -101,14 +101,14 @@ impl Desk {
     }
 }
 
-/// The running thread. Dropping it ends the connection and waits for it, within reason.
+/// Running control thread. Dropping it ends the connection and waits for the thread for at most [`LAST`].
 pub struct Control {
     pub desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Listens, or begins to try to connect.
+    /// Starts the thread, which listens as a server or tries to connect as a client.
     pub fn start(config: &Config, arena: &Arc<Arena>) -> std::io::Result<Self> {
         let path = config.socket.clone();
         let (why, side) = match config.role {
@@ -137,7 +137,8 @@ impl Drop for Control {
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A peer that filled its own descriptor can keep it from ending: then it stays behind, with nothing to do.
+        // A peer that filled the eventfd can block the thread's write to it. The thread is then left behind, with
+        // nothing to do.
         if thread.is_finished() {
             let _ = thread.join();
         }
@@ -162,16 +163,16 @@ struct Keeper {
     current: Option<(Channel, OwnedFd)>,
 }
 
-/// What came of a handshake so far.
+/// Outcome of a handshake step.
 enum Progress<H> {
     Waits(Waiting<H>),
     Done(Channel, Box<Connected>),
-    /// It is over: why, and whether it was we who ended it.
+    /// Failed: the reason, and the refusal if this side ended it.
     Over(String, Option<Refusal>),
 }
 
 impl<H> Waiting<H> {
-    /// Hears what has come, as far as it has.
+    /// Processes all messages that have arrived.
     fn go_on(
         mut self,
         hear: impl Fn(&mut H, super::message::Message, Option<OwnedFd>) -> Result<Heard, Refusal>,
@@ -200,7 +201,7 @@ impl<H> Waiting<H> {
                 }
             };
             if let Err(e) = said {
-                return Progress::Over(format!("the peer does not listen: {e}"), None);
+                return Progress::Over(format!("cannot send to the peer: {e}"), None);
             }
         }
     }
@@ -247,7 +248,7 @@ impl Keeper {
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// The connection that stands: whether it still does.
+    /// Checks the current connection, and ends it on a fault or a message from the peer.
     fn look_after(&mut self) {
         let Some((channel, _)) = &self.current else { return };
         let fault = self.desk.state().fault.take();
@@ -276,7 +277,7 @@ impl Keeper {
         });
     }
 
-    /// Whoever wants to connect, or may be connected to.
+    /// Advances pending handshakes: accepts clients as a server, tries to connect as a client.
     fn look_for(&mut self) {
         let mut done = None;
         match &mut self.side {
@@ -337,7 +338,7 @@ impl Keeper {
     }
 }
 
-/// Notes how an attempt ended.
+/// Records how a connection attempt ended.
 fn over(desk: &Desk, why: String, refusal: Option<Refusal>, connected: bool) {
     let mut state = desk.state();
     state.refused += u64::from(refusal.is_some());

@@ -1,5 +1,5 @@
-//! How a connection comes about, message by message. No socket in sight: what comes in is a message and maybe a
-//! descriptor, what goes out as well.
+//! Connection handshake as a state machine without a socket: input and output are messages, each with an optional file
+//! descriptor.
 
 use super::link::{Connected, Link};
 use super::memory::{Region, Ring};
@@ -11,33 +11,33 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Most regions of a client: DPDK's has one for each of its memory segment lists.
+/// Maximum number of a client's regions: DPDK's has one for each of its memory segment lists.
 const REGIONS: usize = 64;
-/// Smallest ring.
+/// Log2 of the smallest ring size.
 const MIN_LOG2_RING: u8 = 4;
 
-/// What a side goes into the handshake with.
+/// Parameters of one side of the handshake.
 #[derive(Clone)]
 pub struct Terms {
-    /// The interface's number.
+    /// Interface ID.
     pub id: u32,
-    /// Padded with zeros; all zeros: none.
+    /// Secret, padded with zeros; all zeros if there is none.
     pub secret: [u8; SECRET],
-    /// Slots of each ring, as a power of two: what a client makes.
+    /// Log2 of the slots of each ring that a client creates.
     pub log2_ring: u8,
-    /// Whether a server insists on memory that cannot be cut.
+    /// Whether a server requires memory that the client cannot shrink.
     pub sealed: bool,
-    /// The port's name.
+    /// Name of the port.
     pub name: String,
 }
 
-/// What follows from a message.
+/// Result of a message.
 pub enum Heard {
-    /// This is to be sent, with this descriptor.
+    /// Reply to send, with its file descriptor.
     Say(Message, Option<OwnedFd>),
-    /// It is done, after this is sent.
+    /// Handshake complete once the message is sent.
     Done(Option<Message>, Box<Connected>),
-    /// The peer goes, for this reason.
+    /// The peer disconnected for this reason.
     Gone(String),
 }
 
@@ -45,7 +45,7 @@ fn program() -> String {
     format!("bywash {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The server's side of one connection.
+/// Server's side of one handshake.
 pub struct Server {
     terms: Terms,
     peer: Option<String>,
@@ -55,12 +55,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Nothing has come yet.
+    /// Starts a handshake that has received no message.
     pub fn new(terms: Terms) -> Self {
         Self { terms, peer: None, regions: vec![], from_client: None, to_client: None }
     }
 
-    /// What is said first.
+    /// Returns the server's first message.
     pub fn hello() -> Message {
         Message::Hello(Hello {
             name: program(),
@@ -73,7 +73,7 @@ impl Server {
         })
     }
 
-    /// Takes the next message, and the descriptor that came with it.
+    /// Processes the next message and the file descriptor that came with it.
     pub fn hear(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<Heard, Refusal> {
         match (message, &self.peer) {
             (Message::Disconnect { reason, .. }, _) => return Ok(Heard::Gone(reason)),
@@ -142,34 +142,35 @@ impl Server {
     }
 }
 
-/// Without telling by the time it takes how much of it was right.
+/// Compares two secrets in constant time.
 fn same(one: &[u8; SECRET], other: &[u8; SECRET]) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// Reading and polling anything else could block for as long as the peer likes.
+/// Errors with [`Refusal::NoEventFd`] unless `fd` is an eventfd. Reading or polling any other file could block for as
+/// long as the peer likes.
 fn is_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
     let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Refusal::Resources)?;
     if what.as_os_str() == "anon_inode:[eventfd]" { Ok(()) } else { Err(Refusal::NoEventFd) }
 }
 
-/// The client's side of one connection.
+/// Client's side of one handshake.
 pub struct Client {
     terms: Terms,
     arena: Arc<Arena>,
-    /// What is still to be said, once what was said before is acknowledged.
+    /// Messages still to be sent, each after the previous one is acknowledged.
     steps: VecDeque<(Message, Option<OwnedFd>)>,
     made: Option<(Link, OwnedFd)>,
     peer: String,
 }
 
 impl Client {
-    /// Waits for the server's hello.
+    /// Starts a handshake that waits for the server's hello.
     pub fn new(terms: Terms, arena: Arc<Arena>) -> Self {
         Self { terms, arena, steps: VecDeque::new(), made: None, peer: String::new() }
     }
 
-    /// Takes the next message.
+    /// Processes the next message.
     pub fn hear(&mut self, message: Message) -> Result<Heard, Refusal> {
         match message {
             Message::Disconnect { reason, .. } => Ok(Heard::Gone(reason)),
@@ -195,7 +196,8 @@ impl Client {
         self.steps.pop_front().map(|(message, fd)| Heard::Say(message, fd)).ok_or(Refusal::Unexpected)
     }
 
-    /// The rings, in memory of their own; the packets lie in the arena.
+    /// Creates both rings in a region of their own and queues the messages. Packet data stays in the arena, which is
+    /// the second region.
     fn make(&mut self, log2: u8) -> Result<(), Refusal> {
         if log2 < MIN_LOG2_RING {
             return Err(Refusal::RingSize);

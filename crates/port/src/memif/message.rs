@@ -1,111 +1,111 @@
-//! The messages of the control channel: 128 bytes each, little-endian, packed.
+//! Messages of the control channel: 128 bytes each, little-endian, packed.
 //!
-//! Source: libmemif's `memif.h`, which DPDK's and VPP's are copies of, version 2.0.
+//! Source: libmemif's `memif.h`, version 2.0, which DPDK and VPP copy.
 
-/// Bytes of every message.
+/// Size of every message in bytes.
 pub const SIZE: usize = 128;
-/// The only version there is: 2.0.
+/// Protocol version 2.0, the only one that exists.
 pub const VERSION: u16 = 0x0200;
-/// Most that a ring can be, as a power of two.
+/// Log2 of the largest ring size.
 pub const MAX_LOG2_RING: u8 = 14;
-/// Bytes of a secret.
+/// Size of the secret field in bytes.
 pub const SECRET: usize = 24;
 
-/// Bytes of a name.
+/// Size of a name field in bytes.
 const NAME: usize = 32;
-/// Bytes of the reason for a disconnection.
+/// Size of the reason field of a disconnect message in bytes.
 const REASON: usize = 96;
 
-/// One message, of those that have a meaning.
+/// Control message of a known type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The message before was good.
+    /// Acknowledges the previous message.
     Ack,
-    /// Server: what it speaks, and how many regions and rings it takes.
+    /// Server: its versions and the numbers of regions and rings that it accepts.
     Hello(Hello),
-    /// Client: which interface it wants.
+    /// Client: version, interface ID and secret.
     Init(Init),
-    /// Client: memory, whose descriptor comes along.
+    /// Client: memory region. The message carries its file descriptor.
     AddRegion {
-        /// Its number.
+        /// Index of the region.
         index: u16,
-        /// Its length in bytes.
+        /// Length of the region in bytes.
         size: u64,
     },
-    /// Client: a ring, whose interrupt descriptor comes along.
+    /// Client: ring. The message carries its interrupt file descriptor.
     AddRing(AddRing),
-    /// Client: that was all.
+    /// Client: all regions and rings have been sent.
     Connect {
-        /// Its interface's name.
+        /// Name of the client's interface.
         name: String,
     },
     /// Server: the rings are in use from now on.
     Connected {
-        /// Its interface's name.
+        /// Name of the server's interface.
         name: String,
     },
-    /// Either: it ends here.
+    /// Either side: ends the connection.
     Disconnect {
-        /// A number of its own choice.
+        /// Error code; its meaning is up to the sender.
         code: u32,
-        /// Why.
+        /// Reason as text.
         reason: String,
     },
 }
 
-/// What a server says first.
+/// First message of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its program.
+    /// Name of the server's program.
     pub name: String,
-    /// Lowest version it speaks.
+    /// Lowest supported version.
     pub min_version: u16,
-    /// Highest version it speaks.
+    /// Highest supported version.
     pub max_version: u16,
-    /// Highest number of a region.
+    /// Highest region index.
     pub max_region: u16,
-    /// Highest number of a ring towards the client.
+    /// Highest index of a ring from server to client.
     pub max_s2c_ring: u16,
-    /// Highest number of a ring from the client.
+    /// Highest index of a ring from client to server.
     pub max_c2s_ring: u16,
-    /// Largest ring, as a power of two.
+    /// Log2 of the largest ring size.
     pub max_log2_ring: u8,
 }
 
-/// What a client asks for.
+/// First message of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Init {
-    /// Version it speaks.
+    /// Version of the client.
     pub version: u16,
-    /// The interface's number.
+    /// Interface ID.
     pub id: u32,
-    /// 0 for Ethernet.
+    /// Interface mode; 0 is Ethernet.
     pub mode: u8,
-    /// Padded with zeros; all zeros: none.
+    /// Secret, padded with zeros; all zeros if there is none.
     pub secret: [u8; SECRET],
-    /// Its program.
+    /// Name of the client's program.
     pub name: String,
 }
 
-/// A ring, and where it lies.
+/// Description of a ring and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddRing {
-    /// It goes from the client to the server.
+    /// True for a ring from client to server.
     pub from_client: bool,
-    /// Its number, of those in its direction.
+    /// Index among the rings of its direction.
     pub index: u16,
-    /// The region it lies in.
+    /// Index of the region that contains the ring.
     pub region: u16,
-    /// Where in it, in bytes.
+    /// Offset of the ring in the region in bytes.
     pub offset: u32,
-    /// Its slots, as a power of two.
+    /// Log2 of the number of slots.
     pub log2_size: u8,
-    /// Bytes before each packet that are private to its writer.
+    /// Bytes before each packet that are private to the writer.
     pub private_header: u16,
 }
 
 impl Message {
-    /// None for a type that has no meaning.
+    /// Decodes a message. `None` if its type is unknown.
     pub fn read(bytes: &[u8; SIZE]) -> Option<Self> {
         let b16 = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let b32 = |at: usize| u32::from(b16(at)) | u32::from(b16(at + 2)) << 16;
@@ -144,7 +144,7 @@ impl Message {
         })
     }
 
-    /// As it is sent. Texts are cut to their fields.
+    /// Encodes the message. Texts are truncated to their fields.
     pub fn bytes(&self) -> [u8; SIZE] {
         let mut to = Writer { bytes: [0; SIZE], at: 0 };
         match self {
@@ -209,7 +209,7 @@ impl Writer {
         self.at += bytes.len();
     }
 
-    /// With a zero at its end, always: the peer may rely on it.
+    /// Appends `text`, always NUL-terminated because the peer may rely on it.
     fn text(&mut self, text: &str, field: usize) {
         let end = text.floor_char_boundary(field - 1);
         self.bytes[self.at..self.at + end].copy_from_slice(&text.as_bytes()[..end]);
@@ -217,7 +217,7 @@ impl Writer {
     }
 }
 
-/// What a peer calls itself, as far as it can be shown: up to the first zero, without control characters.
+/// Decodes a peer's text for display: up to the first NUL, with control characters replaced by `?`.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -232,7 +232,7 @@ mod tests {
         std::array::from_fn(|i| text.as_bytes().get(i).copied().unwrap_or(0))
     }
 
-    /// Offsets of the packed structures in `memif.h`.
+    /// Checks against the offsets of the packed structures in `memif.h`.
     #[test]
     fn fields_lie_where_other_programs_put_them() {
         let init = Init { version: VERSION, id: 7, mode: 0, secret: secret("abc"), name: "DPDK".into() };
@@ -269,7 +269,7 @@ mod tests {
             prop_assert_eq!(read.is_some(), (1..=8).contains(&kind));
             if let Some(read) = read {
                 let again = Message::read(&read.bytes());
-                // Names that had to be cut or mended to be shown are not the same bytes, and stay as they were mended.
+                // Truncated or repaired names are not written as the same bytes, so only the type is compared.
                 if bytes.is_ascii() {
                     prop_assert_eq!(std::mem::discriminant(&read), std::mem::discriminant(again.as_ref().unwrap()));
                 }

@@ -1,11 +1,12 @@
-//! memif: packets to and from another process, through memory that both have mapped (VPP, DPDK, libmemif, ourselves).
+//! memif ports: shared-memory packet exchange with another process (VPP, DPDK, libmemif, another Bywash).
 //!
-//! The client brings the memory: the rings, and for packets the arena, so that it sends and receives without a copy. The
-//! server copies. Nothing that the peer writes is believed: a descriptor that points nowhere, an index that jumps or a
-//! ring that is none ends the connection, with the reason sent to the peer.
+//! The client provides the shared memory: the rings and, for packet data, the arena, so that it sends and receives
+//! without copying. The server copies packets from and to the client's memory. Nothing that the peer writes is trusted:
+//! a descriptor outside of its region, an index that jumps or a ring without the cookie ends the connection, and the
+//! reason is sent to the peer.
 //!
-//! A client's peer sees the whole arena, and can change a packet while it is being looked at. It is trusted with
-//! packets; not with more.
+//! A client's peer maps the whole arena and can change a packet while it is being processed. Use the client role only
+//! with a peer that is trusted with all traffic.
 
 mod control;
 mod copying;
@@ -28,38 +29,39 @@ pub use refusal::Refusal;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Slots that a ring can have; a power of two.
+/// Valid numbers of slots of a ring, which must be a power of two.
 pub const RING: RangeInclusive<usize> = 16..=1 << message::MAX_LOG2_RING;
-/// Bytes that a secret can have.
+/// Maximum length of a secret in bytes.
 pub const SECRET: usize = message::SECRET;
 
-/// Which side of a memif a port is.
+/// Role of a port in a memif connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It listens, and copies. (Of old: master.)
+    /// Listens and copies packets. (Formerly called master.)
     #[default]
     Server,
-    /// It connects, again and again, and brings the memory. (Of old: slave.)
+    /// Connects, retries until it succeeds, and provides the memory. (Formerly called slave.)
     Client,
 }
 
-/// What a memif port is made with.
+/// Configuration of a memif port.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The control socket: a path, or `@` and an abstract name.
+    /// Control socket: a path, or `@` followed by an abstract socket name.
     pub socket: PathBuf,
-    /// Which side it is.
+    /// Role of this port.
     pub role: Role,
-    /// The interface's number on that socket.
+    /// Interface ID on that socket. A server accepts clients with the same ID only.
     pub id: u32,
-    /// What the client has to know, at most [`SECRET`] bytes; empty: nothing.
+    /// Secret that the client must present, at most [`SECRET`] bytes. If empty, the server asks for none.
     pub secret: String,
-    /// Slots of each ring that a client makes, one of [`RING`]. A server takes what it gets.
+    /// Slots of each ring that a client creates, within [`RING`]. A server uses the size that the client chose.
     pub ring: usize,
-    /// Whether a server insists on memory that the client cannot cut off (F_SEAL_SHRINK). Without, such a client can end
-    /// the process. DPDK's clients need it off when they send without a copy.
+    /// Whether a server requires memory that the client cannot shrink (F_SEAL_SHRINK). Without the seal, a client that
+    /// truncates its file kills this process with SIGBUS. DPDK clients with `zero-copy=yes` share unsealed memory and
+    /// need this off.
     pub sealed: bool,
-    /// The name told to the peer.
+    /// Interface name sent to the peer.
     pub name: String,
 }
 
@@ -90,8 +92,8 @@ impl Config {
     }
 }
 
-/// Receives a packet that came in parts, put together in `frame`; returns 1. When it is not `good`, or has no bytes, it is
-/// counted as invalid and freed; 0.
+/// Receives a packet that was reassembled from several descriptors into `frame` and returns 1. If the packet is not
+/// `good` or is empty, counts it as invalid, frees it and returns 0.
 fn put_together(frame: Frame, good: bool, bufs: &mut Buffers, out: &mut Batch, counters: &PortCounters) -> usize {
     if !good || frame.len() == 0 {
         counters.invalid.add(1);
@@ -105,26 +107,26 @@ fn put_together(frame: Frame, good: bool, bufs: &mut Buffers, out: &mut Batch, c
     1
 }
 
-/// Why there is no memif port.
+/// Error of [`MemifPort::open`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A ring that no peer takes.
-    #[error("a ring of {0} slots: expected a power of two from {min} to {max}", min = RING.start(), max = RING.end())]
+    /// Ring size that is not a power of two within [`RING`].
+    #[error("invalid ring size {0}: must be a power of two from {min} to {max}", min = RING.start(), max = RING.end())]
     Ring(usize),
-    /// A secret that does not fit its field.
-    #[error("a secret of {0} bytes: at most {SECRET} fit, without a zero")]
+    /// Secret that is longer than its field or contains a NUL byte.
+    #[error("invalid secret of {0} bytes: must be at most {SECRET} bytes, without a NUL byte")]
     Secret(usize),
-    /// Buffers that descriptors cannot reach.
-    #[error("{0} MiB of buffers: a memif client's descriptors reach 4 GiB; use fewer frames")]
+    /// Arena larger than a client's 32-bit descriptor offsets can address.
+    #[error("arena of {0} MiB is too large for a memif client, whose descriptors address 4 GiB: use fewer frames")]
     Reach(usize),
-    /// The socket.
+    /// Control socket, descriptor or thread that cannot be created.
     #[error("cannot {what} {socket}: {source}", socket = .socket.display())]
     Socket {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Its name.
+        /// Name of the socket.
         socket: PathBuf,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         source: std::io::Error,
     },
 }

@@ -1,90 +1,90 @@
-//! Why a connection was refused or ended.
+//! Reasons for refusing or ending a connection.
 
-/// What a peer did that ends the connection. Its text is sent to it.
+/// Reason for refusing or ending a connection. Its text is sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A message of another size.
+    /// Message of a wrong size.
     #[error("invalid message size")]
     MessageSize,
-    /// A message of a type that has no meaning.
+    /// Message of an unknown type.
     #[error("unknown message type")]
     MessageType,
-    /// A message that is not expected now.
+    /// Message that is not expected in this state.
     #[error("unexpected message")]
     Unexpected,
-    /// Nothing came for too long.
+    /// The handshake exceeded its time limit.
     #[error("handshake took too long")]
     Slow,
-    /// No version that both speak.
+    /// No common protocol version.
     #[error("incompatible memif version")]
     Version,
-    /// Packets without Ethernet header.
+    /// Interface mode other than Ethernet.
     #[error("only ethernet mode supported")]
     Mode,
-    /// An interface that is not here.
+    /// Unknown interface ID.
     #[error("ID not found")]
     Id,
-    /// No secret, or a wrong one.
+    /// Missing or wrong secret.
     #[error("incorrect secret")]
     Secret,
-    /// The interface has its peer.
+    /// The interface is already connected to a peer.
     #[error("already connected")]
     Taken,
-    /// A region without its descriptor.
+    /// Region without a file descriptor.
     #[error("missing region fd")]
     RegionFd,
-    /// A region out of turn, or one too many.
+    /// Region with an index out of sequence, or too many regions.
     #[error("invalid region index")]
     RegionIndex,
-    /// A region larger than its file, or empty.
-    #[error("region larger than its file")]
+    /// Region that is empty or larger than its file.
+    #[error("region empty or larger than its file")]
     RegionSize,
-    /// A region whose file may be cut while it is mapped.
+    /// Region whose file can be shrunk while it is mapped.
     #[error("region without F_SEAL_SHRINK")]
     Unsealed,
-    /// A region that cannot be mapped.
+    /// Region that cannot be mapped.
     #[error("region cannot be mapped")]
     RegionMap,
-    /// A ring without its descriptor.
+    /// Ring without an interrupt file descriptor.
     #[error("missing interrupt fd")]
     RingFd,
-    /// A ring's descriptor that is something else.
-    #[error("interrupt fd is no eventfd")]
+    /// Interrupt file descriptor that is not an eventfd.
+    #[error("interrupt fd is not an eventfd")]
     NoEventFd,
-    /// More rings than one in each direction, or one of them twice.
+    /// More than one ring in a direction.
     #[error("invalid ring index")]
     RingIndex,
-    /// A ring of a size that we do not take.
+    /// Unsupported ring size.
     #[error("invalid ring size")]
     RingSize,
-    /// A ring with private headers.
+    /// Ring with private headers, which are not supported.
     #[error("private headers not supported")]
     PrivateHeader,
-    /// A ring that is not in its region as a whole.
-    #[error("ring outside of its region")]
+    /// Ring that is misaligned or not entirely inside its region.
+    #[error("ring misaligned or outside of its region")]
     RingPlace,
-    /// A ring that does not begin with the cookie.
-    #[error("wrong ring cookie")]
+    /// Ring without the memif cookie at its start.
+    #[error("invalid ring cookie")]
     Cookie,
-    /// Not both rings.
+    /// Connect message before both rings were added.
     #[error("missing ring")]
     RingMissing,
-    /// A head or tail that moved farther than it can.
+    /// Head or tail that advanced by more than the ring allows.
     #[error("ring index out of range")]
     Jump,
-    /// A descriptor that points outside of its region, or to none.
+    /// Descriptor that points outside of its region, or to an unknown region.
     #[error("descriptor outside of its region")]
     Descriptor,
-    /// A chain of descriptors without an end.
-    #[error("chain without end")]
+    /// Descriptor chain without a last descriptor.
+    #[error("descriptor chain without end")]
     Chain,
-    /// Too many were waiting.
+    /// Too many concurrent handshakes.
     #[error("too many connections")]
     Crowd,
-    /// The system refused us something.
+    /// A system call failed on this side.
     #[error("out of resources")]
     Resources,
-    /// We end.
+    /// This port is closed.
     #[error("port closed")]
     Closed,
 }

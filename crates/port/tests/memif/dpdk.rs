@@ -1,4 +1,4 @@
-//! dpdk-testpmd as the peer: it sends back what it gets.
+//! memif tests with dpdk-testpmd as the peer, which returns every packet it receives.
 
 use super::common::batch_of;
 use super::{End, LONG, config, packet, socket};
@@ -9,7 +9,7 @@ use bywash_port::memif::{Config, Role};
 use std::path::Path;
 use std::time::Instant;
 
-/// testpmd, until it is dropped; then what it leaves under /run as well.
+/// Running testpmd. Dropping it ends the process and removes its files under /run.
 struct Testpmd {
     process: Process,
     prefix: String,
@@ -18,12 +18,13 @@ struct Testpmd {
 impl Testpmd {
     fn start(socket: &Path, device: &str) -> Self {
         let vdev = format!("net_memif0,id=0,socket={},socket-abstract=no,{device}", socket.display());
-        // Its files are named after its socket's folder, which is this test's own.
+        // The file prefix is the name of the socket's folder, which is unique to this test.
         let folder = socket.parent().and_then(Path::file_name).unwrap().to_str().unwrap();
         let prefix = format!("bywash-{}", folder.trim_start_matches('.'));
         let mut argv = vec!["dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry"];
         argv.extend(["--single-file-segments", "--file-prefix", &prefix, "--vdev", &vdev, "--", "--forward-mode=io"]);
-        // What came before it forwards is not thrown away; and the last keeps it from reading commands.
+        // `--no-flush-rx` keeps packets that arrive before forwarding starts; `--stats-period` (below) keeps testpmd
+        // from reading commands.
         argv.extend(["--port-topology=loop", "--auto-start", "--disable-link-check", "--no-flush-rx"]);
         argv.extend(["--total-num-mbufs=4096", "--stats-period=86400"]);
         let process = Process::start(&argv).unwrap();
@@ -38,13 +39,13 @@ impl Drop for Testpmd {
     }
 }
 
-/// Sends packets and gets each back, in order; then the peer goes, and nothing is missing.
+/// Sends packets, expects each back in order, then ends the peer and checks that no frame is missing.
 fn echoes(role: Role, device: &str, sealed: bool) {
     require!(has_tool("dpdk-testpmd"));
     const N: u32 = 5_000;
     let (path, _folder) = socket();
     let open = || End::open(&Config { sealed, ..config(&path, role) });
-    // Whoever listens has to be there first: testpmd's client tries once.
+    // The server must listen first: testpmd's client tries once.
     let server = (role == Role::Server).then(open);
     let testpmd = Testpmd::start(&path, device);
     let mut end = server.unwrap_or_else(open);
@@ -53,7 +54,7 @@ fn echoes(role: Role, device: &str, sealed: bool) {
     let (mut out, mut sent, mut received, start) = (Batch::new(), 0u32, 0u32, Instant::now());
     while received < N {
         assert!(start.elapsed() < LONG, "{received} of {N}, {sent} sent: {}", testpmd.process.output());
-        // Fewer on the way than its rings hold: it drops what it cannot send.
+        // At most 128 packets are in flight, fewer than the rings hold: testpmd drops packets that it cannot send.
         if out.is_empty() && sent < N && sent - received < 128 {
             let want = (sent % 32 + 1).min(N - sent);
             out = batch_of(&mut end.bufs, (sent..sent + want).map(packet));
@@ -70,7 +71,7 @@ fn echoes(role: Role, device: &str, sealed: bool) {
     }
     assert_eq!(end.port.counters().invalid.get(), 0);
     drop(testpmd);
-    // A client tries again at once.
+    // A client reconnects at once, so that its reason is the failed attempt.
     end.until(if role == Role::Client { "no server answers" } else { "peer" });
     end.close();
 }

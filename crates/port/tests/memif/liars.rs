@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol: refused by name, and nothing is lost by it.
+//! memif peers that violate the protocol: each must be refused with the right reason, without losing frames.
 
 use super::common::batch_of;
 use super::{End, LONG, config, socket};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The other end of a control socket, in our hands.
+/// Peer's end of a control socket, driven by the test.
 struct Wire(OwnedFd);
 
 fn seqpacket() -> OwnedFd {
@@ -41,7 +41,7 @@ impl Wire {
         if let Some(fds) = &fds {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
-        // It may have been closed meanwhile: what was said before tells.
+        // Errors are ignored: the port may have closed the socket, and the reason is in a message received before.
         let _ = sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
     }
 
@@ -49,7 +49,7 @@ impl Wire {
         self.send_bytes(&message.bytes(), fd);
     }
 
-    /// None once it is closed.
+    /// Receives the next message, or `None` once the socket is closed.
     fn receive(&self) -> Option<(Message, Option<OwnedFd>)> {
         let mut bytes = [0; MESSAGE_SIZE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -64,7 +64,7 @@ impl Wire {
         (got.bytes == MESSAGE_SIZE).then(|| (Message::read(&bytes).unwrap(), fd))
     }
 
-    /// The reason it is told, whatever was said before.
+    /// Returns the reason of the disconnect message, skipping all messages before it.
     fn refused(&self) -> String {
         while let Some((message, _)) = self.receive() {
             if let Message::Disconnect { reason, .. } = message {
@@ -108,7 +108,7 @@ fn ring(from_client: bool) -> AddRing {
     AddRing { from_client, index: 0, region: 0, offset, log2_size: SLOTS_LOG2, private_header: 0 }
 }
 
-/// A client's whole speech, and what comes along with each of its messages.
+/// Returns all messages of a valid client, each with its descriptor.
 fn speech() -> Vec<(Message, Option<OwnedFd>)> {
     vec![
         (Message::Init(init()), None),
@@ -119,7 +119,8 @@ fn speech() -> Vec<(Message, Option<OwnedFd>)> {
     ]
 }
 
-/// Says it, each message when the one before was answered; the reason where one was answered by a disconnection.
+/// Sends the messages one by one, each after the reply to the previous one. Errors with the reason if the server
+/// disconnects.
 fn try_to_say(path: &Path, speech: &[(Message, Option<OwnedFd>)]) -> Result<Wire, String> {
     let wire = Wire::connect(path);
     for (message, fd) in speech {
@@ -137,7 +138,7 @@ fn say(path: &Path, speech: &[(Message, Option<OwnedFd>)]) -> Wire {
     try_to_say(path, speech).unwrap()
 }
 
-/// Why it was refused.
+/// Returns the reason with which the server refused these messages.
 fn reason(path: &Path, speech: &[(Message, Option<OwnedFd>)]) -> String {
     try_to_say(path, speech).err().unwrap_or_else(|| "nothing".into())
 }
@@ -187,7 +188,7 @@ fn a_server_refuses_what_is_no_handshake() {
         speech[2].0 = ring_lie(lie);
         assert_eq!(reason(&path, &speech), refusal.to_string());
     }
-    // The same ring twice, and one that does not begin as a ring.
+    // The same ring twice, and a ring without the cookie.
     let mut twice = speech();
     twice[3].0 = Message::AddRing(ring(true));
     assert_eq!(reason(&path, &twice), Refusal::RingIndex.to_string());
@@ -203,14 +204,14 @@ fn a_server_refuses_what_is_no_handshake() {
     let (longer, wire) = ([3; 129], Wire::connect(&path));
     wire.send_bytes(&longer, None);
     assert_eq!(wire.refused(), Refusal::MessageSize.to_string());
-    // Those that say nothing have to make room for others.
+    // A ninth handshake evicts the oldest one.
     let silent: Vec<Wire> = (0..9).map(|_| Wire::connect(&path)).collect();
     assert_eq!(silent[0].refused(), Refusal::Crowd.to_string());
 
     let good = say(&path, &speech());
     server.until("up");
     assert_eq!(reason(&path, &speech()), Refusal::Taken.to_string());
-    // The peer is told first.
+    // The reason is sent to the peer before it appears in the port's details.
     let told = || server.detail("refused").ends_with("(already connected)");
     let start = Instant::now();
     while !told() {
@@ -239,7 +240,7 @@ fn a_secret_is_asked_for() {
     server.close();
 }
 
-/// A connected liar: what it lies with is its memory.
+/// Connects a client to `server`; returns its socket and its memory, in which the test forges descriptors.
 fn connected(path: &Path, server: &mut End) -> (Wire, OwnedFd) {
     let mut speech = speech();
     let wire = say(path, &speech);
@@ -254,7 +255,7 @@ fn connected(path: &Path, server: &mut End) -> (Wire, OwnedFd) {
 
 /// A descriptor's bytes.
 type Slot = [u8; 16];
-/// What stands in the first slots, how far the index goes, how many packets come of it, and what is said to it.
+/// Test case: contents of the first slots, the ring index to publish, packets expected, and the refusal expected.
 type Case<T> = (T, u16, usize, Option<Refusal>);
 
 fn desc(flags: u16, region: u16, length: u32, offset: u32) -> Slot {
@@ -281,7 +282,7 @@ fn a_server_is_not_led_astray_by_descriptors() {
         (&[desc(0, 0, u32::MAX, DATA)], 1, 0, Some(Refusal::Descriptor)),
         (&[desc(1, 0, 64, DATA), desc(1, 0, 64, DATA)], 2, 0, Some(Refusal::Chain)),
         (&[desc(1, 0, 64, DATA), desc(0, 9, 64, DATA)], 2, 0, Some(Refusal::Descriptor)),
-        // Wrong, but not so that it could do harm: the packet is dropped.
+        // Invalid but harmless: the packet is dropped and the connection stays.
         (&[good, desc(0, 0, 0, DATA), good], 3, 2, None),
         (&[good, desc(0, 0, 1793, DATA), good], 3, 2, None),
         (&[desc(1, 0, 1000, DATA), desc(0, 0, 1000, DATA), good], 3, 1, None),
@@ -303,7 +304,7 @@ fn a_server_is_not_led_astray_by_descriptors() {
         server.until("peer");
         assert_eq!(server.port.held(), 0);
     }
-    // Parts of one packet.
+    // One packet in several descriptors.
     let (wire, memory) = connected(&path, &mut server);
     let parts = [desc(1, 0, 100, DATA), desc(1, 0, 30, DATA + 500), desc(0, 0, 20, DATA + 1000)];
     parts.iter().enumerate().for_each(|(slot, desc)| poke(&memory, 128 + 16 * slot, desc));
@@ -316,7 +317,7 @@ fn a_server_is_not_led_astray_by_descriptors() {
     drop(wire);
     server.until("hung up");
 
-    // Towards the client: buffers that are none, or too small.
+    // Server to client: invalid buffers, and buffers too small for the packet.
     for (head, buffer, refusal) in [
         (65u16, desc(0, 0, 2048, DATA), Some(Refusal::Jump)),
         (1, desc(0, 0, 2048, MEMORY as u32 - 100), Some(Refusal::Descriptor)),
@@ -333,7 +334,7 @@ fn a_server_is_not_led_astray_by_descriptors() {
         match refusal {
             Some(refusal) => assert_eq!(wire.refused(), refusal.to_string()),
             None => {
-                // Each went in three parts.
+                // Each packet took three buffers.
                 let mut seen = [0; 6 * 16];
                 assert_eq!(rustix::io::pread(&memory, &mut seen, (RING + 128) as u64).unwrap(), seen.len());
                 let lengths: Vec<_> = seen.chunks(16).map(|desc| (desc[0], desc[4])).collect();
@@ -348,7 +349,7 @@ fn a_server_is_not_led_astray_by_descriptors() {
     server.close();
 }
 
-/// A listening liar, and what a client gave it: memory of the rings.
+/// Serves `client` from the test; returns the socket and the memory of the rings.
 fn served(path: &Path, client: &mut End) -> (Wire, OwnedFd) {
     let listener = seqpacket();
     let _ = std::fs::remove_file(path);
@@ -387,11 +388,11 @@ fn hello() -> Message {
 fn a_client_is_not_led_astray_by_indices_and_lengths() {
     let (path, _folder) = socket();
     let mut client = End::open(&config(&path, Role::Client));
-    // The ring towards the client.
+    // Ring from server to client.
     let cases: [Case<[Slot; 2]>; 5] = [
         ([desc(0, 1, 64, 0); 2], 65, 0, Some(Refusal::Jump)),
         ([desc(0, 1, 64, 0); 2], 0xffff, 0, Some(Refusal::Jump)),
-        // A descriptor says nothing but the length: its offset and its region are not looked at.
+        // Only a descriptor's length is used; its offset and region are ignored.
         ([desc(0, 9, 64, u32::MAX); 2], 2, 2, None),
         ([desc(0, 1, 1601, 0), desc(0, 1, 64, 0)], 2, 1, None),
         ([desc(1, 1, 64, 0), desc(1, 1, 64, 0)], 2, 0, Some(Refusal::Chain)),
@@ -410,7 +411,7 @@ fn a_client_is_not_led_astray_by_indices_and_lengths() {
         client.until("answer");
         assert_eq!(client.port.held(), 0);
     }
-    // The ring from the client: more came back than was sent.
+    // Ring from client to server: the index returns more slots than were sent.
     let (wire, rings) = served(&path, &mut client);
     let mut out = batch_of(&mut client.bufs, (0..5).map(|_| [7u8; 64]));
     client.turn(&mut out);
@@ -424,8 +425,8 @@ fn a_client_is_not_led_astray_by_indices_and_lengths() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Messages of any kind and content, in any order, with and without descriptors: never anything but a refusal or a
-    /// connection, and the next honest client is served.
+    /// Messages of any kind and content, in any order, with and without descriptors, lead to a refusal or a connection
+    /// only, and the next valid client is served.
     #[test]
     fn no_sequence_of_messages_does_harm(
         script in proptest::collection::vec((0u16..10, proptest::collection::vec(any::<u8>(), 0..130), 0u8..4), 1..8),
@@ -437,7 +438,7 @@ proptest! {
             let mut start = speech();
             start.truncate(honest);
             let wire = say(&path, &start);
-            // Not in turn: whatever is answered, it goes on.
+            // Replies are ignored here, so messages come out of turn.
             for (kind, body, fd) in script {
                 let mut bytes = [0; MESSAGE_SIZE];
                 bytes[..2].copy_from_slice(&kind.to_le_bytes());

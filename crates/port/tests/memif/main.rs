@@ -1,4 +1,4 @@
-//! memif: with ourselves in both roles, with peers that lie, and with DPDK.
+//! memif tests: Bywash in both roles, peers that violate the protocol, and DPDK.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What takes longer than this does not happen.
+/// Time limit of every wait.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A port with a pool of its own, as another process would have it.
+/// Port with a pool of its own, as in a separate process.
 struct End {
     port: MemifPort,
     bufs: Buffers,
@@ -31,7 +31,7 @@ impl End {
         Self { port: MemifPort::open(config, pools.arena()).unwrap(), bufs, pools }
     }
 
-    /// One turn of a worker; returns what it received.
+    /// Runs one turn of a worker and returns the packets received.
     fn turn(&mut self, out: &mut Batch) -> Vec<Vec<u8>> {
         let mut got = Batch::new();
         self.port.rx_burst(&mut self.bufs, &mut got);
@@ -40,7 +40,7 @@ impl End {
         contents(&mut self.bufs, &mut got)
     }
 
-    /// Turns until the state is up, or is down for a reason with these words.
+    /// Runs turns until the port is up, or is down for a reason that contains `words`.
     fn until(&mut self, words: &str) {
         let start = Instant::now();
         loop {
@@ -67,7 +67,7 @@ impl End {
     }
 }
 
-/// A control socket of this test's own.
+/// Returns the path of a control socket for one test, with its temporary folder.
 fn socket() -> (PathBuf, tempfile::TempDir) {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn config(socket: &std::path::Path, role: Role) -> Config {
     Config { socket: socket.into(), role, ring: 256, ..Config::default() }
 }
 
-/// Both ends, connected.
+/// Returns a connected server and client.
 fn ends(socket: &std::path::Path) -> (End, End) {
     let mut server = End::open(&config(socket, Role::Server));
     let mut client = End::open(&config(socket, Role::Client));
@@ -87,7 +87,7 @@ fn ends(socket: &std::path::Path) -> (End, End) {
     (server, client)
 }
 
-/// Packet `n`: its number first, its length from it.
+/// Returns packet `n`: it begins with its number, and its length depends on the number.
 fn packet(n: u32) -> Vec<u8> {
     let mut bytes = vec![n as u8; [60, 64, 14, 33, 512, 1514, 1600][n as usize % 7]];
     bytes[..4].copy_from_slice(&n.to_be_bytes());
@@ -105,7 +105,7 @@ fn packets_arrive_in_order_and_whole_both_ways() {
             let start = Instant::now();
             while sent < N || received < N || !out.is_empty() {
                 if out.is_empty() && sent < N {
-                    // Bursts of all sizes, so that the ring wraps everywhere.
+                    // Bursts of all sizes make the ring wrap at every position.
                     let want = (sent % 64 + 1).min(N - sent);
                     out = batch_of(&mut end.bufs, (sent..sent + want).map(packet));
                     sent += want;
@@ -156,7 +156,7 @@ fn what_was_sent_before_the_peer_left_is_received() {
     assert!(got == (0..20).map(packet).collect::<Vec<_>>(), "{}", got.len());
     server.until("port closed");
 
-    // The other way: from the server, which goes first.
+    // The other direction: the server sends and closes first.
     let mut client = End::open(&config(&path, Role::Client));
     client.until("up");
     server.until("up");
@@ -191,7 +191,7 @@ fn they_find_each_other_again() {
         }
         client.until("up");
         server.until("up");
-        // Rings are fresh: an index of before would show.
+        // Each connection has fresh rings; an index left over from the previous one would lose packets.
         let mut out = batch_of(&mut client.bufs, (0..64).map(packet));
         let (mut got, start) = (vec![], Instant::now());
         while got.len() < 64 && start.elapsed() < LONG {
@@ -224,14 +224,14 @@ fn a_sleeper_is_woken() {
             let mut out = batch_of(&mut from.bufs, [packet(1)]);
             from.turn(&mut out);
             assert!(wakes(20_000));
-            // Polling again, it is not woken: that would cost the sender a system call for each burst.
+            // A polling receiver must not be woken: each wakeup costs the sender a system call.
             assert_eq!(to.turn(&mut Batch::new()), [packet(1)]);
             let woken = from.port.counters().tx_wakeups.get();
             let mut out = batch_of(&mut from.bufs, [packet(2)]);
             from.turn(&mut out);
             assert_eq!(from.port.counters().tx_wakeups.get(), woken);
             assert_eq!(to.turn(&mut Batch::new()), [packet(2)]);
-            // What is there already keeps it from going to sleep.
+            // A packet that is already in the ring must make `wait_fd` readable at once.
             let mut out = batch_of(&mut from.bufs, [packet(3)]);
             from.turn(&mut out);
             let fd = to.port.wait_fd().expect("a descriptor").try_clone_to_owned().unwrap();
@@ -275,10 +275,10 @@ fn what_cannot_be_opened_says_why() {
     let pools = pools(64);
     let open = |config: Config| MemifPort::open(&config, pools.arena()).err().map(|e| e.to_string());
     let refused = open(Config { ring: 1000, ..config(&path, Role::Client) });
-    assert_eq!(refused.as_deref(), Some("a ring of 1000 slots: expected a power of two from 16 to 16384"));
+    assert_eq!(refused.as_deref(), Some("invalid ring size 1000: must be a power of two from 16 to 16384"));
     assert!(open(Config { ring: 32768, ..config(&path, Role::Client) }).is_some());
     let refused = open(Config { secret: "x".repeat(25), ..config(&path, Role::Server) });
-    assert_eq!(refused.as_deref(), Some("a secret of 25 bytes: at most 24 fit, without a zero"));
+    assert_eq!(refused.as_deref(), Some("invalid secret of 25 bytes: must be at most 24 bytes, without a NUL byte"));
     let nowhere = open(config(&path.join("no/such"), Role::Server)).unwrap();
     assert!(nowhere.starts_with("cannot listen at ") && nowhere.contains("os error"), "{nowhere}");
 
@@ -286,11 +286,11 @@ fn what_cannot_be_opened_says_why() {
     let second = MemifPort::open(&config(&path, Role::Server), pools.arena());
     assert!(matches!(second, Err(Error::Socket { ref source, .. }) if source.kind() == std::io::ErrorKind::AddrInUse));
     drop(first);
-    // A name left by a process that was killed is taken over.
+    // A stale socket path of a killed process is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     assert!(open(config(&path, Role::Server)).is_none());
-    // And one without a file.
+    // Abstract socket names work, too.
     let name = PathBuf::from(format!("@bywash-test-{}", std::process::id()));
     let (server, client) = ends(&name);
     client.close();
