@@ -101,7 +101,7 @@ impl Desk {
     }
 }
 
-/// Running control thread. Dropping it ends the connection and waits for the thread for at most [`LAST`].
+/// Running control thread. Dropping it ends the connection and waits for the thread for at most `LAST`.
 pub struct Control {
     pub desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,

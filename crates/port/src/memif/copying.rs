@@ -1,7 +1,7 @@
-//! The server's way with packets: they lie in the client's memory, and are copied from and to it.
+//! Server side of the datapath: packets lie in the client's memory and are copied from and to it.
 //!
-//! A burst's descriptors are read and judged first, and what they point to is fetched meanwhile; then it is copied. What
-//! is not plain, a chain or a bad descriptor, is dealt with by itself.
+//! A burst's descriptors are read and validated first while the data they point to is prefetched; then the data is
+//! copied. Chains and invalid descriptors take a separate path.
 
 use super::lending;
 use super::link::Link;
@@ -10,38 +10,40 @@ use super::refusal::Refusal;
 use crate::PortCounters;
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
 
-/// What a server knows of its rings. Its own indices are those it wrote, not those that stand in the ring.
+/// Server's indices of its rings. The indices that the server writes are kept here; the copies in shared memory are
+/// never read back.
 #[derive(Default)]
 pub struct Copying {
-    /// Slots it has received from.
+    /// Receive index: slots received from so far.
     received: u16,
-    /// Slots it has sent in.
+    /// Transmit index: slots sent in so far.
     sent: u16,
-    /// Slots that the client has given for sending, as last seen.
+    /// Head of the TX ring, as last read: slots that the client has provided.
     given: u16,
 }
 
-/// Where a descriptor's bytes are, when they are in a region.
+/// Returns the region of a descriptor. `None` if the index is unknown or the bytes are not all in the region.
 #[inline]
 fn region<'a>(link: &'a Link, desc: &Desc) -> Option<&'a Region> {
     link.regions.get(usize::from(desc.region)).filter(|region| region.has(desc.offset, desc.length as usize))
 }
 
 impl Copying {
-    /// The index up to which there is something to receive.
+    /// Returns the index up to which the RX ring can be received.
     #[inline]
     pub fn limit(link: &Link) -> u16 {
         link.rx.head()
     }
 
-    /// Packets, or parts of packets, up to `limit`.
+    /// Returns the number of descriptors to receive up to `limit`. Errors with [`Refusal::Jump`] if that is more than
+    /// the ring has.
     #[inline]
     pub fn waiting(&self, link: &Link, limit: u16) -> Result<usize, Refusal> {
         let waiting = usize::from(limit.wrapping_sub(self.received));
         if waiting <= link.rx.slots() { Ok(waiting) } else { Err(Refusal::Jump) }
     }
 
-    /// Receives what is there up to `limit`, as far as there is room.
+    /// Receives packets up to `limit`, as far as `out` has room; returns how many.
     #[inline]
     pub fn receive(
         &mut self,
@@ -87,7 +89,7 @@ impl Copying {
         Ok(n)
     }
 
-    /// The next packet, which is in parts, or none at all.
+    /// Receives the next packet, which is chained or invalid.
     #[cold]
     fn odd(
         &mut self,
@@ -120,7 +122,7 @@ impl Copying {
         Ok(n)
     }
 
-    /// Sends from the front of `frames`, as far as the client has room; returns how many.
+    /// Sends from the front of `frames`, as far as the client has provided buffers; returns how many were taken.
     #[inline]
     pub fn send(
         &mut self,
@@ -165,14 +167,15 @@ impl Copying {
         link.tx.set_tail(self.sent);
         link.tx.prefetch_to_write(self.sent, (room - plain).min(BATCH));
         frames.take_front(plain, |i, raw| raws[i] = raw);
-        // SAFETY: the caller's frames, taken out of the batch just now.
+        // SAFETY: frames of the caller, just taken out of the batch.
         unsafe { bufs.free_raw(raws[..plain].iter().copied()) };
         counters.tx_packets.add(plain as u64);
         counters.tx_bytes.add(bytes);
         Ok(plain)
     }
 
-    /// Sends the first frame, for which the client's buffers are too small, in as many as it takes.
+    /// Sends the first frame in several descriptors, because the client's next buffer is too small for it. Drops the
+    /// frame if all of the ring's buffers together are too small.
     #[cold]
     fn send_in_parts(
         &mut self,
@@ -197,7 +200,7 @@ impl Copying {
         }
         let sent = done == packet.len();
         if !sent && room < link.tx.slots() {
-            // There may be room for it later. What was written is the client's only once the tail moves.
+            // The client may provide more buffers later. It sees the parts written so far only once the tail moves.
             return Ok(0);
         }
         let bytes = packet.len() as u64;
@@ -217,7 +220,7 @@ impl Copying {
     }
 }
 
-/// Copies a descriptor's bytes, which are known to be in their region and to fit, into an empty frame.
+/// Copies a descriptor's bytes into an empty frame. The caller has checked that they lie in their region and fit.
 #[inline(always)]
 fn fill(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) {
     let arena = bufs.arena();
@@ -227,8 +230,8 @@ fn fill(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) {
     }
 }
 
-/// Makes room for `len` bytes, from where `Lending` would have them in this cell, or from the data offset where they are too
-/// many for that.
+/// Resizes the frame to `len` bytes, beginning at the same cache line as in `Lending`, or at the data offset if they
+/// would not fit otherwise.
 #[inline(always)]
 fn spread(bufs: &Buffers, frame: &mut Frame, len: usize) {
     let arena = bufs.arena();
@@ -241,7 +244,7 @@ fn spread(bufs: &Buffers, frame: &mut Frame, len: usize) {
     }
 }
 
-/// Adds a descriptor's bytes to what the frame has. False where they do not fit.
+/// Appends a descriptor's bytes to the frame. Returns false if they do not fit.
 fn append(link: &Link, desc: &Desc, bufs: &mut Buffers, frame: &mut Frame) -> bool {
     let (arena, had, more) = (bufs.arena(), frame.len(), desc.length as usize);
     if had + more > arena.max_data() || !arena.resize(frame, had + more) {

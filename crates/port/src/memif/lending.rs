@@ -1,7 +1,7 @@
-//! The client's way with packets: they lie in the arena, which the server has mapped, and stay where they are.
+//! Client side of the datapath: packets stay in the arena, which the server has mapped.
 //!
-//! What was lent is known by slot. The server's indices say how much of it came back, not which: what stands in a
-//! descriptor that comes back is its length only.
+//! The client remembers which cell it put in each slot. The server's indices tell how many slots came back, and only
+//! the length is taken from a returned descriptor.
 
 use super::link::Link;
 use super::memory::Desc;
@@ -10,38 +10,39 @@ use crate::PortCounters;
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame, RawFrame};
 use std::sync::Arc;
 
-/// Number of the arena among a client's regions.
+/// Region index of the arena.
 const ARENA: u16 = 1;
-/// Cells are put up for receiving this many at a time.
+/// The RX ring is refilled once this many slots are free.
 const REFILL: usize = 32;
 
-/// Frames that the server keeps before anyone looks whether they are back.
+/// Number of frames in flight from which `crowded` asks to reclaim before sending.
 const RECLAIM: usize = 32;
 
-/// Lines at which packets of different cells begin. At one and the same, those of a burst would meet in two sets of the
-/// L1 cache, of either side, and those of a ring in 64 of the L2.
+/// Number of different cache lines at which packets begin in their cells. With one common offset, the packets of a
+/// burst would share two sets of the L1 cache, on either side, and those of a ring 64 sets of the L2.
 const LINES: u64 = 4;
 const LINE: u64 = 64;
-/// Bytes of two of the smallest cells, as a power of two: those lie in different sets of the L1 anyway.
+/// Log2 of the size of two cells of the smallest size in bytes. Two such neighbours lie in different sets of the L1
+/// anyway.
 const CELLS: u32 = 12;
-/// Bytes after which cells come back to the same set of an L2 with 2,048 of them, as a power of two.
+/// Log2 of the distance in bytes after which addresses map to the same set of an L2 with 2,048 sets.
 const ROUND: u32 = 17;
-/// Bytes of a cell that are not received into for that.
+/// Bytes of a cell given up for this offset.
 pub const SPREAD: usize = ((LINES - 1) * LINE) as usize;
 
-/// Bytes between the data offset and where the packet begins, in the cell of `addr`.
+/// Returns the bytes between the data offset of the cell at `addr` and the start of the packet.
 #[inline(always)]
 pub fn skip(addr: u64) -> usize {
     (((addr >> CELLS ^ addr >> ROUND) & (LINES - 1)) * LINE) as usize
 }
 
-/// Slots of one ring that are the server's, with the cells in them.
+/// Slots of one ring that the server owns, with the cells in them.
 struct Lent {
-    /// Where the data of each slot's cell begins, in the arena.
+    /// Arena address of the data of each slot's cell.
     addrs: Box<[u64]>,
-    /// Slots given so far.
+    /// Slots given to the server so far, modulo 2^16.
     given: u16,
-    /// Slots that came back so far.
+    /// Slots returned by the server so far, modulo 2^16.
     back: u16,
 }
 
@@ -60,7 +61,8 @@ impl Lent {
         self.addrs.len() - self.out()
     }
 
-    /// Slots that are back once the server's index is `limit`.
+    /// Returns how many slots have been returned when the server's index is `limit`. Errors with [`Refusal::Jump`] if
+    /// that is more than it owns.
     #[inline]
     fn returned(&self, limit: u16) -> Result<usize, Refusal> {
         let returned = usize::from(limit.wrapping_sub(self.back));
@@ -86,13 +88,13 @@ impl Lent {
         addr
     }
 
-    /// The cells in the next `n` slots to come back.
+    /// Returns the cells in the next `n` slots to be returned.
     #[inline]
     fn next(&self, n: usize) -> impl Iterator<Item = u64> + '_ {
         (0..n as u16).map(|i| self.addrs[self.slot(self.back.wrapping_add(i))])
     }
 
-    /// Frees the next `n`.
+    /// Frees the cells of the next `n` slots.
     #[inline]
     fn free(&mut self, n: usize, bufs: &mut Buffers) {
         let cells = (0..n).map(|_| RawFrame { addr: self.take(), ..RawFrame::default() });
@@ -101,11 +103,11 @@ impl Lent {
     }
 }
 
-/// What a client has lent.
+/// Cells that a client has lent to the server.
 pub struct Lending {
-    /// What the server is to fill.
+    /// Empty cells for the server to fill.
     rx: Lent,
-    /// What it is to read.
+    /// Packets for the server to read.
     tx: Lent,
 }
 
@@ -114,24 +116,25 @@ impl Lending {
         Self { rx: Lent::new(link.rx.slots()), tx: Lent::new(link.tx.slots()) }
     }
 
-    /// The index up to which there is something to receive.
+    /// Returns the index up to which the RX ring can be received.
     #[inline]
     pub fn limit(link: &Link) -> u16 {
         link.rx.tail()
     }
 
-    /// Packets, or parts of packets, up to `limit`.
+    /// Returns the number of descriptors to receive up to `limit`. Errors with [`Refusal::Jump`] if the index is out of
+    /// range.
     #[inline]
     pub fn waiting(&self, limit: u16) -> Result<usize, Refusal> {
         self.rx.returned(limit)
     }
 
-    /// Frames that the server has.
+    /// Returns the number of frames that the server holds.
     pub fn held(&self) -> usize {
         self.rx.out() + self.tx.out()
     }
 
-    /// Receives what is there up to `limit`, as far as there is room.
+    /// Receives packets up to `limit`, as far as `out` has room; returns how many.
     #[inline]
     pub fn receive(
         &mut self,
@@ -156,7 +159,7 @@ impl Lending {
             debug_assert!(pushed.is_ok());
             done += 1;
         }
-        // They are written next: given again.
+        // `refill` writes these descriptors next.
         link.rx.prefetch_to_write(self.rx.back, (waiting - done).min(BATCH));
         counters.rx_packets.add(done as u64);
         counters.rx_bytes.add(bytes);
@@ -166,7 +169,7 @@ impl Lending {
         Ok(done)
     }
 
-    /// The next packet, which is in parts, or none at all: the parts are put together in the first one's cell.
+    /// Receives the next packet, which is chained or invalid. Reassembles a chain in the first part's cell.
     #[cold]
     fn odd(
         &mut self,
@@ -209,7 +212,7 @@ impl Lending {
         end.map(|()| n)
     }
 
-    /// Puts cells up for receiving.
+    /// Fills the RX ring with empty cells once [`REFILL`] slots are free.
     #[inline]
     pub fn refill(&mut self, link: &Link, bufs: &mut Buffers) {
         if self.rx.room() < REFILL {
@@ -235,13 +238,13 @@ impl Lending {
         }
     }
 
-    /// Takes back what the server has read.
+    /// Frees the frames that the server has read. Errors with [`Refusal::Jump`] if its index is out of range.
     #[inline]
     pub fn reclaim(&mut self, link: &Link, bufs: &mut Buffers) -> Result<(), Refusal> {
         let n = self.tx.returned(link.tx.tail())?;
         if n > 0 {
-            // The server has read them, so that a write would have to wait for its cache; together they wait once. They
-            // are likely to be the next that are written.
+            // The server's cache holds these lines, so each write would wait for a transfer; prefetched together, the
+            // transfers overlap. These cells are likely to be allocated and written next.
             if let Some(arena) = link.regions.get(usize::from(ARENA)) {
                 self.tx.next(n.min(BATCH)).for_each(|addr| arena.prefetch_to_write(addr));
             }
@@ -251,19 +254,19 @@ impl Lending {
         Ok(())
     }
 
-    /// Frames sent that are not back yet.
+    /// Returns the number of sent frames that the server has not returned.
     #[inline]
     pub fn sending(&self) -> usize {
         self.tx.out()
     }
 
-    /// Whether to look for what came back before `frames` are sent.
+    /// Returns whether to call `reclaim` before `frames` more are sent.
     #[inline]
     pub fn crowded(&self, frames: usize) -> bool {
         self.tx.out() >= RECLAIM || self.tx.room() < frames
     }
 
-    /// Sends from the front of `frames`, as far as there are slots; returns how many.
+    /// Sends from the front of `frames`, as far as there are free slots; returns how many.
     #[inline]
     pub fn send(&mut self, link: &Link, frames: &mut Batch, counters: &PortCounters) -> usize {
         let n = frames.len().min(self.tx.room());
@@ -280,7 +283,7 @@ impl Lending {
         n
     }
 
-    /// Takes everything back: the link is not used any more.
+    /// Frees all lent cells. The link must not be used afterwards.
     pub fn end(&mut self, bufs: &mut Buffers) {
         self.rx.free(self.rx.out(), bufs);
         self.tx.free(self.tx.out(), bufs);

@@ -1,25 +1,25 @@
-//! What a worker has of a connection.
+//! Worker's part of a connection.
 
 use super::memory::{Region, Ring};
 use std::os::fd::OwnedFd;
 
-/// Both rings of a connection and the memory they point into.
+/// Both rings of a connection and the memory regions they point into.
 pub struct Link {
-    /// By which we receive.
+    /// Receive ring.
     pub rx: Ring,
-    /// By which we send.
+    /// Transmit ring.
     pub tx: Ring,
-    /// Readable when something was received and we had asked to be woken.
+    /// Eventfd that is readable when packets arrived after a wakeup was requested.
     pub bell: OwnedFd,
-    /// By their numbers. The rings lie in them.
+    /// Regions by index. The rings lie in them.
     pub regions: Vec<Region>,
 }
 
-/// A handshake that has come to its end.
+/// Result of a completed handshake.
 pub struct Connected {
     pub link: Link,
-    /// What wakes the peer.
+    /// Eventfd that wakes the peer.
     pub kick: OwnedFd,
-    /// Its program and interface, as it calls them.
+    /// Peer's name: program and interface, as it sent them.
     pub peer: String,
 }

@@ -1,7 +1,7 @@
 //! Memory shared with a peer: regions, and the rings in them.
 //!
-//! The peer may write to all of it at any time. So each value is read once, into a local, and judged there; indices are
-//! atomics; bytes are copied, never borrowed.
+//! The peer may write to all of it at any time. Each value is therefore read once, into a local, and checked there;
+//! indices are atomics; bytes are copied, never borrowed.
 
 use super::refusal::Refusal;
 use bywash_frame::Arena;
@@ -12,37 +12,37 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// `MEMIF_COOKIE`: what a ring begins with.
+/// `MEMIF_COOKIE`, the first word of a ring.
 const COOKIE: u32 = 0x3E31F20;
-/// Bytes before a ring's descriptors.
+/// Size of the ring header before the descriptors in bytes.
 const HEAD: usize = 128;
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 const DESC: usize = 16;
-/// `MEMIF_RING_FLAG_MASK_INT`: whoever receives by the ring polls it.
+/// `MEMIF_RING_FLAG_MASK_INT`: the ring's receiver polls and needs no interrupt.
 const MASK_INT: u16 = 1;
-/// What a descriptor's offset can reach: more of a region is not mapped.
+/// Range of a descriptor's offset in bytes. No more than this of a region is mapped.
 const REACH: u64 = 1 << 32;
-/// `MEMIF_DESC_FLAG_NEXT`: the packet goes on in the next descriptor.
+/// `MEMIF_DESC_FLAG_NEXT`: the packet continues in the next descriptor.
 const NEXT: u16 = 1;
 
-/// A cache line is fetched this far at least.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Memory that both sides have mapped.
+/// Memory region mapped by both sides.
 pub struct Region {
     base: *mut u8,
     len: usize,
-    /// The mapping is the arena's, not ours to unmap.
+    /// Set if the mapping belongs to the arena and must not be unmapped here.
     arena: Option<Arc<Arena>>,
 }
 
-// SAFETY: the mapping lives as long as the region. Its bytes are only copied from and to, or are atomics.
+// SAFETY: the mapping lasts as long as the region. Its bytes are only copied from and to, or accessed as atomics.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Fresh memory of our own, that the peer cannot shrink.
+    /// Creates a region in new memory that the peer cannot shrink, and its file descriptor.
     pub fn create(len: usize) -> std::io::Result<(Self, OwnedFd)> {
         let fd = rustix::fs::memfd_create("bywash-memif", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -50,13 +50,13 @@ impl Region {
         Ok((Self { base: map(&fd, len)?, len, arena: None }, fd))
     }
 
-    /// The arena, for what is sent and received without a copy.
+    /// Returns the arena as a region, for packets sent and received without copying.
     pub fn arena(arena: &Arc<Arena>) -> Self {
         Self { base: arena.base(), len: arena.mapped(), arena: Some(arena.clone()) }
     }
 
-    /// The peer's memory, said to be `size` bytes long. With `sealed` it must be such that the peer cannot take it away
-    /// again: reading what is gone would end the process.
+    /// Maps the peer's memory of `size` bytes, at most the first 4 GiB. With `sealed`, requires F_SEAL_SHRINK: an
+    /// access beyond the end of a file that the peer truncated raises SIGBUS and kills the process.
     pub fn of_peer(fd: &OwnedFd, size: u64, sealed: bool) -> Result<Self, Refusal> {
         let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         if sealed && !seals.contains(SealFlags::SHRINK) {
@@ -71,47 +71,48 @@ impl Region {
         Ok(Self { base, len, arena: None })
     }
 
-    /// Bytes mapped.
+    /// Returns the number of bytes mapped.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether `len` bytes from `offset` on lie in it.
+    /// Returns whether the `len` bytes from `offset` on lie in the region.
     #[inline]
     pub fn has(&self, offset: u32, len: usize) -> bool {
         offset as usize + len <= self.len
     }
 
-    /// Starts fetching what lies at `offset`, if anything does.
+    /// Prefetches the cache line at `offset`, which may lie outside of the region.
     #[inline]
     pub fn prefetch(&self, offset: u32) {
         prefetch_at(self.base.wrapping_add(offset as usize));
     }
 
-    /// Starts fetching what lies at `offset`, if anything does, to write there: the peer has read it since.
+    /// Prefetches the cache line at `offset` for writing, for a line that the peer has read since. `offset` may lie
+    /// outside of the region.
     #[inline]
     pub fn prefetch_to_write(&self, offset: u64) {
         prefetch_to_write(self.base.wrapping_add(offset as usize));
     }
 
-    /// Copies what lies at `offset` into `to`. False, and nothing done, where it is not all in the region.
+    /// Copies the bytes at `offset` into `to`. Returns false, without copying, if they are not all in the region.
     #[inline]
     pub fn read(&self, offset: u32, to: &mut [u8]) -> bool {
         let fits = self.has(offset, to.len());
         if fits {
-            // SAFETY: the source lies in the mapping, the destination is borrowed; the peer may write meanwhile, and then
-            // the copy holds some of either.
+            // SAFETY: the source lies in the mapping, the destination is borrowed exclusively; the peer may write
+            // meanwhile, and then the copy is a mix of old and new bytes.
             unsafe { copy(self.base.add(offset as usize), to.as_mut_ptr(), to.len()) };
         }
         fits
     }
 
-    /// Copies `from` to `offset`. False, and nothing done, where not all of it fits in the region.
+    /// Copies `from` to `offset`. Returns false, without copying, if it does not fit in the region.
     #[inline]
     pub fn write(&self, offset: u32, from: &[u8]) -> bool {
         let fits = self.has(offset, from.len());
         if fits {
-            // SAFETY: as in `read`, the other way.
+            // SAFETY: as in `read`, with source and destination swapped.
             unsafe { copy(from.as_ptr(), self.base.add(offset as usize), from.len()) };
         }
         fits
@@ -121,7 +122,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.arena.is_none() {
-            // SAFETY: our own mapping, unmapped once; rings in it are kept by the same link.
+            // SAFETY: this region's own mapping, unmapped once; rings in it belong to the same link.
             unsafe {
                 let _ = rustix::mm::munmap(self.base.cast(), self.len);
             }
@@ -130,7 +131,7 @@ impl Drop for Region {
 }
 
 fn map(fd: &OwnedFd, len: usize) -> std::io::Result<*mut u8> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let base = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -144,7 +145,7 @@ fn map(fd: &OwnedFd, len: usize) -> std::io::Result<*mut u8> {
     Ok(base.cast())
 }
 
-/// Copies `len` bytes. Of the shortest packets there are most: four moves, and no call.
+/// Copies `len` bytes. Packets of 32 to 64 bytes, the most frequent ones, take four moves instead of a call.
 ///
 /// # Safety
 /// Both places have `len` bytes and do not overlap.
@@ -152,78 +153,79 @@ fn map(fd: &OwnedFd, len: usize) -> std::io::Result<*mut u8> {
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     type Part = [u8; 16];
     if (LINE / 2..=LINE).contains(&len) {
-        // The last two overlap the first two where the packet is no whole line.
+        // The last two parts overlap the first two if the packet is shorter than a cache line.
         let parts = [0, 16, len - 32, len - 16];
         for at in parts {
             // SAFETY: `at + 16` is at most `len`; any address is aligned for bytes.
             unsafe { to.add(at).cast::<Part>().write_unaligned(from.add(at).cast::<Part>().read_unaligned()) };
         }
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees `len` bytes at both places, without overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
 }
 
-/// A descriptor, copied out of its ring.
+/// Descriptor, copied out of its ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Desc {
-    /// The packet goes on in the next one.
+    /// Whether the packet continues in the next descriptor.
     pub next: bool,
-    /// The region its bytes lie in.
+    /// Index of the region that contains the bytes.
     pub region: u16,
-    /// How many there are, or how many fit.
+    /// Number of bytes of the packet, or size of the buffer.
     pub length: u32,
-    /// Where in the region.
+    /// Offset in the region in bytes.
     pub offset: u32,
 }
 
-/// A ring: one side writes `head`, the other `tail`, both count without wrapping at the ring's size.
+/// Ring of descriptors: one side writes `head`, the other `tail`; both are free-running 16-bit indices.
 ///
-/// Lies in a region, which must outlive it: both are fields of one [`super::link::Link`].
+/// The region that contains the ring must outlive it: both are fields of one [`super::link::Link`].
 pub struct Ring {
     base: *mut u8,
     mask: u16,
 }
 
-// SAFETY: all its memory is reached by atomics.
+// SAFETY: all of the ring's memory is accessed by atomics.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Bytes of a ring of 2^`log2` slots.
+    /// Returns the size in bytes of a ring of 2^`log2` slots.
     pub const fn bytes(log2: u8) -> usize {
         HEAD + (DESC << log2)
     }
 
-    /// The ring of 2^`log2` slots at `offset`, where it lies in the region whole.
+    /// Returns the ring of 2^`log2` slots at `offset`. `None` if it is misaligned or not entirely inside the region.
     ///
     /// # Safety
     /// The region outlives the ring.
     pub unsafe fn at(region: &Region, offset: u32, log2: u8) -> Option<Self> {
         let whole = offset.is_multiple_of(DESC as u32) && region.has(offset, Self::bytes(log2));
-        // SAFETY: inside the mapping.
+        // SAFETY: `has` checked that the ring lies inside the mapping.
         whole.then(|| Self { base: unsafe { region.base.add(offset as usize) }, mask: (1u16 << log2) - 1 })
     }
 
     #[inline]
     fn word<T>(&self, at: usize) -> &T {
         debug_assert!(at + size_of::<T>() <= HEAD + DESC * self.slots());
-        // SAFETY: `T` is an atomic, `at` a place inside the ring that is aligned for it: the ring is, to 16 bytes.
+        // SAFETY: `T` is an atomic and `at` an offset inside the ring that is aligned for it, because the ring is
+        // aligned to 16 bytes.
         unsafe { &*self.base.add(at).cast::<T>() }
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     #[inline]
     pub fn slots(&self) -> usize {
         usize::from(self.mask) + 1
     }
 
-    /// The slot of an index.
+    /// Returns the slot of an index.
     #[inline]
     pub fn slot(&self, index: u16) -> usize {
         usize::from(index & self.mask)
     }
 
-    /// Makes it an empty ring, that nobody wants to be woken for.
+    /// Initialises an empty ring whose receiver polls.
     pub fn reset(&self) {
         self.word::<AtomicU32>(0).store(COOKIE, Ordering::Relaxed);
         self.poll();
@@ -231,52 +233,52 @@ impl Ring {
         self.set_tail(0);
     }
 
-    /// Whether it begins as a ring does.
+    /// Returns whether the ring begins with the cookie.
     pub fn is_ring(&self) -> bool {
         self.word::<AtomicU32>(0).load(Ordering::Relaxed) == COOKIE
     }
 
-    /// Its receiver polls.
+    /// Masks wakeups: this side, the receiver, polls.
     pub fn poll(&self) {
         self.word::<AtomicU16>(4).store(MASK_INT, Ordering::Relaxed);
     }
 
-    /// Its receiver wants to be woken.
+    /// Unmasks wakeups: this side, the receiver, is about to sleep.
     pub fn wake_me(&self) {
         self.word::<AtomicU16>(4).store(0, Ordering::Relaxed);
     }
 
-    /// Whether its receiver wants to be woken.
+    /// Returns whether the receiver wants to be woken.
     #[inline]
     pub fn wants_waking(&self) -> bool {
         self.word::<AtomicU16>(4).load(Ordering::Relaxed) & MASK_INT == 0
     }
 
-    /// What was written before the other side last moved the head is seen from now on.
+    /// Reads the head with acquire ordering: descriptors and data written before the other side moved it are visible.
     #[inline]
     pub fn head(&self) -> u16 {
         self.word::<AtomicU16>(6).load(Ordering::Acquire)
     }
 
-    /// The other side sees what was written before, once it sees this.
+    /// Publishes the head with release ordering: the other side sees all earlier writes once it sees the new head.
     #[inline]
     pub fn set_head(&self, head: u16) {
         self.word::<AtomicU16>(6).store(head, Ordering::Release);
     }
 
-    /// As [`Ring::head`].
+    /// Reads the tail with acquire ordering, like [`Ring::head`].
     #[inline]
     pub fn tail(&self) -> u16 {
         self.word::<AtomicU16>(64).load(Ordering::Acquire)
     }
 
-    /// As [`Ring::set_head`].
+    /// Publishes the tail with release ordering, like [`Ring::set_head`].
     #[inline]
     pub fn set_tail(&self, tail: u16) {
         self.word::<AtomicU16>(64).store(tail, Ordering::Release);
     }
 
-    /// The descriptor of an index, as it is now.
+    /// Returns a copy of the descriptor of an index.
     #[inline]
     pub fn desc(&self, index: u16) -> Desc {
         let at = HEAD + DESC * self.slot(index);
@@ -285,26 +287,26 @@ impl Ring {
         Desc { next: first as u16 & NEXT != 0, region: (first >> 16) as u16, length: (first >> 32) as u32, offset }
     }
 
-    /// Starts fetching the `n` descriptors from an index on.
+    /// Prefetches the `n` descriptors from an index on.
     #[inline]
     pub fn prefetch(&self, index: u16, n: usize) {
         self.lines(index, n).for_each(prefetch_at);
     }
 
-    /// The same, to write them.
+    /// Prefetches the `n` descriptors from an index on for writing.
     #[inline]
     pub fn prefetch_to_write(&self, index: u16, n: usize) {
         self.lines(index, n).for_each(prefetch_to_write);
     }
 
-    /// The cache lines that `n` descriptors from an index on lie in; the last may be left out.
+    /// Returns the cache lines of the `n` descriptors from an index on; the last line may be missing.
     #[inline]
     fn lines(&self, index: u16, n: usize) -> impl Iterator<Item = *const u8> + '_ {
         let at = move |i| HEAD + DESC * self.slot(index.wrapping_add(i as u16));
         (0..n).step_by(LINE / DESC).map(move |i| self.base.wrapping_add(at(i)).cast_const())
     }
 
-    /// Writes the descriptor of an index; its metadata are zero.
+    /// Writes the descriptor of an index, with zero metadata.
     #[inline]
     pub fn set_desc(&self, index: u16, desc: Desc) {
         let at = HEAD + DESC * self.slot(index);

@@ -1,4 +1,4 @@
-//! The port: one link at a time, used as the side it is on uses it.
+//! memif port: one link at a time, served as server or client.
 
 use super::control::Control;
 use super::copying::Copying;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// What a client's descriptors can reach of the arena.
+/// Maximum size of a client's arena in bytes: descriptor offsets have 32 bits.
 const REACH: usize = u32::MAX as usize;
 
 enum Side {
@@ -25,35 +25,35 @@ enum Side {
     Client(Lending),
 }
 
-/// A link in use.
+/// Link in use.
 struct Using {
     link: Link,
     side: Side,
-    /// The index up to which there was something to receive, when it was looked at last.
+    /// Receive index last read from the ring.
     known: u16,
     pace: Pace,
-    /// The connection has ended: what had been sent up to here is still received.
+    /// Set once the connection has ended: packets up to this index are still received.
     last: Option<u16>,
 }
 
-/// One end of a memif.
+/// One end of a memif connection.
 ///
-/// It connects by itself, as often as it has to; meanwhile it is down. The peer is not trusted, see [the module](super).
+/// The port connects and reconnects by itself and is down meanwhile. The peer is not trusted, see [the module](super).
 ///
 /// # Thread-safety
-/// One worker's. A thread of its own does what takes time.
+/// Used by one worker. A thread of the port performs the operations that can block.
 pub struct MemifPort {
     control: Option<Control>,
     using: Option<Using>,
     role: Role,
     ring: usize,
-    /// What was known of the state when it was looked at last.
+    /// Value of [`Desk::news`](super::control::Desk::news) when the state was last examined.
     seen: u64,
-    /// The peer was asked to wake us.
+    /// Whether the peer was asked to wake this port.
     asleep: Cell<bool>,
-    /// Something was sent in this turn.
+    /// Whether packets were sent since the last `housekeep`.
     sent: bool,
-    /// Readable always: for a worker that must not go to sleep.
+    /// Always readable eventfd, for a worker that must not sleep.
     ready: OwnedFd,
     max_frame: usize,
     socket: String,
@@ -61,7 +61,7 @@ pub struct MemifPort {
 }
 
 impl MemifPort {
-    /// Listens, as a server, or begins to try to connect. All frames are of `arena`.
+    /// Opens the port: listens as a server, or starts to connect as a client. All frames must belong to `arena`.
     pub fn open(config: &Config, arena: &Arc<Arena>) -> Result<Self, Error> {
         if !config.ring.is_power_of_two() || !RING.contains(&config.ring) {
             return Err(Error::Ring(config.ring));
@@ -87,14 +87,14 @@ impl MemifPort {
             asleep: Cell::new(false),
             sent: false,
             ready,
-            // A peer like us receives no longer ones.
+            // Another Bywash cannot receive longer packets.
             max_frame: arena.max_data() - SPREAD,
             socket: config.socket.display().to_string(),
             counters: Arc::default(),
         })
     }
 
-    /// The connection changed, or is about to.
+    /// Processes a change of the connection's state.
     #[cold]
     fn look(&mut self, bufs: &mut Buffers) {
         let Some(control) = &self.control else { return };
@@ -105,7 +105,7 @@ impl MemifPort {
             if ended && using.last.is_none() {
                 using.last = Some(using.limit());
             }
-            // Another link is taken when this one is done with.
+            // The next link is taken once this one is finished.
             if state.fresh.is_none() {
                 self.seen = news;
             }
@@ -128,7 +128,7 @@ impl MemifPort {
         }
     }
 
-    /// Lets go of an ended link, once everything was received.
+    /// Drops an ended link once all packets are received.
     #[cold]
     fn finish(&mut self, bufs: &mut Buffers) {
         let done = self
@@ -146,7 +146,7 @@ impl MemifPort {
         }
     }
 
-    /// The peer did what it must not.
+    /// Ends the connection because of a protocol violation.
     #[cold]
     fn refuse(&mut self, why: Refusal, bufs: &mut Buffers) {
         let ended = self.using.as_ref().is_some_and(|using| using.last.is_some());
@@ -156,13 +156,13 @@ impl MemifPort {
         }
     }
 
-    /// Back to polling.
+    /// Returns to polling after a sleep.
     #[cold]
     fn awake(&mut self) {
         self.asleep.set(false);
         let Some(using) = &self.using else { return };
         using.link.rx.poll();
-        // Never waits, whatever the peer made of the descriptor both have.
+        // RWF_NOWAIT never blocks, even if the peer made the shared eventfd blocking.
         let mut count = [0; 8];
         let bell = &using.link.bell;
         let _ = rustix::io::preadv2(bell, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
@@ -170,7 +170,8 @@ impl MemifPort {
 }
 
 impl Using {
-    /// The index up to which to receive: the one seen last where that is a burst, or was looked for just now.
+    /// Returns the index up to which to receive. Reads it from the ring only if fewer than a burst are known and a new
+    /// look is due.
     #[inline]
     fn look(&mut self) -> u16 {
         if matches!(self.waiting(self.known), Ok(BATCH..)) {
@@ -269,7 +270,8 @@ impl Port for MemifPort {
         }
         if sent > 0 {
             self.sent = true;
-            // Either the receiver sees what was sent before it sleeps, or this sees that it wants to be woken.
+            // Pairs with the fence in `wait_fd`: either the receiver sees these packets before it sleeps, or this side
+            // sees that it must wake the receiver.
             fence(Ordering::SeqCst);
             if using.link.tx.wants_waking()
                 && let Some(control) = &self.control
@@ -287,7 +289,7 @@ impl Port for MemifPort {
             self.look(bufs);
         }
         let Some(Using { link, side: Side::Client(lending), last: None, .. }) = &mut self.using else { return };
-        // What sends looks for it before.
+        // A turn that sends has reclaimed in `tx_burst`.
         let idle = !std::mem::take(&mut self.sent);
         if idle
             && lending.sending() > 0
@@ -308,7 +310,8 @@ impl Port for MemifPort {
         let using = self.using.as_ref()?;
         using.link.rx.wake_me();
         self.asleep.set(true);
-        // Either this sees what was sent, or the sender sees that it has to wake us.
+        // Pairs with the fence in `tx_burst`: either this side sees the packets, or the sender sees that it must wake
+        // this side.
         fence(Ordering::SeqCst);
         let idle = using.last.is_none() && matches!(using.waiting(using.limit()), Ok(0));
         Some(if idle { using.link.bell.as_fd() } else { self.ready.as_fd() })
@@ -352,7 +355,7 @@ impl Port for MemifPort {
     }
 
     fn close(&mut self, bufs: &mut Buffers) {
-        // The peer stops before its memory is let go of.
+        // Disconnect before the peer's memory is unmapped.
         self.control = None;
         self.let_go(bufs);
     }

@@ -1,4 +1,4 @@
-//! The control socket: `SOCK_SEQPACKET` of the unix domain, named by a path or, with `@` first, an abstract name.
+//! Control socket: `SOCK_SEQPACKET` of the unix domain, named by a path or, with a leading `@`, an abstract name.
 
 use super::message::{Message, SIZE};
 use super::refusal::Refusal;
@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Messages that are not heard any more, at most.
+/// Maximum number of unread messages discarded before the disconnect message.
 const UNHEARD: usize = 64;
 
 fn address(name: &Path) -> std::io::Result<SocketAddrUnix> {
@@ -28,15 +28,15 @@ fn socket() -> std::io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A listening socket; its name goes away with it.
+/// Listening socket. Dropping it removes its path.
 pub struct Listener {
     pub fd: OwnedFd,
     path: Option<PathBuf>,
 }
 
 impl Listener {
-    /// Listens at `name`. A path that nobody listens at any more is replaced. Who may connect is the path's permission
-    /// to write: the owner's only, unless it is changed.
+    /// Listens at `name`. Replaces a stale path that has no listener; errors with `EADDRINUSE` if there is one. The
+    /// permission to connect is the path's write permission: the owner's only, unless it is changed later.
     pub fn bind(name: &Path) -> std::io::Result<Self> {
         let (fd, address) = (socket()?, address(name)?);
         let path = (!name.as_os_str().as_encoded_bytes().starts_with(b"@")).then(|| name.to_owned());
@@ -49,7 +49,7 @@ impl Listener {
             std::fs::remove_file(path)?;
         }
         if path.is_some() {
-            // Before it has a name: what bind makes has this mode, less the umask's.
+            // Set before bind, which creates the path with this mode, less the umask.
             rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         }
         bind(&fd, &address)?;
@@ -57,7 +57,7 @@ impl Listener {
         Ok(Self { fd, path })
     }
 
-    /// The next that wants to connect; none: nobody.
+    /// Accepts the next connection. `None` if there is none.
     pub fn accept(&self) -> Option<Channel> {
         accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok().map(Channel)
     }
@@ -71,27 +71,27 @@ impl Drop for Listener {
     }
 }
 
-/// One connection.
+/// Control connection to one peer.
 pub struct Channel(pub OwnedFd);
 
-/// What came by a channel.
+/// Result of receiving from a channel.
 pub enum Came {
     Nothing,
     Message(Message, Option<OwnedFd>),
     Wrong(Refusal),
-    /// The other end is closed.
+    /// The peer closed its end, or the socket failed.
     End,
 }
 
 impl Channel {
-    /// Connects to whoever listens at `name`.
+    /// Connects to the server that listens at `name`.
     pub fn connect(name: &Path) -> std::io::Result<Self> {
         let fd = socket()?;
         connect(&fd, &address(name)?)?;
         Ok(Self(fd))
     }
 
-    /// Sends a message. It never waits: a peer that does not take what little is sent is no peer.
+    /// Sends a message without blocking. Errors if the peer's receive queue is full.
     pub fn send(&self, message: &Message, fd: Option<&OwnedFd>) -> std::io::Result<()> {
         let bytes = message.bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -104,8 +104,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Says why it ends, as far as the peer listens. What it has sent and nobody read would keep it from hearing: the kernel
-    /// tells it of that loss instead.
+    /// Sends the reason for the disconnection, best effort. Discards unread messages first: if the socket is closed
+    /// while any are left, the kernel signals a connection reset to the peer instead of delivering the reason.
     pub fn end(&self, why: Refusal) {
         for _ in 0..UNHEARD {
             if !matches!(self.receive(), Came::Message(..) | Came::Wrong(_)) {
@@ -115,10 +115,10 @@ impl Channel {
         let _ = self.send(&Message::Disconnect { code: 0, reason: why.to_string() }, None);
     }
 
-    /// The next message.
+    /// Receives the next message without blocking.
     pub fn receive(&self) -> Came {
         let mut bytes = [0; SIZE];
-        // One descriptor belongs to a message at most. The kernel closes what does not fit.
+        // A message carries one descriptor at most. The kernel closes those that do not fit.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
