@@ -1,4 +1,4 @@
-//! The dispatching device: who gets which packet, where it lies, and that every cell comes back.
+//! Tests of the dispatching device: distribution of packets, their addresses, and that every cell is returned.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Frame, Pages, PoolKind, PoolSet};
 use bywash_port::npe::{self, Channel, Config, Device, Dispatch, Error};
@@ -15,7 +15,7 @@ fn pools(config: &Config, kind: PoolKind, frames: usize) -> Arc<PoolSet> {
     PoolSet::new(arena, &layout).unwrap()
 }
 
-/// Packets whose first byte is their number.
+/// Returns a port that replays packets filled with their number.
 fn replay(packets: u8) -> Box<dyn Port> {
     let frames = (0..packets).map(|n| vec![n; 60 + usize::from(n)]);
     Box::new(PcapPort::replay(PcapSource::from_frames(frames).unwrap()))
@@ -53,7 +53,7 @@ fn a_threads_packets_are_contiguous_in_tabm_and_alternate_in_sdb() {
                 assert_eq!(pools.arena().data(packet), vec![number; 60 + usize::from(number)]);
                 let told = channel.descriptor(packet);
                 assert_eq!((told.len as usize, told.port), (packet.len(), 0));
-                // The chain: each tells where the next one lies.
+                // Each descriptor gives the address of the next packet.
                 let next = addrs.get(nth + 1).copied();
                 assert!(kind == PoolKind::Sdb && told.next.is_none() || next.is_none() || told.next == next);
             }
@@ -65,7 +65,7 @@ fn a_threads_packets_are_contiguous_in_tabm_and_alternate_in_sdb() {
     }
 }
 
-/// Received by a port that asks for room by length, and moved to the thread's own blocks the same way.
+/// The port receives into cells allocated by length, and the device copies to the thread's own blocks the same way.
 #[test]
 fn a_typewriter_puts_packets_one_behind_the_other() {
     let config = Config { channels: 1, ..Config::default() };
@@ -79,7 +79,7 @@ fn a_typewriter_puts_packets_one_behind_the_other() {
         for packet in chain.as_mut_slice() {
             let number = seen as u8;
             assert_eq!(pools.arena().data(packet), vec![number; 60 + seen]);
-            // Metadata and headroom, the packet, room for a check sequence, in lines; the next cell where it is full.
+            // Metadata, headroom, the packet and room for an FCS, in cache lines; a new cell is begun when one is full.
             let lines = (256 + 60 + seen as u64 + 4).div_ceil(64);
             let before = packet.addr() - 256;
             if at % 2048 != 0 && at % 2048 + 64 * lines <= 2048 {
@@ -170,7 +170,7 @@ fn either_end_may_go_first() {
     }
 }
 
-/// Sends through the device to the far end of a pair; returns what comes out.
+/// Returns the packets that arrive at the far end of the pair.
 fn through(far: &mut PairPort, bufs: &mut Buffers) -> Vec<Vec<u8>> {
     let mut batch = Batch::new();
     far.rx_burst(bufs, &mut batch);
@@ -182,7 +182,7 @@ fn through(far: &mut PairPort, bufs: &mut Buffers) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever threads do when, each packet comes out once or is counted, and each cell comes back.
+    /// In any order of operations, each packet comes out once or is counted, and each cell is returned.
     #[test]
     fn everything_is_accounted_for(
         kind in 0usize..4,

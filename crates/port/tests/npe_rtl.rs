@@ -1,6 +1,8 @@
-//! The dispatching device on the simulated engine of `rtl/`: what leaves is what the pools' own engine lets out.
+//! Tests of the dispatching device on the simulated engine of `rtl/`: its output must equal that of the software
+//! engine.
 //!
-//! `BYWASH_RTL_ENGINE` names the simulation, of blocks of 64 cells; `BYWASH_RTL_POOL` the kind of pool it was built for.
+//! `BYWASH_RTL_ENGINE` names the simulation's program, built with blocks of 64 cells; `BYWASH_RTL_POOL` names the kind
+//! of pool it was built for, `tabm` (default) or `sdb`.
 #![cfg(feature = "rtl")]
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Frame, Pages, PoolKind, PoolSet};
@@ -24,7 +26,7 @@ fn pools(config: &Config, frames: usize) -> Arc<PoolSet> {
     PoolSet::new(arena, &layout).unwrap()
 }
 
-/// Packets that differ in length and in every byte.
+/// Returns packets that differ in length and in every byte.
 fn packets(n: usize) -> Vec<Vec<u8>> {
     (0..n).map(|n| (0..60 + n * 7 % 1455).map(|i| (n * 31 + i * (1 + n % 5)) as u8).collect()).collect()
 }
@@ -39,7 +41,7 @@ fn end(device: Device, channels: Vec<Channel>, pools: &PoolSet) {
     assert_eq!(pools.verify(), (vec![], vec![]));
 }
 
-/// Forwards `packets` by an engine and `channels` threads' work, done in turns; returns what was sent, as recorded.
+/// Forwards `packets` through an engine and `channels` channels, polled in turn; returns the recorded output.
 fn forward(engine: Engine, channels: usize, packets: &[Vec<u8>], to: &Path) -> Vec<Vec<u8>> {
     let config = Config { channels, engine, ..Config::default() };
     let pools = pools(&config, 256);
@@ -72,7 +74,7 @@ fn what_is_forwarded_is_byte_for_byte_what_the_software_engine_forwards() {
     for channels in [1, 4] {
         let mut expected = forward(Engine::Software, channels, &packets, &soft);
         let mut got = forward(Engine::Rtl, channels, &packets, &hard);
-        // Of several threads, who is first is chance.
+        // The order of packets of different threads is not defined.
         if channels > 1 {
             expected.sort();
             got.sort();
@@ -125,7 +127,7 @@ fn threads_that_keep_everything_lose_packets_and_get_more_when_they_let_go() {
         rounds += 1;
         assert!(rounds < 1000, "{} packets kept and none lost", kept.len());
     }
-    // Two blocks, less the cell that the next packet is to lie in.
+    // Two blocks, less the cell reserved for the next packet.
     assert_eq!(kept.len(), 127);
     for frame in kept.drain(..) {
         let port = if frame.len() % 2 == 0 { 0 } else { 7 };
@@ -173,6 +175,9 @@ fn pools_that_are_not_the_engines_are_refused() {
     let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, ..Default::default() }).unwrap();
     let other = PoolSet::new(arena, &layout).unwrap();
     let refused = npe::create(config, vec![Box::new(NullPort::new())], &other).err().unwrap();
-    assert!(matches!(&refused, Error::Engine { why, .. } if why.contains("other pool for all threads")), "{refused}");
+    assert!(
+        matches!(&refused, Error::Engine { why, .. } if why.contains("different pool for all threads")),
+        "{refused}"
+    );
     assert_eq!(other.verify(), (vec![], vec![]));
 }

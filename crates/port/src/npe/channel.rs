@@ -1,23 +1,23 @@
-//! A thread's end of the device.
+//! Thread's end of the device.
 
 use super::Left;
 use bywash_frame::{Arena, Batch, Buffers, Frame, META, PoolSet};
 use rtrb::{Consumer, Producer};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the device writes in front of each packet, in the metadata of its cell.
+/// Descriptor that the device writes into the metadata of each packet's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Where the next packet of this channel will lie, as an offset in the arena; none: not known yet.
+    /// Address of the channel's next packet, as an offset in the arena. `None` if not known yet.
     pub next: Option<u64>,
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     pub len: u32,
-    /// Number of the port it came in by.
+    /// Index of the ingress port.
     pub port: u16,
 }
 
 impl Descriptor {
-    /// Writes it into a cell's metadata.
+    /// Writes the descriptor into a cell's metadata.
     pub(super) fn put(self, meta: &mut [u8; META]) {
         meta[..8].copy_from_slice(&self.next.unwrap_or(u64::MAX).to_le_bytes());
         meta[8..12].copy_from_slice(&self.len.to_le_bytes());
@@ -33,13 +33,13 @@ impl Descriptor {
     }
 }
 
-/// A thread's end: what it receives, in order, and where it sends.
+/// Thread's end of a device: receives packets in order, sends and releases them.
 ///
 /// # Thread-safety
-/// One thread's. What it has not received when it is dropped goes back to the pools.
+/// Used by one thread. Dropping it returns the packets not yet received to the pools.
 pub struct Channel {
     pools: Arc<PoolSet>,
-    /// None once dropped.
+    /// `None` once dropped.
     inbox: Option<Consumer<Frame>>,
     outbox: Producer<(Frame, u16)>,
     left: Arc<Mutex<Left>>,
@@ -55,12 +55,12 @@ impl Channel {
         Self { pools, inbox: Some(inbox), outbox, left }
     }
 
-    /// The memory that packets lie in.
+    /// Returns the arena that contains the packets.
     pub fn arena(&self) -> &Arc<Arena> {
         self.pools.arena()
     }
 
-    /// Appends the chain of packets that have come, as far as there is room; returns how many.
+    /// Appends received packets to `chain`, up to its room; returns how many.
     #[inline]
     pub fn poll(&mut self, chain: &mut Batch) -> usize {
         let Some(inbox) = &mut self.inbox else { return 0 };
@@ -73,14 +73,15 @@ impl Channel {
         n
     }
 
-    /// The descriptor of a packet that came by [`Channel::poll`].
+    /// Returns the descriptor of a packet received by [`Channel::poll`].
     #[inline]
     pub fn descriptor(&self, packet: &mut Frame) -> Descriptor {
         Descriptor::get(self.pools.arena().meta_mut(packet))
     }
 
-    /// Sends `len` bytes of the packet by a port, and lets go of it. Given back when the device is behind, or when the
-    /// cell has no room for so many bytes. Port numbers that are none are dropped and counted by the device.
+    /// Hands the packet over to the device to send its first `len` bytes by `port`. Errors with the packet if the queue
+    /// to the device is full or the cell has no room for `len` bytes. The device drops and counts packets for unknown
+    /// ports.
     #[inline]
     pub fn send(&mut self, mut packet: Frame, port: u16, len: usize) -> Result<(), Frame> {
         if !self.pools.arena().resize(&mut packet, len) {
@@ -89,7 +90,7 @@ impl Channel {
         self.outbox.push((packet, port)).map_err(|rtrb::PushError::Full((packet, _))| packet)
     }
 
-    /// Lets go of a packet without sending it.
+    /// Releases a packet without sending it. Errors with the packet if the queue to the device is full.
     #[inline]
     pub fn drop_packet(&mut self, packet: Frame) -> Result<(), Frame> {
         self.outbox.push((packet, super::device::NOWHERE)).map_err(|rtrb::PushError::Full((packet, _))| packet)
@@ -100,7 +101,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut outbox) = left.outbox.take() else {
-            // The device takes care of it.
+            // The device is still there and frees the frames.
             left.inbox = self.inbox.take();
             return;
         };

@@ -1,4 +1,4 @@
-//! The device's side: dispatching, sending, taking back.
+//! Device side: dispatching, sending and reclaiming packets.
 
 use super::channel::Descriptor;
 use super::{Config, Dispatch, Left};
@@ -11,42 +11,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The port number of what is only let go of.
+/// Port number that marks a packet released without sending.
 pub(super) const NOWHERE: u16 = u16::MAX;
 
-/// Turns between two looks for channels that have gone.
+/// Turns between two checks for dropped channels.
 const LOOK: u32 = 1024;
 
-/// What the device did. Written by its thread, read by anyone.
+/// Counters of the device. Written by its thread, readable by any.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Packets handed to channels.
+    /// Packets dispatched to channels.
     pub dispatched: Counter,
     /// Packets sent by ports.
     pub sent: Counter,
-    /// Packets let go of by their threads.
+    /// Packets released by threads without sending.
     pub dropped: Counter,
-    /// Received packets lost: their channel was full, or its thread is gone.
+    /// Received packets dropped because their channel was full or its thread had ended.
     pub channel_full: Counter,
-    /// Received packets lost: no cell was free.
+    /// Received packets dropped because no cell was free.
     pub no_buffer: Counter,
-    /// Packets lost that a port did not take.
+    /// Packets dropped on transmit because a port did not take them.
     pub tx_full: Counter,
-    /// Packets lost that were sent to a port which is none.
+    /// Packets dropped on transmit because their port does not exist.
     pub no_port: Counter,
 }
 
-/// The device's end of a channel.
+/// Device's end of a channel.
 pub(super) struct Lane {
     pub inbox: Producer<Frame>,
-    /// None once closed.
+    /// `None` once closed.
     pub outbox: Option<Consumer<(Frame, u16)>>,
     pub left: Arc<Mutex<Left>>,
-    /// The channel is gone: nothing is dispatched to it.
+    /// Set once the channel is dropped: no packets are dispatched to it any more.
     pub gone: bool,
 }
 
-/// The cells that the next packets will lie in.
+/// Cells allocated for the next packets.
 struct Hand {
     bufs: Buffers,
     cells: VecDeque<Frame>,
@@ -57,8 +57,8 @@ impl Hand {
         Self { bufs: Buffers::attach(pools, own), cells: VecDeque::with_capacity(2 * BATCH) }
     }
 
-    /// The next cell, and where the one after it lies. Where cells are given by length, one for `len` bytes: where the
-    /// next will lie is not known then.
+    /// Returns the next cell and the address of the cell after it. In a packed arena, returns a cell for `len` bytes;
+    /// the address of the next one is not known then.
     #[inline]
     fn take(&mut self, len: usize) -> Option<(Frame, Option<u64>)> {
         if self.bufs.packed() {
@@ -76,16 +76,16 @@ impl Hand {
     }
 }
 
-/// The dispatching device, before it runs.
+/// Dispatching device that is not running yet.
 pub struct Device {
     config: Config,
     pub(super) ports: Vec<Box<dyn Port>>,
     pub(super) lanes: Vec<Lane>,
     hands: Vec<Hand>,
-    /// The device's own: what ports receive into, and all that goes back.
+    /// Handle on the device's own pool: ports receive from it, and all frames are freed through it.
     pub(super) staging: Buffers,
     pub(super) received: Batch,
-    /// Handed out, and not yet taken by its port.
+    /// Frames handed over by threads that their port has not taken yet.
     pub(super) sending: Vec<Batch>,
     next: usize,
     turns: u32,
@@ -112,7 +112,7 @@ impl Device {
         }
     }
 
-    /// A device whose cells are handed out and taken back by `engine`.
+    /// Returns a device whose cells `engine` allocates and reclaims.
     #[cfg(feature = "rtl")]
     pub(super) fn with_engine(
         config: Config,
@@ -124,12 +124,13 @@ impl Device {
         Self { hands: vec![], engine: Some(engine), ..Self::new(config, ports, pools, lanes) }
     }
 
-    /// What it does.
+    /// Returns the counters.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
 
-    /// One turn: receives a burst from each port and deals it out, sends what threads have handed over.
+    /// Runs one turn: receives a burst from each port and dispatches it, collects what threads have handed over and
+    /// sends it.
     pub fn turn(&mut self) {
         #[cfg(feature = "rtl")]
         if self.engine.is_some() {
@@ -158,7 +159,7 @@ impl Device {
         }
     }
 
-    /// Moves what was received by `port` to where its threads expect it: what a device does by DMA.
+    /// Copies the packets received by `port` to the cells of their threads, which a hardware device does by DMA.
     fn dispatch(&mut self, port: usize) {
         let hands = self.hands.len();
         let own = hands == self.lanes.len();
@@ -183,7 +184,7 @@ impl Device {
             let arena = self.staging.arena();
             let fits = arena.write(&mut cell, arena.data(from));
             debug_assert!(fits, "both are cells of one arena");
-            // Of a pool that all share, the next cell is whoever's packet comes next.
+            // In a shared pool, the next cell may go to another thread's packet.
             let next = next.filter(|_| own);
             Descriptor { next, len: from.len() as u32, port: port as u16 }.put(arena.meta_mut(&mut cell));
             let pushed = inbox.push(cell);
@@ -193,7 +194,7 @@ impl Device {
         self.staging.free(&mut self.received);
     }
 
-    /// Takes what a thread has handed over.
+    /// Collects the packets that a thread has handed over.
     fn collect(&mut self, lane: usize) {
         let Lane { outbox: Some(outbox), .. } = &mut self.lanes[lane] else { return };
         for _ in 0..outbox.slots() {
@@ -214,7 +215,7 @@ impl Device {
         }
     }
 
-    /// Takes back what was dispatched to channels that have gone since.
+    /// Frees packets dispatched to channels that were dropped since.
     pub(super) fn look(&mut self) {
         for lane in &mut self.lanes {
             let inbox = lane.left.lock().unwrap_or_else(PoisonError::into_inner).inbox.take();
@@ -227,7 +228,7 @@ impl Device {
         }
     }
 
-    /// Frames it holds, its ports' included, those in channels not.
+    /// Returns the number of frames held by the device and its ports, without those queued in channels.
     pub fn held(&self) -> usize {
         let hands: usize = self.hands.iter().map(|h| h.cells.len()).sum();
         let ports: usize = self.ports.iter().map(|p| p.held()).sum();
@@ -236,7 +237,7 @@ impl Device {
         hands + ports + self.sending.iter().map(Batch::len).sum::<usize>()
     }
 
-    /// Gives everything back, and what threads have handed over and it could not send.
+    /// Sends what threads have handed over, frees everything that remains, and closes the ports.
     pub fn close(mut self) {
         #[cfg(feature = "rtl")]
         self.close_engine();
@@ -261,7 +262,7 @@ impl Device {
         }
     }
 
-    /// Runs it on a thread of its own, on `cpu`, until the handle is dropped.
+    /// Runs the device on a thread of its own, pinned to `cpu` if given, until the returned handle is dropped.
     pub fn start(self, cpu: Option<usize>) -> std::io::Result<Running> {
         let (stop, counters) = (Arc::new(AtomicBool::new(false)), self.counters());
         let stopped = stop.clone();
@@ -269,7 +270,7 @@ impl Device {
             if let Some(cpu) = cpu {
                 let mut set = rustix::thread::CpuSet::new();
                 set.set(cpu);
-                // Elsewhere it works as well, only not as fast.
+                // Best effort: an unpinned device works, only more slowly.
                 let _ = rustix::thread::sched_setaffinity(None, &set);
             }
             let mut device = self;
@@ -282,7 +283,7 @@ impl Device {
     }
 }
 
-/// A device at work. Dropping it stops it.
+/// Running device. Dropping it stops and closes the device.
 pub struct Running {
     stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
@@ -290,7 +291,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What it does.
+    /// Returns the counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }

@@ -1,10 +1,10 @@
-//! A dispatching device in software: it receives by its ports, deals the packets out to channels, one for each thread,
-//! and sends and takes back what the threads hand to it.
+//! Dispatching device in software: receives from its ports, distributes the packets over channels, one for each thread,
+//! sends the packets that the threads hand over and frees those they release.
 //!
-//! It is the engine of the TABM paper. Where a packet lies is decided when it is known whose it is: with a pool of kind
-//! `tabm` for each channel, the packets of a thread lie at consecutive addresses; with one of kind `sdb` for all, those
-//! of different threads alternate. A packet's descriptor, control data and bytes lie in one cell. Threads find packets
-//! by polling; sending, completions and buffers are the device's, on a thread of its own.
+//! Implements the engine of the TABM paper. A packet's address is chosen once its thread is known: with a pool of kind
+//! `tabm` for each channel, a thread's packets lie at consecutive addresses; with one pool of kind `sdb` for all, those
+//! of different threads alternate. A packet's descriptor, control data and bytes lie in one cell. Threads receive
+//! packets by polling; the device sends, handles completions and manages buffers on a thread of its own.
 //!
 //! ```no_run
 //! use bywash_frame::{Arena, ArenaConfig, Batch, PoolKind, PoolSet};
@@ -40,30 +40,31 @@ use rtrb::{Consumer, RingBuffer};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
-/// Channels a device can have.
+/// Valid numbers of channels of a device.
 pub const CHANNELS: RangeInclusive<usize> = 1..=16;
 
-/// Frames in the device's own pool: what its ports receive into.
+/// Number of frames in the device's own pool, from which its ports receive.
 const STAGING: usize = 2048;
 
-/// Which channel a packet goes to.
+/// Rule that selects the channel of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dispatch {
-    /// Each channel in turn, packet by packet.
+    /// Each packet goes to the next channel in turn.
     #[default]
     RoundRobin,
-    /// The one of the port it came in by, modulo the number of channels.
+    /// The index of the ingress port, modulo the number of channels.
     ByPort,
 }
 
-/// What does the device's work: which cells packets lie in, and when they are free again.
+/// Engine that chooses the cells of packets and reclaims them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// The pools.
+    /// The pools, in software.
     #[default]
     Software,
-    /// The engine in `rtl/`, simulated by the program that the environment's `BYWASH_RTL_ENGINE` names. Pools are `tabm`,
-    /// of two or more free blocks as large as the engine's; with one for all channels, an engine built so.
+    /// The hardware engine in `rtl/`, simulated by the program that the environment variable `BYWASH_RTL_ENGINE` names.
+    /// Requires pools of kind `tabm` with two or more free blocks of the engine's block size, or one pool for all
+    /// channels if the engine was built with a shared pool.
     #[cfg(feature = "rtl")]
     Rtl,
 }
@@ -76,21 +77,21 @@ impl std::str::FromStr for Engine {
             "software" => Ok(Self::Software),
             #[cfg(feature = "rtl")]
             "rtl" => Ok(Self::Rtl),
-            _ => Err(format!("engine {name}: it is software or, in a build with the feature rtl, rtl")),
+            _ => Err(format!("unknown engine {name}: expected software or, in a build with the feature rtl, rtl")),
         }
     }
 }
 
-/// A device's settings.
+/// Configuration of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// One for each thread.
+    /// Number of channels, one for each thread.
     pub channels: usize,
-    /// Which of them a packet goes to.
+    /// Rule that selects the channel of a packet.
     pub dispatch: Dispatch,
-    /// Packets that wait in a channel, at most, in each direction.
+    /// Maximum number of packets queued in a channel, in each direction.
     pub depth: usize,
-    /// What does its work.
+    /// Engine to use.
     pub engine: Engine,
 }
 
@@ -101,11 +102,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The pools of a device: its own, then for `tabm` and `typewriter` one for each channel, for other kinds one for all. `frames` for
-    /// each channel.
+    /// Returns the pools of a device: its own, then for `tabm` and `typewriter` one for each channel, for other kinds
+    /// one shared by all. Each channel gets `frames` frames.
     pub fn layout(&self, kind: PoolKind, frames: usize, block: usize) -> Vec<PoolConfig> {
         let pool = |name: &str, frames| PoolConfig { cache: 0, block, ..PoolConfig::new(name, kind, frames) };
-        // In a packed arena all pools are: what ports receive into is one of blocks then.
+        // In a packed arena all pools must be packed, so the ports receive from a pool of blocks then.
         let staging = match kind.packed() {
             true => pool("npe", STAGING.next_multiple_of(block.max(1)).max(2 * block)),
             false => PoolConfig::stack("npe", STAGING),
@@ -121,50 +122,51 @@ impl Config {
     }
 }
 
-/// What the end that goes first leaves to the other: nobody else could free the frames in it.
+/// Queue that the end dropped first leaves to the other end, which then frees the frames in it.
 #[derive(Default)]
 struct Left {
-    /// The channel has gone.
+    /// Set by a dropped channel.
     inbox: Option<Consumer<Frame>>,
-    /// The device has gone.
+    /// Set by a closed device.
     outbox: Option<Consumer<(Frame, u16)>>,
 }
 
-/// Why there is no device.
+/// Error of [`create`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Channels that cannot be.
-    #[error("{0} channels: a device has 1 to 16")]
+    /// Number of channels outside of [`CHANNELS`].
+    #[error("invalid number of channels {0}: must be 1 to 16")]
     Channels(usize),
-    /// Nothing to receive from or send to.
-    #[error("a device without ports: give it at least one")]
+    /// No ports.
+    #[error("no ports: a device needs at least one")]
     NoPort,
-    /// More ports than a descriptor can name.
-    #[error("{0} ports: a device has at most 256")]
+    /// More than 256 ports.
+    #[error("too many ports: {0}, a device has at most 256")]
     Ports(usize),
-    /// Channels that hold nothing.
-    #[error("channels of depth 0 hold no packet")]
+    /// Channel depth 0.
+    #[error("invalid channel depth 0: must be at least 1")]
     Depth,
-    /// Pools that are not those of [`Config::layout`].
-    #[error("{got} pools for {channels} channels: expected the device's own, and one more or {channels}")]
+    /// Number of pools that does not match [`Config::layout`].
+    #[error("invalid number of pools {got} for {channels} channels: must be 2 or {channels} + 1")]
     Pools {
-        /// Pools there are.
+        /// Number of pools given.
         got: usize,
-        /// Channels.
+        /// Number of channels.
         channels: usize,
     },
-    /// The engine in hardware does not start, or is not one for these settings.
+    /// Hardware engine that does not start or does not match the configuration.
     #[cfg(feature = "rtl")]
-    #[error("engine {program}: {why} (BYWASH_RTL_ENGINE names it)")]
+    #[error("cannot use engine `{program}` (set by BYWASH_RTL_ENGINE): {why}")]
     Engine {
-        /// Its program; empty where none is named.
+        /// Program of the simulation; empty if none is set.
         program: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
 }
 
-/// A device over `ports`, and its channels: each moves to its thread. `pools` as [`Config::layout`] says.
+/// Creates a device over `ports`, and its channels, each to be moved to its thread. `pools` must have the layout of
+/// [`Config::layout`].
 pub fn create(
     config: Config,
     ports: Vec<Box<dyn Port>>,

@@ -1,11 +1,11 @@
-//! The device over an engine in hardware: its ports' packets go to it, its threads' to and from it.
+//! Dispatching device over a hardware engine: packets of ports and threads pass through the engine.
 
 use super::super::device::{Device, NOWHERE};
 use bywash_frame::Batch;
 use std::io;
 
 impl Device {
-    /// [`Device::turn`] with an engine. It cannot go on without one.
+    /// Runs [`Device::turn`] with an engine. Panics if the engine fails.
     pub(in super::super) fn turn_engine(&mut self) {
         if let Err(e) = self.try_turn() {
             panic!("the engine: {e}");
@@ -38,7 +38,7 @@ impl Device {
         Ok(())
     }
 
-    /// Lets the engine work, and takes what it sends to the ports.
+    /// Runs the engine and queues the packets that it sends at the ports.
     fn run_engine(&mut self, engine: &mut super::Engine) -> io::Result<()> {
         let (ports, sending, staging, counters) =
             (&mut self.ports, &mut self.sending, &mut self.staging, &self.counters);
@@ -59,7 +59,7 @@ impl Device {
         })
     }
 
-    /// What a thread has handed over goes to the engine, as far as it has room for it.
+    /// Passes packets that a thread has handed over to the engine, as far as its command queue has room.
     fn hand_back(&mut self, engine: &mut super::Engine, lane: usize) -> io::Result<()> {
         let Some(outbox) = &mut self.lanes[lane].outbox else { return Ok(()) };
         while !outbox.is_empty() && engine.takes(lane)? {
@@ -74,7 +74,7 @@ impl Device {
         Ok(())
     }
 
-    /// What the engine has given a thread goes to it. If it is gone, back.
+    /// Passes packets that the engine has given to a thread on to it, or releases them if the thread has ended.
     fn hand_over(&mut self, engine: &mut super::Engine, lane: usize) -> io::Result<()> {
         while self.lanes[lane].gone && engine.takes(lane)? {
             let Some(frame) = engine.poll(lane) else { return Ok(()) };
@@ -90,11 +90,11 @@ impl Device {
         Ok(())
     }
 
-    /// Sends what threads have handed over, and ends the engine.
+    /// Sends what threads have handed over, then ends the engine. Panics if the engine fails or reports errors.
     pub(in super::super) fn close_engine(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
         let mut last = || -> io::Result<()> {
-            // More may have been handed over than the engine takes at once.
+            // More packets may be queued than the engine takes at once.
             while self.lanes.iter().any(|l| l.outbox.as_ref().is_some_and(|o| !o.is_empty())) {
                 for lane in 0..self.lanes.len() {
                     self.hand_back(&mut engine, lane)?;
@@ -103,7 +103,7 @@ impl Device {
                 self.transmit();
             }
             let errors = engine.errors()?;
-            if errors == 0 { Ok(()) } else { Err(io::Error::other(format!("it has seen errors: STATUS {errors:#x}"))) }
+            if errors == 0 { Ok(()) } else { Err(io::Error::other(format!("errors reported: STATUS is {errors:#x}"))) }
         };
         let said = last();
         engine.close(&mut self.staging);
@@ -113,7 +113,7 @@ impl Device {
     }
 }
 
-/// Frames go back by the batch.
+/// Frees frames in batches.
 pub(super) fn give_back(frames: impl Iterator<Item = bywash_frame::Frame>, bufs: &mut bywash_frame::Buffers) {
     let mut batch = Batch::new();
     for frame in frames {

@@ -1,7 +1,7 @@
-//! The engine in hardware (docs/rtl.md), simulated: what a driver of it does.
+//! Driver of the hardware engine (docs/rtl.md), which is simulated.
 //!
-//! All cells of the channels' pools are the engine's from the start: it gives a packet its cell, and counts what comes
-//! back. The frames of cells that it has lie here until a packet is found in one.
+//! The engine owns all cells of the channels' pools from the start: it chooses each packet's cell and counts the
+//! releases. The driver keeps the frames of the engine's cells and hands one out once it finds a packet in it.
 
 mod device;
 mod regs;
@@ -17,36 +17,36 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of a descriptor, and how far before the packet it lies.
+/// Size of a descriptor, and its distance before the packet, in bytes.
 const DESCRIPTOR: usize = 32;
 const BEFORE: usize = 64;
 
-/// The address that the engine has for the memory's first byte: not 0, so that an offset is never taken for one.
+/// Engine's address of the arena's first byte. Not 0, so that offsets and addresses cannot be confused.
 const BIAS: u64 = 1 << 32;
 
-/// Clocks of a turn, at most.
+/// Maximum number of clocks simulated in a turn.
 const CLOCKS: u64 = 20_000;
 
-/// A thread's end, as the driver sees it.
+/// Driver's state of one channel.
 struct Lane {
-    /// Index of its pool's first cell in `Engine::cells`, and its address in the arena.
+    /// Index of the first cell of the channel's pool in `Engine::cells`, and its address in the arena.
     first: usize,
     base: u64,
-    /// Index of the cell in which the next packet will lie.
+    /// Index of the cell of the next packet.
     next: usize,
-    /// Number of the packet that was found last.
+    /// Sequence number of the last packet received.
     seq: u32,
-    /// Commands written, and those that the engine is known to have taken.
+    /// Commands written, and commands that the engine is known to have taken.
     commands: u32,
     taken: u32,
     dropped: u32,
 }
 
-/// The engine and its driver.
+/// Engine with its driver.
 pub struct Engine {
     sim: Simulator,
     arena: Arc<Arena>,
-    /// Of every cell of the channels' pools: its frame, unless a thread has it.
+    /// Frame of every cell of the channels' pools, or `None` while a thread holds it.
     cells: Vec<Option<Frame>>,
     lanes: Vec<Lane>,
     depth: u32,
@@ -59,26 +59,30 @@ fn refused(why: String) -> io::Error {
 }
 
 impl Engine {
-    /// Starts `program` as the engine of `pools`, with `config`.
+    /// Starts the simulation `program` as the engine of `pools`. Errors if the engine's parameters do not match
+    /// `config`, `ports` or the pools.
     pub fn start(program: &Path, config: &Config, ports: usize, pools: &Arc<PoolSet>) -> io::Result<Self> {
         let arena = pools.arena().clone();
         let mut sim = Simulator::start(program, arena.fd(), arena.mapped(), BIAS)?;
         let id = sim.read(regs::ID)?;
         if id != 0x4259_574e << 32 | u64::from(regs::VERSION) {
-            return Err(refused(format!("not an engine of version {}: ID is {id:#x}", regs::VERSION)));
+            return Err(refused(format!(
+                "register ID is {id:#x}, not that of an engine with register map version {}",
+                regs::VERSION
+            )));
         }
         let params = sim.read(regs::PARAMS)?;
         let param = |field: Field| field.of(params) as usize;
         let shared = pools.pools().len() == 2 && config.channels > 1;
         let fits = [
-            ("threads", config.channels <= param(regs::PARAMS_THREADS)),
-            ("ports", ports <= param(regs::PARAMS_PORTS)),
+            ("number of threads", config.channels <= param(regs::PARAMS_THREADS)),
+            ("number of ports", ports <= param(regs::PARAMS_PORTS)),
             ("pool for all threads", shared == (param(regs::PARAMS_SHARED) == 1) || config.channels == 1),
-            ("bytes a cell", arena.cell_size() == 1 << param(regs::PARAMS_UNIT_LOG)),
+            ("cell size", arena.cell_size() == 1 << param(regs::PARAMS_UNIT_LOG)),
             ("headroom", DATA_OFFSET == param(regs::PARAMS_DATA_OFFSET)),
         ];
         if let Some((what, _)) = fits.iter().find(|(_, fits)| !fits) {
-            return Err(refused(format!("the engine was built with other {what}: PARAMS is {params:#x}")));
+            return Err(refused(format!("the engine was built with a different {what}: PARAMS is {params:#x}")));
         }
         let mut engine = Self {
             sim,
@@ -91,7 +95,7 @@ impl Engine {
         };
         let (block, most) = (1usize << param(regs::PARAMS_UNITS_LOG), 1usize << param(regs::PARAMS_BLOCKS_LOG));
         for pool in 1..pools.pools().len() {
-            // Each channel of a pool may keep one block from coming back: the one of its next cell.
+            // Each channel of a pool can hold one block back: the block of its next cell.
             let least = if shared { config.channels + 1 } else { 2 };
             engine.post(pools, pool, block, least..=most)?;
         }
@@ -100,7 +104,7 @@ impl Engine {
         for port in 0..ports {
             engine.sim.write(regs::PORT_MAP + 8 * port as u32, (port % config.channels) as u64)?;
         }
-        // The channels first: what each begins with is read before a packet can come.
+        // Set the channels up first: each one's first cell must be read before a packet can arrive.
         for channel in 0..config.channels {
             let own = if shared { 0 } else { channel };
             let (first, base) = (engine.lanes[own].first, engine.lanes[own].base);
@@ -114,7 +118,7 @@ impl Engine {
         for channel in 0..config.channels {
             let next = engine.sim.read(regs::NEXT + 8 * channel as u32)?;
             if regs::NEXT_VALID.of(next) == 0 {
-                return Err(refused(format!("channel {channel} has no cell: it needs two blocks")));
+                return Err(refused(format!("channel {channel} has no free cell: its pool needs two blocks or more")));
             }
             engine.lanes[channel].next = engine.lanes[channel].first + regs::NEXT_UNIT.of(next) as usize;
         }
@@ -122,7 +126,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Takes a pool's cells and gives its blocks to the engine.
+    /// Allocates all cells of a pool and posts its blocks to the engine.
     fn post(
         &mut self,
         pools: &Arc<PoolSet>,
@@ -143,11 +147,11 @@ impl Engine {
         if !sound || !(least..=most).contains(&blocks) {
             device::give_back(frames.into_iter(), &mut bufs);
             return Err(refused(format!(
-                "pool {pool}: the engine takes {least} to {most} whole free blocks of {block} cells"
+                "pool {pool} must have {least} to {most} whole free blocks of {block} cells for the engine"
             )));
         }
         for frame in &mut frames {
-            // A descriptor of an earlier use must not be taken for a new one.
+            // A stale descriptor must not be mistaken for a new one.
             let fits = self.arena.push(frame, BEFORE);
             debug_assert!(fits, "headroom is larger");
             self.arena.data_mut(frame)[..DESCRIPTOR].fill(0);
@@ -161,23 +165,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether packets that came in by ports are still on their way: there is no point in more.
+    /// Returns whether received packets are still queued in the engine; more would only wait.
     pub fn behind(&self) -> bool {
         self.waiting > 0
     }
 
-    /// A packet has come in by `port`.
+    /// Passes a packet received by `port` to the engine.
     pub fn receive(&mut self, port: usize, packet: &[u8]) -> io::Result<()> {
         self.sim.receive(port as u8, packet)
     }
 
-    /// Lets it work; `sent` gets what leaves, by port.
+    /// Runs the engine; `sent` is called with the port and bytes of each packet that leaves.
     pub fn run(&mut self, sent: impl FnMut(u8, &[u8])) -> io::Result<()> {
         self.waiting = self.sim.run(CLOCKS, sent)?;
         Ok(())
     }
 
-    /// The next packet that a channel has been given.
+    /// Returns the next packet that the engine has given to a channel, with its descriptor in the metadata.
     pub fn poll(&mut self, channel: usize) -> Option<Frame> {
         let lane = &mut self.lanes[channel];
         let slot = &mut self.cells[lane.next];
@@ -204,7 +208,7 @@ impl Engine {
         Some(frame)
     }
 
-    /// Whether a channel can hand something back.
+    /// Returns whether a channel's command queue has room.
     pub fn takes(&mut self, channel: usize) -> io::Result<bool> {
         let (depth, lane) = (self.depth, &mut self.lanes[channel]);
         if lane.commands.wrapping_sub(lane.taken) == depth {
@@ -213,14 +217,15 @@ impl Engine {
         Ok(lane.commands.wrapping_sub(lane.taken) < depth)
     }
 
-    /// Takes a packet back from a channel that may hand one back, to send it by `port` or not.
+    /// Writes a command that sends a channel's packet by `port`, or releases it if `None`. The command queue must have
+    /// room, see [`Engine::takes`].
     pub fn command(&mut self, channel: usize, frame: Frame, port: Option<u16>) -> io::Result<()> {
         let lane = &mut self.lanes[channel];
         let offset = frame.addr() - lane.base;
         let mut command = regs::COMMAND_OFFSET.put(offset) | regs::COMMAND_LENGTH.put(frame.len() as u64);
         command |= match port {
             None => regs::COMMAND_DROP.put(1),
-            // The engine has more ports than the device: one that it does not have either.
+            // The engine may have more ports than the device: use one that neither has.
             Some(port) if usize::from(port) >= self.ports => regs::COMMAND_PORT.put(0xff),
             Some(port) => regs::COMMAND_PORT.put(u64::from(port)),
         };
@@ -229,7 +234,7 @@ impl Engine {
         self.sim.write(regs::COMMAND + 8 * channel as u32, command)
     }
 
-    /// Packets lost since the last call, by all channels: no cell was free for them.
+    /// Returns the number of packets lost by all channels since the last call because no cell was free.
     pub fn lost(&mut self) -> io::Result<u64> {
         let mut lost = 0;
         for (channel, lane) in self.lanes.iter_mut().enumerate() {
@@ -240,17 +245,17 @@ impl Engine {
         Ok(lost)
     }
 
-    /// Errors that the engine has seen: 0 for none.
+    /// Returns the engine's error bits, 0 if there are none.
     pub fn errors(&mut self) -> io::Result<u64> {
         Ok(self.sim.read(regs::STATUS)? & !regs::STATUS_BUSY.put(1))
     }
 
-    /// Frames of cells that the engine has.
+    /// Returns the number of frames whose cells the engine holds.
     pub fn held(&self) -> usize {
         self.cells.iter().flatten().count()
     }
 
-    /// Ends it, and gives the frames back that it has.
+    /// Ends the engine and frees the frames of its cells.
     pub fn close(self, bufs: &mut Buffers) {
         device::give_back(self.cells.into_iter().flatten(), bufs);
     }

@@ -1,4 +1,4 @@
-//! The simulated engine: a process, its registers reached by messages, its memory by mapping ours.
+//! Simulated engine: a process whose registers are accessed by messages and that maps this process's arena.
 
 use std::io::{BufReader, BufWriter, Error, Read, Result, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,7 +10,7 @@ const READ: u8 = 2;
 const PACKET: u8 = 3;
 const RUN: u8 = 4;
 
-/// What is said in one message, as `rtl/bench/cosim.cpp` has it.
+/// Message as defined in `rtl/bench/cosim.cpp`.
 struct Message {
     what: u8,
     port: u8,
@@ -18,8 +18,8 @@ struct Message {
     value: u64,
 }
 
-/// A running simulation. It does something only while a call here waits for it: between calls nobody but us writes to
-/// the memory.
+/// Running simulation. It runs only while a call on this side waits for it; between calls only this process writes to
+/// the arena.
 pub struct Simulator {
     child: Child,
     to: BufWriter<ChildStdin>,
@@ -27,7 +27,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// Starts `program` on the memory behind `memory`, whose first byte the engine has at `bias`.
+    /// Starts `program` on the memory behind `memory`, `size` bytes long, at the engine's address `bias`.
     pub fn start(program: &Path, memory: BorrowedFd<'_>, size: usize, bias: u64) -> Result<Self> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
         let mut child = Command::new(program)
@@ -78,14 +78,14 @@ impl Simulator {
         self.ask(&Message { what: WRITE, port: 0, length: at, value }).map(|_| ())
     }
 
-    /// A packet comes in by `port`: at the next [`Simulator::run`].
+    /// Queues a packet received by `port`; it arrives during the next [`Simulator::run`].
     pub fn receive(&mut self, port: u8, packet: &[u8]) -> Result<()> {
         self.say(&Message { what: PACKET, port, length: packet.len() as u32, value: 0 })?;
         self.to.write_all(packet)
     }
 
-    /// Runs until everything is done, `clocks` at most. `sent` gets each packet that leaves, with its port. Returns how
-    /// many packets have not come in yet.
+    /// Runs until the engine is idle, for at most `clocks` clocks. Calls `sent` with the port and bytes of each packet
+    /// that leaves. Returns the number of queued packets that have not arrived yet.
     pub fn run(&mut self, clocks: u64, mut sent: impl FnMut(u8, &[u8])) -> Result<u64> {
         self.say(&Message { what: RUN, port: 0, length: 0, value: clocks })?;
         self.to.flush()?;
