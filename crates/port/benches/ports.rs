@@ -1,4 +1,4 @@
-//! What the ports themselves cost: `cargo bench -p bywash-port`. Prints cycles per packet (TSC ticks) and Mpps.
+//! Benchmark of the ports' own cost: `cargo bench -p bywash-port`. Prints cycles per packet (TSC ticks) and Mpps.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::pcap::{PcapPort, PcapSource};
@@ -19,16 +19,16 @@ fn report(what: &str, packets: u64, ticks: u64) {
 
 const RUNS: usize = 25;
 
-/// Two threads on one CPU would measure the scheduler.
+/// Pins the thread to `cpu`: two threads on one CPU would measure the scheduler.
 fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        println!("not pinned to CPU {cpu}: figures of two threads may mean nothing");
+        println!("cannot pin to CPU {cpu}: figures of two threads may be meaningless");
     }
 }
 
-/// The best of several short runs: other work on the machine only ever adds.
+/// Returns the fastest of several short runs: interference from other processes only slows runs down.
 fn best(mut run: impl FnMut() -> (u64, u64)) -> (u64, u64) {
     (0..RUNS).map(|_| run()).min_by(|a, b| (a.1 * b.0).cmp(&(b.1 * a.0))).expect("runs")
 }

@@ -1,10 +1,10 @@
-//! Runs the example programs as a reader of the documentation would.
+//! Runs the example programs as a reader would.
 
 use bywash_port::pcap::PcapSource;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cargo builds examples before it runs all tests of a package, but not for `--test examples` alone.
+/// Cargo builds examples before it runs all of a package's tests, and not for `--test examples` alone.
 fn example(name: &str) -> Option<PathBuf> {
     let exe = std::env::current_exe().unwrap();
     let path = exe.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -15,7 +15,7 @@ fn example(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Writes 3,000 packets that differ in their first byte and length to a file; returns them.
+/// Writes 3,000 packets that differ in their first byte and length.
 fn capture(path: &Path) -> Vec<Vec<u8>> {
     use bywash_port::pcap::{CaptureFile, PacketMeta};
     let packets: Vec<Vec<u8>> = (0..3000usize).map(|n| (0..60 + n % 1400).map(|i| (n + i) as u8).collect()).collect();
@@ -65,7 +65,8 @@ fn npe_forward_sends_packets_whole_and_once() {
     let (from, to) = (dir.path().join("in.pcap"), dir.path().join("out.pcap"));
     let mut left = capture(&from);
     let (said, packets) = run(&program, &from, &to, "3");
-    // A device that is faster than its threads drops packets; the ones it took are sent, in any order across threads.
+    // A device that is faster than its threads drops packets; those it took are sent, in no defined order between
+    // threads.
     assert_eq!(said, format!("{} of 3000 packets sent; cells lost: []\n", packets.len()));
     assert!(packets.len() >= 512, "{said}");
     left.sort();

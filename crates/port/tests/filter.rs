@@ -1,4 +1,4 @@
-//! Filters compared with libpcap's own (by tcpdump), and with a filter that handles one packet at a time.
+//! Tests of filters against libpcap, by tcpdump, and against a reference interpreter.
 
 mod common;
 
@@ -15,10 +15,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// Words of memory of a filter.
+/// Number of words of a filter's scratch memory.
 const MEMORY: usize = 16;
 
-/// Returns which of `packets` pass, in bursts of `burst`.
+/// Returns which of `packets` pass when filtered in bursts of `burst`.
 fn passing(pools: &Arc<PoolSet>, text: &str, packets: &[Vec<u8>], burst: usize) -> Vec<bool> {
     let mut bufs = Buffers::attach(pools, 0);
     let mut matcher = Matcher::new(Arc::new(Filter::parse(text).unwrap()));
@@ -33,8 +33,8 @@ fn passing(pools: &Arc<PoolSet>, text: &str, packets: &[Vec<u8>], burst: usize) 
     all
 }
 
-/// Interprets classic BPF as in the original paper, one packet at a time. Returns the length to keep of the packet;
-/// `None` if the program reads beyond the packet or divides by zero.
+/// Reference interpreter of classic BPF for one packet: returns the length to keep. `None` if the program reads beyond
+/// the packet or divides by zero.
 fn one_by_one(program: &[(u16, u8, u8, u32)], data: &[u8]) -> Option<u32> {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY]);
     let load = |offset: u32, size: usize| -> Option<u32> {
@@ -93,7 +93,7 @@ const CODES: &[u16] = &[
     0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, 0x06, 0x16, 0x07, 0x87,
 ];
 
-/// Generates the instructions a filter starts with: offsets near a packet's size, and jumps that stay inside.
+/// Generates valid programs, with offsets near a packet's size and jumps inside the program.
 fn programs() -> impl Strategy<Value = Vec<(u16, u8, u8, u32)>> {
     let k = prop_oneof![4 => 0u32..100, 1 => any::<u32>(), 1 => Just(i32::MAX as u32)];
     vec((select(CODES), any::<u8>(), any::<u8>(), k), 0..40).prop_map(|mut program| {
@@ -120,7 +120,7 @@ fn text(program: &[(u16, u8, u8, u32)]) -> String {
     format!("{}\n{}", program.len(), lines.collect::<String>())
 }
 
-/// Generates packets of few kinds with few values, so that filters match some of them; some truncated, some invalid.
+/// Generates packets of few kinds and few values, so that filters match some; some are truncated or malformed.
 fn packets() -> impl Strategy<Value = Vec<u8>> {
     let port = || select(&[9u16, 53, 80, 1000, 65535][..]);
     let host = || select(&[[10, 0, 0, 1], [10, 9, 9, 9], [192, 0, 2, 1]][..]);
@@ -168,7 +168,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Generates expressions in tcpdump's language.
+/// Generates expressions of tcpdump's language.
 fn expressions() -> impl Strategy<Value = String> {
     const SIMPLE: &[&str] = &[
         "ip",
@@ -226,7 +226,7 @@ fn tcpdump(arguments: &[&str]) -> Output {
     Command::new("tcpdump").args(arguments).output().unwrap()
 }
 
-/// Returns which of `packets` tcpdump finds in a file of them, in order.
+/// Returns the packets that tcpdump finds in a file of `packets`, in order.
 fn tcpdump_finds(place: &Path, packets: &[Vec<u8>], expression: &str) -> Vec<Vec<u8>> {
     let (all, found) = (place.join("all.pcap"), place.join("found.pcap"));
     let mut file = CaptureFile::new(std::fs::File::create(&all).unwrap(), Format::Pcap, &["p"], 65535).unwrap();
@@ -253,10 +253,10 @@ fn a_filter_passes_what_libpcap_passes() {
     let config = ProptestConfig { cases: 80, ..Default::default() };
     let tested = TestRunner::new(config).run(&(expressions(), packets, 1..=BATCH), |(expression, packets, burst)| {
         let compiled = tcpdump(&["-y", "EN10MB", "-s", "262144", "-ddd", "--", &expression]);
-        // libpcap refuses filters that cannot match: "expression rejects all packets".
+        // tcpdump rejects an expression that cannot match: "expression rejects all packets".
         prop_assume!(compiled.status.success());
         let text = String::from_utf8(compiled.stdout).unwrap();
-        // Not supported: loops (`protochain`), and metadata of the kernel that a worker does not have.
+        // Backward jumps (`protochain`) and kernel metadata are extensions that are not supported here.
         prop_assume!(Filter::parse(&text).is_ok());
         let ours = passing(&pools, &text, &packets, burst);
         let ours: Vec<_> = packets.iter().zip(ours).filter(|(_, passes)| *passes).map(|(p, _)| p.clone()).collect();
@@ -274,7 +274,7 @@ fn a_filter_passes_what_libpcap_passes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..Default::default() })]
 
-    /// For any instructions in any order, and packets in whole bursts or one by one.
+    /// Any valid program gives the same result on bursts of any size as the reference interpreter.
     #[test]
     fn a_burst_at_a_time_is_as_one_by_one(program in programs(), packets in vec(packets(), 1..200), burst in 1..=BATCH) {
         let pools = pools(2 * BATCH);

@@ -1,4 +1,4 @@
-//! Replay and record: against the capture tools people use, and with files nobody should have.
+//! Tests of replay and recording, with common capture tools and with damaged files.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn packet(i: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (i * 31 + at * 7) as u8).collect()
 }
 
-/// Sizes around every edge of a line, and the largest that fit.
+/// Returns packets of sizes around the boundaries of cache lines, and the largest that fit.
 fn packets() -> Vec<Vec<u8>> {
     [0, 1, 14, 59, 60, 63, 64, 65, 127, 128, 129, 1513, 1514, 1518, 1791, 1792]
         .iter()
@@ -81,7 +81,7 @@ fn tool(name: &str, args: &[&str]) -> Option<String> {
     Some(stdout.into_owned())
 }
 
-/// Ethernet, IPv4, UDP from port `port`, in `len` bytes.
+/// Returns an Ethernet frame of `len` bytes with IPv4 and UDP from source port `port`.
 fn udp(port: u16, len: usize) -> Vec<u8> {
     let mut p = vec![0u8; len];
     p[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
@@ -131,7 +131,7 @@ fn tcpdump_and_tshark_read_what_is_written() {
                     if format == Format::PcapNg { format!("{base}\t{name}\t0x0000000{way}") } else { base }
                 })
                 .collect();
-            // Versions differ in how they print the direction's number.
+            // Versions of tshark differ in how they print the direction.
             let got: Vec<String> = out
                 .lines()
                 .map(|l| match l.rsplit_once('\t') {
@@ -172,7 +172,7 @@ fn headers_alone_leave_payloads_as_they_were() {
     let other = PcapSource::from_frames([vec![0xee; 1792]]).unwrap();
     let mut heads = PcapPort::replay(full.clone().heads_only());
     for want in packets() {
-        // The only buffer there is.
+        // Fills the only buffer of the pool.
         assert_eq!(deliver(&mut PcapPort::replay(other.clone()), &mut bufs, 1), [vec![0xee; 1792]]);
         let got = deliver(&mut heads, &mut bufs, 1).pop().unwrap();
         let head = want.len().min(64);
@@ -197,7 +197,7 @@ fn a_paced_source_never_exceeds_its_rate() {
             bufs.free(&mut batch);
         }
         let want = start.elapsed().as_secs_f64() * rate as f64;
-        // How far below depends on how long this thread was kept from asking: the pacer's own test looks at that.
+        // No lower bound: it depends on how long this thread was delayed. The pacer's unit test checks the average.
         assert!(n > 0 && (n as f64) < want * 1.01 + 2.0, "{n} packets, at most {want}");
     }
     drop(bufs);
@@ -224,13 +224,13 @@ fn a_full_disk_takes_the_port_down_and_leaves_the_frames() {
     let pools = pools(256);
     let mut bufs = Buffers::attach(&pools, 0);
     let full = match PcapRecorder::create("/dev/full") {
-        // The head of the file is already too much.
+        // Writing the file header fails already.
         Err(e) => e,
         Ok(_) => panic!("/dev/full took the head"),
     };
     assert_eq!(full.raw_os_error(), Some(28));
 
-    // A file that fills up later: behind a limit on its size.
+    // A file that fills up later, at a limit on its size.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("small.pcap");
     let mut port = PcapPort::record(PcapRecorder::create(&path).unwrap());
@@ -255,7 +255,7 @@ fn a_full_disk_takes_the_port_down_and_leaves_the_frames() {
     assert_conserved(&pools);
 }
 
-/// Takes this many bytes, then the disk is full.
+/// Writer that accepts this many bytes, then fails with ENOSPC.
 struct Limited(usize);
 
 impl std::io::Write for Limited {
@@ -284,7 +284,7 @@ fn unusable_files_are_refused_with_a_reason() {
     let why = |path: &Path| PcapSource::load(path).map(|_| ()).unwrap_err().to_string();
     assert!(why(Path::new("/nonexistent.pcap")).contains("No such file"));
     assert!(why(dir.path()).contains("directory"));
-    assert!(why(&file("empty", b"")).contains("no usable"));
+    assert!(why(&file("empty", b"")).contains("not a usable"));
     assert!(why(&file("text", b"this is certainly no capture file at all")).contains("header"));
 
     let mut whole = Vec::new();
@@ -321,7 +321,7 @@ fn the_null_port_counts_what_it_swallows() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Damage of any kind is an error or fewer packets, never a panic or an endless loop.
+    /// A damaged file leads to an error or fewer packets, never to a panic or an endless loop.
     #[test]
     fn damaged_files_do_no_harm(
         ng in any::<bool>(),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
-/// What the packets of a capture file are (a LINKTYPE_ of tcpdump.org).
+/// Link type of a capture file's packets (LINKTYPE_ values of tcpdump.org).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub enum LinkType {
@@ -15,21 +15,21 @@ pub enum LinkType {
     Docsis = 143,
 }
 
-/// Bytes gathered before the system is asked to write.
+/// Size of the write buffer in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// A capture file's format.
+/// Format of a capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Classic pcap, with nanosecond times. One interface, no directions.
+    /// Classic pcap with timestamps in nanoseconds. One interface, no directions.
     Pcap,
-    /// pcapng: interfaces by name, and each packet's direction.
+    /// pcapng, with interface names and each packet's direction.
     #[default]
     PcapNg,
 }
 
 impl Format {
-    /// By the file's name: `.pcap` and `.cap` are classic, everything else is pcapng.
+    /// Returns the format for a file name: classic for `.pcap` and `.cap`, pcapng for all others.
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|e| e.to_str()) {
             Some("pcap" | "cap") => Self::Pcap,
@@ -38,30 +38,30 @@ impl Format {
     }
 }
 
-/// Which way a packet went, seen from the port.
+/// Direction of a packet, seen from the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It was received.
+    /// Received by the port.
     Rx,
-    /// It was sent.
+    /// Sent by the port.
     Tx,
 }
 
-/// What is known of a packet beside its bytes.
+/// Metadata of a captured packet.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketMeta {
-    /// Nanoseconds since 1970.
+    /// Timestamp in nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
     /// Length on the wire, without FCS, in bytes.
     pub length: u32,
-    /// Which way it went.
+    /// Direction, if known.
     pub direction: Option<Direction>,
-    /// Number of the interface, in the order given to [`CaptureFile::new`].
+    /// Index of the interface, in the order given to [`CaptureFile::new`].
     pub interface: u32,
 }
 
-/// Writes a capture file. Every failure is the writer's own (a full disk, mostly), and the file ends wherever it
-/// came to.
+/// Writer of a capture file. All errors are those of the underlying writer, for example a full disk; after an error the
+/// file may end in the middle of a packet.
 pub struct CaptureFile<W: Write> {
     out: BufWriter<W>,
     format: Format,
@@ -69,12 +69,12 @@ pub struct CaptureFile<W: Write> {
 }
 
 impl CaptureFile<File> {
-    /// Creates or replaces a file in the format its name asks for, and writes its head.
+    /// Creates or replaces a file in the format of its name ([`Format::of`]) and writes the file header.
     pub fn create(path: impl AsRef<Path>, interfaces: &[&str], snaplen: u32) -> Result<Self> {
         Self::create_linked(path, LinkType::Ethernet, interfaces, snaplen)
     }
 
-    /// As [`CaptureFile::create`], of packets that need not be Ethernet frames.
+    /// Creates or replaces a file like [`CaptureFile::create`], for packets of any link type.
     pub fn create_linked(path: impl AsRef<Path>, link: LinkType, interfaces: &[&str], snaplen: u32) -> Result<Self> {
         let path = path.as_ref();
         Self::linked(File::create(path)?, Format::of(path), link, interfaces, snaplen)
@@ -82,12 +82,13 @@ impl CaptureFile<File> {
 }
 
 impl<W: Write> CaptureFile<W> {
-    /// Writes the head of a file. `snaplen`: most bytes kept of a packet, as the file shall say; 0: no limit.
+    /// Writes the file header. `snaplen` is the maximum number of bytes kept of a packet, as recorded in the file; 0
+    /// means no limit.
     pub fn new(out: W, format: Format, interfaces: &[&str], snaplen: u32) -> Result<Self> {
         Self::linked(out, format, LinkType::Ethernet, interfaces, snaplen)
     }
 
-    /// As [`CaptureFile::new`], of packets that need not be Ethernet frames.
+    /// Writes the file header like [`CaptureFile::new`], for packets of any link type.
     pub fn linked(out: W, format: Format, link: LinkType, interfaces: &[&str], snaplen: u32) -> Result<Self> {
         let mut file = Self { out: BufWriter::with_capacity(BUFFER, out), format, link };
         match format {
@@ -109,7 +110,7 @@ impl<W: Write> CaptureFile<W> {
         }
     }
 
-    /// As [`CaptureFile::write`], with a comment on the packet. Classic pcap has none.
+    /// Appends a packet with a comment. Classic pcap cannot store the comment, which is dropped.
     pub fn write_commented(&mut self, meta: PacketMeta, bytes: &[u8], comment: &str) -> Result<()> {
         match self.format {
             Format::Pcap => self.record(meta, bytes),
@@ -117,7 +118,7 @@ impl<W: Write> CaptureFile<W> {
         }
     }
 
-    /// Says how many packets of an interface were captured and how many lost up to now. Classic pcap cannot.
+    /// Appends an interface's numbers of captured and lost packets up to now. Does nothing in classic pcap.
     pub fn statistics(&mut self, interface: u32, time_ns: u64, captured: u64, lost: u64) -> Result<()> {
         if self.format == Format::Pcap {
             return Ok(());
@@ -133,7 +134,7 @@ impl<W: Write> CaptureFile<W> {
         self.block(5, &body)
     }
 
-    /// Hands everything to the system.
+    /// Writes all buffered bytes to the underlying writer.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush()
     }

@@ -1,4 +1,4 @@
-//! Capture files as ports: replay from memory, and record.
+//! Capture files as ports: replay from memory and recording.
 
 mod file;
 mod filter;

@@ -1,4 +1,4 @@
-//! The pcap port: receives from a file in memory, sends into a file.
+//! pcap port: receives from a file in memory and sends to a file.
 
 use super::{PcapRecorder, PcapSource};
 use crate::null::discard;
@@ -6,8 +6,8 @@ use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Batch, Buffers};
 use std::sync::Arc;
 
-/// A port whose receiving side replays a [`PcapSource`] and whose sending side goes to a [`PcapRecorder`]. Without
-/// a source it receives nothing; without a recorder what is sent is counted and freed.
+/// Port that receives from a [`PcapSource`] and sends to a [`PcapRecorder`]. Without a source it receives nothing;
+/// without a recorder, sent frames are counted and freed.
 #[derive(Default)]
 pub struct PcapPort {
     source: Option<PcapSource>,
@@ -16,17 +16,17 @@ pub struct PcapPort {
 }
 
 impl PcapPort {
-    /// A port of these two halves.
+    /// Creates a port from an optional source and an optional recorder.
     pub fn new(source: Option<PcapSource>, sink: Option<PcapRecorder>) -> Self {
         Self { source, sink, counters: Arc::default() }
     }
 
-    /// Receives `source`, discards what is sent.
+    /// Creates a port that replays `source` and discards sent frames.
     pub fn replay(source: PcapSource) -> Self {
         Self::new(Some(source), None)
     }
 
-    /// Receives nothing, records what is sent.
+    /// Creates a port that receives nothing and records sent frames.
     pub fn record(sink: PcapRecorder) -> Self {
         Self::new(None, Some(sink))
     }

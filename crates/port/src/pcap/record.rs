@@ -1,4 +1,4 @@
-//! Recording: what is sent goes into a capture file.
+//! Recording of sent packets to a capture file.
 
 use super::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 use bywash_frame::{Arena, Batch, Buffers};
@@ -8,40 +8,40 @@ use std::io::{Result, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest time, in microseconds, that packets stay in memory when no more come.
+/// Maximum time in microseconds that packets stay in the buffer when no more follow.
 const LINGER_US: u64 = 200_000;
 
-/// Writes sent frames into a capture file, through a buffer. A write that fails (the disk is full) ends it: it
-/// says why in [`PcapRecorder::failure`] and takes no more.
+/// Recorder that writes sent frames to a capture file through a buffer. After a failed write (a full disk) it takes no
+/// more frames and reports the reason in [`PcapRecorder::failure`].
 ///
 /// # Thread-safety
-/// Belongs to one worker, which waits for the disk when the buffer is full.
+/// Used by one worker, which blocks on the disk when the buffer is full.
 pub struct PcapRecorder {
     file: CaptureFile<Box<dyn Write + Send>>,
     failure: Option<String>,
-    /// When the oldest packet in the buffer was written; none: all is flushed.
+    /// When the oldest packet in the buffer was written, in TSC ticks; `None` if the buffer is flushed.
     dirty: Option<u64>,
     linger: u64,
 }
 
-/// Nanoseconds since 1970.
+/// Returns the wall clock in nanoseconds since 1970-01-01 UTC.
 pub fn wall_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 impl PcapRecorder {
-    /// Creates or replaces the file; its name tells the format ([`Format::of`]).
+    /// Creates or replaces the file in the format of its name ([`Format::of`]).
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_linked(path, LinkType::Ethernet)
     }
 
-    /// As [`PcapRecorder::create`], of packets that need not be Ethernet frames.
+    /// Creates or replaces a file like [`PcapRecorder::create`], for packets of any link type.
     pub fn create_linked(path: impl AsRef<Path>, link: LinkType) -> Result<Self> {
         let path = path.as_ref();
         Self::linked(Box::new(File::create(path)?), Format::of(path), link)
     }
 
-    /// Writes to `out`.
+    /// Records to `out`.
     pub fn to(out: Box<dyn Write + Send>, format: Format) -> Result<Self> {
         Self::linked(out, format, LinkType::Ethernet)
     }
@@ -52,12 +52,12 @@ impl PcapRecorder {
         Ok(Self { file, failure: None, dirty: None, linger: clock::us_to_ticks(LINGER_US) })
     }
 
-    /// Why it takes no more.
+    /// Returns the reason for which it takes no more frames, if it failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Writes and frees frames from the front; returns how many, and their bytes.
+    /// Writes and frees frames from the front; returns their number and their bytes. Takes none after a failure.
     pub fn take(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> (usize, u64) {
         if frames.is_empty() || self.failure.is_some() {
             return (0, 0);
@@ -91,7 +91,7 @@ impl PcapRecorder {
         (frames.len(), bytes)
     }
 
-    /// Brings packets to the file that have waited long enough.
+    /// Flushes the buffer once its oldest packet has waited long enough.
     #[inline]
     pub fn housekeep(&mut self) {
         if let Some(since) = self.dirty
@@ -101,7 +101,7 @@ impl PcapRecorder {
         }
     }
 
-    /// Brings all packets to the file.
+    /// Flushes all packets to the file.
     pub fn flush(&mut self) {
         self.dirty = None;
         if self.failure.is_none()

@@ -1,4 +1,4 @@
-//! Replay: packets laid out in memory, copied into buffers as fast as they are asked for.
+//! Replay of packets laid out in memory, copied into buffers as fast as they are requested.
 
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame, Line};
 use bywash_sync::clock;
@@ -9,90 +9,90 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const LINE: usize = size_of::<Line>();
-/// Largest record a file may have: the largest snapshot length tcpdump writes.
+/// Maximum size of a record in bytes: the largest snapshot length tcpdump writes.
 const RECORD_MAX: usize = 1 << 18;
-/// A paced source that was not asked in time makes up for at most this much.
+/// Maximum time in microseconds for which a paced source catches up after a delay.
 const CATCH_UP_US: u64 = 10_000;
 
-/// Why a file cannot be replayed.
+/// Error of loading packets for replay.
 #[derive(Debug, thiserror::Error)]
 pub enum PcapError {
-    /// It cannot be opened or read.
+    /// File that cannot be opened or read.
     #[error("cannot read `{path}`: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error returned by the kernel.
         source: std::io::Error,
     },
-    /// It is not a capture file, or is damaged.
-    #[error("`{path}` is no usable pcap or pcapng file: {what} (after {packets} packets)")]
+    /// File that is not a capture file or is damaged.
+    #[error("`{path}` is not a usable pcap or pcapng file: {what} (after {packets} packets)")]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         what: String,
-        /// Packets read before.
+        /// Number of packets read before the error.
         packets: usize,
     },
-    /// Its packets are not Ethernet frames.
-    #[error("`{path}` holds link type {link}, and only Ethernet (1) can be replayed")]
+    /// File whose packets are not Ethernet frames.
+    #[error("`{path}` has link type {link}: only Ethernet (1) can be replayed")]
     LinkType {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// LINKTYPE value found.
+        /// LINKTYPE_ value found.
         link: i32,
     },
-    /// It has no packets.
-    #[error("`{0}` holds no packets")]
+    /// File without packets.
+    #[error("`{0}` contains no packets")]
     Empty(PathBuf),
-    /// It does not fit into memory.
+    /// Not enough memory, after this many packets.
     #[error("not enough memory to replay {0} packets")]
     Memory(usize),
 }
 
-/// How fast a source delivers.
+/// Rate at which a source delivers packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as it is asked.
+    /// As fast as packets are requested.
     #[default]
     Full,
-    /// At this rate in packets per second, on average.
+    /// At this average rate in packets per second.
     PacketsPerSecond(u64),
 }
 
-/// Packets in one block of memory, each at the start of a cache line, one behind the other, so that replaying them
+/// Packets laid out one after another in one block of memory, each at the start of a cache line, so that replaying them
 /// in order is a sequential read.
 ///
 /// # Thread-safety
-/// Belongs to one worker. Clone it to replay the same packets elsewhere.
+/// Used by one worker. Clone it to replay the same packets elsewhere.
 #[derive(Clone)]
 pub struct PcapSource {
     lines: Vec<Line>,
-    /// Each packet's first line; it has at least one.
+    /// Index of each packet's first line. Every packet has at least one line.
     first: Vec<u32>,
     /// Each packet's length in bytes.
     lens: Vec<u32>,
-    /// Bytes of all packets before each, and of all.
+    /// Prefix sums of the packet lengths in bytes; the last one is the total.
     sums: Vec<u64>,
     next: usize,
     repeat: bool,
-    /// Of each packet only the first line is written.
+    /// Whether only the first line of each packet is written.
     heads: bool,
     pace: Option<Pacer>,
-    /// Bytes of the lines of the longest packet.
+    /// Size of the lines of the longest packet in bytes.
     longest: usize,
     oversize: usize,
-    /// Packets the capture holds only the beginning of.
+    /// Number of packets that the capture truncated.
     cut: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Pacer {
     rate: u64,
-    /// When it was asked last; none: never, so that the time before the first packet is asked for earns nothing.
+    /// Time of the last call in TSC ticks. `None` before the first call, so that time before it earns no credit.
     last: Option<u64>,
-    /// Credit, in packets times ticks a second.
+    /// Credit, in packets times TSC ticks per second.
     credit: u128,
     hz: u64,
 }
@@ -102,7 +102,7 @@ impl Pacer {
         Self { rate, last: None, credit: 0, hz: clock::tsc_hz() }
     }
 
-    /// Packets that may go now.
+    /// Returns the number of packets that may be sent now.
     fn due(&mut self, now: u64) -> usize {
         let since = self.last.replace(now).unwrap_or(now);
         let ticks = now.wrapping_sub(since).min(clock::us_to_ticks(CATCH_UP_US));
@@ -130,25 +130,25 @@ impl PcapSource {
         if source.is_empty() { Err(PcapError::Empty(path.into())) } else { Ok(source) }
     }
 
-    /// Takes the packets from the caller. Without any, the source has ended from the start.
+    /// Creates a source from the caller's packets. Without packets, the source has ended from the start.
     pub fn from_frames<T: AsRef<[u8]>>(frames: impl IntoIterator<Item = T>) -> Result<Self, PcapError> {
         let mut source = Self::empty();
         frames.into_iter().try_for_each(|f| source.append(f.as_ref()))?;
         Ok(source)
     }
 
-    /// Starts again at the end, for ever.
+    /// Returns the source with endless repetition.
     pub fn repeated(self) -> Self {
         Self { repeat: true, ..self }
     }
 
-    /// Writes the first 64 bytes of each packet, its headers, and leaves as payload what the buffer held: a device
-    /// writes payloads without taking the processor's time, and a copy that stands for it does not.
+    /// Returns the source limited to writing the first 64 bytes of each packet, its headers; the payload is what the
+    /// buffer held before. Models a device that writes payloads by DMA without using CPU time.
     pub fn heads_only(self) -> Self {
         Self { heads: true, ..self }
     }
 
-    /// Delivers at this pace.
+    /// Returns the source with this pace.
     pub fn paced(self, pace: Pace) -> Self {
         let pace = match pace {
             Pace::Full => None,
@@ -157,27 +157,28 @@ impl PcapSource {
         Self { pace, ..self }
     }
 
-    /// Number of packets.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.lens.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the source has no packets.
     pub fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
 
-    /// Packets that do not fit a cell, found and left out when the first is asked for.
+    /// Returns the number of packets left out because they do not fit a cell. They are found when the first packet is
+    /// requested.
     pub fn oversize(&self) -> usize {
         self.oversize
     }
 
-    /// Packets that the capture holds only the beginning of: replayed as short as they are.
+    /// Returns the number of packets that the capture truncated. They are replayed at their captured length.
     pub fn cut(&self) -> usize {
         self.cut
     }
 
-    /// The packets' bytes, in order.
+    /// Returns the bytes of the packets, in order.
     pub fn frames(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.first.iter().zip(&self.lens).map(|(first, len)| {
             let lines = &self.lines[*first as usize..][..lines_of(*len)];
@@ -187,12 +188,12 @@ impl PcapSource {
         })
     }
 
-    /// Whether everything was delivered, and no more will come.
+    /// Returns whether all packets were delivered and no more will follow.
     pub fn ended(&self) -> bool {
         self.next == self.len() && !(self.repeat && self.next > 0)
     }
 
-    /// Appends packets to `out`, up to its room; returns how many, and their bytes.
+    /// Appends packets to `out`, up to its room; returns their number and their bytes.
     #[inline]
     pub fn fill(&mut self, bufs: &mut Buffers, out: &mut Batch) -> (usize, u64) {
         let max = bufs.arena().max_data();
@@ -211,7 +212,7 @@ impl PcapSource {
         }
         let before = out.len();
         let mut bytes = 0;
-        // Where room is given by length, it is asked for run by run.
+        // In a packed arena, cells are allocated by length, run by run.
         let packed = bufs.packed();
         let n = if packed { want } else { bufs.alloc(out, want) };
         let mut fresh = before;
@@ -238,13 +239,13 @@ impl PcapSource {
         (n, bytes)
     }
 
-    /// Copies a run of packets into as many fresh frames; returns the bytes.
+    /// Copies a run of packets into as many fresh frames; returns the number of bytes.
     #[inline]
     fn copy(&self, arena: &Arena, run: Range<usize>, frames: &mut [Frame]) -> u64 {
         let Range { start, end } = run;
         let lens = &self.lens[run.clone()];
         if self.lines.len() == self.len() {
-            // Each packet is one line, as most are in a test of packet rates.
+            // Every packet fits one line, as in most tests of packet rates.
             arena.write_line_each(frames, &self.lines[run], lens);
         } else {
             for ((frame, first), len) in frames.iter_mut().zip(&self.first[run]).zip(lens) {
@@ -331,7 +332,7 @@ impl PcapSource {
                 Err(e) => {
                     let hungry = matches!(e, pcap_parser::PcapError::Incomplete(_));
                     let what = describe(&e);
-                    // A block that stays incomplete after reading on is cut off, or claims a size that none has.
+                    // A block that is still incomplete after refilling is truncated or claims an impossible size.
                     if !hungry || starved == 2 || reader.reader_exhausted() {
                         return Err(damaged(what, self.len()));
                     }
@@ -346,8 +347,8 @@ impl PcapSource {
     }
 }
 
-/// The packet in a block, its original length and its link type, which is none when its interface is not known.
-/// Blocks without a packet tell which interfaces there are.
+/// Returns the packet in a block, its original length and its link type, which is `None` if its interface is unknown.
+/// Blocks without a packet update the link types of the interfaces.
 fn packet<'a>(block: &'a PcapBlockOwned<'a>, links: &mut Vec<Linktype>) -> Option<(&'a [u8], u32, Option<Linktype>)> {
     let clip = |data: &'a [u8], len: u32| &data[..data.len().min(len as usize)];
     match block {
@@ -372,7 +373,7 @@ fn describe<I: std::fmt::Debug>(e: &pcap_parser::PcapError<I>) -> String {
         pcap_parser::PcapError::Eof => "the file is empty".into(),
         pcap_parser::PcapError::Incomplete(_) | pcap_parser::PcapError::UnexpectedEof => "a record is cut off".into(),
         pcap_parser::PcapError::BufferTooSmall => format!("a record is larger than {RECORD_MAX} bytes"),
-        pcap_parser::PcapError::ReadError => "the file cannot be read on".into(),
+        pcap_parser::PcapError::ReadError => "read error".into(),
         _ => "a record is malformed".into(),
     }
 }

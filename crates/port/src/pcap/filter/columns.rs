@@ -1,7 +1,7 @@
-//! A filter run for a burst at a time: each instruction once, for all packets that come to it.
+//! Runs a filter on a burst at a time: each instruction once, for all packets that reach it.
 //!
-//! Jumps only lead forward, so that one pass over the program in its order sees every packet through: an instruction's
-//! mask says which packets have come to it, and its registers are columns, a value for each packet.
+//! Jumps go forward only, so one pass over the program in order completes every packet. An instruction's mask tells
+//! which packets have reached it, and its registers are columns with one value for each packet.
 
 use super::{Filter, Instruction, MEMORY};
 use bywash_frame::{Arena, BATCH, Frame, Heads};
@@ -9,42 +9,42 @@ use bywash_sync::wide::{Wide, widest};
 use std::arch::x86_64::{_mm_loadu_si128, _mm_movemask_epi8};
 use std::sync::Arc;
 
-/// A value for each packet.
+/// One value for each packet of a burst.
 type Column = [u32; BATCH];
 const ZERO: Column = [0; BATCH];
-/// Loops run over whole vectors: up to a multiple of this.
+/// Number of values to whose multiples loops are rounded up, so that they run over whole vectors.
 const LANES: usize = 16;
 
-/// A filter at work: a worker's own.
+/// State of a running filter. Used by one worker.
 pub struct Matcher {
     filter: Arc<Filter>,
     heads: Heads,
     registers: Registers,
-    /// By instruction, the packets that have come to it: a bit each.
+    /// For each instruction, a bit mask of the packets that have reached it.
     reached: Vec<u64>,
 }
 
-/// What the program computes with.
+/// Registers of the program.
 #[repr(C, align(64))]
 struct Registers {
     a: Column,
     x: Column,
-    /// What an instruction makes, and what it takes beside A.
+    /// Result of an instruction, and its operand beside A.
     made: Column,
     by: Column,
     memory: [Column; MEMORY],
 }
 
 impl Matcher {
-    /// Puts `filter` to work.
+    /// Creates the state to run `filter`.
     pub fn new(filter: Arc<Filter>) -> Self {
         let reached = vec![0; filter.0.len()];
         let registers = Registers { a: ZERO, x: ZERO, made: ZERO, by: ZERO, memory: [ZERO; MEMORY] };
         Self { filter, heads: Heads::default(), registers, reached }
     }
 
-    /// Which of the first [`BATCH`] of `frames` pass: a bit each, the lowest the first's. What reads beyond its packet's
-    /// end, or divides by zero, does not.
+    /// Returns a bit mask of the packets that pass, among the first [`BATCH`] of `frames`; the lowest bit is the first
+    /// packet's. A packet for which the program reads beyond the end or divides by zero does not pass.
     pub fn passing(&mut self, arena: &Arena, frames: &[Frame]) -> u64 {
         let frames = &frames[..frames.len().min(BATCH)];
         if frames.is_empty() {
@@ -56,13 +56,13 @@ impl Matcher {
     }
 }
 
-/// One pass over the program.
+/// One pass over the program for a burst.
 struct Pass<'a> {
     program: &'a [Instruction],
     arena: &'a Arena,
     frames: &'a [Frame],
     heads: &'a Heads,
-    /// Each packet has all its words in `heads`.
+    /// Whether every packet is long enough to have all its words in `heads`.
     whole: bool,
     registers: &'a mut Registers,
     reached: &'a mut [u64],
@@ -85,12 +85,13 @@ impl Wide for Pass<'_> {
             if here == 0 {
                 continue;
             }
-            // Arithmetic and jumps, with K or with X: bit 3 chooses.
+            // Operand of arithmetic and jumps: bit 3 selects K or X.
             if code & 4 != 0 && code & 7 < 6 {
                 if code & 8 == 0 { by[..n].fill(k) } else { *by = *x }
             }
             match code {
-                // Loads: a word, half-word or byte. 0xb1: four times the lower half of a byte, an IPv4 header's length.
+                // Loads of a word, half-word or byte. 0xb1 loads X with four times the low nibble of a byte, the length
+                // of an IPv4 header.
                 0x20 | 0x28 | 0x30 | 0x40 | 0x48 | 0x50 | 0xb1 => {
                     let size = [4, 2, 1, 1][usize::from(code >> 3 & 3)];
                     let indexed = code & 0x40 != 0;
@@ -112,12 +113,12 @@ impl Wide for Pass<'_> {
                         set(a, made, here, undecided);
                     }
                 }
-                // An immediate, and the length; to A, to X.
+                // Loads of an immediate or the packet length to A or X.
                 0x00 => set(a, &[k; BATCH], here, undecided),
                 0x01 => set(x, &[k; BATCH], here, undecided),
                 0x80 => set(a, &heads.lens, here, undecided),
                 0x81 => set(x, &heads.lens, here, undecided),
-                // Memory.
+                // Loads from and stores to scratch memory.
                 0x60 | 0x61 | 0x02 | 0x03 => {
                     if !remembers {
                         (*memory, remembers) = ([ZERO; MEMORY], true);
@@ -132,7 +133,7 @@ impl Wide for Pass<'_> {
                 }
                 0x07 => set(x, a, here, undecided),
                 0x87 => set(a, x, here, undecided),
-                // Return K or A.
+                // Return of K or A.
                 0x06 | 0x16 => {
                     passing |= match code {
                         0x06 if k == 0 => 0,
@@ -173,7 +174,7 @@ impl Wide for Pass<'_> {
                         0xa4 => with(made, a, by, n, |a, by| a ^ by),
                         0x64 => with(made, a, by, n, |a, by| if by < 32 { a << by } else { 0 }),
                         0x74 => with(made, a, by, n, |a, by| if by < 32 { a >> by } else { 0 }),
-                        // 0x84: there is no other in a program that was verified.
+                        // 0x84, the only other instruction in a verified program.
                         _ => map(made, a, n, u32::wrapping_neg),
                     }
                     if matches!(code, 0x3c | 0x9c) {
@@ -188,7 +189,8 @@ impl Wide for Pass<'_> {
     }
 }
 
-/// Where in [`Heads`] the `size` bytes at `offset` lie: the word, and how far from its right end.
+/// Returns the word of [`Heads`] that contains the `size` bytes at `offset`, and their distance from its right end in
+/// bits. `None` if no word contains them.
 #[inline(always)]
 fn in_heads(offset: u32, size: usize) -> Option<(usize, u32)> {
     let from = (offset as usize).checked_sub(Heads::FROM)?;
@@ -196,7 +198,7 @@ fn in_heads(offset: u32, size: usize) -> Option<(usize, u32)> {
     (word < Heads::WORDS && byte + size <= 4).then_some((word, 8 * byte as u32))
 }
 
-/// Sets those of `to` that `here` chooses. The others are kept, unless they are decided: nobody reads those any more.
+/// Sets the values of `to` that `here` selects. Values of decided packets may change: they are not read any more.
 #[inline(always)]
 fn set(to: &mut Column, from: &Column, here: u64, undecided: u64) {
     if here == undecided {
@@ -211,7 +213,7 @@ fn set(to: &mut Column, from: &Column, here: u64, undecided: u64) {
     }
 }
 
-// The number of values is not a constant, or the compiler would unroll these loops before it makes vectors of them.
+// The number of values must not be a constant, or the compiler unrolls these loops instead of vectorising them.
 
 #[inline(always)]
 fn map(to: &mut Column, from: &Column, n: usize, value: impl Fn(u32) -> u32) {
@@ -227,7 +229,7 @@ fn with(to: &mut Column, a: &Column, by: &Column, n: usize, value: impl Fn(u32, 
     }
 }
 
-/// The places where it is true.
+/// Returns a bit mask of the packets for which `is` is true.
 #[inline(always)]
 fn those(a: &Column, by: &Column, n: usize, is: impl Fn(u32, u32) -> bool) -> u64 {
     let mut truths = [0u8; BATCH];
@@ -239,7 +241,8 @@ fn those(a: &Column, by: &Column, n: usize, is: impl Fn(u32, u32) -> bool) -> u6
     truths.as_chunks().0.iter().rev().fold(0, |all, bytes| all << 16 | bits(bytes))
 }
 
-/// Reads `size` bytes at `offset` and the packet's own, of the packets that `mask` chooses. Returns those that end before.
+/// Reads `size` bytes at `offset`, plus the packet's own offset if given, for the packets that `mask` selects. Returns
+/// a bit mask of the packets that end before.
 fn gather(
     to: &mut Column,
     mask: u64,
