@@ -1,4 +1,4 @@
-//! Compiles the shim against the installed libdpdk, and links with it. Without the feature: nothing.
+//! Compiles the shim against the installed libdpdk and links with it. Does nothing without the feature `dpdk`.
 
 fn main() {
     println!("cargo:rerun-if-changed=shim/port.c");
@@ -8,7 +8,7 @@ fn main() {
 
 #[cfg(feature = "dpdk")]
 fn dpdk() {
-    // Its drivers are loaded by EAL at the start; of the libraries, the linker keeps what the shim uses.
+    // The EAL loads drivers at run time; of the libraries, the linker keeps only those the shim uses.
     println!("cargo:rustc-link-arg=-Wl,--as-needed");
     let found = match pkg_config::Config::new().atleast_version("22.11").probe("libdpdk") {
         Ok(found) => found,
@@ -19,7 +19,7 @@ fn dpdk() {
     for (name, value) in &found.defines {
         shim.define(name, value.as_deref());
     }
-    // Headers ask for instructions (SSSE3 on x86) by options that pkg-config's parser does not hand on.
+    // Headers need instruction set options (SSSE3 on x86) that the pkg-config crate does not pass on.
     let flags = std::process::Command::new("pkg-config").args(["--cflags-only-other", "libdpdk"]).output();
     let flags = flags.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     let mut words = flags.split_whitespace();

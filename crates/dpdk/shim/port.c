@@ -1,7 +1,8 @@
-// DPDK's inline functions and macros as functions, and the mempool operations by which drivers take and free our cells.
+// DPDK's inline functions and macros as functions, and the mempool operations by which drivers take and free cells of
+// the arena.
 //
-// A cell's mbuf lies beside the arena, in an array of them, and belongs to it for good: where a cell is, its mbuf can be had.
-// Declared for Rust in src/ffi.rs.
+// Each cell has a permanent mbuf in an array beside the arena, so the mbuf of a cell is found by its index. Declared
+// for Rust in src/ffi.rs.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,7 +28,7 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 
-// The layout of src/ffi.rs, which is that of RawFrame.
+// Layout of RawFrame in crates/frame, as used in src/ffi.rs.
 struct raw {
 	uint64_t addr;
 	uint32_t len;
@@ -40,7 +41,7 @@ struct odd {
 };
 
 struct hooks {
-	// Takes n cells, or none: 0.
+	// Takes n cells and returns 1, or takes none and returns 0.
 	int (*take)(uint32_t *cells, uint32_t n);
 	void (*give)(uint32_t *cells, uint32_t n);
 	uint32_t (*count)(void);
@@ -48,23 +49,23 @@ struct hooks {
 };
 
 #define BURST 64
-// What is in front of an mbuf's data area: META of crates/frame.
+// Bytes of a cell before the mbuf's data area: META of crates/frame.
 #define META 128
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell");
 
 static struct hooks hooks;
 static uint8_t *base;
-// One for each cell. In the cells, 2,048 bytes apart, all would fall into the same few sets of a cache.
+// One mbuf for each cell. Inside the cells, 2,048 bytes apart, all mbufs would share a few cache sets.
 static struct rte_mbuf *mbufs;
 static size_t mbufs_len;
 static uint32_t shift;
 static uint32_t cells;
-// Of our cells; and one of its own memory for each device whose driver needs that.
+// Mempool of the arena's cells, and mempools of devices whose drivers require memory of their own.
 static struct rte_mempool *pool;
 static struct rte_mempool *copies[RTE_MAX_ETHPORTS];
 static bool removed[RTE_MAX_ETHPORTS];
 
-// A device on an interface of the kernel's. Its driver may say that its link is up whatever becomes of that.
+// Kernel interface below a device, whose driver may report the link as up whatever the state of that interface.
 struct below {
 	uint32_t index;
 	int link;
@@ -82,9 +83,9 @@ static inline uint32_t cell_of(const void *mbuf)
 	return (const struct rte_mbuf *)mbuf - mbufs;
 }
 
-// Drivers take and free cells one at a time, by code of the mempool's in themselves, where the mempool has a cache for their
-// lcore; elsewhere by a call of the operations below for each. So a worker becomes an lcore of DPDK's. The cache is empty
-// between a port's calls: what is free is in our pools.
+// Drivers take and free cells one at a time: with inlined code if the mempool has a cache for their lcore, otherwise
+// with a call of the operations below for each cell. So each worker becomes an lcore of DPDK. The cache is empty
+// between a port's calls: all free cells are in the arena's pools.
 static __thread struct rte_mempool_cache *cache;
 static __thread bool known;
 static pthread_key_t leaving;
@@ -102,7 +103,7 @@ static void give_back(void *const *objects, unsigned int n)
 	}
 }
 
-// Cells as mbufs; as many as are wanted, or none.
+// Takes n cells as mbufs, or none and returns false.
 static bool take(void **objects, unsigned int n)
 {
 	uint32_t some[BURST];
@@ -126,7 +127,7 @@ static void thread_ends(void *arg)
 		rte_thread_unregister();
 }
 
-// There are 128 lcores. A thread for which there is none left does without a cache.
+// There are 128 lcores by default. A thread beyond that works without a cache.
 static void become_lcore(void)
 {
 	known = true;
@@ -135,7 +136,7 @@ static void become_lcore(void)
 	cache = rte_mempool_default_cache(pool, rte_lcore_id());
 }
 
-// Before a driver is called, which is expected to take so many: it finds them in the cache.
+// To be called before a driver that is expected to take so many cells: puts them into the cache.
 static void enter(unsigned int expected)
 {
 	if (unlikely(!known))
@@ -153,7 +154,7 @@ static void leave(void)
 	}
 }
 
-// Memory for the mbufs, on huge pages where the arena is and there are some.
+// Allocates the mbufs, on huge pages if the arena is on huge pages and some are free.
 static int make_mbufs(size_t page)
 {
 	mbufs_len = RTE_ALIGN_CEIL(cells * sizeof(*mbufs), (size_t)2 << 20);
@@ -168,7 +169,7 @@ static int make_mbufs(size_t page)
 	if (page > 4096)
 		madvise(at, mbufs_len, MADV_HUGEPAGE);
 	mbufs = at;
-	// What DPDK expects of an mbuf in a pool. Drivers leave one that they free in this state.
+	// State that DPDK expects of an mbuf in a pool. Drivers free mbufs in this state.
 	for (uint32_t cell = 0; cell < cells; cell++) {
 		struct rte_mbuf *m = &mbufs[cell];
 		m->buf_addr = base + ((uint64_t)cell << shift) + META;
@@ -213,8 +214,8 @@ static unsigned int ops_count(const struct rte_mempool *mp)
 	return hooks.count();
 }
 
-// The cells are there and free already. Their headers, which DPDK would write in front of each, have no room, and nobody
-// reads them.
+// The cells already exist and are free. There is no room for the object headers that DPDK would write before each, and
+// no code reads them.
 static int ops_populate(struct rte_mempool *mp, unsigned int most, void *at, rte_iova_t iova, size_t len,
 			rte_mempool_populate_obj_cb_t *call, void *arg)
 {
@@ -237,7 +238,8 @@ static const struct rte_mempool_ops ops = {
 	.populate = ops_populate,
 };
 
-// A whole line at a time, without its end; EAL writes what it says in one piece, or nearly so.
+// Forwards log text. The stream is line buffered and the EAL writes a message in about one piece, so text holds whole
+// lines.
 static ssize_t write_log(void *cookie, const char *text, size_t len)
 {
 	RTE_SET_USED(cookie);
@@ -251,13 +253,13 @@ const char *bywash_dpdk_version(void)
 	return rte_version();
 }
 
-// The version of the headers: the library of another year and month has another ABI.
+// Version of the headers. A library of another year and month has another ABI.
 const char *bywash_dpdk_built_with(void)
 {
 	return RTE_VER_PREFIX " " RTE_STR(RTE_VER_YEAR) "." RTE_STR(RTE_VER_MONTH);
 }
 
-// 0, or what failed as a negative errno.
+// Starts the EAL. Returns 0 or a negative errno.
 int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 {
 	hooks = *with;
@@ -290,13 +292,14 @@ void bywash_dpdk_stop(void)
 	mbufs = NULL;
 }
 
-// The arena becomes memory that DPDK knows, and the pool that drivers fill their queues from.
+// Registers the arena as DPDK memory and creates the mempool from which drivers fill their queues. Returns 0, 1 if the
+// arena is not registered for DMA, or a negative errno.
 int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapped, size_t page)
 {
 	base = at;
 	cells = count;
 	shift = cell_shift;
-	// Devices look memory up by address; a virtual one does not mind if this fails.
+	// Devices look up memory by address. Virtual devices work even if this fails.
 	int registered = rte_extmem_register(at, mapped, NULL, 0, page);
 	pool = rte_mempool_create_empty("bywash", count, 1u << shift, BURST, sizeof(struct rte_pktmbuf_pool_private),
 					SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_CACHE_ALIGN);
@@ -316,7 +319,7 @@ int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapp
 	return registered < 0 ? 1 : 0;
 }
 
-// What a port is opened with, and what it turned out to be.
+// Parameters and, after opening, properties of a port.
 struct device {
 	uint16_t port;
 	uint16_t queues;
@@ -333,7 +336,7 @@ struct device {
 	uint64_t rss;
 };
 
-// Finds or makes the device; `failed` says which step did not succeed.
+// Finds or creates the device. On error, `failed` names the step that failed.
 int bywash_dpdk_probe(const char *devargs, const char *name, struct device *device, const char **failed)
 {
 	*failed = "find a driver for it";
@@ -346,7 +349,7 @@ int bywash_dpdk_probe(const char *devargs, const char *name, struct device *devi
 			return rc;
 	}
 	struct rte_eth_dev_info info;
-	*failed = "ask it what it can";
+	*failed = "query its capabilities";
 	int rc = rte_eth_dev_info_get(device->port, &info);
 	if (rc < 0)
 		return rc;
@@ -364,8 +367,9 @@ static int on_removed(uint16_t port, enum rte_eth_event_type event, void *arg, v
 	return 0;
 }
 
-// For a device whose driver lays out its mempool itself: in one piece, of memory of its own. EAL's would be enough for few. A
-// queue of net_af_xdp has 2,048 buffers to receive into, and as many each may wait to be sent and to be taken back.
+// Creates a mempool for a device whose driver requires a layout of its own, in one piece of anonymous memory, because
+// the EAL's memory would suffice for few devices only. A queue of net_af_xdp needs 2,048 buffers to receive into, and
+// as many for each of sending and completion.
 static int make_copies(uint16_t port, uint16_t queues)
 {
 	char name[RTE_MEMPOOL_NAMESIZE];
@@ -396,13 +400,13 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	uint16_t port = device->port;
 	struct rte_eth_dev_info info;
 	struct rte_eth_conf conf = { 0 };
-	*failed = "ask it what it can";
+	*failed = "query its capabilities";
 	int rc = rte_eth_dev_info_get(port, &info);
 	if (rc < 0)
 		return rc;
 	struct rte_mempool *from = pool;
 	if (device->copies) {
-		*failed = "get memory for its copies";
+		*failed = "allocate memory for its copies";
 		rc = make_copies(port, device->queues);
 		if (rc < 0)
 			return rc;
@@ -416,7 +420,7 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	device->rss = conf.rx_adv_conf.rss_conf.rss_hf;
 	device->rx_offloads = info.rx_offload_capa;
 	device->tx_offloads = info.tx_offload_capa;
-	// All that is sent is of one pool, and nobody else's.
+	// FAST_FREE requires that all sent mbufs come from one pool and have one reference, which holds here.
 	conf.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
 	device->used = conf.txmode.offloads;
 	*failed = "configure its queues";
@@ -430,7 +434,7 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 			return rc;
 	}
 	uint16_t rx = device->descriptors, tx = device->descriptors;
-	*failed = "size its rings";
+	*failed = "set its ring sizes";
 	rc = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx);
 	if (rc < 0)
 		return rc;
@@ -452,7 +456,8 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	rc = rte_eth_dev_start(port);
 	if (rc < 0)
 		return rc;
-	// Frames to every address: whose they are is decided behind it. A device that cannot has no addresses either.
+	// Promiscuous mode: the program filters addresses itself. Devices that do not support it have no address filter
+	// either.
 	rte_eth_promiscuous_enable(port);
 	struct rte_ether_addr mac;
 	if (rte_eth_macaddr_get(port, &mac) == 0)
@@ -479,7 +484,7 @@ void bywash_dpdk_close(uint16_t port)
 	copies[port] = NULL;
 }
 
-// What the kernel says of an interface: 0 down, 1 up, 2 gone; 1 where it cannot be asked.
+// Returns the kernel's state of an interface: 0 down, 1 up, 2 deleted; 1 if it cannot be determined.
 static int interface(uint32_t index)
 {
 	struct ifreq request = { 0 };
@@ -493,7 +498,8 @@ static int interface(uint32_t index)
 	return rc < 0 || (request.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
 }
 
-// 0 down, 1 up, 2 unplugged. The kernel is asked ten times a second at most: whoever asks may have packets to forward.
+// Returns the link state: 0 down, 1 up, 2 unplugged. Queries the kernel at most ten times a second, because the caller
+// may be a worker with packets to forward.
 int bywash_dpdk_link(uint16_t port)
 {
 	if (__atomic_load_n(&removed[port], __ATOMIC_ACQUIRE))
@@ -515,7 +521,8 @@ int bywash_dpdk_link(uint16_t port)
 	return link.link_status == RTE_ETH_LINK_UP;
 }
 
-// The names of RSS types (what 0), of offloads of reception (1) or of transmission (2), with blanks between them.
+// Writes the names, separated by blanks, of RSS types (what 0), receive offloads (1) or transmit offloads (2). Returns
+// the length.
 int bywash_dpdk_names(uint32_t what, uint64_t bits, char *text, size_t room)
 {
 	static const struct {
@@ -558,7 +565,7 @@ int bywash_dpdk_names(uint32_t what, uint64_t bits, char *text, size_t room)
 	return used;
 }
 
-// Mb/s; 0: it does not say.
+// Returns the link speed in Mb/s, 0 if unknown.
 uint32_t bywash_dpdk_speed(uint16_t port)
 {
 	struct rte_eth_link link;
@@ -567,7 +574,7 @@ uint32_t bywash_dpdk_speed(uint16_t port)
 	return link.link_speed;
 }
 
-// The extended statistics that are not zero, as "name=value name=value".
+// Writes the extended statistics that are not zero, as "name=value name=value". Returns the length.
 int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
 {
 	struct rte_eth_xstat values[256];
@@ -590,7 +597,8 @@ int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
 	return used;
 }
 
-// A frame that is not one of our cells, or lies in several pieces: into a fresh cell.
+// Copies a frame that is not in one of the arena's cells, or is in several segments, to a new cell. Frees the frame;
+// returns false if it does not fit or no cell is free.
 static bool copy(struct rte_mbuf *m, struct raw *to)
 {
 	uint32_t cell;
@@ -634,7 +642,7 @@ uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t
 	return good;
 }
 
-// The frames are ours until they are sent: those that are not, still are.
+// Sends up to n frames and returns how many. The caller keeps ownership of the others.
 uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames, uint16_t n)
 {
 	struct rte_mbuf *mbufs[BURST];
@@ -658,7 +666,7 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 	return sent;
 }
 
-// Takes back what was sent, as far as the driver lets itself be asked. Negative: it does not.
+// Asks the driver to free sent frames. Returns a negative errno if the driver does not support that.
 int bywash_dpdk_reclaim(uint16_t port, uint16_t queue)
 {
 	enter(0);

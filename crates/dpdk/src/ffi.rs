@@ -1,9 +1,9 @@
-//! What `shim/port.c` offers, and asks for.
+//! Interface to `shim/port.c`.
 
 use bywash_frame::RawFrame;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Functions the mempool operations and EAL's log call.
+/// Functions called by the mempool operations and by EAL's log.
 #[repr(C)]
 pub struct Hooks {
     pub take: extern "C" fn(cells: *mut u32, n: u32) -> c_int,
@@ -12,7 +12,7 @@ pub struct Hooks {
     pub log: extern "C" fn(level: u32, text: *const c_char, len: usize),
 }
 
-/// Frames that were not in one of our cells.
+/// Counts of received frames that were not in one of the arena's cells.
 #[repr(C)]
 #[derive(Default)]
 pub struct Odd {
@@ -20,16 +20,16 @@ pub struct Odd {
     pub lost: u64,
 }
 
-/// The shim's `struct device`.
+/// `struct device` of the shim.
 #[repr(C)]
 #[derive(Default)]
 pub struct Device {
     pub port: u16,
     pub queues: u16,
     pub descriptors: u16,
-    /// Asked for, 0: the device's; then what it is.
+    /// In: the requested MTU, 0 for the device's own. Out: the MTU in use.
     pub mtu: u16,
-    /// Frames are received into DPDK's own memory, and copied.
+    /// Whether frames are received into DPDK's own memory and copied.
     pub copies: bool,
     pub most_queues: u16,
     pub max_frame: u32,
@@ -37,7 +37,7 @@ pub struct Device {
     pub driver: [u8; 32],
     pub rx_offloads: u64,
     pub tx_offloads: u64,
-    /// Those of transmission that are in use.
+    /// Transmit offloads in use.
     pub used: u64,
     pub rss: u64,
 }

@@ -1,4 +1,4 @@
-//! Ports on DPDK's drivers: any ethdev, named by its devargs. Without the feature `dpdk` there is nothing here.
+//! Ports on DPDK's drivers: any ethdev, named by its devargs. Empty without the feature `dpdk`.
 #![cfg(feature = "dpdk")]
 
 mod cells;

@@ -1,4 +1,4 @@
-//! One queue of a DPDK device, as a port.
+//! One queue of a DPDK device as a port.
 
 use crate::cells;
 use crate::eal::Eal;
@@ -9,107 +9,108 @@ use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// What device, and how.
+/// Configuration of a device.
 #[derive(Clone, Debug)]
 pub struct DpdkConfig {
-    /// DPDK's name for it, with arguments: `net_tap0,iface=dtap0`, `0000:03:00.0`.
+    /// DPDK's name for the device, with arguments: `net_tap0,iface=dtap0`, `0000:03:00.0`.
     pub devargs: String,
-    /// Queues, each way.
+    /// Number of queues in each direction.
     pub queues: u16,
-    /// Descriptors a ring; the driver may make it another number.
+    /// Descriptors of each ring; the driver may adjust the number.
     pub descriptors: u16,
-    /// Its MTU; none: as it is.
+    /// MTU in bytes; `None` leaves the device's own.
     pub mtu: Option<u16>,
 }
 
 impl DpdkConfig {
-    /// The device of `devargs`, with one queue.
+    /// Returns a configuration for `devargs` with one queue and 1024 descriptors.
     pub fn new(devargs: &str) -> Self {
         Self { devargs: devargs.into(), queues: 1, descriptors: 1024, mtu: None }
     }
 
-    /// The device's name: what comes before its arguments.
+    /// Returns the device's name: `devargs` up to the first comma.
     pub fn name(&self) -> &str {
         self.devargs.split(',').next().unwrap_or_default()
     }
 }
 
-/// Why there is no such port.
+/// Error of [`DpdkPort::open`].
 #[derive(Debug, thiserror::Error)]
 pub enum DpdkError {
-    /// Text that DPDK cannot be given.
+    /// Devargs without a name or with a NUL byte.
     #[error("`{0}` is not a device's name and arguments")]
     Devargs(String),
-    /// More queues than it has.
-    #[error("device {device} ({driver}) has {most} queues each way, not {queues}")]
+    /// Unsupported number of queues.
+    #[error("device {device} ({driver}) supports 1 to {most} queues each way, not {queues}")]
     Queues {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Its driver.
+        /// Name of its driver.
         driver: String,
-        /// What it has.
+        /// Maximum number of queues.
         most: u16,
-        /// What was asked for.
+        /// Number of queues requested.
         queues: u16,
     },
-    /// DPDK's reason; more is in the log.
-    #[error("device {device}: DPDK cannot {step}: {source} (its own words are in the log)")]
+    /// Failed setup step; DPDK logs the details.
+    #[error("device {device}: DPDK cannot {step}: {source} (see DPDK's messages in the log)")]
     Device {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// What failed.
+        /// Step that failed.
         step: String,
-        /// The reason.
+        /// Error returned by DPDK.
         source: std::io::Error,
     },
-    /// Another port is on it.
-    #[error("device {0} is another port's already")]
+    /// Device that another port uses.
+    #[error("device {0} is already in use by another port")]
     InUse(String),
 }
 
-/// What all queues of a device share.
+/// State shared by all queues of a device.
 struct Shared {
     eal: Arc<Eal>,
     name: String,
     device: Device,
-    /// Queues that are not closed.
+    /// Number of queues that are not closed.
     open: AtomicUsize,
-    /// Cells that the driver holds on account of no queue.
+    /// Cells that the driver holds and that no queue accounts for.
     held: AtomicI64,
     copied: AtomicU64,
     lost: AtomicU64,
 }
 
-/// A queue of a DPDK device.
+/// Queue of a DPDK device.
 ///
-/// Frames that come and go by it are not copied: their cells are the driver's buffers. A driver that has to have memory of
-/// its own copies, and [`Port::details`] says so.
+/// Frames are not copied: their cells are the driver's buffers. With a driver that requires memory of its own, frames
+/// are copied, and [`Port::details`] reports it.
 ///
 /// # Thread-safety
-/// One worker's.
+/// Used by one worker.
 pub struct DpdkPort {
     shared: Arc<Shared>,
     queue: u16,
-    /// Cells the driver took here, less those it gave back here. A device can take at one queue and give at another.
+    /// Cells that the driver took in calls to this queue, less those that it freed. A device may take in one queue and
+    /// free in another, so this can be negative.
     held: i64,
     closed: bool,
     idle: u32,
-    /// Frames that came at once the last time.
+    /// Size of the last received burst.
     last: u16,
     counters: Arc<PortCounters>,
 }
 
-/// Names of devices that are open.
+/// Names of the open devices.
 static OPEN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
 
-/// Drivers that lay out their mempool's memory themselves.
+/// Drivers that require a mempool with a memory layout of their own.
 const OWN_MEMORY: [&str; 1] = ["net_af_xdp"];
 
-/// Turns of the worker between two times it asks the driver for what was sent.
+/// Turns of the worker between two requests to the driver to free sent frames.
 const RECLAIM: u32 = 64;
 
 impl DpdkPort {
-    /// Opens a device: all of its queues, in order.
+    /// Opens a device and returns its queues, in order.
     pub fn open(eal: &Arc<Eal>, config: &DpdkConfig) -> Result<Vec<Self>, DpdkError> {
         let name = config.name().to_owned();
         let c_string = |s: &str| CString::new(s).map_err(|_| DpdkError::Devargs(config.devargs.clone()));
@@ -130,11 +131,11 @@ impl DpdkPort {
         let mut failed: *const c_char = std::ptr::null();
         let error = |rc: i32, failed: *const c_char| DpdkError::Device {
             device: name.clone(),
-            // SAFETY: the shim sets it to a constant before anything that can fail.
+            // SAFETY: the shim sets it to a string constant before any step that can fail.
             step: unsafe { CStr::from_ptr(failed) }.to_string_lossy().into_owned(),
             source: std::io::Error::from_raw_os_error(-rc),
         };
-        // SAFETY: strings that end, and places to write to, all of which outlive the call.
+        // SAFETY: NUL-terminated strings and writable places, all of which outlive the call.
         let rc = unsafe { ffi::bywash_dpdk_probe(devargs.as_ptr(), c_name.as_ptr(), &mut device, &mut failed) };
         if rc < 0 {
             return Err(error(rc, failed));
@@ -142,15 +143,15 @@ impl DpdkPort {
         let driver = driver(&device);
         if config.queues == 0 || config.queues > device.most_queues {
             let most = device.most_queues;
-            // SAFETY: the device was found, and nobody uses it.
+            // SAFETY: the device was found, and no port uses it.
             unsafe { ffi::bywash_dpdk_close(device.port) };
             return Err(DpdkError::Queues { device: name, driver, most, queues: config.queues });
         }
         device.copies = OWN_MEMORY.contains(&driver.as_str());
-        // SAFETY: the device is nobody else's (`OPEN`).
+        // SAFETY: no other port uses the device (`OPEN`).
         let (rc, held) = cells::alone(|| unsafe { ffi::bywash_dpdk_open(&mut device, &mut failed) });
         if rc < 0 {
-            // SAFETY: as above; what was set up of it goes.
+            // SAFETY: no other port uses the device; this removes what was set up.
             unsafe { ffi::bywash_dpdk_close(device.port) };
             return Err(error(rc, failed));
         }
@@ -176,23 +177,23 @@ impl DpdkPort {
         Ok((0..shared.device.queues).map(end).collect())
     }
 
-    /// The device's address; all zero: it has none.
+    /// Returns the device's MAC address; all zeros if it has none.
     pub fn mac(&self) -> [u8; 6] {
         self.shared.device.mac
     }
 
-    /// The name of its driver.
+    /// Returns the name of the device's driver.
     pub fn driver(&self) -> String {
         driver(&self.shared.device)
     }
 
-    /// Why its frames are copied, if they are.
+    /// Returns the reason for which frames are copied. `None` if they are not.
     pub fn copies(&self) -> Option<&'static str> {
-        self.shared.device.copies.then_some("its driver receives only into memory it lays out itself")
+        self.shared.device.copies.then_some("the driver receives only into memory with its own layout")
     }
 }
 
-/// What bits are of.
+/// Meaning of a bit mask.
 #[derive(Clone, Copy)]
 enum What {
     Rss,
@@ -200,14 +201,14 @@ enum What {
     Tx,
 }
 
-/// DPDK's names of `bits`, in the spelling of `show`.
+/// Returns DPDK's names of `bits`, in the spelling of `show`.
 fn names(what: What, bits: u64) -> String {
-    // SAFETY: as much room as is said.
+    // SAFETY: `at` has `room` bytes.
     let names = text(2048, |at, room| unsafe { ffi::bywash_dpdk_names(what as u32, bits, at, room) });
     if names.is_empty() { "none".into() } else { names.to_lowercase().replace('_', "-") }
 }
 
-/// Text of at most `room` bytes, which `write` writes and says the length of.
+/// Returns a text of at most `room` bytes written by `write`, which returns its length.
 fn text(room: usize, write: impl FnOnce(*mut c_char, usize) -> i32) -> String {
     let mut text = vec![0u8; room];
     let len = write(text.as_mut_ptr().cast(), room);
@@ -220,7 +221,7 @@ fn driver(device: &Device) -> String {
     String::from_utf8_lossy(&device.driver[..end]).into_owned()
 }
 
-/// For a port that could not be used, and that no worker closes.
+/// Closes the device if no worker closed the port.
 impl Drop for DpdkPort {
     fn drop(&mut self) {
         if self.closed {
@@ -228,7 +229,7 @@ impl Drop for DpdkPort {
         }
         let shared = &self.shared;
         if shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: no queue of it is open any more.
+            // SAFETY: no queue of the device is open any more.
             cells::alone(|| unsafe { ffi::bywash_dpdk_close(shared.device.port) });
             OPEN.lock().expect("devices").retain(|name| *name != shared.name);
         }
@@ -244,7 +245,8 @@ impl Port for DpdkPort {
         let mut raw = [RawFrame::default(); BATCH];
         let mut odd = Odd::default();
         let (port, queue, most, last) = (self.shared.device.port, self.queue, out.room() as u16, self.last);
-        // SAFETY: an open queue of this worker's; `raw` has room for a batch, and a batch has room for at most one.
+        // SAFETY: an open queue that only this worker uses; `raw` has room for a batch, and `out` has at most that much
+        // room.
         let (n, more) = cells::with(bufs, || unsafe {
             ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, most.min(last), &mut odd)
         });
@@ -257,7 +259,7 @@ impl Port for DpdkPort {
         let mut bytes = 0;
         for raw in &raw[..n] {
             bytes += u64::from(raw.len);
-            // SAFETY: the driver took the cell from our pool and has handed it over; the data lies in it.
+            // SAFETY: the driver took the cell from the pool and has handed it over; the data lies in it.
             let pushed = out.push(unsafe { Frame::from_raw(*raw) });
             debug_assert!(pushed.is_ok());
         }
@@ -280,7 +282,8 @@ impl Port for DpdkPort {
         let n = frames.len();
         raw.iter_mut().zip(frames.as_slice()).for_each(|(raw, frame)| *raw = frame.raw());
         let (port, queue) = (self.shared.device.port, self.queue);
-        // SAFETY: an open queue of this worker's; the frames are ours, and those that are sent leave the batch below.
+        // SAFETY: an open queue that only this worker uses; the caller owns the frames, and those that are sent leave
+        // the batch below.
         let (sent, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_tx(port, queue, raw.as_ptr(), n as u16) });
         let sent = usize::from(sent);
         self.held += more + sent as i64;
@@ -301,7 +304,7 @@ impl Port for DpdkPort {
         }
         self.idle = 0;
         let (port, queue) = (self.shared.device.port, self.queue);
-        // SAFETY: an open queue of this worker's.
+        // SAFETY: an open queue that only this worker uses.
         let (_, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_reclaim(port, queue) });
         self.held += more;
     }
@@ -366,7 +369,7 @@ impl Port for DpdkPort {
             details.push(("note", note.into()));
         }
         if self.queue == 0 && !self.closed {
-            // SAFETY: an open device, and as much room as is said.
+            // SAFETY: an open device; `at` has `room` bytes.
             let xstats = text(8192, |at, room| unsafe { ffi::bywash_dpdk_xstats(device.port, at, room) });
             details.push(("xstats", xstats));
         }
@@ -379,12 +382,12 @@ impl Port for DpdkPort {
         }
         let shared = &self.shared;
         if shared.open.fetch_sub(1, Ordering::AcqRel) > 1 {
-            // The device is one: the last to close gives everything back.
+            // The queue closed last frees the cells of the whole device.
             shared.held.fetch_add(self.held, Ordering::Relaxed);
             self.held = 0;
             return;
         }
-        // SAFETY: no other queue of it is open any more.
+        // SAFETY: no other queue of the device is open any more.
         let ((), more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_close(shared.device.port) });
         self.held += more + shared.held.swap(0, Ordering::Relaxed);
         OPEN.lock().expect("devices").retain(|name| *name != shared.name);
@@ -397,7 +400,7 @@ mod tests {
 
     #[test]
     fn bits_have_names() {
-        // The first bits of rte_ethdev.h: VLAN_STRIP, IPV4_CKSUM; VLAN_INSERT, IPV4_CKSUM; RSS_IPV4, RSS_FRAG_IPV4.
+        // The lowest bits in rte_ethdev.h: VLAN_STRIP, IPV4_CKSUM; VLAN_INSERT, IPV4_CKSUM; RSS_IPV4, RSS_FRAG_IPV4.
         assert_eq!(names(What::Rx, 0b11), "vlan-strip ipv4-cksum");
         assert_eq!(names(What::Tx, 0b11), "vlan-insert ipv4-cksum");
         assert_eq!(names(What::Rss, 0b1100), "ipv4 ipv4-frag");

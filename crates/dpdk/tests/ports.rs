@@ -1,6 +1,6 @@
-//! Ports on DPDK's virtual devices: frames that are not copied, cells that all come back, errors that end nothing.
+//! Tests of ports on DPDK's virtual devices: no copies, no lost cells, no fatal errors.
 //!
-//! EAL starts once in a process, so this is one test. It needs no root and no hugepages.
+//! The EAL starts once in a process, so this is one test. It needs neither root nor huge pages.
 
 use bywash_dpdk::{DpdkConfig, DpdkError, DpdkPort, Eal, EalConfig, EalError};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolSet};
@@ -35,7 +35,7 @@ impl Bench {
 fn dpdk_ports() {
     let arena = Arena::new(ArenaConfig { cells: CELLS, pages: Pages::Small, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", CELLS)]).unwrap();
-    // What would end the program is refused before EAL sees it.
+    // Options that would end the program are rejected before the EAL sees them.
     let config = |option: &str| EalConfig { options: vec![option.into()] };
     assert!(matches!(Eal::start(&pools, &config("--help")), Err(EalError::Option(_))));
     assert!(matches!(Eal::start(&pools, &config("--proc-type=secondary")), Err(EalError::Option(_))));
@@ -54,7 +54,8 @@ fn dpdk_ports() {
     assert!(matches!(Eal::start(&bench.pools, &EalConfig::default()), Err(EalError::Twice)));
 }
 
-/// From another kind of port to a DPDK device (a ring: what it sends, it receives) and back: the same cells.
+/// Frames from another kind of port keep their cells through a DPDK device (a ring that receives what it sends) and
+/// back.
 fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     let mut ring = DpdkPort::open(eal, &DpdkConfig::new("net_ring0")).unwrap().pop().unwrap();
     let (mut a, mut b) = pair(64);
@@ -62,7 +63,7 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!(a.tx_burst(&mut bench.bufs, &mut batch), 32);
     assert_eq!(b.rx_burst(&mut bench.bufs, &mut batch), 32);
     let arena = bench.pools.arena().clone();
-    // Data anywhere in its cell.
+    // Move the data to other offsets in its cell.
     batch.as_mut_slice().iter_mut().for_each(|f| {
         f.pull(10);
         assert!(arena.push(f, 90));
@@ -86,7 +87,7 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!((detail("mode"), detail("driver")), (Some("zero-copy"), Some("net_ring")));
     assert_eq!(detail("xstats").map(|x| x.contains("rx_good_packets=32")), Some(true), "{details:?}");
     assert_eq!((ring.held(), ring.state()), (0, PortState::Up));
-    // Frames left in the device when it closes come back.
+    // Frames left in the device are freed when it closes.
     let (mut batch, _) = bench.frames(16);
     assert_eq!(ring.tx_burst(&mut bench.bufs, &mut batch), 16);
     let mut rest = Batch::new();
@@ -97,7 +98,7 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!(bench.pools.audit(0).missing, 0);
 }
 
-/// A device that generates frames, and one that discards them: both by the drivers' own use of our pool.
+/// A device that generates frames and discards them: the driver itself takes and frees cells of the pool.
 fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
     let mut null = DpdkPort::open(eal, &DpdkConfig::new("net_null7,size=200")).unwrap().pop().unwrap();
     let mut batch = Batch::new();
@@ -108,7 +109,7 @@ fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
         assert!(batch.is_empty());
     }
     assert_eq!(null.counters().tx_packets.get(), 64_000);
-    // What the device can do, and what of it is used, by name.
+    // Capabilities of the device and those in use, by name.
     let details = null.details();
     let detail = |name| details.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
     assert!(detail("rx_offloads").is_some() && detail("tx_offloads").is_some(), "{details:?}");
@@ -127,7 +128,8 @@ fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!(bench.pools.audit(0).missing, 0);
 }
 
-/// Each thread that calls a driver becomes an lcore of DPDK's; those that find none left do without, and none stays one.
+/// Each thread that calls a driver becomes a DPDK lcore; threads beyond the maximum work without one, and a thread that
+/// ends releases its lcore.
 fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
     const THREADS: usize = 140;
     let null = Mutex::new(DpdkPort::open(eal, &DpdkConfig::new("net_null6,size=100")).unwrap().pop().unwrap());
@@ -164,14 +166,14 @@ fn what_cannot_be_is_said(eal: &Arc<Eal>, bench: &mut Bench) {
     assert!(matches!(error, DpdkError::Queues { queues: 60_000, .. }), "{error}");
     let mut null = DpdkPort::open(eal, &DpdkConfig::new("net_null9")).unwrap().pop().unwrap();
     assert!(matches!(refused(DpdkConfig::new("net_null9,size=64")), DpdkError::InUse(_)));
-    // The one that is there still works; closed, it can be opened again.
+    // The open port still works; once closed, it can be opened again.
     let mut batch = Batch::new();
     assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 64);
     bench.bufs.free(&mut batch);
     null.close(&mut bench.bufs);
     let mut again = DpdkPort::open(eal, &DpdkConfig::new("net_null9")).unwrap().pop().unwrap();
     again.close(&mut bench.bufs);
-    // A PCI address at which there is nothing.
+    // A PCI address without a device.
     let error = refused(DpdkConfig::new("0000:ff:1f.7"));
     assert!(error.to_string().contains("0000:ff:1f.7"), "{error}");
 }
