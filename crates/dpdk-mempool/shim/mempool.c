@@ -1,6 +1,7 @@
-// DPDK mempool operations bywash_stack, bywash_sdb and bywash_tabm: what DPDK calls, passed on to src/abi.rs.
+// DPDK mempool operations bywash_stack, bywash_sdb and bywash_tabm, which pass DPDK's calls on to src/abi.rs.
 //
-// Registered when the library is loaded (EAL option -d), chosen by --mbuf-pool-ops-name or rte_mempool_set_ops_byname.
+// The operations are registered when the library is loaded (EAL option -d) and selected by --mbuf-pool-ops-name or
+// rte_mempool_set_ops_byname.
 
 #include <errno.h>
 #include <stdbool.h>
@@ -27,7 +28,8 @@ enum kind { STACK, SDB, TABM };
 
 #define SAY(...) rte_log(RTE_LOG_ERR, RTE_LOGTYPE_MEMPOOL, "bywash mempool: " __VA_ARGS__)
 
-// Objects a block, if the environment says so: DPDK has no way to hand an option to its default operations.
+// Returns the objects of a block as set in the environment, 0 if not set: DPDK cannot pass options to its default
+// operations.
 static uint32_t block(void)
 {
 	const char *text = getenv("BYWASH_MEMPOOL_BLOCK");
@@ -36,7 +38,7 @@ static uint32_t block(void)
 	char *end;
 	unsigned long n = strtoul(text, &end, 10);
 	if (*text == '\0' || *end != '\0' || n == 0 || n > 65536 || (n & (n - 1)) != 0) {
-		SAY("BYWASH_MEMPOOL_BLOCK=%s is no power of two up to 65536; ignored\n", text);
+		SAY("ignoring BYWASH_MEMPOOL_BLOCK=%s: must be a power of two from 1 to 65536\n", text);
 		return 0;
 	}
 	return n;
@@ -44,16 +46,16 @@ static uint32_t block(void)
 
 static int new(struct rte_mempool *mp, enum kind kind)
 {
-	// What it points to is memory of one process.
+	// pool_data points to memory of one process.
 	if (rte_eal_process_type() != RTE_PROC_PRIMARY) {
-		SAY("%s: a secondary process cannot use it; run one process\n", mp->name);
+		SAY("%s: not supported in a secondary process; use a primary process only\n", mp->name);
 		return -ENOTSUP;
 	}
 	size_t stride = (size_t)mp->header_size + mp->elt_size + mp->trailer_size;
-	// The last taker is every thread that is no lcore.
+	// The last taker stands for all threads that are not lcores.
 	mp->pool_data = bywash_mempool_new(kind, mp->size, stride, RTE_MAX_LCORE + 1, block());
 	if (mp->pool_data == NULL) {
-		SAY("%s: %u objects of %zu bytes cannot be: at most 131072 bytes each\n", mp->name, mp->size, stride);
+		SAY("%s: invalid size: %u objects of %zu bytes, at most 131072 bytes each\n", mp->name, mp->size, stride);
 		return -EINVAL;
 	}
 	return 0;
@@ -84,7 +86,7 @@ static unsigned int count(const struct rte_mempool *mp)
 	return bywash_mempool_count(mp->pool_data);
 }
 
-// The mempool's own callback, which puts each object into it, and its argument.
+// DPDK's callback, which puts each object into the mempool, and its argument.
 struct inner {
 	rte_mempool_populate_obj_cb_t *call;
 	void *arg;
@@ -114,8 +116,8 @@ static int populate(struct rte_mempool *mp, unsigned int most, void *at, rte_iov
 
 static const struct rte_mempool_ops all[] = { OPS(stack), OPS(sdb), OPS(tabm) };
 
-// DPDK knows 16 operations at most, and all drivers of a distribution together leave room for two or less. So if the
-// user names one of these, it alone takes a place.
+// DPDK has room for 16 operations, of which all drivers of a distribution together leave two or fewer. So if the user
+// names one of these operations, only that one is registered.
 RTE_INIT(announce)
 {
 	const char *wanted = rte_eal_mbuf_user_pool_ops();
@@ -126,7 +128,7 @@ RTE_INIT(announce)
 		if (one && strcmp(wanted, all[i].name) != 0)
 			continue;
 		if (rte_mempool_register_ops(&all[i]) < 0)
-			SAY("DPDK has no room for the operations %s: name them with --mbuf-pool-ops-name, or load fewer "
+			SAY("cannot register the operations %s: name them with --mbuf-pool-ops-name, or load fewer "
 			    "drivers\n", all[i].name);
 	}
 }

@@ -1,16 +1,16 @@
-//! The functions `shim/mempool.c` declares. None of them panics on what a caller may pass.
+//! Functions declared in `shim/mempool.c`. None of them panics on arguments that a caller may pass.
 
 use crate::Objects;
 use bywash_frame::{CellPool, PoolKind};
 use std::ffi::{c_int, c_void};
 
-/// What a mempool's `pool_data` points to.
+/// Object behind a mempool's `pool_data`.
 pub struct Mempool {
     pool: CellPool,
     objects: Objects,
 }
 
-/// Objects turned from numbers to addresses at once.
+/// Numbers of objects converted between numbers and addresses at a time: for short and for long requests.
 const SOME: usize = 64;
 const MANY: usize = 512;
 
@@ -49,9 +49,9 @@ impl Mempool {
     }
 }
 
-/// A mempool for `count` objects that will lie `stride` bytes apart, none of which is in it yet. `kind`: 0 `stack`, 1
-/// `sdb`, 2 `tabm`; `takers`: threads that get a block of their own; `block`: objects a block, 0 for what fits the size.
-/// Null: one of them is impossible.
+/// Creates a mempool for `count` objects at distances of `stride` bytes, none of which is in it yet. `kind` is 0 for
+/// `stack`, 1 for `sdb`, 2 for `tabm`; `takers` is the number of threads with a block of their own; `block` is the
+/// number of objects in a block, 0 to choose it by `count`. Returns null if an argument is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn bywash_mempool_new(kind: u32, count: u32, stride: usize, takers: u32, block: u32) -> *mut Mempool {
     let kind = match kind {
@@ -71,40 +71,40 @@ pub extern "C" fn bywash_mempool_new(kind: u32, count: u32, stride: usize, taker
     }
 }
 
-/// Frees it.
+/// Destroys a mempool.
 ///
 /// # Safety
-/// `mempool` is from [`bywash_mempool_new`], or null, and nobody uses it any more.
+/// `mempool` is from [`bywash_mempool_new`], or null, and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_drop(mempool: *mut Mempool) {
     if !mempool.is_null() {
-        // SAFETY: it was boxed by `bywash_mempool_new`, and the caller gives it up.
+        // SAFETY: `bywash_mempool_new` boxed it, and the caller passes ownership.
         drop(unsafe { Box::from_raw(mempool) });
     }
 }
 
-/// Makes an object known, at most as many as were said.
+/// Registers an object. At most the `count` of [`bywash_mempool_new`] may be registered.
 ///
 /// # Safety
-/// `mempool` is from [`bywash_mempool_new`], and no other call is at work on it.
+/// `mempool` is from [`bywash_mempool_new`], and no other call uses it at the same time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_add(mempool: *mut Mempool, object: usize) {
-    // SAFETY: the caller says that it is one, and used by nobody else.
+    // SAFETY: the caller guarantees a valid mempool that no other call uses.
     unsafe { (*mempool).objects.add(object) }
 }
 
-/// The last object of a piece of memory was added.
+/// Completes the registration of objects in one piece of memory.
 ///
 /// # Safety
 /// As for [`bywash_mempool_add`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_added(mempool: *mut Mempool) {
-    // SAFETY: the caller says that it is one, and used by nobody else.
+    // SAFETY: the caller guarantees a valid mempool that no other call uses.
     unsafe { (*mempool).objects.sort() }
 }
 
-/// Takes `n` objects, or none: then it is not 0. `taker`: the thread, below the takers of [`bywash_mempool_new`]; any
-/// other is one that shares.
+/// Takes `n` objects and returns 0, or takes none and returns 1. `taker` is the thread's index, below the `takers` of
+/// [`bywash_mempool_new`]; threads with other indices share.
 ///
 /// # Safety
 /// `mempool` is from [`bywash_mempool_new`]; `out` has room for `n` addresses.
@@ -115,31 +115,33 @@ pub unsafe extern "C" fn bywash_mempool_get(
     out: *mut *mut c_void,
     n: u32,
 ) -> c_int {
-    // SAFETY: the caller vouches for both; an address is as large as a pointer, and its contents are overwritten.
+    // SAFETY: the caller guarantees both; an address has the size of a pointer, and the contents of `out` are
+    // overwritten.
     let (mempool, out) = unsafe { (&*mempool, std::slice::from_raw_parts_mut(out.cast::<usize>(), n as usize)) };
     let taker = taker as usize;
     let got = if out.len() <= SOME { mempool.take::<SOME>(taker, out) } else { mempool.take::<MANY>(taker, out) };
     c_int::from(!got)
 }
 
-/// Takes objects back. Not 0: some are not of this mempool, and were left alone.
+/// Frees objects. Returns 0, or 1 if some are not of this mempool; those are ignored.
 ///
 /// # Safety
-/// `mempool` is from [`bywash_mempool_new`]; `objects` are `n` addresses, each of an object that is out.
+/// `mempool` is from [`bywash_mempool_new`]; `objects` are `n` addresses, each of an object that was taken and not yet
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_put(mempool: *const Mempool, objects: *const *mut c_void, n: u32) -> c_int {
-    // SAFETY: the caller vouches for both; an address is as large as a pointer.
+    // SAFETY: the caller guarantees both; an address has the size of a pointer.
     let (mempool, all) = unsafe { (&*mempool, std::slice::from_raw_parts(objects.cast::<usize>(), n as usize)) };
     let good = if all.len() <= SOME { mempool.give::<SOME>(all) } else { mempool.give::<MANY>(all) };
     c_int::from(!good)
 }
 
-/// Objects in it now.
+/// Returns the number of free objects.
 ///
 /// # Safety
 /// `mempool` is from [`bywash_mempool_new`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_count(mempool: *const Mempool) -> u32 {
-    // SAFETY: the caller says that it is one.
+    // SAFETY: the caller guarantees a valid mempool.
     unsafe { (*mempool).pool.free() as u32 }
 }

@@ -1,6 +1,6 @@
-//! The policies of [`bywash_frame`]'s pools for DPDK's mempools: what `shim/mempool.c` calls.
+//! Pool policies of [`bywash_frame`] for DPDK's mempools: the functions that `shim/mempool.c` calls.
 //!
-//! A mempool's objects are addresses; the pools know cells by number. [`Objects`] turns one into the other.
+//! A mempool's objects are addresses, while the pools identify cells by number. [`Objects`] converts between them.
 
 mod abi;
 mod objects;

@@ -1,36 +1,38 @@
-//! Which address has which number.
+//! Conversion between addresses and numbers of objects.
 
-/// Addresses at equal distances, and the numbers of the first.
+/// Run of objects at equal distances, with consecutive numbers.
 struct Run {
     start: usize,
-    /// Behind the last.
+    /// End of the last object.
     end: usize,
     first: u32,
 }
 
-/// The addresses of a mempool's objects, numbered in the order they were added.
+/// Addresses of a mempool's objects, numbered in the order they were added.
 ///
-/// A mempool in one piece of memory is one run, and a number is found by a multiplication. One in many pieces (pages
-/// that lie apart, for a device that needs physical addresses) has a run for each piece.
+/// A mempool in one piece of memory is one run, and the number of an address is found by a multiplication. A mempool in
+/// several pieces (scattered pages, for a device that needs physical addresses) has a run for each piece.
 pub struct Objects {
     stride: usize,
-    /// 2^64 / stride, rounded up: its product's upper half is the quotient of anything below 2^64 / stride.
+    /// 2^64 / stride, rounded up: the upper half of a product with it is the quotient, for any dividend below 2^64 /
+    /// stride.
     inverse: u64,
-    /// By number; by address once they are [sorted](Objects::sort).
+    /// Ordered by number, or by address after [`Objects::sort`].
     runs: Vec<Run>,
-    /// All addresses by number, if there are several runs.
+    /// Addresses by number, used if there are several runs.
     table: Vec<usize>,
-    /// For each piece of 2^`shift` bytes from the first run on, the first run that ends in it or behind.
+    /// For each piece of 2^`shift` bytes from the first run on, the index of the first run that ends in or after it.
     pieces: Vec<u32>,
     shift: u32,
     count: u32,
 }
 
-/// Objects cannot be farther apart: 2^64 / `stride` then covers every address of a user's.
+/// Maximum distance of objects in bytes: 2^64 / `stride` then covers every user-space address.
 const LONGEST: usize = 1 << 17;
 
 impl Objects {
-    /// None yet, which will lie `stride` bytes apart. None: too far apart, or not at all.
+    /// Creates an empty map for objects at distances of `stride` bytes. `None` if the distance is below 2 or above 128
+    /// KiB.
     pub fn new(stride: usize) -> Option<Self> {
         if !(2..=LONGEST).contains(&stride) {
             return None;
@@ -39,12 +41,12 @@ impl Objects {
         Some(Self { stride, inverse, runs: vec![], table: vec![], pieces: vec![], shift: 21, count: 0 })
     }
 
-    /// How many there are.
+    /// Returns the number of objects.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Gives `address` the next number.
+    /// Assigns the next number to `address`.
     pub fn add(&mut self, address: usize) {
         let end = address + self.stride;
         match self.runs.last_mut() {
@@ -63,11 +65,12 @@ impl Objects {
         self.count += 1;
     }
 
-    /// Call it after the last of a piece of memory was added: only then are the earlier ones found.
+    /// Sorts the runs. To be called after the last object of a piece of memory was added: objects of earlier pieces are
+    /// found only then.
     pub fn sort(&mut self) {
         self.runs.sort_unstable_by_key(|r| r.start);
         let (Some(low), Some(high)) = (self.runs.first(), self.runs.iter().map(|r| r.end).max()) else { return };
-        // One run a piece: of 2 MiB, or of the smallest pages when they are that scattered.
+        // About one run for each piece: pieces of 2 MiB, or of 4 KiB if the pages are that scattered.
         self.shift = if (high - low.start) >> 21 < self.runs.len() / 4 { 12 } else { 21 };
         let start = low.start;
         let mut run = 0;
@@ -82,7 +85,7 @@ impl Objects {
             .collect();
     }
 
-    /// The number of the object at `address`; of an address that is none's, nothing.
+    /// Returns the number of the object at `address`. `None` if the address is in no run.
     #[inline]
     pub fn number(&self, address: usize) -> Option<u32> {
         let [run] = &self.runs[..] else { return self.search(address) };
@@ -101,12 +104,12 @@ impl Objects {
             let from = *piece()? as usize;
             self.runs[from..].iter().find(|r| r.end > address).filter(within)
         };
-        // While a piece is being added its objects are given one by one, each right after it was added.
+        // While a piece is added, DPDK puts each of its objects right after adding it, before they are sorted.
         let run = self.runs.last().filter(within).or_else(sorted)?;
         Some(run.first + self.quotient(address - run.start))
     }
 
-    /// The address of object `number`, which there is.
+    /// Returns the address of object `number`, which must exist.
     #[inline]
     pub fn address(&self, number: u32) -> usize {
         match &self.runs[..] {

@@ -1,4 +1,4 @@
-//! Debian's dpdk-test and dpdk-testpmd with the plugin loaded, as their users would load it.
+//! Runs Debian's dpdk-test and dpdk-testpmd with the plugin loaded as users would load it.
 
 use bywash_lab::{has_tool, require, require_root, skip};
 use std::io::Write;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const OPERATIONS: [&str; 3] = ["bywash_stack", "bywash_sdb", "bywash_tabm"];
 
-/// The plugin, where `make dpdk-plugin DPDK_PROFILE=dev` put it: beside the directory this test was built to.
+/// Returns the plugin built by `make dpdk-plugin DPDK_PROFILE=dev`, beside the directory of this test's program.
 fn built() -> Result<PathBuf, String> {
     let me = std::env::current_exe().expect("a test has a path");
     let built = me.ancestors().nth(2).expect("target/debug/deps").join("librte_mempool_bywash.so");
@@ -20,7 +20,7 @@ fn built() -> Result<PathBuf, String> {
     }
 }
 
-/// A copy of the plugin where EAL is willing to load it from: in no directory that everyone may write to.
+/// Copies the plugin to a directory that is not world-writable: the EAL loads plugins from no other.
 fn plugin(built: &Path) -> (TempDir, PathBuf) {
     let dir = tempfile::Builder::new().prefix("bywash-dpdk-").tempdir_in("/run").expect("root may write to /run");
     let copy = dir.path().join("librte_mempool_bywash.so");
@@ -28,7 +28,8 @@ fn plugin(built: &Path) -> (TempDir, PathBuf) {
     (dir, copy)
 }
 
-/// A library that makes DPDK's seconds short: mempool_perf_autotest measures each of its hundreds of cases for five.
+/// Builds a library that shortens DPDK's seconds: mempool_perf_autotest measures each of its hundreds of cases for five
+/// seconds.
 fn short_seconds(dir: &Path) -> PathBuf {
     let (source, library) = (dir.join("short.c"), dir.join("short.so"));
     std::fs::write(&source, "unsigned long rte_get_tsc_hz(void) { return 100000; }\n").expect("written");
@@ -38,8 +39,8 @@ fn short_seconds(dir: &Path) -> PathBuf {
     library
 }
 
-/// Runs a program of DPDK's with `operations` as the default ones, and returns what it said. A line `wait N` of its
-/// input is a pause of N milliseconds.
+/// Runs a DPDK program with `operations` as the default mempool operations and returns its output. An input line `wait
+/// N` pauses for N milliseconds.
 fn dpdk(
     program: &str,
     plugin: &Path,
@@ -49,7 +50,7 @@ fn dpdk(
     preload: Option<&Path>,
 ) -> String {
     let mut command = Command::new(program);
-    // Without shared configuration, any number of them can run; nothing is left in /run/dpdk.
+    // Without shared configuration, several programs can run at once and leave nothing in /run/dpdk.
     command.args(["--no-huge", "-m", "768", "--no-pci", "--no-shconf", "--file-prefix", operations, "-d"]);
     command.arg(plugin).args(["--mbuf-pool-ops-name", operations]).args(options);
     if let Some(library) = preload {
@@ -95,7 +96,7 @@ fn dpdks_own_tests_pass_with_each_as_the_default() {
     }
 }
 
-/// The number after `key` where testpmd dumps a mempool, for each dump.
+/// Returns the number after `key` in each of testpmd's mempool dumps.
 fn numbers(said: &str, key: &str) -> Vec<u64> {
     let after = |line: &str| line.trim().strip_prefix(key)?.trim().parse().ok();
     said.lines().filter_map(after).collect()
@@ -109,8 +110,8 @@ fn testpmd_forwards_with_each_and_every_mbuf_comes_back() {
         Err(reason) => skip!("{reason}"),
     };
     let (_dir, plugin) = plugin(&built);
-    // From the first port through a ring to the last: what lcore 1 takes from the pool, lcore 2 gives back. The ring
-    // keeps what is in it when they stop, so its two ends go on alone.
+    // Frames go from the first port through a ring to the last: lcore 2 frees what lcore 1 took from the pool. The ring
+    // keeps its frames at the stop, so its two ends run alone afterwards and drain it.
     let ports = ["--vdev", "net_null0,size=1520,copy=1", "--vdev", "net_ring0", "--vdev", "net_null1,no-rx=1"];
     let more =
         ["--lcores", "0@0,1@0,2@1", "--", "-i", "--forward-mode=macswap", "--nb-cores=2", "--total-num-mbufs=65536"];
@@ -120,7 +121,7 @@ fn testpmd_forwards_with_each_and_every_mbuf_comes_back() {
         let said = dpdk("dpdk-testpmd", &plugin, operations, &options, input, None);
         let tail = &said[said.len().saturating_sub(6000)..];
         assert!(said.contains(&format!("ops_name: <{operations}>")), "{operations}: {tail}");
-        // "RX-packets: 1   RX-dropped: ...": for each port, and all together.
+        // "RX-packets: 1   RX-dropped: ..." for each port and in total.
         let first = |line: &str| line.trim().strip_prefix("TX-packets:")?.split_whitespace().next()?.parse().ok();
         let sent: Vec<u64> = said.lines().filter_map(first).collect();
         assert!(sent.iter().max() > Some(&0), "{operations} forwarded nothing: {tail}");

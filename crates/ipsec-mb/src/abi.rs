@@ -1,9 +1,9 @@
-//! The part of the library's interface that is used, as in intel-ipsec-mb.h. It is the same in versions 1.2 to 2.0:
-//! later versions added to the ends of both structures only.
+//! Used part of the library's interface, as in intel-ipsec-mb.h. It is the same in versions 1.2 to 2.0: later versions
+//! only append to both structures.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// `struct IMB_MGR`, as far as it is used. The library allocates it.
+/// Leading part of `struct IMB_MGR`. The library allocates it.
 #[repr(C)]
 pub struct Mgr {
     flags: u64,
@@ -20,7 +20,7 @@ pub struct Mgr {
     pub keyexp_128: unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void),
 }
 
-/// `struct IMB_JOB`, as far as it is used. The library hands it out.
+/// Leading part of `struct IMB_JOB`. The library allocates it.
 #[repr(C)]
 pub struct RawJob {
     pub enc_keys: *const c_void,
@@ -57,7 +57,7 @@ pub type InitMgr = unsafe extern "C" fn(*mut Mgr, *mut u32);
 pub type Version = unsafe extern "C" fn() -> u32;
 pub type VersionText = unsafe extern "C" fn() -> *const c_char;
 
-// Offsets of the 1.2, 1.3, 1.4, 1.5, 2.0 and 2.0.2 headers.
+// Offsets in the headers of versions 1.2, 1.3, 1.4, 1.5, 2.0 and 2.0.2.
 const _: () = {
     assert!(std::mem::offset_of!(Mgr, get_next_job) == 64);
     assert!(std::mem::offset_of!(Mgr, flush_job) == 96);

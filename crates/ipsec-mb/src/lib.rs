@@ -1,12 +1,12 @@
-//! Intel's multi-buffer crypto library (libipsec-mb), loaded at run time where it is installed, for what it is best at
-//! here: the CRC-32 and the BPI+ cipher of many DOCSIS frames at once.
+//! Binding to Intel's multi-buffer crypto library (libipsec-mb), loaded at run time where installed. Used for the
+//! CRC-32 and the BPI+ encryption of many DOCSIS frames at once.
 //!
-//! CBC encryption of one frame waits for every block's predecessor. The library ciphers up to 16 frames side by side,
-//! each with its own key, so that they wait together. A frame that is given to it may therefore stay until others have
-//! come, or until it is flushed; frames come back in the order they went in.
+//! In CBC encryption, each block depends on the previous one. The library encrypts up to 16 frames in parallel, each
+//! with its own key, to hide that latency. So a submitted frame may stay until more frames are submitted or until a
+//! flush; frames are returned in submission order.
 //!
-//! Nothing of it is needed to build: it is found by `dlopen`, and used only if it is one of the versions whose data
-//! structures are known here ([`VERSIONS`]).
+//! The library is not needed at build time: it is found by `dlopen`, and used only in versions whose data structures
+//! are known here ([`VERSIONS`]).
 
 mod abi;
 mod library;

@@ -1,34 +1,34 @@
-//! Finding the library.
+//! Loading of the library.
 
 use crate::abi::{AllocMgr, FreeMgr, InitMgr, Version, VersionText};
 use std::ffi::{CStr, c_void};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
-/// Versions whose data structures are known here, as `imb_get_version` tells them: 1.2.0 to 2.0.255.
+/// Versions whose data structures are known here, as returned by `imb_get_version`: 1.2.0 to 2.0.255.
 pub const VERSIONS: RangeInclusive<u32> = 0x01_02_00..=0x02_00_ff;
 
-/// The names it is installed under, newest first.
+/// Names under which the library is installed, newest first.
 const NAMES: [&CStr; 2] = [c"libIPSec_MB.so.2", c"libIPSec_MB.so.1"];
 
-/// Why the library is not used.
+/// Reason for not using the library.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// It is not there, or the loader refuses it.
+    /// Not installed, or rejected by the dynamic loader.
     #[error("libipsec-mb is not installed ({0})")]
     Missing(String),
-    /// It lacks a function.
+    /// A function is missing.
     #[error("libipsec-mb has no `{0}`")]
     Symbol(&'static str),
-    /// Another version.
-    #[error("libipsec-mb {0} is none of the versions known here (1.2 to 2.0)")]
+    /// Unsupported version.
+    #[error("libipsec-mb {0} is not supported: must be version 1.2 to 2.0")]
     Version(String),
-    /// It cannot allocate a manager, or finds no implementation for this processor.
+    /// The library cannot allocate a manager, or has no implementation for this processor.
     #[error("libipsec-mb cannot start on this processor")]
     Start,
 }
 
-/// The library, loaded for as long as the process lives.
+/// Loaded library. It is never unloaded.
 pub struct Library {
     pub(crate) alloc: AllocMgr,
     pub(crate) free: FreeMgr,
@@ -37,13 +37,13 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads it, once; later calls return the same.
+    /// Loads the library once; later calls return the same result.
     pub fn load() -> Result<Arc<Self>, Unavailable> {
         static LIBRARY: OnceLock<Result<Arc<Library>, Unavailable>> = OnceLock::new();
         LIBRARY.get_or_init(|| Self::open().map(Arc::new)).clone()
     }
 
-    /// Its version, as it says it.
+    /// Returns the library's version string.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -51,7 +51,7 @@ impl Library {
     fn open() -> Result<Self, Unavailable> {
         let mut why = String::new();
         for name in NAMES {
-            // SAFETY: a NUL-terminated name. Loading runs the library's initializers, which is what is asked for.
+            // SAFETY: a NUL-terminated name. Loading runs the library's initializers, as intended.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if !handle.is_null() {
                 return Self::bind(handle);
@@ -59,7 +59,7 @@ impl Library {
             // SAFETY: dlerror returns a string of this thread's, valid until its next dl call, or null.
             let text = unsafe { libc::dlerror() };
             if !text.is_null() {
-                // SAFETY: as above.
+                // SAFETY: not null, and no dl call was made since.
                 why = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
             }
         }

@@ -1,4 +1,4 @@
-//! One thread's frames in the library's hands.
+//! One thread's manager, which holds the frames that the library works on.
 
 use crate::abi::{
     AUTH_DOCSIS_CRC32, AUTH_NULL, CIPHER_DOCSIS_SEC_BPI, DIR_ENCRYPT, Mgr, ORDER_HASH_CIPHER, RawJob, STATUS_COMPLETED,
@@ -9,18 +9,19 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of the CRC.
+/// Size of the CRC in bytes.
 const CRC: usize = 4;
-/// Bytes in front of a PDU that stay clear when the library makes the CRC as well: it knows no other number.
+/// Bytes at the start of a PDU that stay unencrypted when the library computes the CRC, too: it supports no other
+/// number.
 const CLEAR: usize = 12;
-/// Shortest PDU that it makes a CRC of: an Ethernet header.
+/// Minimum size of a PDU with a CRC in bytes: an Ethernet header.
 const SHORTEST: usize = 14;
-/// Longest text: the library counts in 16 bits.
+/// Maximum size of a frame in bytes: the library uses 16-bit lengths.
 const LONGEST: usize = 65_535;
-/// Most jobs in its queue (`IMB_MAX_JOBS` is 128 in the oldest version, 256 since).
+/// Maximum number of frames held (`IMB_MAX_JOBS` is 128 in the oldest version, 256 since).
 const QUEUE: usize = 256;
 
-/// An expanded AES-128 key with its vector.
+/// Expanded AES-128 key with its initialization vector.
 #[repr(C, align(16))]
 pub struct Key {
     enc: [u8; 176],
@@ -28,35 +29,35 @@ pub struct Key {
     iv: [u8; 16],
 }
 
-/// What is to be done to a frame.
+/// Description of the processing of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Where the PDU begins in the frame.
+    /// Offset of the PDU in the frame in bytes.
     pub start: usize,
-    /// Bytes of it that stay clear.
+    /// Bytes at the start of the PDU that stay unencrypted.
     pub clear: usize,
-    /// The frame's last four bytes are room for the PDU's CRC, to be filled before ciphering.
+    /// Whether the frame's last four bytes are room for the PDU's CRC, to be computed before encryption.
     pub crc: bool,
 }
 
 struct Waiting {
     frame: Frame,
-    /// The library works on it; if not, it passes.
+    /// Whether the library works on the frame. If not, it only keeps its place in the order.
     job: bool,
 }
 
-/// One thread's hold on the library: seals frames, several at a time.
+/// One thread's handle on the library: encrypts several frames at a time.
 ///
 /// # Thread-safety
-/// One thread at a time uses it. Managers share nothing.
+/// Used by one thread at a time. Managers share no state.
 pub struct Manager {
     library: Arc<Library>,
     mgr: NonNull<Mgr>,
     arena: Arc<Arena>,
     keys: Arc<[Key]>,
-    /// What the library works on, and what waits for it, the oldest first.
+    /// Frames that the library works on and frames that wait behind them, oldest first.
     waiting: VecDeque<Waiting>,
-    /// Where it leaves copies of the CRCs that it also writes behind the PDUs.
+    /// Buffer for copies of the CRCs, which the library also writes after the PDUs.
     tag: Box<[u8; 16]>,
     failed: u64,
 }
@@ -65,12 +66,13 @@ pub struct Manager {
 unsafe impl Send for Manager {}
 
 impl Manager {
-    /// A manager for frames of `arena`, with a key for each of `keys` (key, vector).
+    /// Creates a manager for frames of `arena`, with a key for each of `keys` (key, initialization vector). Errors with
+    /// [`Unavailable::Start`] if the library cannot start.
     pub fn new(library: &Arc<Library>, arena: &Arc<Arena>, keys: &[([u8; 16], [u8; 16])]) -> Result<Self, Unavailable> {
-        // SAFETY: 0 asks for no optional behaviour.
+        // SAFETY: flags 0 select no optional behaviour.
         let mgr = NonNull::new(unsafe { (library.alloc)(0) }).ok_or(Unavailable::Start)?;
         let mut arch = 0;
-        // SAFETY: `mgr` was allocated by the library just now.
+        // SAFETY: the library has just allocated `mgr`.
         unsafe { (library.init)(mgr.as_ptr(), &raw mut arch) };
         let mut manager = Self {
             library: library.clone(),
@@ -99,19 +101,19 @@ impl Manager {
         expanded
     }
 
-    /// Frames it holds.
+    /// Returns the number of frames held.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Frames that the library refused, and left as they were: a bug when not zero.
+    /// Returns the number of frames that the library rejected and left unchanged: a bug if not zero.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Takes `frame` to be sealed with the `key`-th key, and gives back the oldest if it is done. The frame comes back
-    /// at once, as an error, when the job is none for the library: a PDU too short or too long, a key it has not.
+    /// Submits `frame` for encryption with key `key` and returns the oldest frame if it is done. Errors with the frame
+    /// if the library cannot process it: the PDU is too short or too long, the key is unknown, or the queue is full.
     #[inline]
     pub fn seal(&mut self, frame: Frame, key: usize, job: Job) -> Result<Option<Frame>, Frame> {
         let (at, len) = (frame.addr() as usize, frame.len());
@@ -123,15 +125,15 @@ impl Manager {
         }
         assert!(at + len <= self.arena.size(), "frame of another arena");
         let bytes = self.arena.base().wrapping_add(at + job.start);
-        // SAFETY: the frame's bytes lie in the arena, which lives as long as this manager, and the manager owns the
+        // SAFETY: the frame's bytes lie in the arena, which is kept as long as this manager, and the manager owns the
         // frame until the library is done with it. Key and tag outlive the job as well.
         let done = unsafe { self.submit(bytes, pdu, key, job) };
         self.waiting.push_back(Waiting { frame, job: true });
         Ok(self.finish(done))
     }
 
-    /// Takes `frame` to be given back as it is, behind those before it; gives it back at once when there are none. The
-    /// frame comes back as an error when there is no room for it.
+    /// Queues `frame` unprocessed behind earlier frames, or returns it at once if there are none. Errors with the frame
+    /// if the queue is full.
     #[inline]
     pub fn pass(&mut self, frame: Frame) -> Result<Option<Frame>, Frame> {
         if self.waiting.is_empty() {
@@ -144,7 +146,8 @@ impl Manager {
         Ok(None)
     }
 
-    /// Gives back the oldest frame if it only waited for those before it. To be asked for after each that was given back.
+    /// Returns the oldest frame if it was only queued by [`Manager::pass`]. To be called after each frame that was
+    /// returned.
     #[inline]
     pub fn passed(&mut self) -> Option<Frame> {
         if self.waiting.front().is_some_and(|waiting| !waiting.job) { self.oldest() } else { None }
@@ -155,18 +158,18 @@ impl Manager {
         self.waiting.pop_front().map(|waiting| waiting.frame)
     }
 
-    /// Gives back the oldest frame, doing it now if need be. None: there is none.
+    /// Returns the oldest frame, completing its job if necessary. `None` if there are no frames.
     #[inline]
     pub fn flush(&mut self) -> Option<Frame> {
         if self.waiting.front().is_none_or(|oldest| !oldest.job) {
             return self.oldest();
         }
-        // SAFETY: an initialised manager.
+        // SAFETY: the manager is initialised.
         let done = unsafe { (self.mgr.as_ref().flush_job)(self.mgr.as_ptr()) };
         self.finish(done)
     }
 
-    /// The frame of a job that the library returned: it returns them in the order they were given.
+    /// Returns the frame of a job that the library returned. Jobs are returned in submission order.
     #[inline]
     fn finish(&mut self, job: *mut RawJob) -> Option<Frame> {
         if job.is_null() {
@@ -176,21 +179,21 @@ impl Manager {
         if unsafe { (*job).status } != STATUS_COMPLETED {
             self.failed += 1;
         }
-        // Those that pass were asked for, so that the oldest is a job. If not, the job's frame is found all the same: any
-        // other may still be written to.
+        // The caller has drained frames queued by `pass`, so the oldest frame is a job. If not, the oldest job's frame
+        // is found all the same: the library may still write to any other.
         let at = self.waiting.iter().position(|waiting| waiting.job)?;
         self.waiting.remove(at).map(|waiting| waiting.frame)
     }
 
     /// # Safety
     /// `bytes` are `pdu` bytes of a PDU and, with `job.crc`, four more; they belong to the library until it returns the
-    /// job. `key` is a key. The job fits the library (see [`Manager::seal`]).
+    /// job. `key` is a valid index. The library supports the job (see [`Manager::seal`]).
     #[inline]
     unsafe fn submit(&mut self, bytes: *mut u8, pdu: usize, key: usize, job: Job) -> *mut RawJob {
         let key = &raw const self.keys[key];
         let mgr = self.mgr.as_ptr();
-        // SAFETY: the manager is initialised, the job it hands out is ours to fill until it is submitted, and all that
-        // it points to stays until it is returned.
+        // SAFETY: the manager is initialised, the job returned by `get_next_job` may be filled until it is submitted,
+        // and everything it points to stays valid until the job is returned.
         unsafe {
             let raw = ((*mgr).get_next_job)(mgr);
             let added = if job.crc { CRC } else { 0 };
@@ -215,10 +218,11 @@ impl Manager {
         }
     }
 
-    /// Seals `bytes` at once, in place: for single PDUs. False, and nothing done, when they are none for the library.
+    /// Encrypts `bytes` in place and at once, for single PDUs. Returns false, leaving them unchanged, if the library
+    /// cannot process them.
     ///
     /// # Panics
-    /// When it holds frames.
+    /// Panics if the manager holds frames.
     pub fn seal_bytes(&mut self, bytes: &mut [u8], key: usize, clear: usize, crc: bool) -> bool {
         assert!(self.waiting.is_empty(), "frames are waiting");
         let added = if crc { CRC } else { 0 };
@@ -227,7 +231,7 @@ impl Manager {
         if !fits || bytes.len() > LONGEST || key >= self.keys.len() {
             return false;
         }
-        // The library loads whole vectors: it gets them with room behind.
+        // The library loads whole vectors, so the copy has room behind the data.
         let mut room = vec![0; bytes.len() + 64];
         room[..bytes.len()].copy_from_slice(bytes);
         // SAFETY: `room` outlives the job: with no other one waiting, flushing finishes it.
@@ -245,7 +249,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // SAFETY: allocated by this library, and not used any more. Jobs in it are forgotten: the library works only
+        // SAFETY: allocated by this library and not used any more. Unfinished jobs are dropped: the library works only
         // while it is called.
         unsafe { (self.library.free)(self.mgr.as_ptr()) };
     }

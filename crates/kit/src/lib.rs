@@ -1,5 +1,5 @@
-//! From an application to a program that runs: buffers, ports and a worker, put together as `bywash run` does it, for
-//! those who write their own. See docs/guide.md.
+//! Kit to turn an application into a running program: sets up buffers, ports and a worker as `bywash run` does, for
+//! programs of one's own. See docs/guide.md.
 //!
 //! ```no_run
 //! use bywash_engine::{Context, PortId};
@@ -29,49 +29,49 @@ use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the worker may take to begin.
+/// Time limit for the worker to start.
 const BEGIN: Duration = Duration::from_secs(5);
 
-/// Why it does not run.
+/// Error of [`Kit`] and [`Running`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No memory for the buffers.
+    /// The arena for the buffers cannot be allocated.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// No pool of them.
+    /// The pool of buffers cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// An interface that cannot be a port.
+    /// The interface cannot be opened as a port.
     #[error(transparent)]
     AfXdp(#[from] af_xdp::Error),
-    /// An interface that does not show all that comes by it.
-    #[error("{interface} does not become promiscuous: {source}")]
+    /// The interface cannot be set to promiscuous mode.
+    #[error("cannot set {interface} to promiscuous mode: {source}")]
     Promiscuous {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         source: std::io::Error,
     },
-    /// The worker's thread.
-    #[error("the worker does not start: {0}")]
+    /// The worker's thread cannot be created.
+    #[error("cannot start the worker: {0}")]
     Worker(std::io::Error),
-    /// The application panicked: its message.
+    /// The application panicked with this message, or did not start in time.
     #[error("the application failed: {0}")]
     App(String),
-    /// Buffers that nobody has: the application or a port of its own lost them, or gave them back twice.
-    #[error("{missing} buffers are missing and {wrong} misplaced: somebody keeps frames and does not give them back")]
+    /// Buffers were lost: the application or a custom port dropped frames without freeing them, or freed them twice.
+    #[error("{missing} buffers are missing and {wrong} misplaced: a stage or port lost frames or freed them twice")]
     Lost {
-        /// How many are nowhere.
+        /// Number of buffers that are in no pool.
         missing: usize,
-        /// How many are where they do not belong.
+        /// Number of buffers that are in a pool twice or in the wrong pool.
         wrong: usize,
     },
 }
 
-/// Longest wait for the kernel to take the rings of zero-copy sockets from drivers.
+/// Maximum time to wait for the kernel to take the rings of zero-copy sockets back from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// What an application is to run with.
+/// Buffers and ports of an application that does not run yet.
 pub struct Kit {
     pools: Arc<PoolSet>,
     umem: Arc<Umem>,
@@ -81,7 +81,8 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// With so many buffers, last in, first out. An interface needs some 8,192.
+    /// Creates a kit with `buffers` buffers in one pool of kind `stack` (last in, first out). An interface needs about
+    /// 8,192.
     ///
     /// # Errors
     /// [`Error::Arena`] and [`Error::Pool`].
@@ -90,14 +91,14 @@ impl Kit {
         Ok(Self::with_pools(PoolSet::new(arena, &[PoolConfig::stack("main", buffers)])?))
     }
 
-    /// With buffers from the first of these pools, whatever their policy.
+    /// Creates a kit with buffers from the first of `pools`, with any policy.
     pub fn with_pools(pools: Arc<PoolSet>) -> Self {
         let umem = Umem::new(pools.arena());
         Self { pools, umem, ports: vec![], programs: vec![], promiscuous: vec![] }
     }
 
-    /// One more port of the application: queue 0 of an interface in the calling thread's network namespace. Every frame
-    /// that comes by it is the application's, and none the kernel's, until [`Running::stop`].
+    /// Adds a port of the application: queue 0 of an interface in the calling thread's network namespace. The
+    /// application receives all frames of the interface, and the kernel none, until [`Running::stop`].
     ///
     /// # Errors
     /// [`Error::AfXdp`] and [`Error::Promiscuous`] with the kernel's reasons.
@@ -116,21 +117,22 @@ impl Kit {
         Ok(self.port(Box::new(port)))
     }
 
-    /// One more port, of any kind.
+    /// Adds a port of any kind.
     pub fn port(&mut self, port: Box<dyn Port>) -> PortId {
         self.ports.push(port);
         PortId(self.ports.len() as u16 - 1)
     }
 
-    /// The buffers.
+    /// Returns the pools of the buffers.
     pub fn pools(&self) -> &Arc<PoolSet> {
         &self.pools
     }
 
-    /// Runs the application on a worker of its own, which sleeps while nothing comes.
+    /// Runs the application on a worker of its own, which sleeps while no frames arrive.
     ///
     /// # Errors
-    /// [`Error::Worker`], and [`Error::AfXdp`] when frames cannot be had.
+    /// [`Error::Worker`] and [`Error::App`] if the worker does not start, and [`Error::AfXdp`] if the XDP program
+    /// cannot be enabled.
     pub fn start(self, app: impl App + 'static) -> Result<Running, Error> {
         let Self { pools, umem, ports, mut programs, promiscuous } = self;
         let mut out = Outputs::new();
@@ -140,9 +142,9 @@ impl Kit {
         let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Sleep };
         let worker = Worker::new(config, out, Box::new(app), Buffers::attach(&pools, 0), Qsbr::new().register());
         let worker = worker.spawn().map_err(Error::Worker)?;
-        // It reports after a turn, in which its ports posted buffers.
+        // The worker reports after its first turn, in which its ports have posted buffers.
         if worker.report(BEGIN).is_none() {
-            return Err(Error::App("it does not answer".into()));
+            return Err(Error::App("no report from the worker in time".into()));
         }
         for program in &mut programs {
             program.set_config(XdpConfig { enabled: true, ..program.config() })?;
@@ -151,7 +153,7 @@ impl Kit {
     }
 }
 
-/// An application that runs. Dropped, it ends.
+/// Running application. Dropping it ends the application.
 pub struct Running {
     worker: WorkerHandle,
     programs: Vec<Program>,
@@ -161,22 +163,22 @@ pub struct Running {
 }
 
 impl Running {
-    /// What it counts: packets and cycles by stage, drops by port and reason.
+    /// Returns the worker's counters: packets and cycles by stage, drops by port and reason.
     pub fn counters(&self) -> &Arc<WorkerCounters> {
         self.worker.counters()
     }
 
-    /// Whether it has ended by itself, which it does by panicking only.
+    /// Returns whether the application has ended by itself, which only a panic causes.
     pub fn failed(&self) -> bool {
         self.worker.finished()
     }
 
-    /// Ends it, and looks whether every buffer is back.
+    /// Ends the application and checks that every buffer is back in its pool.
     ///
     /// # Errors
-    /// [`Error::App`] when it had panicked; [`Error::Lost`].
+    /// [`Error::App`] if the application panicked; [`Error::Lost`] if buffers are missing or misplaced.
     pub fn stop(mut self) -> Result<(), Error> {
-        // First those that hand frames over: what comes is the kernel's.
+        // Detach the XDP programs first: frames go to the kernel from then on.
         self.programs.clear();
         self.promiscuous.clear();
         if let WorkerExit::Panicked(why) = self.worker.stop() {
