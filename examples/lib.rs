@@ -1,3 +1,3 @@
-//! See the examples beside this file, and docs/guide.md, which walks through them.
+//! Example programs. See the files beside this one, and docs/guide.md, which walks through them.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! An application of one's own: it answers ARP requests and pings by itself, for an address that nobody has.
+//! Custom application: answers ARP requests and pings itself, for an address that no host has.
 //!
 //!     sudo -E cargo run -p bywash-examples --example own_app
 
@@ -13,17 +13,17 @@ const ADDRESS: [u8; 4] = [10, 0, 0, 99];
 
 struct Responder;
 
-/// Makes an answer, in place, of what asks for us; false: it does not.
+/// Turns a request for this application's address into the answer, in place. Returns false for all other packets.
 fn answer(data: &mut [u8]) -> bool {
     let Some(head) = data.first_chunk_mut::<42>() else { return false };
     if head[12..14] == [8, 6] && head[20..22] == [0, 1] && head[38..] == ADDRESS {
-        // ARP, a request: who asked is the answer's target.
+        // ARP request: the sender becomes the target of the reply.
         head.copy_within(22..32, 32);
         head[21] = 2;
         head[22..28].copy_from_slice(&MAC);
         head[28..32].copy_from_slice(&ADDRESS);
     } else if head[12..15] == [8, 0, 0x45] && head[23] == 1 && head[30..34] == ADDRESS && head[34] == 8 {
-        // ICMP: addresses change places, and what the type loses the checksum gains.
+        // ICMP echo request: swap the addresses; the checksum grows by as much as the type shrinks.
         head[26..34].rotate_left(4);
         head[34] = 0;
         let sum = u32::from(u16::from_be_bytes([head[36], head[37]])) + 0x0800;

@@ -1,4 +1,4 @@
-//! A pool policy of one's own: the free cell with the lowest address goes out first, so that what is used lies together.
+//! Custom pool policy: the free cell with the lowest address is taken first, so that cells in use are adjacent.
 //!
 //!     sudo -E cargo run -p bywash-examples --example own_pool
 
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 const CELLS: usize = 16_384;
 
-/// Under a lock: one worker's own, taken once a burst.
+/// Set of free cells under a lock, which is taken once a burst.
 #[derive(Default)]
 struct Lowest(Mutex<BTreeSet<u32>>);
 

@@ -1,4 +1,4 @@
-//! A port of one's own: a source that makes frames, forwarded to host b, which sees a UDP datagram in each.
+//! Custom port: a source that generates frames, forwarded to host b, which receives a UDP datagram from each.
 //!
 //!     sudo -E cargo run -p bywash-examples --example own_port
 
@@ -30,17 +30,17 @@ impl Port for Source {
     }
 
     fn tx_burst(&mut self, _bufs: &mut Buffers, _frames: &mut Batch) -> usize {
-        0 // it takes nothing
+        0 // takes no frames
     }
 
     fn counters(&self) -> Arc<PortCounters> {
         self.counters.clone()
     }
 
-    fn close(&mut self, _bufs: &mut Buffers) {} // it holds no frames
+    fn close(&mut self, _bufs: &mut Buffers) {} // holds no frames
 }
 
-/// What the source makes goes out of the other port, and what comes there nowhere.
+/// Forwards frames of the source to the other port and frees those received there.
 fn forward(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
     if from == PortId(0) { cx.send_batch(from, PortId(1), batch) } else { cx.bufs.free(batch) }
 }

@@ -1,4 +1,4 @@
-//! A stage of one's own: frames are forwarded as they are, but every other one of host a's pings is lost.
+//! Custom stage: frames are forwarded unchanged, but every other ping of host a is dropped.
 //!
 //!     sudo -E cargo run -p bywash-examples --example own_stage
 
@@ -8,7 +8,7 @@ use bywash_kit::Kit;
 use bywash_lab::{Ping, Wire};
 use std::error::Error;
 
-/// Offsets of the EtherType, the protocol and the ICMP type behind an IPv4 header without options.
+/// Offsets of the EtherType, and of the protocol and ICMP type with an IPv4 header without options.
 const ETHERTYPE: usize = 12;
 const PROTOCOL: usize = 23;
 const ICMP_TYPE: usize = 34;
@@ -19,7 +19,7 @@ struct Lossy {
 }
 
 impl Lossy {
-    /// The stage: whether a frame is to be lost. It sees a burst's frames one after the other, in the worker's caches.
+    /// The stage: returns whether to drop a frame. Called for all frames of a burst in turn, with hot caches.
     fn loses(&mut self, cx: &Context<'_>, frame: &Frame) -> bool {
         let Some(head) = cx.bufs.arena().head::<{ ICMP_TYPE + 1 }>(frame) else { return false };
         let ping = head[ETHERTYPE..ETHERTYPE + 2] == [8, 0] && head[PROTOCOL] == 1 && head[ICMP_TYPE] == 8;

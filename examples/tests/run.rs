@@ -1,4 +1,5 @@
-//! The examples do what they say, and are as short as they say. Cargo builds them before their package's tests.
+//! Checks that the examples print the expected result and have less than 60 lines. Cargo builds them before their
+//! package's tests.
 
 use bywash_lab::{require, require_lab, run_host_with_timeout};
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where cargo puts examples, beside the directory of its tests.
+/// Returns the path of a built example, beside the directory of the tests.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
