@@ -1,4 +1,4 @@
-//! The upper MAC's share of the sealing: what the lower MAC has no time for.
+//! Sealing on the upper MAC, for frames that the lower MAC has no time to seal.
 
 use crate::group::{Group, LEAD};
 use crate::lower::{LowerConfig, LowerStats};
@@ -8,23 +8,25 @@ use bywash_frame::{Arena, BATCH, Frame};
 use bywash_sync::clock;
 use std::sync::Arc;
 
-/// One frame of a batch is sealed for so many that wait for the lower MAC.
+/// Number of frames queued at the lower MAC for which the upper MAC seals one frame of each batch.
 const PER_FRAME: u64 = 8;
-/// Fewest sealed of a batch, if any: libipsec-mb has lanes to fill, and those not sealed wait for those that are.
+/// Minimum number of frames to seal of a batch: libipsec-mb has lanes to fill, and frames that are not sealed wait for
+/// those that are.
 const LEAST: usize = 16;
-/// How long, in microseconds, frames wait for others to be sealed with.
+/// Maximum time in microseconds that frames wait in the sealer for more frames.
 const PATIENCE_US: u64 = 10;
 
-/// Seals on the upper MAC's worker while the lower MAC is behind. What has passed the policer is sent in any case but the
-/// rare drop from a queue, and a payload that was just received lies in this CPU's caches, not in the lower MAC's.
+/// Sealer on the upper MAC's worker, active while the lower MAC is behind. Nearly all frames that pass the policer are
+/// sent, apart from rare queue drops, so the work is seldom wasted, and a payload just received is in this CPU's caches
+/// and not in the lower MAC's.
 pub(crate) struct Assist {
     sealer: Sealer,
     arena: Arc<Arena>,
     protection: Protection,
     lower: Arc<LowerStats>,
-    /// When frames came last.
+    /// Time of the last batch in TSC ticks.
     fed: u64,
-    /// For how long what it holds waits for others to be sealed with, in ticks.
+    /// Maximum time that frames wait in the sealer in TSC ticks.
     patience: u64,
 }
 
@@ -40,7 +42,7 @@ impl Assist {
         Ok(Self { sealer, arena: arena.clone(), protection: config.protection, lower, fed: 0, patience })
     }
 
-    /// How many of a batch that has come are to be sealed here. If none, nothing is held back: it goes to `out`.
+    /// Returns the number of frames of a new batch to seal here. If it is 0, flushes all frames held to `out`.
     #[inline]
     pub(crate) fn share(&mut self, now: u64, out: &mut Vec<Frame>) -> usize {
         self.fed = now;
@@ -52,14 +54,14 @@ impl Assist {
         share
     }
 
-    /// Leaves a frame to the lower MAC, behind those that came before it.
+    /// Passes a frame on unsealed, in order behind the frames held.
     #[inline]
     pub(crate) fn pass(&mut self, frame: Frame, out: &mut Vec<Frame>) {
         self.sealer.pass(frame, |frame| out.push(frame));
     }
 
-    /// Seals a PDU behind its lead; what is done goes to `out`, in the order it came. The frame comes back as an error
-    /// when it has no room for the CRC.
+    /// Seals the PDU after its lead; finished frames go to `out`, in order. Errors with the frame if it has no room for
+    /// the CRC.
     #[inline]
     pub(crate) fn seal(&mut self, mut frame: Frame, key: usize, out: &mut Vec<Frame>) -> Result<(), Frame> {
         let len = frame.len() + self.protection.added();
@@ -70,7 +72,7 @@ impl Assist {
         Ok(())
     }
 
-    /// Ends a turn: frames wait for others to be sealed with, but not for those that may never come.
+    /// Ends a turn: flushes frames that have waited too long for more.
     #[inline]
     pub(crate) fn turn(&mut self, now: u64, out: &mut Vec<Frame>) {
         if now.saturating_sub(self.fed) > self.patience {

@@ -1,17 +1,17 @@
 //! BPI+ data encryption: AES-128 in CBC mode with residual termination block processing.
 //!
-//! Whole blocks are ciphered in CBC mode. What is left, shorter than a block, is XORed with the encryption of the last
-//! ciphertext block: CFB of that many bits. Text shorter than one block has no block before it, and takes the IV in
-//! its place (CableLabs, DOCSIS Security Specification, "Packet data encryption"; the same in libipsec-mb's
-//! `DOCSIS_SEC_BPI`). Length never changes.
+//! Whole blocks are encrypted in CBC mode. The residue, shorter than a block, is XORed with the encryption of the last
+//! ciphertext block, which is CFB of that many bits. A text shorter than one block uses the IV in place of that
+//! ciphertext block (CableLabs, DOCSIS Security Specification, "Packet data encryption"; the same in libipsec-mb's
+//! `DOCSIS_SEC_BPI`). The length never changes.
 
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-/// Bytes of a cipher block.
+/// Size of a cipher block in bytes.
 pub const BLOCK: usize = 16;
 
-/// A traffic encryption key with its initialization vector, ready for the portable cipher.
+/// Traffic encryption key with its initialization vector, for the portable cipher.
 #[derive(Clone)]
 pub struct Tek {
     aes: Aes128,
@@ -19,12 +19,12 @@ pub struct Tek {
 }
 
 impl Tek {
-    /// From the key and the vector that the key exchange gave.
+    /// Creates it from the key and the initialization vector of the key exchange.
     pub fn new(key: &[u8; BLOCK], iv: &[u8; BLOCK]) -> Self {
         Self { aes: Aes128::new(&Array(*key)), iv: *iv }
     }
 
-    /// Enciphers `text` in place.
+    /// Encrypts `text` in place.
     pub fn encrypt(&self, text: &mut [u8]) {
         let mut last = self.iv;
         let (blocks, rest) = text.as_chunks_mut::<BLOCK>();
@@ -35,7 +35,7 @@ impl Tek {
         self.residue(rest, last);
     }
 
-    /// Deciphers `text` in place.
+    /// Decrypts `text` in place.
     pub fn decrypt(&self, text: &mut [u8]) {
         let mut last = self.iv;
         let (blocks, rest) = text.as_chunks_mut::<BLOCK>();
@@ -54,7 +54,7 @@ impl Tek {
         block.0
     }
 
-    /// The same in both directions.
+    /// Encrypts or decrypts the residue, which is the same operation.
     fn residue(&self, rest: &mut [u8], last: [u8; BLOCK]) {
         if rest.is_empty() {
             return;
@@ -68,8 +68,8 @@ fn xor(a: [u8; BLOCK], b: [u8; BLOCK]) -> [u8; BLOCK] {
     (u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b)).to_ne_bytes()
 }
 
-/// The key of the `index`-th of many modems that share one master key: the index, enciphered under it. For labs and
-/// tests, where no key exchange takes place.
+/// Derives the key of modem `index` from a master key shared by many modems: the index, encrypted with the master key,
+/// or the master key itself for index 0. For labs and tests without key exchange.
 pub fn derived_key(master: &[u8; BLOCK], index: u32) -> [u8; BLOCK] {
     if index == 0 {
         return *master;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn tek() -> Tek {
-        // NIST SP 800-38A, F.2.1 (CBC) and F.3.13 (CFB128): the same key, vector and text.
+        // NIST SP 800-38A, F.2.1 (CBC) and F.3.13 (CFB128) use the same key, vector and text.
         let key = bytes("2b7e151628aed2a6abf7158809cf4f3c").try_into().unwrap();
         Tek::new(&key, &bytes("000102030405060708090a0b0c0d0e0f").try_into().unwrap())
     }

@@ -1,33 +1,33 @@
-//! Which of a modem's flows a packet belongs to, and whether it may pass: rules over the IP header and the ports.
+//! Classification of a modem's packets to flows, and filters, by rules on the IP header and the ports.
 
 use bywash_wire::proto;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// What rules look at.
+/// Packet fields that rules match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
-    /// 4 or 6; 0: not IP, and no rule applies but one without conditions.
+    /// IP version, 4 or 6; 0 if not IP, which only rules without conditions match.
     pub version: u8,
-    /// The six upper bits of type of service or traffic class.
+    /// DSCP: the upper six bits of the type of service or traffic class.
     pub dscp: u8,
-    /// Protocol; of IPv6, the next header.
+    /// Protocol; for IPv6, the next header.
     pub proto: u8,
-    /// Whether there are ports.
+    /// Whether the ports are known.
     pub has_ports: bool,
     /// Source port.
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// Source address; IPv4 in the lower 32 bits.
+    /// Source address; IPv4 addresses are in the lower 32 bits.
     pub source: u128,
-    /// Destination address, likewise.
+    /// Destination address; IPv4 addresses are in the lower 32 bits.
     pub destination: u128,
 }
 
 impl Key {
-    /// Of an Ethernet frame, tags skipped. What is cut off reads as if it were not there: ports are taken from first
-    /// fragments only, and behind IPv6 extension headers not at all.
+    /// Extracts the key of an Ethernet frame, skipping up to two VLAN tags. Truncated headers count as absent. Ports
+    /// are taken from unfragmented packets and first fragments only, and not after IPv6 extension headers.
     #[inline]
     pub fn of(frame: &[u8]) -> Self {
         let mut at = 12;
@@ -103,10 +103,10 @@ fn two(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Conditions on one end of a packet's way.
+/// Conditions on the source or the destination address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct End {
-    /// 0: any.
+    /// IP version; 0 matches any.
     version: u8,
     mask: u128,
     value: u128,
@@ -130,7 +130,7 @@ impl End {
     }
 }
 
-/// Conditions that all must hold. Without any, it admits every packet.
+/// Rule: a set of conditions that all must hold. A rule without conditions matches every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     source: End,
@@ -138,48 +138,48 @@ pub struct Rule {
     proto: Option<u8>,
     source_port: Option<RangeInclusive<u16>>,
     destination_port: Option<RangeInclusive<u16>>,
-    /// Bit n: DSCP n is admitted. None: not looked at.
+    /// Bit mask of the matching DSCPs. `None` matches any.
     dscp: Option<u64>,
 }
 
 impl Rule {
-    /// From this prefix.
+    /// Requires a source address in this prefix.
     pub fn source(mut self, addr: IpAddr, len: u8) -> Self {
         self.source = End::new(addr, len);
         self
     }
 
-    /// To this prefix.
+    /// Requires a destination address in this prefix.
     pub fn destination(mut self, addr: IpAddr, len: u8) -> Self {
         self.destination = End::new(addr, len);
         self
     }
 
-    /// Of this protocol.
+    /// Requires this protocol.
     pub fn proto(mut self, proto: u8) -> Self {
         self.proto = Some(proto);
         self
     }
 
-    /// From these ports.
+    /// Requires a source port in this range.
     pub fn source_port(mut self, ports: RangeInclusive<u16>) -> Self {
         self.source_port = Some(ports);
         self
     }
 
-    /// To these ports.
+    /// Requires a destination port in this range.
     pub fn destination_port(mut self, ports: RangeInclusive<u16>) -> Self {
         self.destination_port = Some(ports);
         self
     }
 
-    /// With one of these code points; those from 64 on do not exist.
+    /// Requires one of these code points; values from 64 on are ignored.
     pub fn dscp(mut self, points: impl IntoIterator<Item = u8>) -> Self {
         self.dscp = Some(points.into_iter().filter(|p| *p < 64).fold(0, |set, p| set | 1 << p));
         self
     }
 
-    /// Whether a packet fulfils all conditions.
+    /// Returns whether a packet meets all conditions.
     #[inline]
     pub fn admits(&self, key: &Key) -> bool {
         let port = |range: &Option<RangeInclusive<u16>>, port| match range {
@@ -195,21 +195,21 @@ impl Rule {
     }
 }
 
-/// What becomes of packets that a rule admits.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The modem's flow of this number.
+    /// Assigns the packet to the modem's flow with this index.
     Flow(u32),
-    /// It must not pass.
+    /// Drops the packet.
     Drop,
 }
 
-/// Rules in order: the first that admits a packet decides. Packets that none admits belong to flow 0.
+/// Ordered rules: the first one that matches decides. Packets without a match belong to flow 0.
 #[derive(Clone, Debug, Default)]
 pub struct Rules(pub Vec<(Rule, Verdict)>);
 
 impl Rules {
-    /// What becomes of a packet.
+    /// Returns the verdict for a packet.
     #[inline]
     pub fn decide(&self, frame: &[u8]) -> Verdict {
         if self.0.is_empty() {

@@ -1,13 +1,13 @@
-//! The two checks of a DOCSIS frame: the header's CRC-16 and the PDU's CRC-32.
+//! Checksums of a DOCSIS frame: the header's CRC-16 and the PDU's CRC-32.
 
-/// Bytes of the PDU's CRC.
+/// Size of the PDU's CRC in bytes.
 pub const CRC_LEN: usize = 4;
 
-/// Longest header that is checked in one step: those written here have at most 15 bytes before the check.
+/// Maximum number of bytes processed in one step: headers written here have at most 15 bytes before the check sequence.
 const STEP: usize = 16;
 
-/// CRC-16 of ITU-T X.25, the polynomial x^16 + x^12 + x^5 + 1 of MULPI's header check sequence: what each byte adds
-/// when 0 to 15 others follow it.
+/// Tables of the CRC-16 of ITU-T X.25, with the polynomial x^16 + x^12 + x^5 + 1 of MULPI's header check sequence: the
+/// contribution of each byte value when 0 to 15 bytes follow.
 static TABLES: [[u16; 256]; STEP] = {
     let mut tables = [[0; 256]; STEP];
     let mut byte = 0;
@@ -34,7 +34,7 @@ static TABLES: [[u16; 256]; STEP] = {
     tables
 };
 
-/// The header check sequence over the MAC header up to it, as it stands on the wire.
+/// Returns the header check sequence of `header`, the MAC header without the sequence itself, in wire order.
 #[inline]
 pub fn hcs(header: &[u8]) -> [u8; 2] {
     (!hcs_register(header)).to_le_bytes()
@@ -45,7 +45,8 @@ fn hcs_register(header: &[u8]) -> u16 {
     if let [first, second, rest @ ..] = header
         && let Some(tables) = TABLES.get(..header.len())
     {
-        // No byte waits for the one before it: the CRC is the sum of what each adds. The initial ones meet the first two.
+        // The CRC is the XOR of the contributions of all bytes, which do not depend on each other. The initial ones
+        // affect the first two bytes.
         let bytes = [!first, !second];
         let bytes = bytes.iter().chain(rest);
         return bytes.zip(tables.iter().rev()).fold(0, |crc, (byte, table)| crc ^ table[usize::from(*byte)]);
@@ -53,7 +54,7 @@ fn hcs_register(header: &[u8]) -> u16 {
     header.iter().fold(0xffff, |crc, b| crc >> 8 ^ TABLES[0][usize::from((crc ^ u16::from(*b)) as u8)])
 }
 
-/// The CRC-32 of IEEE 802.3 over a PDU, as it stands on the wire.
+/// Returns the CRC-32 of IEEE 802.3 of a PDU, in wire order.
 #[inline]
 pub fn crc32(pdu: &[u8]) -> [u8; CRC_LEN] {
     crc32fast::hash(pdu).to_le_bytes()
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn published_check_values() {
-        // Both catalogues of CRCs give these for the text "123456789": X.25 906e, 802.3 cbf43926.
+        // Published check values for the text "123456789": X.25 906e, 802.3 cbf43926.
         assert_eq!(hcs(b"123456789"), [0x6e, 0x90]);
         assert_eq!(crc32(b"123456789"), [0x26, 0x39, 0xf4, 0xcb]);
         assert_eq!((hcs(b""), crc32(b"")), ([0, 0], [0; 4]));

@@ -1,45 +1,46 @@
-//! DEPI: MAC frames to a remote PHY, in L2TPv3 over IPv4 (CableLabs R-DEPI, packet streaming protocol).
+//! DEPI: encapsulation of MAC frames to a remote PHY, in L2TPv3 over IPv4 (CableLabs R-DEPI, packet streaming
+//! protocol).
 //!
 //! ```text
 //! Ethernet 14 | IPv4 20, protocol 115 | session 4 | PSP 4: flags, flow 0; 1 segment; sequence | segment 2 | frame
 //! ```
 //!
-//! Each packet carries one segment, which is one whole MAC frame.
+//! Each packet carries one segment, which contains one whole MAC frame.
 
 use crate::group::Mac;
 use bywash_wire::checksum::Sum;
 use std::net::Ipv4Addr;
 
-/// Bytes in front of the MAC frame.
+/// Size of the headers before the MAC frame in bytes.
 pub const DEPI_LEN: usize = 14 + 20 + 4 + 4 + 2;
 
-/// L2TPv3 (RFC 3931, section 4.1.1).
+/// IP protocol number of L2TPv3 (RFC 3931, section 4.1.1).
 const PROTO_L2TP: u8 = 115;
-/// PSP: the sequence number counts.
+/// PSP flag: the sequence number is valid.
 const SEQUENCED: u8 = 0x40;
-/// A segment that begins and ends a frame.
+/// PSP segment flags: the segment begins and ends a frame.
 const WHOLE: u16 = 0xc000;
-/// Longest segment: 14 bits.
+/// Maximum size of a segment in bytes: its length field has 14 bits.
 const SEGMENT_MAX: usize = 0x3fff;
 
-/// Where a remote PHY is.
+/// Addresses of a tunnel to a remote PHY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depi {
-    /// Our address.
+    /// Source MAC address.
     pub source_mac: Mac,
-    /// Its own, or its gateway's.
+    /// MAC address of the remote PHY or of the gateway to it.
     pub destination_mac: Mac,
-    /// Our address.
+    /// Source IPv4 address.
     pub source: Ipv4Addr,
-    /// Its own.
+    /// IPv4 address of the remote PHY.
     pub destination: Ipv4Addr,
-    /// Session of the first channel; the others' follow.
+    /// L2TPv3 session of the first channel; other channels have the following ones.
     pub session: u32,
-    /// Differentiated services code point: 0 to 63.
+    /// Differentiated services code point, 0 to 63.
     pub dscp: u8,
 }
 
-/// Headers for one channel, with its sequence.
+/// Headers for one channel, with its sequence number.
 #[derive(Clone, Debug)]
 pub(crate) struct Encapsulation {
     template: [u8; DEPI_LEN],
@@ -56,7 +57,7 @@ impl Encapsulation {
         let ip = &mut t[14..34];
         ip[0] = 0x45;
         ip[1] = depi.dscp << 2;
-        // Not to be fragmented: a remote PHY need not reassemble.
+        // Don't fragment: a remote PHY need not reassemble.
         ip[6] = 0x40;
         ip[8] = 255;
         ip[9] = PROTO_L2TP;
@@ -68,8 +69,8 @@ impl Encapsulation {
         Self { template: t, sequence: 0, ident: 0 }
     }
 
-    /// Writes the headers of the next packet, for a MAC frame of `len` bytes. False, and nothing done, when that is
-    /// too long for a segment.
+    /// Writes the headers of the next packet, for a MAC frame of `len` bytes. Returns false, with `out` unchanged, if
+    /// the frame is too long for a segment.
     #[inline]
     pub fn write(&mut self, out: &mut [u8; DEPI_LEN], len: usize) -> bool {
         if len > SEGMENT_MAX {

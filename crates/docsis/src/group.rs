@@ -1,4 +1,4 @@
-//! A service group as it is configured: its modems, their flows, the rules between them; and their counters.
+//! Configuration of a service group: its modems, their flows and rules, and the counters.
 
 use crate::classify::{Rule, Rules, Verdict};
 use crate::police::Limits;
@@ -6,22 +6,22 @@ use crate::seal::KeyPair;
 use bywash_frame::{Arena, Frame};
 use bywash_sync::{CachePadded, Counter};
 
-/// A MAC address.
+/// MAC address.
 pub type Mac = [u8; 6];
 
-/// Bytes in front of a PDU on its way from the upper to the lower MAC. A [`Lead`] is in the first four; the lower MAC
-/// puts its headers in their place. One cache line, so that what the upper MAC wrote there is what the lower MAC needs
-/// anyway.
+/// Bytes before a PDU on its way from the upper to the lower MAC. The first four are a [`Lead`], and the lower MAC
+/// replaces them all by its headers. The size is one cache line, so that the line written by the upper MAC is one that
+/// the lower MAC needs anyway.
 pub const LEAD: usize = 64;
-/// Its bit that says that the PDU is sealed.
+/// Bit of the lead's word that marks a sealed PDU.
 const SEALED: u32 = 1 << 31;
 
-/// What the upper MAC tells the lower MAC of a PDU.
+/// Information on a PDU that the upper MAC passes to the lower MAC.
 #[derive(Clone, Copy)]
 pub(crate) struct Lead {
-    /// The number of its flow.
+    /// Index of the PDU's flow.
     pub(crate) flow: u32,
-    /// It is sealed, its CRC behind it.
+    /// Whether the PDU is sealed, with its CRC appended.
     pub(crate) sealed: bool,
 }
 
@@ -33,7 +33,7 @@ impl Lead {
         }
     }
 
-    /// None: the frame has none.
+    /// Reads the lead of a frame. `None` if the frame is shorter than [`LEAD`].
     #[inline]
     pub(crate) fn read(arena: &Arena, frame: &Frame) -> Option<Self> {
         let word = u32::from_ne_bytes(*arena.head::<LEAD>(frame)?.first_chunk()?);
@@ -41,62 +41,62 @@ impl Lead {
     }
 }
 
-/// Shortest PDU: an Ethernet header.
+/// Minimum size of a PDU in bytes: an Ethernet header.
 pub const PDU_MIN: usize = 14;
-/// Most modems of a group: 14 bits of security association.
+/// Maximum number of modems of a group: security association identifiers have 14 bits.
 pub const MODEMS_MAX: usize = 1 << 14;
 
-/// What every flow of a kind has in common.
+/// Properties common to all flows of a kind.
 #[derive(Clone, Debug, Default)]
 pub struct FlowKind {
-    /// Its name in `show`.
+    /// Name in `show`.
     pub name: String,
-    /// Traffic priority: 0 to 7, the higher before the lower.
+    /// Traffic priority, 0 to 7; higher values are served first.
     pub priority: u8,
-    /// What is policed.
+    /// Rate limits.
     pub limits: Limits,
-    /// Packets that are its own; the kind's flow that is named first takes the rest.
+    /// Classification rules. The first flow of the modem takes all packets that no rule matches.
     pub rules: Vec<Rule>,
 }
 
-/// What every modem of a kind has in common.
+/// Properties common to all modems of a kind.
 #[derive(Clone, Debug, Default)]
 pub struct ModemKind {
-    /// Flows that each of them has, at least one. Their order is the order their rules are asked in.
+    /// Flows of each modem, at least one. Their rules are evaluated in this order.
     pub flows: Vec<FlowKind>,
-    /// Packets that none of them gets, asked before the flows' rules.
+    /// Rules for packets to drop, evaluated before the flows' rules.
     pub filters: Vec<Rule>,
 }
 
-/// A modem.
+/// Configuration of a modem.
 #[derive(Clone, Debug)]
 pub struct ModemConfig {
-    /// Its address: PDUs to it are its own.
+    /// MAC address: PDUs to it belong to this modem.
     pub mac: Mac,
-    /// Index of its kind.
+    /// Index of the modem's kind.
     pub kind: usize,
-    /// Security association: 0 to 16383.
+    /// Security association identifier, 0 to 16383.
     pub said: u16,
-    /// Key and vector.
+    /// Key and initialization vector.
     pub key: KeyPair,
 }
 
-/// One flow of one modem.
+/// Flow of a modem.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Index of its modem.
+    /// Index of the modem.
     pub modem: u32,
-    /// Its number among its modem's.
+    /// Index among the modem's flows.
     pub number: u32,
     /// Downstream service identifier.
     pub dsid: u32,
-    /// Security association of its modem.
+    /// Security association identifier of the modem.
     pub said: u16,
     /// Traffic priority.
     pub priority: u8,
 }
 
-/// What happened to a flow's packets. The first block is the upper MAC's, the second the lower MAC's.
+/// Counters of a flow, in one block for each writer.
 #[derive(Debug, Default)]
 pub struct FlowCounters {
     /// Written by the upper MAC.
@@ -105,55 +105,55 @@ pub struct FlowCounters {
     pub lower: CachePadded<LowerCounters>,
 }
 
-/// The upper MAC's share.
+/// Counters of a flow at the upper MAC.
 #[derive(Debug, Default)]
 pub struct UpperCounters {
-    /// Packets handed to the lower MAC.
+    /// Packets passed to the lower MAC.
     pub packets: Counter,
-    /// Packets above its rates.
+    /// Packets dropped because they exceeded the flow's rates.
     pub policed: Counter,
 }
 
-/// The lower MAC's share.
+/// Counters of a flow at the lower MAC.
 #[derive(Debug, Default)]
 pub struct LowerCounters {
     /// Packets sent.
     pub packets: Counter,
     /// Bytes of their PDUs, without CRC.
     pub bytes: Counter,
-    /// Packets that found its queue full, or made room in it.
+    /// Packets dropped because the queue was full: new ones or, by policy, the oldest.
     pub overflow: Counter,
 }
 
-/// A modem, as it is found by its address.
+/// Modem as found by its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Modem {
-    /// Index of its first flow; the others follow.
+    /// Index of the modem's first flow; its other flows follow.
     pub first_flow: u32,
     pub kind: u32,
 }
 
-/// Why there is no such group.
+/// Error of [`Group::new`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// Nobody to send to.
-    #[error("a service group without modems")]
+    /// No modems.
+    #[error("no modems: a service group needs at least one")]
     NoModems,
-    /// More than security associations.
-    #[error("{0} modems are more than the {MODEMS_MAX} a service group can have")]
+    /// More modems than security association identifiers.
+    #[error("too many modems: {0}, a service group has at most {MODEMS_MAX}")]
     TooManyModems(usize),
-    /// A modem of a kind that has no flows, or that there is not.
+    /// Modem whose kind does not exist or has no flows.
     #[error("modem {0} has no flow")]
     NoFlow(usize),
-    /// One address twice.
+    /// Two modems with the same MAC address.
     #[error("modems {0} and {1} have the same address")]
     Duplicate(usize, usize),
 }
 
-/// A service group.
+/// Service group.
 ///
 /// # Thread-safety
-/// Both its workers and `show` read it; each counter has one writer.
+/// Both workers and `show` read it concurrently; each counter has one writer.
 pub struct Group {
     modems: Vec<ModemConfig>,
     kinds: Vec<ModemKind>,
@@ -164,7 +164,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Puts a group together. Flows get their identifiers in the modems' order, from 1.
+    /// Creates a group. Flows get service identifiers (DSIDs) from 1, in the order of the modems.
     pub fn new(kinds: Vec<ModemKind>, modems: Vec<ModemConfig>) -> Result<Self, GroupError> {
         if modems.is_empty() {
             return Err(GroupError::NoModems);
@@ -193,29 +193,29 @@ impl Group {
         Ok(Self { modems, kinds, rules, flows, counters, table })
     }
 
-    /// Its modems.
+    /// Returns the modems.
     pub fn modems(&self) -> &[ModemConfig] {
         &self.modems
     }
 
-    /// All flows: modem by modem.
+    /// Returns all flows, modem by modem.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
 
-    /// What the `flow`-th flow is one of.
+    /// Returns the kind of flow `flow`.
     pub fn kind_of(&self, flow: usize) -> &FlowKind {
         let Flow { modem, number, .. } = self.flows[flow];
         &self.kinds[self.modems[modem as usize].kind].flows[number as usize]
     }
 
-    /// The `flow`-th flow's counters.
+    /// Returns the counters of flow `flow`.
     #[inline]
     pub fn counters(&self, flow: usize) -> &FlowCounters {
         &self.counters[flow]
     }
 
-    /// The keys, by the modems' numbers.
+    /// Returns the keys, by index of the modem.
     pub fn keys(&self) -> Vec<KeyPair> {
         self.modems.iter().map(|modem| modem.key).collect()
     }
@@ -225,7 +225,7 @@ impl Group {
         self.table.find(mac)
     }
 
-    /// What becomes of `frame` to a modem: the number of its flow in the group.
+    /// Returns the index in the group of the flow of a modem's `frame`. `None` if a rule drops it.
     #[inline]
     pub(crate) fn decide(&self, modem: Modem, frame: &[u8]) -> Option<usize> {
         match self.rules[modem.kind as usize].decide(frame) {
@@ -245,15 +245,15 @@ impl ModemKind {
     }
 }
 
-/// Modems by address: open addressing, at most half full.
+/// Hash table of modems by address: open addressing, at most half full.
 struct Table {
     slots: Vec<(u64, Modem)>,
-    /// The modems' numbers, slot by slot: for telling who is there twice.
+    /// Index of the modem in each slot, to report duplicates.
     numbers: Vec<usize>,
     shift: u32,
 }
 
-/// Above all addresses.
+/// Marks a free slot: greater than any address.
 const FREE: u64 = u64::MAX;
 
 impl Table {

@@ -1,19 +1,19 @@
-//! The DOCSIS MAC header of packet PDUs (CableLabs MULPI, "Formats of MAC frames").
+//! DOCSIS MAC header of packet PDUs (CableLabs MULPI, "Formats of MAC frames").
 //!
 //! ```text
 //! FC 1 | MAC_PARM 1 | LEN 2 | extended header, MAC_PARM bytes | HCS 2 | PDU, LEN - MAC_PARM bytes
 //! ```
 //!
-//! Written here are frames with a privacy element (BPI+, of five bytes, always first), a downstream service element
-//! (of two, four or six bytes), both or neither.
+//! [`Header::write`] supports a privacy element (BPI+, of five bytes, always first), a downstream service element (of
+//! two, four or six bytes), both or neither.
 
 use crate::crc::hcs;
 
-/// Bytes of a header without extension.
+/// Size of a header without extended header in bytes.
 pub const HEADER_LEN: usize = 6;
-/// Most bytes of a header that [`Header::write`] writes.
+/// Maximum size of a header that [`Header::write`] writes in bytes.
 pub const HEADER_MAX: usize = HEADER_LEN + 5 + 6;
-/// Most bytes of extended header (MULPI: EHDR length 0 to 240).
+/// Maximum size of an extended header in bytes (MULPI: EHDR length 0 to 240).
 pub const EXTENSION_MAX: usize = 240;
 
 /// FC: packet PDU, FC_PARM 0, with and without extended header.
@@ -22,96 +22,96 @@ const FC_EXTENDED: u8 = 0x01;
 /// EH_TYPE of the downstream privacy element, and of the downstream service element.
 const EH_PRIVACY: u8 = 4;
 const EH_SERVICE: u8 = 8;
-/// Version of BPI+.
+/// BPI+ version.
 const BPI_VERSION: u8 = 1;
 
-/// The downstream privacy element: who can decipher the PDU, and by which of its keys.
+/// Downstream privacy element: selects the key of an encrypted PDU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Privacy {
-    /// Whether the PDU is enciphered.
+    /// Whether the PDU is encrypted.
     pub enabled: bool,
-    /// Sequence number of the key: 0 to 15.
+    /// Key sequence number, 0 to 15.
     pub key_sequence: u8,
-    /// Even or odd key.
+    /// Toggle bit: even or odd key.
     pub toggle: bool,
-    /// Security association: 0 to 16383.
+    /// Security association identifier (SAID), 0 to 16383.
     pub said: u16,
 }
 
-/// The downstream service element: which flow, and where in it.
+/// Downstream service element: priority, flow and sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Service {
-    /// Traffic priority: 0 to 7.
+    /// Traffic priority, 0 to 7.
     pub priority: u8,
-    /// Downstream service identifier: 0 to 1048575. None: the element has only a priority.
+    /// Downstream service identifier (DSID), 0 to 1048575. `None` if the element has only a priority.
     pub dsid: Option<u32>,
-    /// Place in the sequence, for modems to put in order what came over several channels.
+    /// Sequence number, by which modems reorder frames received over several channels.
     pub sequence: Option<u16>,
-    /// Changes when the sequence starts anew.
+    /// Toggles when the sequence restarts.
     pub sequence_change: bool,
 }
 
-/// What a header says beside the PDU's length.
+/// Contents of a header beside the PDU's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Header {
-    /// The privacy element.
+    /// Privacy element.
     pub privacy: Option<Privacy>,
-    /// The downstream service element.
+    /// Downstream service element.
     pub service: Option<Service>,
 }
 
-/// Why bytes are no frame.
+/// Error of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// They end within the frame.
-    #[error("the frame is cut off: {have} bytes of {need}")]
+    /// The bytes end within the frame.
+    #[error("the frame is cut off: {have} of {need} bytes")]
     Truncated {
-        /// Bytes there are.
+        /// Number of bytes present.
         have: usize,
-        /// Bytes it would have.
+        /// Number of bytes that the frame needs at least.
         need: usize,
     },
-    /// A management, timing, request or fragmentation frame, or a reserved one.
+    /// Management, timing, request, fragmentation or reserved frame.
     #[error("frame control {0:#04x} is not that of a packet PDU")]
     NotPacket(u8),
-    /// The lengths contradict each other.
-    #[error("LEN {len} is less than the {extension} bytes of extended header")]
+    /// LEN is less than the extended header, or the extended header is longer than [`EXTENSION_MAX`].
+    #[error("invalid length: LEN is {len}, with {extension} bytes of extended header")]
     Length {
-        /// LEN.
+        /// Value of LEN.
         len: usize,
-        /// MAC_PARM.
+        /// Value of MAC_PARM.
         extension: usize,
     },
-    /// An element is longer than what is left, has a length that its type has not, or is there twice.
-    #[error("element {kind} of {len} bytes does not fit the extended header at byte {at}")]
+    /// Element that exceeds the extended header, has an invalid length for its type, or is present twice.
+    #[error("invalid element {kind} of {len} bytes at byte {at} of the extended header")]
     Element {
-        /// EH_TYPE.
+        /// Value of EH_TYPE.
         kind: u8,
-        /// EH_LEN.
+        /// Value of EH_LEN.
         len: usize,
-        /// Where it begins in the extended header.
+        /// Offset of the element in the extended header in bytes.
         at: usize,
     },
-    /// The header is damaged.
-    #[error("the header check sequence says {found:04x}, the header's is {computed:04x}")]
+    /// Wrong header check sequence.
+    #[error("wrong header check sequence {found:04x}: computed {computed:04x}")]
     Hcs {
-        /// As it stands there, in the order of the wire.
+        /// Value in the header, in wire order.
         found: u16,
-        /// As it should be.
+        /// Computed value.
         computed: u16,
     },
 }
 
-/// A frame, taken apart.
+/// Parsed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed<'a> {
-    /// What the header says.
+    /// Contents of the header.
     pub header: Header,
-    /// Bytes of the header.
+    /// Size of the header in bytes.
     pub header_len: usize,
-    /// The PDU as it stands there, sealed or not.
+    /// PDU as received, sealed or not.
     pub pdu: &'a [u8],
-    /// What follows the frame.
+    /// Bytes after the frame.
     pub rest: &'a [u8],
 }
 
@@ -174,13 +174,13 @@ impl Service {
 }
 
 impl Header {
-    /// Bytes it takes, header check sequence included.
+    /// Returns the size of the header in bytes, header check sequence included.
     #[inline]
     pub fn len(&self) -> usize {
         HEADER_LEN + self.extension()
     }
 
-    /// Never: a header has at least [`HEADER_LEN`] bytes.
+    /// Returns false: a header has at least [`HEADER_LEN`] bytes.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -191,8 +191,8 @@ impl Header {
         privacy + self.service.map_or(0, |s| 1 + s.len())
     }
 
-    /// Writes it to the start of `out`, for a PDU of `pdu_len` bytes as they will be sent; returns its length. None,
-    /// and nothing done, when `out` is too short or the PDU longer than LEN can say.
+    /// Writes the header to the start of `out`, for a PDU of `pdu_len` bytes as sent; returns the header's length.
+    /// `None`, with `out` unchanged, if `out` is too short or the PDU is too long for LEN.
     #[inline]
     pub fn write(&self, out: &mut [u8], pdu_len: usize) -> Option<usize> {
         let extension = self.extension();
@@ -225,7 +225,7 @@ impl Header {
             let (kind, len) = (tag >> 4, usize::from(tag & 0xf));
             let wrong = ParseError::Element { kind, len, at };
             let value = rest.get(..len).ok_or(wrong)?;
-            // Null elements pad; types this direction does not have, and extended ones, are skipped.
+            // Null elements are padding; types not used downstream, and extended types, are skipped.
             let twice = match kind {
                 EH_PRIVACY => header.privacy.replace(Privacy::parse(value.try_into().map_err(|_| wrong)?)).is_some(),
                 EH_SERVICE => header.service.replace(Service::parse(value).ok_or(wrong)?).is_some(),
@@ -240,14 +240,14 @@ impl Header {
     }
 }
 
-/// Takes the frame at the start of `bytes` apart.
+/// Parses the frame at the start of `bytes`.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
     let have = bytes.len();
     let &[fc, parm, high, low, ..] = bytes else { return Err(ParseError::Truncated { have, need: HEADER_LEN }) };
     if fc != FC_PLAIN && fc != FC_EXTENDED {
         return Err(ParseError::NotPacket(fc));
     }
-    // Without extended header MAC_PARM counts nothing that this program knows.
+    // Without extended header, MAC_PARM does not count any bytes known here.
     let extension = if fc == FC_EXTENDED { usize::from(parm) } else { 0 };
     let len = usize::from(u16::from_be_bytes([high, low]));
     if len < extension || extension > EXTENSION_MAX {

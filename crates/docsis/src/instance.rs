@@ -1,4 +1,4 @@
-//! A service group at work: two workers, and the ring between them.
+//! Running service group: two workers and the ring between them.
 
 use crate::group::Group;
 use crate::lower::{Lower, LowerConfig, LowerStats};
@@ -10,53 +10,52 @@ use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
 
-/// Frames the ring between the two MACs holds.
+/// Capacity in frames of the ring between the two MACs.
 pub const RING: usize = 1024;
 
-/// The port of either worker that frames come in by.
+/// Ingress port of either worker.
 pub const INPUT: PortId = PortId(0);
-/// The port of either worker that frames leave by.
+/// Egress port of either worker.
 pub const OUTPUT: PortId = PortId(1);
 
-/// How an instance runs.
+/// Configuration of an instance.
 #[derive(Clone, Debug)]
 pub struct InstanceConfig {
-    /// Its number. Its workers are 2n (upper) and 2n + 1 (lower).
+    /// Number n of the instance. Its workers are 2n (upper MAC) and 2n + 1 (lower MAC).
     pub id: usize,
     /// CPUs of the upper and the lower MAC.
     pub cpus: [Option<usize>; 2],
-    /// What they do when there is nothing to do.
+    /// Behaviour of idle workers.
     pub idle: Idle,
-    /// The tx queue before the output.
+    /// TX queue of the output port.
     pub tx: TxQueueConfig,
-    /// The lower MAC.
+    /// Configuration of the lower MAC.
     pub lower: LowerConfig,
 }
 
-/// Why an instance does not start.
+/// Error of [`Instance::start`].
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It cannot seal.
+    /// Sealing is not possible as configured.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A thread cannot be started.
+    /// A worker's thread cannot be created.
     #[error("cannot start a worker: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A running instance. Dropped, it stops.
+/// Running instance. Dropping it stops the workers.
 pub struct Instance {
-    /// The group it serves.
+    /// Service group.
     pub group: Arc<Group>,
-    /// Upper and lower MAC.
+    /// Workers of the upper and the lower MAC.
     pub workers: [WorkerHandle; 2],
-    /// What the lower MAC says of itself.
+    /// Statistics of the lower MAC.
     pub stats: Arc<LowerStats>,
 }
 
 impl Instance {
-    /// Starts the two workers. Both use the pool of index `pool`: frames are taken from it on one and come back on the
-    /// other.
+    /// Starts the two workers. Both use pool `pool`: frames are allocated on one and freed on the other.
     pub fn start(
         group: Arc<Group>,
         config: &InstanceConfig,
@@ -82,14 +81,14 @@ impl Instance {
         let lower_ends = ends(Box::new(up), TxQueue::new(TxQueueConfig::default()), output, TxQueue::new(config.tx));
         let worker = |half: usize| WorkerConfig { id: config.id * 2 + half, cpu: config.cpus[half], idle: config.idle };
         let bufs = || Buffers::attach(pools, pool);
-        // The receiving end first: what is sent finds somebody.
+        // Start the receiving end first, so that the sender finds it running.
         let lower = Worker::new(worker(1), lower_ends, Box::new(lower), bufs(), domain.register()).spawn()?;
         let upper = Worker::new(worker(0), upper_ends, Box::new(upper), bufs(), domain.register()).spawn()?;
         Ok(Self { group, workers: [upper, lower], stats })
     }
 
-    /// Stops it, the upper MAC first. When this returns, all frames are back in their pool. The panic message of a
-    /// worker that had failed.
+    /// Stops the workers, the upper MAC first. On return all frames are back in their pool. Errors with the panic
+    /// message of a worker that failed.
     pub fn stop(&self) -> Result<(), String> {
         let exits = [self.workers[0].stop(), self.workers[1].stop()];
         match exits.into_iter().find_map(|exit| if let WorkerExit::Panicked(why) = exit { Some(why) } else { None }) {

@@ -1,8 +1,9 @@
-//! The DOCSIS 3.1 downstream of a cable modem termination system.
+//! DOCSIS 3.1 downstream of a cable modem termination system (CMTS).
 //!
-//! [`header`] and [`protect`] are the formats: MAC header, CRC, BPI+ cipher. [`seal`] does the
-//! latter two to frames, many at a time where libipsec-mb is installed. [`upper`] and [`lower`] are the applications of
-//! the two workers that serve a [`group`] of modems, joined by a ring: frames are taken on one and freed on the other.
+//! [`header`] and [`protect`] implement the formats: MAC header, CRC and BPI+ encryption. [`seal`] applies CRC and
+//! encryption to frames, many at a time where libipsec-mb is installed. [`upper`] and [`lower`] are the applications of
+//! the two workers that serve a [`group`] of modems. A ring connects the workers: frames are allocated on one and freed
+//! on the other.
 //!
 //! ```
 //! use bywash_docsis::{cipher::Tek, header::{Header, Privacy, parse}, protect::{self, Protection}};

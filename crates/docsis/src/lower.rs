@@ -1,4 +1,4 @@
-//! The lower MAC: from flows to protected MAC frames on channels.
+//! Lower MAC: schedules the flows' packets and sends them as protected MAC frames on channels.
 
 use crate::depi::{DEPI_LEN, Depi, Encapsulation};
 use crate::group::{Group, LEAD, Lead};
@@ -15,68 +15,68 @@ const QUEUE: usize = 0;
 const SCHEDULE: usize = 1;
 const SEAL: usize = 2;
 
-/// Frames sent in a turn. Fewer than can be received in it: what it cannot keep up with gathers in the flows' queues,
-/// where it is dropped by their rules, and not before them, where it would be dropped by chance.
+/// Maximum number of frames sent in a turn. This is less than a turn can receive, so that excess frames gather in the
+/// flows' queues, which drop by policy, and not before them, where drops would be arbitrary.
 const BUDGET: usize = BATCH * 3 / 4;
-/// Longest time, in microseconds, that a channel's unused past counts for.
+/// Maximum idle time of a channel, in microseconds, that it may catch up on.
 const CATCH_UP_US: u64 = 50;
-/// Fraction bits of the ticks a byte takes.
+/// Fraction bits of the number of ticks per byte.
 const FRACTION: u32 = 8;
 
 const _: () = assert!(DEPI_LEN + HEADER_MAX <= LEAD);
 
-/// What a lower MAC does to frames.
+/// Configuration of a lower MAC.
 #[derive(Clone, Debug)]
 pub struct LowerConfig {
-    /// CRC and cipher.
+    /// CRC and encryption.
     pub protection: Protection,
-    /// Who seals.
+    /// Implementation used for sealing.
     pub crypto: Crypto,
-    /// The upper MAC seals as well while this one is behind.
+    /// Whether the upper MAC also seals while the lower MAC is behind.
     pub assist: bool,
-    /// The flows' queues.
+    /// Limits of the flows' queues.
     pub queues: QueueLimits,
-    /// Rates of the OFDM channels in bits a second; 0: no limit.
+    /// Rates of the OFDM channels in bits per second; 0 means no limit.
     pub channels: Vec<u64>,
-    /// Where the remote PHY is; none: frames are sent as they are.
+    /// Tunnel to the remote PHY. `None` sends frames without encapsulation.
     pub depi: Option<Depi>,
 }
 
-/// What a channel sent.
+/// Counters of a channel.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct ChannelCounters {
-    /// MAC frames.
+    /// MAC frames sent.
     pub packets: Counter,
-    /// Their bytes, headers included.
+    /// Bytes of MAC frames sent, headers included.
     pub bytes: Counter,
 }
 
-/// What a lower MAC says of itself. Written by its worker, read by anyone. It shares no cache line with what others
-/// write: it is looked up for each frame.
+/// Statistics of a lower MAC. Written by its worker, readable by any thread. Read for each frame, so it shares no cache
+/// line with data that others write.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct LowerStats {
-    /// Channel by channel.
+    /// Counters of each channel.
     pub channels: Vec<ChannelCounters>,
-    /// Frames in queues, as of the last turn.
+    /// Frames in queues at the end of the last turn.
     pub queued: Counter,
-    /// Those of them that wait for this worker, and not for a channel.
+    /// Frames in queues that wait for this worker and not for a free channel.
     pub behind: Counter,
-    /// Who seals, and why nobody better.
+    /// Implementation used for sealing, with the reason if it is not libipsec-mb.
     pub crypto: String,
 }
 
 struct Channel {
-    /// When what was sent on it will have left.
+    /// Time at which everything sent on the channel will have left, in TSC ticks.
     free_at: u64,
-    /// Ticks a byte takes, with [`FRACTION`] bits of fraction; 0: no limit.
+    /// TSC ticks per byte, with [`FRACTION`] bits of fraction; 0 means no limit.
     per_byte: u64,
     depi: Option<Encapsulation>,
 }
 
-/// The application of a lower MAC's worker: queues what comes from the upper MAC, and as channels are free for it,
-/// frames, seals and sends it.
+/// Application of a lower MAC's worker: queues frames from the upper MAC and, as channels become free, adds headers,
+/// seals and sends them.
 pub struct Lower {
     group: Arc<Group>,
     arena: Arc<Arena>,
@@ -84,31 +84,32 @@ pub struct Lower {
     queues: Queues,
     channels: Vec<Channel>,
     sealer: Sealer,
-    /// Sequence numbers of the flows.
+    /// Next sequence number of each flow.
     sequences: Vec<u16>,
     out: PortId,
-    /// The port from the upper MAC.
+    /// Port from the upper MAC.
     from: PortId,
-    /// Whose drops are counted: the port that frames came in by at first.
+    /// Port on which drops are counted: the original ingress port of the frames.
     account: PortId,
-    /// Frames with their headers, to be sealed: empty between turns.
+    /// Frames with headers that are to be sealed; empty between turns.
     framed: Vec<Framed>,
     done: Vec<Frame>,
     stats: Arc<LowerStats>,
     catch_up: u64,
 }
 
-/// A frame with its header, to be sealed.
+/// Frame with its headers, ready to be sealed.
 struct Framed {
     frame: Frame,
     key: usize,
     start: usize,
-    /// The upper MAC has done it.
+    /// Whether the upper MAC has sealed the frame.
     sealed: bool,
 }
 
 impl Lower {
-    /// Of `group`, whose frames lie in `arena`; `from` leads to the upper MAC, `out` to the modems.
+    /// Creates the lower MAC of `group`, with frames in `arena`; `from` is the port from the upper MAC, `out` the port
+    /// to the modems.
     pub fn new(
         group: Arc<Group>,
         arena: Arc<Arena>,
@@ -147,25 +148,25 @@ impl Lower {
         })
     }
 
-    /// Counts what it drops as come in by `port`, and not by the ring.
+    /// Counts drops on `port` instead of on the port from the upper MAC.
     pub fn on_account_of(mut self, port: PortId) -> Self {
         self.account = port;
         self
     }
 
-    /// Its statistics.
+    /// Returns the statistics.
     pub fn stats(&self) -> Arc<LowerStats> {
         self.stats.clone()
     }
 
-    /// The channel that is free for the longest time; none: all are busy.
+    /// Returns the channel that has been free for the longest time. `None` if all are busy.
     #[inline]
     fn free_channel(&self, now: u64) -> Option<usize> {
         let free = self.channels.iter().enumerate().filter(|(_, channel)| channel.free_at <= now);
         free.min_by_key(|(_, channel)| channel.free_at).map(|(index, _)| index)
     }
 
-    /// Puts the headers of `channel` before a PDU. The frame comes back as an error when it has no room.
+    /// Prepends the headers for `channel` to a PDU. Errors with the frame if there is no room.
     #[inline]
     fn frame(&mut self, flow: usize, mut frame: Frame, channel: usize, now: u64) -> Result<Framed, Frame> {
         let Self { group, arena, protection, sequences, channels, stats, .. } = self;
@@ -204,7 +205,7 @@ impl Lower {
             return Err(frame);
         }
         sequences[flow] = sequences[flow].wrapping_add(1);
-        // An unlimited channel keeps count as well, so that all are used in turn.
+        // An unlimited channel also advances its time, so that all channels are used in turn.
         let cost = (channel_state.per_byte * len as u64) >> FRACTION;
         channel_state.free_at = channel_state.free_at.max(now.saturating_sub(self.catch_up)) + cost;
         let counters = &stats.channels[channel];
@@ -216,7 +217,7 @@ impl Lower {
         Ok(Framed { frame, key: description.modem as usize, start, sealed })
     }
 
-    /// Frames and seals what channels are free for; returns how many.
+    /// Adds headers to frames and seals them, as far as channels are free; returns how many.
     #[inline]
     fn serve(&mut self, cx: &mut Context<'_>) -> usize {
         let mut n = 0;
@@ -243,7 +244,7 @@ impl Lower {
                 sealer.seal(frame, key, start, |frame| done.push(frame));
             }
         }
-        // Frames wait in the sealer for others to be sealed with, but not for those that may never come.
+        // Frames may wait in the sealer for more frames, but not when there are none.
         if n == 0 && sealer.waiting() > 0 {
             sealer.flush(|frame| done.push(frame));
         }
@@ -257,7 +258,7 @@ impl Lower {
     }
 }
 
-/// Sends any number of frames that came in by `from`, and leaves `frames` empty.
+/// Sends any number of frames received by `from`, and empties `frames`.
 pub(crate) fn send_all(cx: &mut Context<'_>, from: PortId, to: PortId, frames: &mut Vec<Frame>) {
     let mut batch = Batch::new();
     for frame in frames.drain(..) {
@@ -277,7 +278,7 @@ impl App for Lower {
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         if from != self.from {
-            // Nothing is received downstream.
+            // The downstream side receives nothing.
             batch.drain().for_each(|frame| cx.drop(from, DropReason::Filtered, frame));
             return;
         }
@@ -286,7 +287,7 @@ impl App for Lower {
         let received = batch.len();
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
         for frame in batch.drain() {
-            // Nobody but the upper MAC sends here: a frame without a lead, or with another's, is not to be trusted.
+            // Only the upper MAC sends here, but a frame without a lead or with an unknown flow must not be trusted.
             let flow = Lead::read(arena, &frame).map(|lead| lead.flow as usize);
             let Some(flow) = flow.filter(|flow| *flow < group.flows().len()) else {
                 cx.drop(from, DropReason::Runt, frame);

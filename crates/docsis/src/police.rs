@@ -1,33 +1,33 @@
-//! Rate limits of flows: maximum sustained and peak traffic rate (CableLabs MULPI, "Service flow encodings").
+//! Rate limits of service flows: maximum sustained and peak traffic rate (CableLabs MULPI, "Service flow encodings").
 
-/// A flow's limits.
+/// Rate limits of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum sustained rate in bits a second; 0: no limit.
+    /// Maximum sustained rate in bits per second; 0 means no limit.
     pub sustained: u64,
-    /// Bytes that may go at once: the depth of the sustained rate's bucket.
+    /// Depth of the sustained rate's bucket in bytes; 0 means [`BURST_DEFAULT`].
     pub burst: u32,
-    /// Peak rate in bits a second; 0: no limit.
+    /// Peak rate in bits per second; 0 means no limit.
     pub peak: u64,
 }
 
-/// Least depth of the sustained rate's bucket, and its default, in bytes (MULPI, "Maximum traffic burst").
+/// Minimum depth of the sustained rate's bucket in bytes (MULPI, "Maximum traffic burst").
 pub const BURST_MIN: u32 = 1522;
-/// Its default, in bytes.
+/// Default depth of the sustained rate's bucket in bytes.
 pub const BURST_DEFAULT: u32 = 3044;
-/// Depth of the peak rate's bucket, in bytes: the longest PDU of DOCSIS 3.1.
+/// Depth of the peak rate's bucket in bytes: the longest PDU of DOCSIS 3.1.
 const PEAK_BURST: u32 = 2000;
 
-/// Fraction bits of the ticks a byte takes.
+/// Fraction bits of the number of ticks per byte.
 const FRACTION: u32 = 8;
 
-/// A token bucket, kept as the time at which it will be full again.
+/// Token bucket, stored as the time at which it will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     full_at: u64,
-    /// Ticks a byte takes, with [`FRACTION`] bits of fraction; 0: no limit.
+    /// TSC ticks per byte, with [`FRACTION`] bits of fraction; 0 means no limit.
     per_byte: u64,
-    /// Ticks from empty to full.
+    /// TSC ticks from empty to full.
     depth: u64,
 }
 
@@ -37,13 +37,14 @@ impl Bucket {
             return Self::default();
         }
         let per_byte = ((u128::from(hz) * 8) << FRACTION) / u128::from(rate);
-        // A rate below a byte a day stops the flow as well as any other.
+        // Clamped to avoid overflow: a rate below a byte a day stops the flow anyway.
         let per_byte = per_byte.clamp(1, 1 << 52) as u64;
         let depth = (u128::from(per_byte) * u128::from(depth)) >> FRACTION;
         Self { full_at: 0, per_byte, depth: depth.min(1 << 62) as u64 }
     }
 
-    /// When it will be full again if `len` bytes are taken now; none: there are not so many in it.
+    /// Returns the time at which the bucket is full again if `len` bytes are taken now. `None` if it does not contain
+    /// enough.
     #[inline]
     fn after(&self, len: u32, now: u64) -> Option<u64> {
         let cost = (u128::from(self.per_byte) * u128::from(len)) >> FRACTION;
@@ -52,7 +53,7 @@ impl Bucket {
     }
 }
 
-/// What a flow has used of its limits. Times are the time-stamp counter's.
+/// Policer of a flow. Times are TSC ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policer {
     sustained: Bucket,
@@ -60,13 +61,13 @@ pub struct Policer {
 }
 
 impl Policer {
-    /// All of `limits` unused; the counter runs at `hz`.
+    /// Creates a policer with full buckets. `hz` is the TSC frequency.
     pub fn new(limits: &Limits, hz: u64) -> Self {
         let burst = if limits.burst == 0 { BURST_DEFAULT } else { limits.burst.max(BURST_MIN) };
         Self { sustained: Bucket::new(limits.sustained, burst, hz), peak: Bucket::new(limits.peak, PEAK_BURST, hz) }
     }
 
-    /// Whether `len` bytes may pass now; if so, they count.
+    /// Returns whether `len` bytes conform now. If so, takes them from both buckets.
     #[inline]
     pub fn admit(&mut self, len: u32, now: u64) -> bool {
         let (Some(sustained), Some(peak)) = (self.sustained.after(len, now), self.peak.after(len, now)) else {
@@ -85,7 +86,7 @@ mod tests {
 
     const HZ: u64 = 2_500_000_000;
 
-    /// Buckets as the specification words them, in exact numbers of token-ticks.
+    /// Token buckets as the specification words them, in exact numbers of token-ticks.
     struct Naive {
         tokens: [u128; 2],
         rate: [u128; 2],
@@ -127,7 +128,7 @@ mod tests {
                 now += gap;
                 ours += if policer.admit(len, now) { u64::from(len) } else { 0 };
                 theirs += if naive.admit(len, now) { u64::from(len) } else { 0 };
-                // Rounding can move a packet across the border, and what follows with it: by a packet, not more.
+                // Rounding can change the decision on a packet and on following ones, by one packet in total.
                 prop_assert!(ours.abs_diff(theirs) <= 2 * 1522, "{ours} {theirs}");
             }
         }
@@ -140,7 +141,7 @@ mod tests {
         for i in 0..1_000_000u64 {
             bytes += if policer.admit(1000, i * HZ / 1_000_000) { 1000 } else { 0 };
         }
-        // A second's worth, and the bucket.
+        // One second at the sustained rate, plus the bucket.
         assert!((12_499_000..12_504_000).contains(&bytes), "{bytes}");
     }
 

@@ -1,19 +1,20 @@
-//! Sealing a PDU and opening it again: CRC appended, then everything behind the addresses enciphered.
+//! Sealing and opening of a PDU: the CRC is appended, then everything after the addresses is encrypted.
 
 use crate::cipher::Tek;
 use crate::crc::{CRC_LEN, crc32};
 
-/// Bytes of destination and source address, which stay clear so that modems can tell what is theirs.
+/// Size in bytes of the destination and source addresses, which stay unencrypted so that modems can recognise their
+/// PDUs.
 pub const CLEAR: usize = 12;
 
-/// What is done to PDUs.
+/// Protection of PDUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// The CRC-32 of the PDU is appended.
+    /// Whether the CRC-32 of the PDU is appended.
     pub crc: bool,
-    /// PDU and CRC are enciphered.
+    /// Whether PDU and CRC are encrypted.
     pub cipher: bool,
-    /// Bytes at the front that stay clear.
+    /// Bytes at the start that stay unencrypted.
     pub offset: usize,
 }
 
@@ -24,30 +25,30 @@ impl Default for Protection {
 }
 
 impl Protection {
-    /// Bytes it adds.
+    /// Returns the number of bytes that sealing adds.
     #[inline]
     pub fn added(&self) -> usize {
         if self.crc { CRC_LEN } else { 0 }
     }
 }
 
-/// Why sealed bytes cannot be opened.
+/// Error of [`open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// No room for a CRC.
-    #[error("{0} bytes cannot end in a CRC of 4")]
+    /// Too short for a CRC.
+    #[error("{0} bytes are too short for a CRC of 4 bytes")]
     Short(usize),
-    /// Damaged, or another key's.
-    #[error("the CRC says {found:08x}, the PDU's is {computed:08x}: damaged, or sealed with another key or offset")]
+    /// Wrong CRC: damaged, or sealed with another key or offset.
+    #[error("wrong CRC {found:08x}, computed {computed:08x}: damaged, or sealed with another key or offset")]
     Crc {
-        /// As it stands there.
+        /// Value in the bytes.
         found: u32,
-        /// As it should be.
+        /// Computed value.
         computed: u32,
     },
 }
 
-/// Seals in place. With a CRC, the last four of `bytes` are room for it and what is before them is the PDU.
+/// Seals `bytes` in place. With a CRC, the last four bytes are room for it and those before them are the PDU.
 pub fn seal(tek: &Tek, how: Protection, bytes: &mut [u8]) {
     if how.crc
         && let Some((pdu, crc)) = bytes.split_last_chunk_mut::<CRC_LEN>()
@@ -61,7 +62,7 @@ pub fn seal(tek: &Tek, how: Protection, bytes: &mut [u8]) {
     }
 }
 
-/// Opens in place; returns the PDU's length. After an error, `bytes` hold what came of deciphering them.
+/// Opens `bytes` in place and returns the PDU's length. After an error, `bytes` contain the result of decryption.
 pub fn open(tek: &Tek, how: Protection, bytes: &mut [u8]) -> Result<usize, OpenError> {
     if how.cipher
         && let Some(text) = bytes.get_mut(how.offset..)

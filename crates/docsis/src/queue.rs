@@ -1,41 +1,41 @@
-//! The lower MAC's queues: a FIFO for each flow, and which flow's turn it is.
+//! Queues of the lower MAC: a FIFO for each flow, and the scheduler that selects the next flow.
 
 use bywash_frame::Frame;
 use std::collections::VecDeque;
 
-/// Priorities there are.
+/// Number of priorities.
 pub const PRIORITIES: usize = 8;
 
-/// What happens to a packet whose flow's queue is full.
+/// Drop policy for a packet whose flow's queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// It is dropped.
+    /// Drops the new packet.
     #[default]
     Tail,
-    /// The oldest in the queue is dropped for it.
+    /// Drops the oldest packet in the queue.
     Head,
 }
 
-/// How much a queue holds, and what then.
+/// Limits of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Frames of one flow.
+    /// Maximum number of frames of one flow.
     pub flow: usize,
-    /// Frames of all flows together.
+    /// Maximum number of frames of all flows.
     pub total: usize,
-    /// What is dropped when a flow's queue is full. When only the total is reached, it is always the packet that came.
+    /// Drop policy when a flow's queue is full. When only the total is reached, the new packet is dropped.
     pub overflow: Overflow,
 }
 
 const NONE: u32 = u32::MAX;
-/// Bytes a flow may send before it is the next one's turn: the longest PDU of DOCSIS 3.1, so that every turn sends
-/// something.
+/// Quantum of the deficit round robin in bytes: the longest PDU of DOCSIS 3.1, so that a flow sends something in every
+/// turn.
 const QUANTUM: i64 = 2000;
 
 struct Node {
     frame: Option<Frame>,
-    /// The next in the flow, or the next free one.
+    /// Next node of the flow, or next free node.
     next: u32,
 }
 
@@ -45,26 +45,26 @@ struct Flow {
     tail: u32,
     len: u32,
     priority: u32,
-    /// Bytes it may send before its turn is over.
+    /// Bytes that the flow may still send in this turn.
     deficit: i64,
 }
 
-/// The queues of a service group: strict priority, and within a priority deficit round robin (Shreedhar and Varghese
-/// 1995) by bytes.
+/// Queues of a service group: strict priority, and within a priority deficit round robin (Shreedhar and Varghese 1995)
+/// by bytes.
 pub struct Queues {
     flows: Vec<Flow>,
     nodes: Vec<Node>,
     free: u32,
-    /// Flows with frames, by priority, in the order of their turns.
+    /// Flows with frames for each priority, in the order of their turns.
     active: [VecDeque<u32>; PRIORITIES],
-    /// Bit p: priority p has active flows.
+    /// Bit mask of the priorities with active flows.
     ready: u8,
     limits: QueueLimits,
     len: usize,
 }
 
 impl Queues {
-    /// Queues for flows with these priorities.
+    /// Creates empty queues for flows with these priorities.
     pub fn new(priorities: impl IntoIterator<Item = u8>, limits: QueueLimits) -> Self {
         let flow = |priority: u8| Flow { head: NONE, tail: NONE, len: 0, priority: priority.min(7).into(), deficit: 0 };
         let flows: Vec<Flow> = priorities.into_iter().map(flow).collect();
@@ -81,24 +81,25 @@ impl Queues {
         }
     }
 
-    /// Frames in all queues.
+    /// Returns the number of frames in all queues.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether all queues are empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Frames in the queue of `flow`.
+    /// Returns the number of frames in the queue of `flow`. Panics if there is no such flow.
     pub fn len_of(&self, flow: usize) -> usize {
         self.flows[flow].len as usize
     }
 
-    /// Appends a frame to the queue of `flow`; returns the one that is dropped for it, if any.
+    /// Appends a frame to the queue of `flow`; returns the frame that is dropped, if any: the new or the oldest one, by
+    /// the [`Overflow`] policy.
     #[inline]
     pub fn push(&mut self, flow: usize, frame: Frame) -> Option<Frame> {
         let mut dropped = None;
@@ -120,7 +121,7 @@ impl Queues {
         self.len += 1;
         if f.head == NONE {
             f.head = node;
-            // A flow that lost its only frame to this one has kept its turn.
+            // A flow whose only frame was just dropped has kept its turn.
             if dropped.is_none() {
                 f.deficit = QUANTUM;
                 self.active[f.priority as usize].push_back(flow as u32);
@@ -133,7 +134,7 @@ impl Queues {
         dropped
     }
 
-    /// Takes the frame whose turn it is, with the number of its flow.
+    /// Removes the next frame to send and returns it with its flow's index.
     #[inline]
     pub fn pop(&mut self) -> Option<(usize, Frame)> {
         if self.ready == 0 {
@@ -163,7 +164,7 @@ impl Queues {
         Some((flow, frame))
     }
 
-    /// The oldest frame of `flow`, which stays active.
+    /// Removes the oldest frame of `flow`, which stays active.
     #[inline]
     fn take(&mut self, flow: usize) -> Option<Frame> {
         let f = &mut self.flows[flow];
@@ -232,7 +233,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
-        /// Against queues of numbers: each flow first in, first out; limits kept; the highest priority first.
+        /// Compares with queues of numbers: each flow is first in, first out; limits hold; the highest priority goes
+        /// first.
         #[test]
         fn as_naive_queues(steps in proptest::collection::vec(
                                prop_oneof![(0..6usize, 4..1500usize).prop_map(|(f, l)| Step::Push(f, l)), Just(Step::Pop)], 1..400),
@@ -297,7 +299,7 @@ mod tests {
             }
         }
         let mut bytes = [0usize; 3];
-        // As long as all three have something to send.
+        // Only while all three flows have something to send.
         while (0..3).all(|f| queues.len_of(f) > 1) {
             let (flow, frame) = queues.pop().unwrap();
             bytes[flow] += frame.len();

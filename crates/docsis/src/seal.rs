@@ -1,4 +1,4 @@
-//! Sealing frames: by libipsec-mb, many at a time, where it is installed, else one after the other.
+//! Sealing of frames: with libipsec-mb, many at a time, where it is installed, otherwise one by one.
 
 use crate::cipher::{BLOCK, Tek};
 use crate::protect::{self, CLEAR, Protection};
@@ -6,37 +6,38 @@ use bywash_frame::{Arena, Frame};
 use bywash_ipsec_mb::{Job, Library, Manager, Unavailable};
 use std::sync::Arc;
 
-/// Who seals.
+/// Implementation used for sealing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Crypto {
-    /// libipsec-mb where it is installed, else the portable code.
+    /// libipsec-mb where it is installed, otherwise the portable code.
     #[default]
     Auto,
-    /// libipsec-mb, or an error.
+    /// libipsec-mb; an error if it is not available.
     IpsecMb,
-    /// The portable code.
+    /// Portable code.
     Portable,
 }
 
-/// A key and its vector, as they were exchanged.
+/// Key and initialization vector from the key exchange.
 pub type KeyPair = ([u8; BLOCK], [u8; BLOCK]);
 
-/// Why frames cannot be sealed as asked.
+/// Error of [`Sealer::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// libipsec-mb was asked for.
-    #[error("crypto `ipsec-mb` cannot be had: {0}; install libipsec-mb1, or set crypto to `auto` or `portable`")]
+    /// libipsec-mb is required but not available.
+    #[error("crypto `ipsec-mb` is not available: {0}; install libipsec-mb1, or set crypto to `auto` or `portable`")]
     Unavailable(#[from] Unavailable),
-    /// It contradicts the portable code.
-    #[error("{0} seals otherwise than the portable code: not used; set crypto to `portable`")]
+    /// Output of libipsec-mb that differs from the portable code's.
+    #[error("{0} is not used: its output differs from the portable code's; set crypto to `portable`")]
     Differs(String),
 }
 
-/// One worker's sealing of frames, in order: with libipsec-mb a frame may come out only when others have gone in.
+/// Sealer of frames that keeps their order: with libipsec-mb, a frame may be returned only after more frames were
+/// submitted.
 ///
 /// # Thread-safety
-/// Belongs to one worker.
+/// Used by one worker.
 pub struct Sealer {
     how: Protection,
     arena: Arc<Arena>,
@@ -46,11 +47,11 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// For frames of `arena` and `keys` by number.
+    /// Creates a sealer for frames of `arena`; keys are referred to by their index in `keys`.
     pub fn new(crypto: Crypto, how: Protection, arena: &Arc<Arena>, keys: &[KeyPair]) -> Result<Self, SealError> {
         let (library, note) = match crypto {
             Crypto::Portable => (None, "portable".into()),
-            _ if !how.cipher => (None, "portable: nothing is enciphered".into()),
+            _ if !how.cipher => (None, "portable: encryption is off".into()),
             Crypto::IpsecMb => Self::library(arena, keys).map(|(manager, note)| (Some(manager), note))?,
             Crypto::Auto => match Self::library(arena, keys) {
                 Ok((manager, note)) => (Some(manager), note),
@@ -61,7 +62,7 @@ impl Sealer {
         Ok(Self { how, arena: arena.clone(), teks, library, note })
     }
 
-    /// The library, if it seals as the portable code does.
+    /// Loads the library and checks that its output equals that of the portable code.
     fn library(arena: &Arc<Arena>, keys: &[KeyPair]) -> Result<(Manager, String), SealError> {
         let library = Library::load()?;
         let name = format!("libipsec-mb {}", library.version());
@@ -80,32 +81,32 @@ impl Sealer {
         Ok((Manager::new(&library, arena, keys)?, name))
     }
 
-    /// Who seals, and why nobody better.
+    /// Returns the implementation used, with the reason if it is not libipsec-mb.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// Whether libipsec-mb seals.
+    /// Returns whether libipsec-mb is used.
     pub fn fast(&self) -> bool {
         self.library.is_some()
     }
 
-    /// Frames it holds.
+    /// Returns the number of frames held.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.library.as_ref().map_or(0, Manager::waiting)
     }
 
-    /// Frames that libipsec-mb refused: a bug when not zero.
+    /// Returns the number of frames that libipsec-mb rejected: a bug if not zero.
     pub fn failed(&self) -> u64 {
         self.library.as_ref().map_or(0, Manager::failed)
     }
 
-    /// Seals `frame`, whose PDU begins at `start` and, with a CRC, ends four bytes before the frame does, with the key
-    /// of number `key`. What is done goes to `out`, in the order it came.
+    /// Seals `frame` with key `key`. The PDU begins at `start` and, with a CRC, ends four bytes before the end of the
+    /// frame. Finished frames go to `out`, in the order they were submitted.
     ///
     /// # Panics
-    /// When there is no such key.
+    /// Panics if there is no such key.
     #[inline]
     pub fn seal(&mut self, frame: Frame, key: usize, start: usize, mut out: impl FnMut(Frame)) {
         let Some(library) = &mut self.library else { return out(self.by_hand(frame, key, start)) };
@@ -113,14 +114,14 @@ impl Sealer {
         match library.seal(frame, key, job) {
             Ok(done) => Self::done(library, done, out),
             Err(frame) => {
-                // None for the library: a runt. Those before it come out first.
+                // The library does not support this frame (for example a runt). Earlier frames are returned first.
                 self.flush(&mut out);
                 out(self.by_hand(frame, key, start));
             }
         }
     }
 
-    /// Lets `frame` through as it is, behind those that came before it.
+    /// Passes `frame` on unsealed, behind the frames submitted before.
     #[inline]
     pub fn pass(&mut self, frame: Frame, mut out: impl FnMut(Frame)) {
         let Some(library) = &mut self.library else { return out(frame) };
@@ -133,7 +134,7 @@ impl Sealer {
         }
     }
 
-    /// Hands on the frame that came out, and those that only waited for it.
+    /// Passes on the returned frame and the unsealed frames behind it.
     #[inline]
     fn done(library: &mut Manager, first: Option<Frame>, mut out: impl FnMut(Frame)) {
         let mut next = first;
@@ -143,7 +144,7 @@ impl Sealer {
         }
     }
 
-    /// Finishes what it holds.
+    /// Completes and returns all frames held.
     #[inline]
     pub fn flush(&mut self, mut out: impl FnMut(Frame)) {
         let Some(library) = &mut self.library else { return };
@@ -158,10 +159,10 @@ impl Sealer {
         frame
     }
 
-    /// Seals single bytes at once.
+    /// Seals one PDU in `bytes` at once.
     ///
     /// # Panics
-    /// When there is no such key, or frames are waiting.
+    /// Panics if there is no such key, or if frames are held.
     pub fn seal_bytes(&mut self, bytes: &mut [u8], key: usize) {
         let Protection { crc, offset, .. } = self.how;
         let by_library = self.library.as_mut().is_some_and(|l| l.seal_bytes(bytes, key, offset, crc));
@@ -178,7 +179,7 @@ mod tests {
     use bywash_frame::{ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
     use proptest::prelude::*;
 
-    /// Seals `lens` PDUs as frames, through the sealer and by hand, and compares.
+    /// Seals PDUs of these lengths and keys as frames, with the sealer and with `protect::seal`, and compares.
     fn both(crypto: Crypto, how: Protection, lens: &[(usize, usize)]) -> Result<(), String> {
         let keys: Vec<KeyPair> = (0..5u8).map(|k| ([k; 16], [!k; 16])).collect();
         let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
@@ -255,7 +256,8 @@ mod tests {
         HOWS.iter().for_each(|how| both(Crypto::IpsecMb, *how, &lens).unwrap());
     }
 
-    /// Up to a jumbo frame, which no cell of 2 KiB holds: sealed by either alike, and opened again.
+    /// PDUs up to the size of a jumbo frame, which a cell of 2 KiB cannot hold: both implementations seal them alike,
+    /// and they can be opened again.
     #[test]
     fn pdus_of_0_to_9000_bytes() {
         let arena = Arena::new(ArenaConfig { cells: 1, ..Default::default() }).unwrap();

@@ -1,32 +1,33 @@
-//! Traffic as a cable network has it, made in memory.
+//! Synthetic traffic of a cable network, generated in memory.
 
 use crate::group::Mac;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::{FCS_LEN, MacAddr};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// A share of packets, and their size in bytes without FCS.
+/// Share of packets of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// In parts of the sum of all weights.
+    /// Weight of this size, relative to the sum of all weights.
     pub weight: u32,
-    /// Bytes.
+    /// Size of the packets in bytes, without FCS.
     pub size: usize,
 }
 
-/// The cable mix of Intel's vCMTS measurements: 3 % of 68 bytes, 1 % of 932, 96 % of 1520.
+/// Cable mix of Intel's vCMTS measurements: 3 % of 68 bytes, 1 % of 932, 96 % of 1520.
 pub const CABLE_IMIX: [Share; 3] =
     [Share { weight: 3, size: 68 }, Share { weight: 1, size: 932 }, Share { weight: 96, size: 1520 }];
 
-/// `packets` packets to `modems` in turn, of sizes that come as evenly mixed as the weights allow. UDP over IPv4, from
-/// one server, with a port of its own for each modem.
+/// Generates `packets` UDP packets over IPv4 to `modems` in turn, with sizes mixed as evenly as the weights allow. All
+/// come from one server; each modem has a destination port of its own.
 ///
 /// # Panics
-/// With no modems, no weight at all, or a size that no UDP packet has (below 42 bytes, above 9000).
+/// Panics without modems, without a positive weight, or with a size that a UDP packet cannot have (below 42 bytes,
+/// above 9000).
 pub fn packets(modems: &[Mac], mix: &[Share], packets: usize) -> Vec<Vec<u8>> {
     let weights: u64 = mix.iter().map(|share| u64::from(share.weight)).sum();
-    assert!(!modems.is_empty() && weights > 0, "nobody to send to, or nothing to send");
-    // Each size is due when it has fallen behind its share the most.
+    assert!(!modems.is_empty() && weights > 0, "no modems, or no size with a weight");
+    // The next size is the one that is farthest behind its share.
     let mut sent = vec![0u64; mix.len()];
     (0..packets)
         .map(|number| {

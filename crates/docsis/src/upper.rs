@@ -1,4 +1,4 @@
-//! The upper MAC: from Ethernet frames to flows.
+//! Upper MAC: classifies and polices Ethernet frames.
 
 use crate::assist::Assist;
 use crate::group::{Group, LEAD, Lead, PDU_MIN};
@@ -16,28 +16,28 @@ const CLASSIFY: usize = 0;
 const POLICE: usize = 1;
 const SEAL: usize = 2;
 
-/// The application of an upper MAC's worker: finds the modem and the flow of what one port receives, filters, polices,
-/// and sends it to the lower MAC by the other port.
+/// Application of an upper MAC's worker: finds the modem and flow of received frames, filters and polices them, and
+/// sends them to the lower MAC by another port.
 pub struct Upper {
     group: Arc<Group>,
     arena: Arc<Arena>,
     policers: Vec<Policer>,
-    /// The port to the lower MAC.
+    /// Port to the lower MAC.
     lower: PortId,
-    /// Transport checksums may be unfinished.
+    /// Whether received transport checksums may be incomplete.
     partial: bool,
-    /// The flows of a batch.
+    /// Flows of the frames in a batch.
     flows: [u32; BATCH],
-    /// Seals what the lower MAC has no time for.
+    /// Sealer for frames that the lower MAC has no time to seal.
     assist: Option<Assist>,
-    /// Sealed here, to be sent: empty between turns.
+    /// Frames sealed here that are to be sent; empty between turns.
     done: Vec<Frame>,
-    /// The port that what it holds came in by: whose drops it is.
+    /// Ingress port of the frames held, on which drops are counted.
     account: PortId,
 }
 
 impl Upper {
-    /// Of `group`, whose frames lie in `arena`; `lower` leads to the lower MAC.
+    /// Creates the upper MAC of `group`, with frames in `arena`; `lower` is the port to the lower MAC.
     pub fn new(group: Arc<Group>, arena: Arc<Arena>, lower: PortId) -> Self {
         let hz = clock::tsc_hz();
         let policers = (0..group.flows().len()).map(|flow| Policer::new(&group.kind_of(flow).limits, hz)).collect();
@@ -54,13 +54,14 @@ impl Upper {
         }
     }
 
-    /// Whether transport checksums that senders left to their hardware are finished: behind veth, say.
+    /// Sets whether to complete transport checksums that senders left to checksum offload, as with veth.
     pub fn completing(mut self, partial: bool) -> Self {
         self.partial = partial;
         self
     }
 
-    /// Has it seal as well while the lower MAC of these settings, which says of itself `stats`, is behind.
+    /// Makes the upper MAC also seal while the lower MAC with this configuration and these statistics is behind. Does
+    /// nothing if `config` disables it or there is nothing to seal. Errors if sealing is not possible as configured.
     pub fn assisting(mut self, config: &LowerConfig, stats: Arc<LowerStats>) -> Result<Self, SealError> {
         if config.assist && (config.protection.crc || config.protection.cipher) {
             self.assist = Some(Assist::new(&self.group, &self.arena, config, stats)?);
@@ -68,7 +69,7 @@ impl Upper {
         Ok(self)
     }
 
-    /// Seals a batch of `flows`, or sends it as it is.
+    /// Seals part of the batch of `flows` if the lower MAC is behind, and sends the batch.
     #[inline]
     fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, out: &mut Batch) {
         let Self { group, arena, lower, flows, assist, done, .. } = self;
@@ -144,7 +145,7 @@ impl App for Upper {
                 cx.drop(from, DropReason::Policed, frame);
                 continue;
             }
-            // Without headroom, it came from somewhere that puts frames at the start of cells.
+            // No headroom: the port put the frame at the start of its cell.
             if !arena.push(&mut frame, LEAD) {
                 cx.drop(from, DropReason::Oversize, frame);
                 continue;

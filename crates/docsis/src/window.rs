@@ -1,21 +1,21 @@
-//! A closed loop: a source that waits for what it sent to have come out.
+//! Closed loop: a source limited by the number of frames in flight.
 
 use bywash_frame::{BATCH, Batch, Buffers};
 use bywash_port::{Port, PortCounters, PortState};
 use std::sync::Arc;
 
-/// A port that receives only while fewer than so many frames are on their way to another port: for finding out what a
-/// pipeline can do at most, without losing any. A frame that is dropped on its way counts as being on it for ever.
+/// Port that receives only while fewer than a given number of frames are in flight to another port. Measures the
+/// maximum throughput of a pipeline without losses. A frame dropped on its way counts as in flight forever.
 pub struct Window<P> {
     port: P,
     own: Arc<PortCounters>,
-    /// Of the port that frames leave by.
+    /// Counters of the port by which frames leave.
     out: Arc<PortCounters>,
     frames: u64,
 }
 
 impl<P: Port> Window<P> {
-    /// At most `frames` (at least a batch) between `port` and the one that counts in `out`.
+    /// Limits the frames in flight between `port` and the port that counts in `out` to `frames`, at least a batch.
     pub fn new(port: P, out: Arc<PortCounters>, frames: usize) -> Self {
         Self { own: port.counters(), port, out, frames: frames.max(BATCH) as u64 }
     }

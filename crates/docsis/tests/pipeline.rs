@@ -1,4 +1,4 @@
-//! Frames through both MACs: what comes out is opened and compared with what went in.
+//! Sends frames through both MACs, opens the output and compares it with the input.
 
 use bywash_docsis::cipher::{Tek, derived_key};
 use bywash_docsis::classify::Rule;
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A port that keeps copies of what is sent, as slowly as it is told to.
+/// Port that keeps copies of sent frames.
 struct Keep {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
     counters: Arc<PortCounters>,
@@ -63,7 +63,7 @@ struct Outcome {
     sent: Vec<Vec<u8>>,
     group: Arc<Group>,
     drops: HashMap<&'static str, u64>,
-    /// Frames that the upper MAC sealed.
+    /// Number of frames that the upper MAC sealed.
     assisted: u64,
 }
 
@@ -75,7 +75,7 @@ struct Setup {
     queues: QueueLimits,
     channels: Vec<u64>,
     depi: Option<Depi>,
-    /// Nothing is dropped: the source waits.
+    /// Closed loop: the source waits, so that no frame is dropped.
     closed: bool,
 }
 
@@ -94,7 +94,7 @@ impl Default for Setup {
     }
 }
 
-/// Sends `frames` through an instance and waits until each is somewhere.
+/// Sends `frames` through an instance and waits until each is sent or dropped.
 fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     let packed = setup.pool.packed();
     let arena = Arena::new(ArenaConfig { cells: 8192, packed, ..Default::default() }).unwrap();
@@ -149,7 +149,7 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     Outcome { sent, group, drops, assisted: seal.packets.get() }
 }
 
-/// Opens every frame; checks header, key, sequence; returns the PDUs by flow.
+/// Opens every frame, checks header, key and sequence number, and returns the PDUs by flow.
 fn opened(outcome: &Outcome, how: Protection, depi: usize) -> HashMap<u32, Vec<Vec<u8>>> {
     let mut by_flow: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
     for frame in &outcome.sent {
@@ -178,7 +178,7 @@ fn two_flows() -> ModemKind {
     ModemKind { flows: vec![best_effort, voice], filters: vec![Rule::default().proto(17).destination_port(9..=9)] }
 }
 
-/// As traffic, with every third packet marked as voice.
+/// Returns the cable mix, with every third packet marked as voice.
 fn traffic(group: &Group, n: usize) -> Vec<Vec<u8>> {
     let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();
     let mut frames = packets(&macs, &CABLE_IMIX, n);
@@ -246,7 +246,7 @@ fn each_reason_drops_what_it_must() {
     frames.push(traffic(&group, 1)[0].clone());
     let filtered = frames.last_mut().unwrap();
     filtered[36..38].copy_from_slice(&[0, 9]);
-    // The longest that a cell takes, and one that leaves no room for a CRC.
+    // The longest PDU that fits a cell, and one that leaves no room for a CRC.
     frames.push([&frames[0][..], &vec![0; 1788 - frames[0].len()]].concat());
     frames.push([&frames[0][..], &vec![0; 1789 - frames[0].len()]].concat());
     let outcome = run(group, &frames, Setup::default());
@@ -260,7 +260,7 @@ fn a_full_queue_drops_by_its_policy_and_is_counted_by_flow() {
     for overflow in [Overflow::Tail, Overflow::Head] {
         let group = group(1, ModemKind { flows: vec![FlowKind::default()], filters: vec![] });
         let frames = traffic(&group, 600);
-        // A channel of 20 Mbit/s: 600 packets take 0.36 s, and come at once.
+        // A channel of 20 Mbit/s takes 0.36 s for the 600 packets, which arrive at once.
         let queues = QueueLimits { flow: 16, total: 1000, overflow };
         let outcome = run(group, &frames, Setup { queues, channels: vec![20_000_000], ..Setup::default() });
         let dropped = outcome.drops["queue-overflow"];
@@ -281,7 +281,7 @@ fn priorities_and_rates_hold() {
     let frames = traffic(&group, 900);
     let outcome = run(group, &frames, Setup { channels: vec![200_000_000; 4], ..Setup::default() });
     let by_flow = opened(&outcome, Protection::default(), 0);
-    // Voice has no limit; best effort gets its burst, and little more.
+    // Voice has no limit; best effort gets its burst and little more.
     assert_eq!(by_flow[&1].len(), 300);
     let bytes: usize = by_flow[&0].iter().map(Vec::len).sum();
     assert!((28_000..100_000).contains(&bytes), "{bytes}");
@@ -316,7 +316,7 @@ fn depi_packets_are_sound() {
     assert!(next.iter().all(|n| *n > 0), "all channels are used: {next:?}");
 }
 
-/// A port that panics when it is to send for the n-th time.
+/// Port that panics on the n-th send.
 struct Dies {
     left: u32,
     counters: Arc<PortCounters>,
@@ -374,14 +374,15 @@ fn a_lower_mac_that_dies_takes_only_what_it_holds() {
         }
     };
     wait("its end", &|| instance.workers[1].finished());
-    // The upper MAC runs on, has nowhere to send, and says so.
+    // The upper MAC keeps running and counts drops, because its output is down.
     let before = received.rx_packets.get();
     let dropped = || instance.workers[0].counters().port(OUTPUT).drops(DropReason::PortDown);
     let lost = dropped();
     wait("drops", &|| received.rx_packets.get() > before + 20_000 && dropped() > lost + 10_000);
     let why = instance.stop().unwrap_err();
     assert!(why.contains("the cable is cut"), "{why}");
-    // What it held is gone: its queues, and a few bursts on their way in and out. All else is back, each cell once.
+    // Frames held by the lower MAC are lost: its queues and a few bursts in flight. All other cells are back, each
+    // once.
     let (missing, wrong) = pools.verify();
     assert!(wrong.is_empty() && missing.len() <= 1000 + 4 * 64, "{} lost, {} misplaced", missing.len(), wrong.len());
 }
