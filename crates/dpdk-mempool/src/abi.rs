@@ -96,7 +96,7 @@ pub unsafe extern "C" fn bywash_mempool_add(mempool: *mut Mempool, object: usize
 /// Completes the registration of objects in one piece of memory.
 ///
 /// # Safety
-/// As for [`bywash_mempool_add`].
+/// The same as for [`bywash_mempool_add`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bywash_mempool_added(mempool: *mut Mempool) {
     // SAFETY: the caller guarantees a valid mempool that no other call uses.

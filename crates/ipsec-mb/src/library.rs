@@ -74,7 +74,7 @@ impl Library {
         };
         let (version, text) = (find(c"imb_get_version")?, find(c"imb_get_version_str")?);
         // SAFETY: the functions of these names have these types in every version (intel-ipsec-mb.h); both take no
-        // arguments, and the text is a constant of the library's.
+        // arguments, and the text is a constant of the library.
         let (number, version) = unsafe {
             let number = std::mem::transmute::<*mut c_void, Version>(version)();
             let text = std::mem::transmute::<*mut c_void, VersionText>(text)();

@@ -135,7 +135,7 @@ impl Server {
         }
         is_eventfd(&fd)?;
         let region = self.regions.get(usize::from(ring.region)).ok_or(Refusal::RingPlace)?;
-        // SAFETY: rings and regions are both fields of this, and then of one link; no region is taken out before.
+        // SAFETY: ring and region are both fields of this handshake and later of one link; no region is removed before.
         let ring = unsafe { Ring::at(region, ring.offset, ring.log2_size) }.ok_or(Refusal::RingPlace)?;
         *place = Some((ring, fd));
         Ok(())

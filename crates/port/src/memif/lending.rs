@@ -154,7 +154,7 @@ impl Lending {
             }
             let addr = self.rx.take();
             bytes += u64::from(desc.length);
-            // SAFETY: the slot's cell is ours again, and only now; the length was judged to fit it.
+            // SAFETY: the server has just returned the slot's cell; the length was checked to fit it.
             let pushed = out.push(unsafe { Frame::from_raw(RawFrame { addr, len: desc.length, options: 0 }) });
             debug_assert!(pushed.is_ok());
             done += 1;

@@ -77,7 +77,7 @@ impl MemifPort {
             move |source| Error::Socket { what, socket, source }
         };
         let ready = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| failed("make a descriptor for")(e.into()))?;
+            .map_err(|e| failed("create an eventfd for")(e.into()))?;
         Ok(Self {
             control: Some(Control::start(config, arena).map_err(failed("listen at"))?),
             using: None,

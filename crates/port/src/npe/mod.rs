@@ -49,20 +49,20 @@ const STAGING: usize = 2048;
 /// Rule that selects the channel of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dispatch {
-    /// Each packet goes to the next channel in turn.
+    /// Next channel in turn, packet by packet.
     #[default]
     RoundRobin,
-    /// The index of the ingress port, modulo the number of channels.
+    /// Channel with the index of the ingress port, modulo the number of channels.
     ByPort,
 }
 
 /// Engine that chooses the cells of packets and reclaims them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// The pools, in software.
+    /// Software engine: the pools choose and reclaim the cells.
     #[default]
     Software,
-    /// The hardware engine in `rtl/`, simulated by the program that the environment variable `BYWASH_RTL_ENGINE` names.
+    /// Hardware engine in `rtl/`, simulated by the program that the environment variable `BYWASH_RTL_ENGINE` names.
     /// Requires pools of kind `tabm` with two or more free blocks of the engine's block size, or one pool for all
     /// channels if the engine was built with a shared pool.
     #[cfg(feature = "rtl")]

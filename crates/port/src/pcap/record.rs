@@ -19,7 +19,7 @@ const LINGER_US: u64 = 200_000;
 pub struct PcapRecorder {
     file: CaptureFile<Box<dyn Write + Send>>,
     failure: Option<String>,
-    /// When the oldest packet in the buffer was written, in TSC ticks; `None` if the buffer is flushed.
+    /// Time at which the oldest packet in the buffer was written, in TSC ticks; `None` if the buffer is flushed.
     dirty: Option<u64>,
     linger: u64,
 }

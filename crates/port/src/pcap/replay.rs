@@ -54,7 +54,7 @@ pub enum PcapError {
 /// Rate at which a source delivers packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as packets are requested.
+    /// Full speed: as fast as packets are requested.
     #[default]
     Full,
     /// At this average rate in packets per second.

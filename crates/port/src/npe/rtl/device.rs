@@ -8,7 +8,7 @@ impl Device {
     /// Runs [`Device::turn`] with an engine. Panics if the engine fails.
     pub(in super::super) fn turn_engine(&mut self) {
         if let Err(e) = self.try_turn() {
-            panic!("the engine: {e}");
+            panic!("hardware engine: {e}");
         }
     }
 
@@ -108,7 +108,7 @@ impl Device {
         let said = last();
         engine.close(&mut self.staging);
         if let Err(e) = said {
-            panic!("the engine: {e}");
+            panic!("hardware engine: {e}");
         }
     }
 }
