@@ -28,7 +28,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// State shared between worker and control thread.
 pub struct Desk {
-    /// Incremented when the state changes.
+    /// Incremented when a connection is made or ends.
     news: AtomicU64,
     kick: AtomicBool,
     stop: AtomicBool,
@@ -68,7 +68,7 @@ impl Desk {
         })
     }
 
-    /// Returns a counter that changes when the state has news.
+    /// Returns a counter that changes when a connection is made or ends.
     #[inline]
     pub fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
