@@ -1,4 +1,4 @@
-//! The properties the targets check, which are the ones the ordinary tests check (crates/wire/tests, crates/flow/tests).
+//! Properties checked by the fuzz targets, shared with the tests of the crates (crates/wire/tests, crates/flow/tests).
 
 #[path = "../crates/wire/tests/common/mod.rs"]
 pub mod wire;

@@ -1,14 +1,15 @@
-//! Replays the seeds of fuzz targets and every crash they ever found; included by the tests of the crates that have some.
+//! Replay of the fuzz targets' seeds and of all inputs that ever crashed them; included by the corpus tests of the
+//! crates.
 
 use std::path::Path;
 
-/// A target's name, and what it does with an input.
+/// Name of a fuzz target and its function.
 type Target = (&'static str, fn(&[u8]));
 
-/// Runs each target over its files.
+/// Runs each target on all files in its corpus and crash folders.
 ///
 /// # Panics
-/// When a target does, and when one has too few files to be the whole of them.
+/// Panics if a target panics or has fewer than 4 files, which means that the corpus is incomplete.
 pub fn corpus_and_crashes(targets: &[Target]) {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     for (name, target) in targets {
@@ -22,6 +23,6 @@ pub fn corpus_and_crashes(targets: &[Target]) {
                 replayed += 1;
             }
         }
-        assert!(replayed >= 4, "{name}: only {replayed} inputs; is fuzz/corpus there?");
+        assert!(replayed >= 4, "{name}: only {replayed} inputs, need 4: is fuzz/corpus present?");
     }
 }

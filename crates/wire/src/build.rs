@@ -1,4 +1,4 @@
-//! Builders of whole packets, for tests, benches and the generator.
+//! Builders of complete packets for tests, benchmarks and the traffic generator.
 //!
 //! ```
 //! use bywash_wire::build::Packet;
@@ -27,7 +27,7 @@ enum Upper {
     Echo { ident: u16, seq: u16, reply: bool },
 }
 
-/// A packet to be built. Every checksum is right unless asked otherwise.
+/// Description of a packet to build. All checksums are correct unless [`Self::partial_checksum`] is set.
 #[derive(Clone, Debug)]
 pub struct Packet<'a> {
     src: IpAddr,
@@ -46,21 +46,21 @@ pub struct Packet<'a> {
     partial: bool,
 }
 
-/// Why a packet cannot be built.
+/// Reason why a packet cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// One address is IPv4, the other IPv6.
     Families,
-    /// Options for IPv6, or of a length that is not a multiple of 4 up to 40.
+    /// IPv4 options on an IPv6 packet, or options whose length is not a multiple of 4 or exceeds 40 bytes.
     Options,
-    /// The size asked for does not hold headers and payload.
+    /// The requested size cannot hold the headers and the payload.
     Size {
-        /// Smallest possible size, counted as in [`Packet::size`].
+        /// Smallest possible size in bytes, counted as in [`Packet::size`].
         minimum: usize,
     },
-    /// Longer than an IP packet can be.
+    /// The packet exceeds the maximum length of an IP packet.
     TooLong,
-    /// The slice to write to is too short.
+    /// The output slice is too short.
     Room {
         /// Bytes needed.
         needed: usize,
@@ -70,11 +70,11 @@ pub enum BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Families => f.write_str("source and destination are of different families"),
+            Self::Families => f.write_str("source and destination addresses are of different families"),
             Self::Options => f.write_str("IPv4 options must be a multiple of 4 bytes, at most 40"),
             Self::Size { minimum } => write!(f, "frame size must be at least {minimum}"),
-            Self::TooLong => f.write_str("longer than an IP packet can be"),
-            Self::Room { needed } => write!(f, "needs {needed} bytes"),
+            Self::TooLong => f.write_str("packet exceeds the maximum IP packet length"),
+            Self::Room { needed } => write!(f, "output slice is too short: needs {needed} bytes"),
         }
     }
 }
@@ -101,23 +101,23 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// A UDP datagram.
+    /// Returns a UDP datagram from `src` to `dst`.
     pub fn udp(src: SocketAddr, dst: SocketAddr) -> Self {
         Self::new(src.ip(), dst.ip(), Upper::Udp { src: src.port(), dst: dst.port() })
     }
 
-    /// A TCP segment with ACK set.
+    /// Returns a TCP segment with the ACK flag set and sequence and acknowledgement numbers of 0.
     pub fn tcp(src: SocketAddr, dst: SocketAddr) -> Self {
         let upper = Upper::Tcp { src: src.port(), dst: dst.port(), seq: 0, ack: 0, flags: tcp_flags::ACK };
         Self::new(src.ip(), dst.ip(), upper)
     }
 
-    /// An ICMP or ICMPv6 echo request.
+    /// Returns an ICMP or ICMPv6 echo request.
     pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, seq: u16) -> Self {
         Self::new(src, dst, Upper::Echo { ident, seq, reply: false })
     }
 
-    /// Makes an echo request a reply; of no effect on others.
+    /// Turns an echo request into an echo reply. Has no effect on other packets.
     pub fn reply(mut self) -> Self {
         if let Upper::Echo { reply, .. } = &mut self.upper {
             *reply = true;
@@ -125,7 +125,7 @@ impl<'a> Packet<'a> {
         self
     }
 
-    /// Sequence and acknowledgement number and flags of a TCP segment; of no effect on others.
+    /// Sets the sequence number, acknowledgement number and flags of a TCP segment. Has no effect on other packets.
     pub fn tcp_fields(mut self, new_seq: u32, new_ack: u32, new_flags: u8) -> Self {
         if let Upper::Tcp { seq, ack, flags, .. } = &mut self.upper {
             (*seq, *ack, *flags) = (new_seq, new_ack, new_flags);
@@ -133,72 +133,72 @@ impl<'a> Packet<'a> {
         self
     }
 
-    /// Source and destination MAC; by default 02::1 and 02::2.
+    /// Sets the source and destination MAC address; by default 02:00:00:00:00:01 and 02:00:00:00:00:02.
     pub fn macs(mut self, src: MacAddr, dst: MacAddr) -> Self {
         (self.src_mac, self.dst_mac) = (src, dst);
         self
     }
 
-    /// Adds an 802.1Q tag with this control information: priority, drop eligible, VLAN identifier.
+    /// Adds an 802.1Q tag with the given tag control information: priority, drop eligible indicator, VLAN identifier.
     pub fn vlan(mut self, tci: u16) -> Self {
         self.vlan = Some(tci);
         self
     }
 
-    /// TTL or hop limit, by default 64.
+    /// Sets the TTL or hop limit; by default 64.
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Type of service or traffic class, by default 0.
+    /// Sets the type of service or traffic class; by default 0.
     pub fn tos(mut self, tos: u8) -> Self {
         self.tos = tos;
         self
     }
 
-    /// IPv4 identification, by default 0.
+    /// Sets the IPv4 identification; by default 0.
     pub fn ident(mut self, ident: u16) -> Self {
         self.ident = ident;
         self
     }
 
-    /// IPv4 fragment word: [`ipv4::DF`], [`ipv4::MF`], offset in units of 8 bytes. By default 0.
+    /// Sets the IPv4 fragment word: [`ipv4::DF`], [`ipv4::MF`] and the offset in units of 8 bytes; by default 0.
     pub fn fragment(mut self, word: u16) -> Self {
         self.fragment = word;
         self
     }
 
-    /// IPv4 options, a multiple of 4 bytes.
+    /// Sets the IPv4 options: a multiple of 4 bytes, at most 40.
     pub fn ip_options(mut self, options: &'a [u8]) -> Self {
         self.options = options;
         self
     }
 
-    /// Data behind the transport header.
+    /// Sets the data behind the transport header.
     pub fn payload(mut self, payload: &'a [u8]) -> Self {
         self.payload = payload;
         self
     }
 
-    /// Frame size as RFC 2544 counts it: from the destination MAC to the end of the **4-byte FCS**, VLAN tag
-    /// included. The host never holds the FCS, so the frame built has `size - 4` bytes: `size(64)` builds 60. Zeros
-    /// are added behind the payload, within the IP packet.
+    /// Sets the frame size as counted by RFC 2544: from the destination MAC to the end of the **4-byte FCS**, VLAN tag
+    /// included. The host never holds the FCS, so the built frame has `size - 4` bytes: `size(64)` builds 60. Zeros are
+    /// added behind the payload, within the IP packet.
     pub fn size(mut self, size: usize) -> Self {
         self.size = Some(size);
         self
     }
 
-    /// Leaves the TCP or UDP checksum as Linux does for a device to finish (see [`crate::partial`]).
+    /// Leaves the TCP or UDP checksum partial, as Linux does for checksum offload (see [`crate::partial`]).
     pub fn partial_checksum(mut self, partial: bool) -> Self {
         self.partial = partial;
         self
     }
 
-    /// Bytes of the Ethernet frame without FCS.
+    /// Returns the length of the Ethernet frame in bytes, without the FCS.
     ///
     /// # Errors
-    /// Any [`BuildError`] but `Room`.
+    /// Any [`BuildError`] except `Room`.
     pub fn frame_len(&self) -> Result<usize, BuildError> {
         if self.src.is_ipv4() != self.dst.is_ipv4() {
             return Err(BuildError::Families);
@@ -222,7 +222,7 @@ impl<'a> Packet<'a> {
     /// Writes the Ethernet frame to the start of `out` and returns its length in bytes.
     ///
     /// # Errors
-    /// [`BuildError`]; nothing is written then.
+    /// [`BuildError`]; `out` is unchanged on error.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, BuildError> {
         let len = self.frame_len()?;
         let frame = out.get_mut(..len).ok_or(BuildError::Room { needed: len })?;
@@ -239,20 +239,20 @@ impl<'a> Packet<'a> {
         Ok(len)
     }
 
-    /// The Ethernet frame.
+    /// Builds the Ethernet frame, without the FCS.
     ///
     /// # Errors
-    /// Any [`BuildError`] but `Room`.
+    /// Any [`BuildError`] except `Room`.
     pub fn build(&self) -> Result<Vec<u8>, BuildError> {
         let mut frame = vec![0; self.frame_len()?];
         self.write(&mut frame)?;
         Ok(frame)
     }
 
-    /// The IP packet alone; [`Self::size`] still counts the Ethernet frame around it.
+    /// Builds only the IP packet; [`Self::size`] still counts the Ethernet frame around it.
     ///
     /// # Errors
-    /// Any [`BuildError`] but `Room`.
+    /// Any [`BuildError`] except `Room`.
     pub fn build_l3(&self) -> Result<Vec<u8>, BuildError> {
         let mut l3 = vec![0; self.frame_len()? - self.l2_len()];
         self.write_l3(&mut l3);
@@ -283,7 +283,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// `l3` has exactly the packet's length, as `frame_len` found it.
+    /// Writes the IP packet; `l3` has exactly the length computed by `frame_len`.
     fn write_l3(&self, l3: &mut [u8]) {
         let total = l3.len();
         let (ip, l4) = l3.split_at_mut(self.ip_len());
@@ -376,7 +376,7 @@ impl<'a> Packet<'a> {
             pseudo.fold()
         } else {
             match (pseudo + Sum::of(l4)).checksum() {
-                0 if field == 6 => 0xffff, // RFC 768: zero would mean none.
+                0 if field == 6 => 0xffff, // RFC 768: a zero field means "no checksum".
                 sum => sum,
             }
         };

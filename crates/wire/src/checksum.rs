@@ -2,23 +2,24 @@
 
 use core::ops::{Add, AddAssign};
 
-/// A one's-complement sum of 16-bit words, not yet folded.
+/// One's-complement sum of 16-bit words, not yet folded.
 ///
-/// It is kept in the byte order of the machine, since the sum does not depend on it (RFC 1071 1.B); only
-/// [`Sum::fold`] and [`Sum::checksum`] give network values. Sums of adjoining parts add up as long as every part
-/// but the last has an even length.
+/// The sum is kept in the machine's byte order, which does not affect the result (RFC 1071 1.B); only [`Sum::fold`] and
+/// [`Sum::checksum`] convert to values in network byte order. Sums of adjoining parts can be added if every part except
+/// the last has an even length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// Sum of no data.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of `data`, up to 4 GiB; an odd last byte is padded with zero.
+    /// Returns the sum of `data`, which may be up to 4 GiB long; an odd last byte is padded with a zero byte.
     #[inline]
     pub fn of(data: &[u8]) -> Self {
         let (blocks, mut rest) = data.as_chunks::<32>();
-        // 32-bit words in 64-bit lanes need no carries, and the compiler makes vectors of eight independent lanes.
+        // Adding 32-bit words in 64-bit lanes needs no carries, and the eight independent lanes let the compiler
+        // vectorize.
         let mut lanes = [0u64; 8];
         for block in blocks {
             let (words, _) = block.as_chunks::<4>();
@@ -48,46 +49,48 @@ impl Sum {
         Self(sum)
     }
 
-    /// The sum of one 16-bit word, given as its value.
+    /// Returns the sum of one 16-bit word, given as a host-order value.
     #[inline]
     pub fn of_u16(word: u16) -> Self {
         Self(u64::from(word.to_be()))
     }
 
-    /// The sum of a 32-bit quantity, given as its value.
+    /// Returns the sum of a 32-bit word, given as a host-order value.
     #[inline]
     pub fn of_u32(word: u32) -> Self {
         Self(u64::from(word.to_be()))
     }
 
-    /// The sum of 8 bytes as they lie in the packet.
+    /// Returns the sum of 8 bytes in packet order.
     #[inline]
     pub fn of_8(bytes: [u8; 8]) -> Self {
         Self(u64::from_ne_bytes(bytes))
     }
 
-    /// The same bytes when they start at an odd offset (RFC 1071 2.B).
+    /// Returns the sum of the same bytes placed at an odd offset (RFC 1071 2.B).
     #[inline]
     pub fn at_odd_offset(self) -> Self {
         Self(u64::from(self.folded().swap_bytes()))
     }
 
-    /// The folded sum as a network value, not complemented. Zero only when all words were zero.
+    /// Returns the folded sum as a host-order value of the network-order field, not complemented. It is zero only if
+    /// all words were zero.
     #[inline]
     pub fn fold(self) -> u16 {
         u16::from_be(self.folded())
     }
 
-    /// What belongs into a checksum field that was zero when the sum was made.
+    /// Returns the value for a checksum field that was zero when the sum was computed.
     #[inline]
     pub fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// True when the sum, the checksum field among its words, says that nothing was changed.
+    /// Returns `true` if the sum, which includes the checksum field, verifies.
     #[inline]
     pub fn is_valid(self) -> bool {
-        // The sum of end-around carries is the remainder by 0xffff; to test it against zero takes one multiplication.
+        // End-around carry addition computes the remainder modulo 0xffff; testing that for zero takes one
+        // multiplication.
         self.0 != 0 && self.0.is_multiple_of(0xffff)
     }
 
@@ -106,7 +109,7 @@ impl Add for Sum {
     #[inline]
     fn add(self, other: Self) -> Self {
         let (sum, carry) = self.0.overflowing_add(other.0);
-        // After a carry the sum is at most 2^64 - 2, so that this cannot carry again.
+        // After a carry the sum is at most 2^64 - 2, so adding the carry cannot overflow again.
         Self(sum.wrapping_add(u64::from(carry)))
     }
 }
@@ -118,15 +121,15 @@ impl AddAssign for Sum {
     }
 }
 
-/// The checksum of `data`, whose own checksum field is zero or absent.
+/// Returns the checksum of `data`, in which the checksum field is zero or absent.
 #[inline]
 pub fn checksum(data: &[u8]) -> u16 {
     Sum::of(data).checksum()
 }
 
-/// The checksum after a 16-bit word at an even offset changed from `old` to `new` (RFC 1624 eqn. 3).
+/// Returns the checksum after a 16-bit word at an even offset changed from `old` to `new` (RFC 1624 eqn. 3).
 ///
-/// Never turns a right checksum into a wrong one; a UDP checksum of zero means "none" and must not come here.
+/// A correct checksum stays correct. Do not pass a UDP checksum of zero, which means "no checksum".
 #[inline]
 pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
@@ -134,24 +137,24 @@ pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// As [`update_u16`] for two adjoining words, such as an IPv4 address.
+/// Updates a checksum like [`update_u16`] for a 32-bit value at an even offset, such as an IPv4 address.
 #[inline]
 pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     let c = update_u16(checksum, (old >> 16) as u16, (new >> 16) as u16);
     update_u16(c, old as u16, new as u16)
 }
 
-/// Sum of the IPv4 pseudo-header (RFC 9293 3.1): `header` supplies the addresses, `len` is that of transport header
-/// and data in bytes.
+/// Returns the sum of the IPv4 pseudo-header (RFC 9293 3.1). `header` supplies the addresses; `len` is the length of
+/// transport header and data in bytes.
 #[inline]
 pub fn pseudo4(header: &[u8; 20], proto: u8, len: u16) -> Sum {
     let [.., a, b, c, d, e, f, g, h] = *header;
     Sum::of_8([a, b, c, d, e, f, g, h]) + Sum::of_u32(u32::from(proto) + u32::from(len))
 }
 
-/// Sum of the IPv6 pseudo-header (RFC 8200 8.1): `header` supplies the addresses, `len` is the upper-layer packet's
-/// in bytes. With a routing header whose segments are not used up the destination is not the header's, and the sum
-/// is of no use.
+/// Returns the sum of the IPv6 pseudo-header (RFC 8200 8.1). `header` supplies the addresses; `len` is the length of
+/// the upper-layer packet in bytes. With a routing header that has segments left, the final destination is not the one
+/// in `header`, and the sum does not match the packet's checksum.
 #[inline]
 pub fn pseudo6(header: &[u8; 40], proto: u8, len: u32) -> Sum {
     let mut sum = Sum::of_u32(len) + Sum::of_u16(u16::from(proto));
@@ -167,7 +170,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071 4.1, word by word.
+    /// Computes the folded sum word by word, as in RFC 1071 4.1.
     pub(crate) fn naive(data: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in data.chunks(2) {
@@ -215,7 +218,7 @@ pub(crate) mod tests {
 
         #[test]
         fn update_equals_recompute(mut data in proptest::collection::vec(any::<u8>(), 8..64), at in 0usize..30, new: u32) {
-            data[0] |= 1; // an all-zero packet does not exist, and its sum has no second representation
+            data[0] |= 1; // real packets are never all zero; a sum of 0 has only one representation
             let at = 4 + ((at * 2 % (data.len() - 7)) & !1);
             let before = checksum(&data);
             let old = u32::from_be_bytes(*data[at..].first_chunk().unwrap());

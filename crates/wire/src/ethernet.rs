@@ -5,11 +5,11 @@ use core::str::FromStr;
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of an untagged Ethernet header.
+/// Length of an untagged Ethernet header in bytes.
 pub const HEADER_LEN: usize = 14;
-/// Bytes one 802.1Q or 802.1ad tag adds.
+/// Length of an 802.1Q or 802.1ad tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Bytes of the frame check sequence, which the host never sees but RFC 2544 frame sizes count.
+/// Length of the frame check sequence in bytes. The host never sees it, but RFC 2544 frame sizes include it.
 pub const FCS_LEN: usize = 4;
 
 /// EtherTypes (IANA ieee-802-numbers).
@@ -26,7 +26,7 @@ pub mod ethertype {
     pub const QINQ: u16 = 0x88a8;
 }
 
-/// A 48-bit MAC address.
+/// 48-bit MAC address.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -34,18 +34,18 @@ pub mod ethertype {
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// ff:ff:ff:ff:ff:ff.
+    /// Broadcast address, ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// 00:00:00:00:00:00.
+    /// All-zero address, 00:00:00:00:00:00.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// The group bit: multicast and broadcast.
+    /// Returns `true` if the group bit is set, as in multicast and broadcast addresses.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// All ones.
+    /// Returns `true` for the broadcast address.
     #[inline]
     pub fn is_broadcast(self) -> bool {
         self == Self::BROADCAST
@@ -65,13 +65,13 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// A text that is not six pairs of hexadecimal digits joined by `:` or `-`.
+/// Error for text that is not six pairs of hexadecimal digits separated by `:` or `-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseMacError;
 
 impl fmt::Display for ParseMacError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a MAC address is six pairs of hexadecimal digits, such as 02:00:00:00:00:01")
+        f.write_str("invalid MAC address: expected six pairs of hexadecimal digits, such as 02:00:00:00:00:01")
     }
 }
 
@@ -85,7 +85,7 @@ impl FromStr for MacAddr {
         let mut parts = s.split([':', '-']);
         for byte in &mut mac {
             let part = parts.next().ok_or(ParseMacError)?;
-            // from_str_radix takes a sign, an address does not.
+            // `from_str_radix` would accept a leading sign.
             if part.len() != 2 || !part.bytes().all(|c| c.is_ascii_hexdigit()) {
                 return Err(ParseMacError);
             }
@@ -95,83 +95,82 @@ impl FromStr for MacAddr {
     }
 }
 
-/// The Ethernet II header.
+/// Ethernet II header.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct EthernetHeader {
-    /// Destination.
+    /// Destination address.
     pub dst: MacAddr,
-    /// Source.
+    /// Source address.
     pub src: MacAddr,
-    /// What follows: an [`ethertype`], or below 0x600 the length of an 802.3 frame.
+    /// [`ethertype`] of the payload, or the length of an 802.3 frame if below 0x600.
     pub ethertype: U16,
 }
 
 impl EthernetHeader {
-    /// The header of `frame`, and what follows it; `None` when the frame is shorter than 14 bytes.
+    /// Returns the header of `frame` and the bytes behind it, or `None` if the frame is shorter than 14 bytes.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(frame).ok()
     }
 
-    /// As [`Self::parse`], to be written to.
+    /// Returns the same parts as [`Self::parse`], mutable.
     #[inline]
     pub fn parse_mut(frame: &mut [u8]) -> Option<(&mut Self, &mut [u8])> {
         Self::mut_from_prefix(frame).ok()
     }
 }
 
-/// An 802.1Q or 802.1ad tag, as it lies behind the tag's own EtherType: control information, then the EtherType of
-/// what follows.
+/// 802.1Q or 802.1ad tag without its leading EtherType: the tag control information, then the EtherType of the payload.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct VlanTag {
-    /// Priority (3 bits), drop eligible (1), VLAN identifier (12).
+    /// Tag control information: priority (3 bits), drop eligible indicator (1), VLAN identifier (12).
     pub tci: U16,
-    /// EtherType of what follows the tag.
+    /// EtherType of the data behind the tag.
     pub ethertype: U16,
 }
 
 impl VlanTag {
-    /// The tag at the start of `bytes`, and what follows it.
+    /// Returns the tag at the start of `bytes` and the bytes behind it, or `None` if `bytes` is shorter than 4 bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// VLAN identifier, 0 to 4095; 0 means priority only.
+    /// Returns the VLAN identifier, 0 to 4095; 0 marks a priority tag without a VLAN.
     #[inline]
     pub fn vid(&self) -> u16 {
         self.tci.get() & 0xfff
     }
 
-    /// Priority code point, 0 to 7.
+    /// Returns the priority code point, 0 to 7.
     #[inline]
     pub fn pcp(&self) -> u8 {
         (self.tci.get() >> 13) as u8
     }
 
-    /// Drop eligible indicator.
+    /// Returns the drop eligible indicator.
     #[inline]
     pub fn dei(&self) -> bool {
         self.tci.get() & 0x1000 != 0
     }
 }
 
-/// What an Ethernet frame carries, at most two tags deep.
+/// Payload type and VLAN tags of an Ethernet frame, at most two tags deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// EtherType behind the tags. Still a tag's own EtherType when there are more than two.
+    /// EtherType behind the tags. With more than two tags, this is the EtherType of the third tag.
     pub ethertype: u16,
-    /// Bytes from the start of the frame to what is carried: 14, 18 or 22.
+    /// Offset of the payload from the start of the frame in bytes: 14, 18 or 22.
     pub offset: usize,
-    /// Outermost tag: its EtherType and control information.
+    /// Outermost tag: its EtherType and tag control information.
     pub outer: Option<(u16, u16)>,
-    /// Inner tag of two.
+    /// Inner of two tags, in the same form.
     pub inner: Option<(u16, u16)>,
 }
 
-/// Reads the Ethernet header and up to two tags. `None` when the frame ends inside them.
+/// Parses the Ethernet header and up to two tags. Returns `None` if the frame ends inside them.
 #[inline]
 pub fn carried(frame: &[u8]) -> Option<Carried> {
     let (eth, mut rest) = EthernetHeader::parse(frame)?;

@@ -1,26 +1,26 @@
 //! IPv4 fragmentation (RFC 791 3.2, RFC 1812 4.2.2.7).
 //!
-//! [`plan`] decides once, [`Plan::write`] lays each fragment into a frame of its own. A transport checksum must be
-//! whole before (see [`crate::partial`]): no later hop can complete it.
+//! [`plan`] computes all fragment boundaries once; [`Plan::write`] copies each fragment into a frame of its own.
+//! Complete a partial transport checksum first (see [`crate::partial`]): no later hop can do so.
 
 use crate::ipv4::{self, DF, HEADER_LEN, Ipv4Error, Ipv4Info, MF, OFFSET_MASK};
 use core::fmt;
 
-/// Smallest MTU of a link that carries IPv4 (RFC 791).
+/// Smallest MTU in bytes of a link that carries IPv4 (RFC 791).
 pub const MIN_MTU: usize = 68;
 
-/// Why a packet cannot be fragmented.
+/// Reason why a packet cannot be fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FragError {
-    /// Not a good IPv4 packet.
+    /// The packet failed [`ipv4::check`].
     Header(Ipv4Error),
-    /// It does not fit and must not be fragmented.
+    /// The packet exceeds the MTU and has DF set.
     DontFragment,
     /// The MTU is below [`MIN_MTU`].
     Mtu,
-    /// Its options do not add up.
+    /// The IPv4 options are malformed.
     Options,
-    /// A fragment whose end lies beyond the largest offset.
+    /// The packet is itself a fragment and ends beyond the maximum datagram length of 65,535 bytes.
     Offset,
 }
 
@@ -28,44 +28,45 @@ impl fmt::Display for FragError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(e) => e.fmt(f),
-            Self::DontFragment => f.write_str("does not fit and must not be fragmented"),
-            Self::Mtu => f.write_str("MTU below 68"),
+            Self::DontFragment => f.write_str("exceeds the MTU and has DF set"),
+            Self::Mtu => f.write_str("MTU is below 68 bytes"),
             Self::Options => f.write_str("malformed IPv4 options"),
-            Self::Offset => f.write_str("fragment reaches beyond the largest datagram"),
+            Self::Offset => f.write_str("fragment ends beyond the maximum datagram length"),
         }
     }
 }
 
 impl std::error::Error for FragError {}
 
-/// One fragment of a [`Plan`].
+/// Position and size of one fragment of a [`Plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where its data starts in the original's, in bytes.
+    /// Offset of the fragment's data within the original packet's data, in bytes.
     pub offset: usize,
-    /// Bytes of data.
+    /// Length of the data in bytes.
     pub len: usize,
-    /// Bytes of header, options included.
+    /// Length of the header in bytes, options included.
     pub header_len: usize,
 }
 
-/// How a packet is cut.
+/// Boundaries and options of all fragments of one packet.
 #[derive(Clone, Debug)]
 pub struct Plan {
     info: Ipv4Info,
     count: usize,
     first: usize,
     later: usize,
-    // The options of every fragment but the first, padded to a multiple of 4.
+    // Options of every fragment except the first, padded to a multiple of 4 bytes.
     options: [u8; 40],
     options_len: usize,
 }
 
-/// Cuts `l3` so that no fragment is longer than `mtu` bytes, IP header included. A packet that fits is one fragment,
-/// itself.
+/// Plans the fragmentation of `l3` so that no fragment exceeds `mtu` bytes, IP header included. A packet that fits
+/// yields a single fragment equal to the packet.
 ///
 /// # Errors
-/// [`FragError`]; for [`FragError::DontFragment`] the sender is owed an ICMP error.
+/// [`FragError`]. On [`FragError::DontFragment`] the router must send the ICMP error "fragmentation needed" to the
+/// sender.
 pub fn plan(l3: &[u8], mtu: usize) -> Result<Plan, FragError> {
     let info = ipv4::check(l3).map_err(FragError::Header)?;
     let header_len = usize::from(info.header_len);
@@ -91,12 +92,13 @@ pub fn plan(l3: &[u8], mtu: usize) -> Result<Plan, FragError> {
     Ok(plan)
 }
 
-/// Gathers the options with the copy flag and returns their padded length.
+/// Copies the options that have the copy flag set to `out` and returns their padded length, or `None` if the options
+/// are malformed.
 fn copied_options(mut options: &[u8], out: &mut [u8; 40]) -> Option<usize> {
     let mut at = 0;
     loop {
         match *options {
-            // End of list; the padding that `out` has already is the same byte.
+            // End of list. `out` is zeroed, and zero is also the padding byte.
             [] | [0, ..] => return Some((at + 3) & !3),
             [1, ..] => options = &options[1..],
             [kind, len, ..] => {
@@ -116,13 +118,13 @@ fn copied_options(mut options: &[u8], out: &mut [u8; 40]) -> Option<usize> {
 }
 
 impl Plan {
-    /// How many fragments, at least 1.
+    /// Returns the number of fragments, at least 1.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Fragment `i`, counted from 0.
+    /// Returns fragment `i`, counted from 0, or `None` if there are not that many.
     pub fn fragment(&self, i: usize) -> Option<Fragment> {
         if i >= self.count {
             return None;
@@ -135,8 +137,8 @@ impl Plan {
         Some(Fragment { offset, len: room.min(data.checked_sub(offset)?), header_len })
     }
 
-    /// Writes fragment `i` of `l3`, the packet the plan was made for, to the start of `out` and returns its length in
-    /// bytes. `None` when there is no such fragment or `out` is too short.
+    /// Writes fragment `i` of `l3`, which must be the packet given to [`plan`], to the start of `out` and returns its
+    /// length in bytes. Returns `None` if there is no such fragment or a slice is too short.
     pub fn write(&self, i: usize, l3: &[u8], out: &mut [u8]) -> Option<usize> {
         let fragment = self.fragment(i)?;
         let start = usize::from(self.info.header_len) + fragment.offset;
@@ -189,7 +191,7 @@ mod tests {
             .collect()
     }
 
-    /// Joins the data of fragments, each checked on its own, and tells the last one's MF.
+    /// Joins the data of the fragments after checking each one. Returns the data and the MF flag of the last fragment.
     fn reassemble(fragments: &[Vec<u8>], mtu: usize) -> (Vec<u8>, bool) {
         let mut data = Vec::new();
         let mut more = true;
@@ -222,7 +224,7 @@ mod tests {
             if fragments.len() == 1 {
                 prop_assert_eq!(&fragments[0], &l3);
             }
-            // A fragment of a fragment goes on where its own stopped.
+            // Fragmenting a fragment again keeps its base offset and its MF flag.
             for f in &fragments {
                 if f.len() > MIN_MTU {
                     let info = ipv4::check(f).unwrap();
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn options_by_the_copy_flag() {
-        // Record route (7) stays with the first, router alert (0x94) and a stream identifier (0x88) go along.
+        // Record route (7) is in the first fragment only; router alert (0x94) and stream identifier (0x88) are copied.
         let options = [7, 3, 4, 1, 0x94, 4, 0, 0, 0x88, 4, 0, 9];
         let l3 = packet(&options, &[1; 200]);
         let fragments = cut(&l3, 100);
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(fragments[1][0], 0x47);
         assert_eq!(fragments[1][20..28], [0x94, 4, 0, 0, 0x88, 4, 0, 9]);
         assert!(fragments.len() > 2);
-        // The padding of a copied list whose length is no multiple of 4.
+        // Copied options whose length is not a multiple of 4 are padded.
         let mut out = [0; 40];
         assert_eq!(copied_options(&[0x83, 3, 4, 0], &mut out), Some(4));
         assert_eq!(out[..4], [0x83, 3, 4, 0]);

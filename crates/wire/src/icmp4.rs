@@ -6,22 +6,22 @@ use crate::proto;
 use std::net::Ipv4Addr;
 use zerocopy::IntoBytes;
 
-/// Largest error message in bytes, the IP header included (RFC 1812 4.3.2.3).
+/// Maximum length of an error message in bytes, IP header included (RFC 1812 4.3.2.3).
 pub const MAX_LEN: usize = 576;
-/// TOS of errors: precedence 6, internetwork control (RFC 1812 4.3.2.5).
+/// TOS of error messages: precedence 6, internetwork control (RFC 1812 4.3.2.5).
 const TOS: u8 = 0xc0;
 const TTL: u8 = 64;
-/// IP and ICMP header in front of the quoted packet.
+/// Length in bytes of the IP and ICMP headers in front of the quoted packet.
 const HEADERS: usize = ipv4::HEADER_LEN + 8;
 
-/// Which error to send.
+/// Kind of ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp4Error {
     /// Type 11 code 0: TTL exceeded in transit.
     TimeExceeded,
-    /// Type 3 code 0.
+    /// Type 3 code 0: network unreachable.
     NetUnreachable,
-    /// Type 3 code 1.
+    /// Type 3 code 1: host unreachable.
     HostUnreachable,
     /// Type 3 code 13: communication administratively prohibited.
     AdminProhibited,
@@ -32,18 +32,18 @@ pub enum Icmp4Error {
     },
     /// Type 5 code 1: redirect for the host.
     Redirect {
-        /// The better gateway.
+        /// Gateway to use instead.
         gateway: Ipv4Addr,
     },
-    /// Type 12 code 0.
+    /// Type 12 code 0: parameter problem.
     ParameterProblem {
-        /// Byte of the original header where the fault is.
+        /// Offset of the faulty byte in the original header.
         pointer: u8,
     },
 }
 
 impl Icmp4Error {
-    /// Type, code and the four bytes behind the checksum.
+    /// Returns the type, the code and the four bytes behind the checksum.
     fn fields(self) -> (u8, u8, [u8; 4]) {
         match self {
             Self::TimeExceeded => (11, 0, [0; 4]),
@@ -57,11 +57,13 @@ impl Icmp4Error {
     }
 }
 
-/// Writes the error about `original_l3` into `out`, IP header first, and returns its length in bytes, at most
-/// [`MAX_LEN`]. It goes from `src` to the original's sender and quotes as much of the original as fits.
+/// Writes the error message about `original_l3` to the start of `out`, IP header first, and returns its length in
+/// bytes, at most [`MAX_LEN`]. The message goes from `src` to the original's sender and quotes as much of the original
+/// as fits.
 ///
-/// `original_l3` is quoted as given: restore what forwarding has changed already. `None` when it is not a good IPv4
-/// packet or `out` is too short. Whether an error may be sent at all says [`may_answer4`].
+/// `original_l3` is quoted as given, so undo changes that forwarding has made to it first. Returns `None` if it is not
+/// a valid IPv4 packet or `out` is too short. Call [`may_answer4`] first to find out whether an error may be sent at
+/// all.
 pub fn build_icmp4_error(
     out: &mut [u8],
     kind: Icmp4Error,
@@ -97,21 +99,22 @@ pub fn build_icmp4_error(
     Some(len)
 }
 
-/// Whether an ICMP error may be sent about this packet (RFC 1812 4.3.2.7): not about ICMP errors (nor ICMP types
-/// unknown here), bad headers, later fragments, packets that came as a link-layer broadcast or multicast, that are
-/// for a multicast or the limited broadcast address, or whose source is not one host's.
+/// Returns `true` if an ICMP error may be sent about this packet (RFC 1812 4.3.2.7). No error may answer an ICMP error
+/// (or an ICMP type unknown here), an invalid header, a later fragment, a packet received as a link-layer broadcast or
+/// multicast, a packet to a multicast or the limited broadcast address, or a source address that does not identify a
+/// single host.
 ///
-/// A subnet's own broadcast address can be told only by who knows the subnets: the caller.
+/// Directed broadcast addresses are the caller's to check, because they depend on the configured subnets.
 pub fn may_answer4(original_l3: &[u8], was_l2_broadcast: bool) -> bool {
     let Ok(info) = ipv4::check(original_l3) else { return false };
     let (src, dst) = (info.src_addr(), info.dst_addr());
-    // 224.0.0.0/3 is multicast, reserved and the limited broadcast (RFC 1812 5.3.7).
+    // 224.0.0.0/3 holds multicast, reserved addresses and the limited broadcast (RFC 1812 5.3.7).
     let bad_source = src.octets()[0] == 0 || src.is_loopback() || src.octets()[0] >= 224;
     if was_l2_broadcast || bad_source || dst.is_multicast() || dst.is_broadcast() || info.is_later_fragment() {
         return false;
     }
     match (info.proto, info.payload(original_l3).first()) {
-        // Echo, router discovery, timestamp, information, mask, extended echo.
+        // ICMP types that are not errors: echo, router discovery, timestamp, information, address mask, extended echo.
         (proto::ICMP, kind) => matches!(kind, Some(0 | 8..=10 | 13..=18 | 42 | 43)),
         _ => true,
     }

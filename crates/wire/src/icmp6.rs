@@ -6,13 +6,13 @@ use crate::proto;
 use std::net::Ipv6Addr;
 use zerocopy::IntoBytes;
 
-/// Largest error message in bytes, the IPv6 header included: the minimum MTU (RFC 4443 2.4 (c)).
+/// Maximum length of an error message in bytes, IPv6 header included: the minimum MTU (RFC 4443 2.4 (c)).
 pub const MAX_LEN: usize = 1280;
 const HOP_LIMIT: u8 = 64;
-/// IPv6 and ICMPv6 header in front of the quoted packet.
+/// Length in bytes of the IPv6 and ICMPv6 headers in front of the quoted packet.
 const HEADERS: usize = ipv6::HEADER_LEN + 8;
 
-/// Which error to send.
+/// Kind of ICMPv6 error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp6Error {
     /// Type 1 code 0: no route to destination.
@@ -21,24 +21,24 @@ pub enum Icmp6Error {
     AdminProhibited,
     /// Type 1 code 3: address unreachable.
     AddressUnreachable,
-    /// Type 2.
+    /// Type 2: packet too big.
     PacketTooBig {
         /// MTU of the next hop in bytes.
         mtu: u32,
     },
     /// Type 3 code 0: hop limit exceeded in transit.
     HopLimitExceeded,
-    /// Type 4.
+    /// Type 4: parameter problem.
     ParameterProblem {
-        /// 0 erroneous header field, 1 unrecognised next header, 2 unrecognised option.
+        /// 0: erroneous header field; 1: unrecognized next header; 2: unrecognized option.
         code: u8,
-        /// Byte of the original packet where the fault is.
+        /// Offset of the faulty byte in the original packet.
         pointer: u32,
     },
 }
 
 impl Icmp6Error {
-    /// Type, code and the four bytes behind the checksum.
+    /// Returns the type, the code and the four bytes behind the checksum.
     fn fields(self) -> (u8, u8, u32) {
         match self {
             Self::NoRoute => (1, 0, 0),
@@ -50,17 +50,19 @@ impl Icmp6Error {
         }
     }
 
-    /// The two errors that may answer a multicast (RFC 4443 2.4 (e.3)).
+    /// Returns `true` for the two errors that may answer a multicast (RFC 4443 2.4 (e.3)).
     fn answers_multicast(self) -> bool {
         matches!(self, Self::PacketTooBig { .. } | Self::ParameterProblem { code: 2, .. })
     }
 }
 
-/// Writes the error about `original_l3` into `out`, IPv6 header first, and returns its length in bytes, at most
-/// [`MAX_LEN`]. It goes from `src` to the original's sender and quotes as much of the original as fits.
+/// Writes the error message about `original_l3` to the start of `out`, IPv6 header first, and returns its length in
+/// bytes, at most [`MAX_LEN`]. The message goes from `src` to the original's sender and quotes as much of the original
+/// as fits.
 ///
-/// `original_l3` is quoted as given: restore what forwarding has changed already. `None` when it is not a good IPv6
-/// packet or `out` is too short. Whether an error may be sent at all says [`may_answer6`].
+/// `original_l3` is quoted as given, so undo changes that forwarding has made to it first. Returns `None` if it is not
+/// a valid IPv6 packet or `out` is too short. Call [`may_answer6`] first to find out whether an error may be sent at
+/// all.
 pub fn build_icmp6_error(out: &mut [u8], kind: Icmp6Error, original_l3: &[u8], src: Ipv6Addr) -> Option<usize> {
     let info = ipv6::check(original_l3).ok()?;
     let quoted = original_l3.get(..(info.total_len as usize).min(MAX_LEN - HEADERS))?;
@@ -86,10 +88,10 @@ pub fn build_icmp6_error(out: &mut [u8], kind: Icmp6Error, original_l3: &[u8], s
     Some(len)
 }
 
-/// Whether this error may be sent about this packet (RFC 4443 2.4 (e)): not about ICMPv6 errors and redirects, nor
-/// about packets that came as a link-layer broadcast or multicast or are for a multicast address (but for the two
-/// errors the RFC excepts), nor when the source is not one node's. Packets whose extension headers have no end that
-/// can be told are not answered either, as they may hide an error.
+/// Returns `true` if this error may be sent about this packet (RFC 4443 2.4 (e)). No error may answer an ICMPv6 error
+/// or redirect, a packet received as a link-layer broadcast or multicast or sent to a multicast address (with the two
+/// exceptions of (e.3)), or a source address that does not identify a single node. Packets whose extension header chain
+/// [`ipv6::walk`] cannot follow to its end are not answered either, as they may carry an ICMPv6 error.
 pub fn may_answer6(original_l3: &[u8], was_l2_broadcast: bool, kind: Icmp6Error) -> bool {
     let Some((info, upper)) = ipv6::upper(original_l3) else { return false };
     let (src, dst) = (info.src_addr(), info.dst_addr());
@@ -102,7 +104,7 @@ pub fn may_answer6(original_l3: &[u8], was_l2_broadcast: bool, kind: Icmp6Error)
     if upper.proto != proto::ICMP6 {
         return true;
     }
-    // 128 and above inform; 137 is the redirect.
+    // Types from 128 up are informational; 137 is the redirect.
     let l4 = original_l3.get(upper.offset..info.total_len as usize).unwrap_or_default();
     !upper.later_fragment && matches!(l4.first(), Some(128..=136 | 138..))
 }

@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791) and the checks a router owes them (RFC 1812 5.2.2).
+//! IPv4 headers (RFC 791) and the header validation required of routers (RFC 1812 5.2.2).
 
 use crate::checksum::Sum;
 use core::fmt;
@@ -6,24 +6,24 @@ use std::net::Ipv4Addr;
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a header without options.
+/// Length of a header without options, in bytes.
 pub const HEADER_LEN: usize = 20;
 /// "Don't fragment", in [`Ipv4Header::fragment`].
 pub const DF: u16 = 0x4000;
 /// "More fragments", in [`Ipv4Header::fragment`].
 pub const MF: u16 = 0x2000;
-/// Mask of the fragment offset, in units of 8 bytes.
+/// Mask of the fragment offset in [`Ipv4Header::fragment`], in units of 8 bytes.
 pub const OFFSET_MASK: u16 = 0x1fff;
 
-/// The fixed part of an IPv4 header.
+/// Fixed part of an IPv4 header.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ipv4Header {
-    /// Version (4) in the upper, header length in 32-bit words in the lower half.
+    /// Version (4) in the upper half, header length in 32-bit words in the lower half.
     pub version_ihl: u8,
     /// Type of service: DSCP and ECN.
     pub tos: u8,
-    /// Header and data, in bytes.
+    /// Length of header and data in bytes.
     pub total_len: U16,
     /// Identification, for reassembly.
     pub ident: U16,
@@ -31,7 +31,7 @@ pub struct Ipv4Header {
     pub fragment: U16,
     /// Time to live, in hops.
     pub ttl: u8,
-    /// Protocol of the data.
+    /// Protocol number of the payload.
     pub proto: u8,
     /// Header checksum.
     pub checksum: U16,
@@ -42,91 +42,92 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// The header at the start of `l3`, unchecked, and what follows its fixed part.
+    /// Returns the header at the start of `l3`, not validated, and the bytes behind its fixed part, or `None` if `l3`
+    /// is shorter than 20 bytes.
     #[inline]
     pub fn parse(l3: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(l3).ok()
     }
 
-    /// As [`Self::parse`], to be written to.
+    /// Returns the same parts as [`Self::parse`], mutable.
     #[inline]
     pub fn parse_mut(l3: &mut [u8]) -> Option<(&mut Self, &mut [u8])> {
         Self::mut_from_prefix(l3).ok()
     }
 
-    /// Header length in bytes as the header claims it, 0 to 60.
+    /// Returns the header length in bytes as stated in the header, 0 to 60.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.version_ihl & 0xf) * 4
     }
 }
 
-/// What [`check`] found in a good header.
+/// Fields of a header that passed [`check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Info {
-    /// Destination, host order.
+    /// Destination address, host order.
     pub dst: u32,
-    /// Source, host order.
+    /// Source address, host order.
     pub src: u32,
-    /// Header and data in bytes; not more than the frame holds.
+    /// Length of header and data in bytes, at most the length of the checked slice.
     pub total_len: u16,
-    /// The fragment word: [`DF`], [`MF`], offset.
+    /// Fragment word: [`DF`], [`MF`] and the offset in units of 8 bytes.
     pub fragment: u16,
-    /// Header in bytes, 20 to 60, not more than `total_len`.
+    /// Header length in bytes, 20 to 60, at most `total_len`.
     pub header_len: u8,
-    /// Protocol of the data.
+    /// Protocol number of the payload.
     pub proto: u8,
-    /// Time to live as received.
+    /// Time to live as received, in hops.
     pub ttl: u8,
-    /// Type of service.
+    /// Type of service: DSCP and ECN.
     pub tos: u8,
 }
 
 impl Ipv4Info {
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     pub fn dst_addr(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.dst)
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     pub fn src_addr(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.src)
     }
 
-    /// Part of a datagram, be it the first.
+    /// Returns `true` for any fragment, including the first.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment & (MF | OFFSET_MASK) != 0
     }
 
-    /// A fragment without the transport header.
+    /// Returns `true` for a fragment other than the first, which has no transport header.
     #[inline]
     pub fn is_later_fragment(&self) -> bool {
         self.fragment & OFFSET_MASK != 0
     }
 
-    /// "Don't fragment" is set.
+    /// Returns `true` if "don't fragment" is set.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         self.fragment & DF != 0
     }
 
-    /// The header carries options.
+    /// Returns `true` if the header has options.
     #[inline]
     pub fn has_options(&self) -> bool {
         self.header_len != HEADER_LEN as u8
     }
 
-    /// The packet's data within `l3`, the slice that was checked; empty for another, shorter one.
+    /// Returns the payload within `l3`, the slice that was checked; empty if `l3` is another, shorter slice.
     #[inline]
     pub fn payload<'a>(&self, l3: &'a [u8]) -> &'a [u8] {
         l3.get(usize::from(self.header_len)..usize::from(self.total_len)).unwrap_or_default()
     }
 }
 
-/// Why a header is not one (RFC 1812 5.2.2).
+/// Reason why a header is invalid (RFC 1812 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ipv4Error {
     /// Fewer than 20 bytes.
@@ -135,30 +136,30 @@ pub enum Ipv4Error {
     Version,
     /// Header length below 20 bytes.
     HeaderLength,
-    /// Total length below the header's, or beyond the frame.
+    /// Total length below the header length, or beyond the frame.
     Length,
-    /// Header checksum wrong.
+    /// Wrong header checksum.
     Checksum,
 }
 
 impl fmt::Display for Ipv4Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Runt => "shorter than an IPv4 header",
+            Self::Runt => "packet is shorter than an IPv4 header",
             Self::Version => "version is not 4",
-            Self::HeaderLength => "header length below 20",
-            Self::Length => "total length does not fit header or frame",
-            Self::Checksum => "header checksum wrong",
+            Self::HeaderLength => "header length is below 20 bytes",
+            Self::Length => "total length is below the header length or beyond the frame",
+            Self::Checksum => "wrong header checksum",
         })
     }
 }
 
 impl std::error::Error for Ipv4Error {}
 
-/// The whole check of RFC 1812 5.2.2 on the header at the start of `l3`.
+/// Performs all header checks of RFC 1812 5.2.2 on the header at the start of `l3`.
 ///
 /// # Errors
-/// The first rule that the header breaks, in the order of [`Ipv4Error`]'s variants.
+/// The first check that fails, in the order of [`Ipv4Error`]'s variants.
 #[inline]
 pub fn check(l3: &[u8]) -> Result<Ipv4Info, Ipv4Error> {
     let Some(fixed) = l3.first_chunk::<HEADER_LEN>() else { return Err(Ipv4Error::Runt) };
@@ -167,7 +168,7 @@ pub fn check(l3: &[u8]) -> Result<Ipv4Info, Ipv4Error> {
     if !(fixed[0] == 0x45 && fits && header_checksum_ok(fixed)) {
         check_rare(l3)?;
     }
-    // Read only here, so that the fast path keeps it in registers across no call.
+    // Fields are read only here, so that the fast path need not keep them in registers across the call.
     Ok(read(fixed))
 }
 
@@ -185,7 +186,7 @@ fn read(h: &[u8; HEADER_LEN]) -> Ipv4Info {
     }
 }
 
-/// Headers with options, and naming the fault of a bad one.
+/// Checks headers with options and names the fault of an invalid header.
 #[cold]
 #[inline(never)]
 fn check_rare(l3: &[u8]) -> Result<(), Ipv4Error> {
@@ -206,20 +207,21 @@ fn check_rare(l3: &[u8]) -> Result<(), Ipv4Error> {
     Ok(())
 }
 
-/// True when the checksum of a header without options is right.
+/// Returns `true` if the checksum of a header without options is correct.
 #[inline]
 pub fn header_checksum_ok(header: &[u8; HEADER_LEN]) -> bool {
     let h = header;
     let a = Sum::of_8([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]);
     let b = Sum::of_8([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
-    // The byte order of the last word does not matter to the sum as long as its halves keep theirs.
+    // Padding the last four bytes on either side gives the same sum, as long as the bytes of each 16-bit word stay in
+    // order.
     let c = Sum::of_8([h[16], h[17], h[18], h[19], 0, 0, 0, 0]);
     (a + b + c).is_valid()
 }
 
-/// Takes one from the TTL and corrects the checksum (RFC 1812 5.3.1, RFC 1624).
+/// Decrements the TTL and updates the checksum (RFC 1812 5.3.1, RFC 1624).
 ///
-/// False, and nothing changed, when the TTL is 0 or 1: then the packet must not be forwarded.
+/// Returns `false` and changes nothing if the TTL is 0 or 1: the packet must not be forwarded.
 #[inline]
 pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) -> bool {
     let ttl = header[8];
@@ -227,15 +229,16 @@ pub fn decrement_ttl(header: &mut [u8; HEADER_LEN]) -> bool {
         return false;
     }
     header[8] = ttl - 1;
-    // The header's sum lost 1 in the upper byte of a word, so the checksum gains it, in the machine's byte order as
-    // it lies; the carry goes around, and 0xffff, minus zero, becomes 0.
+    // The header's sum lost 1 in the upper byte of a word, so the checksum gains it. The addition is done in the
+    // machine's byte order with end-around carry; a result of 0xffff (negative zero) becomes 0.
     let sum = u32::from(u16::from_ne_bytes([header[10], header[11]])) + u32::from(0x0100u16.to_be());
     let sum = (sum + u32::from(sum >= 0xffff)) as u16;
     header[10..12].copy_from_slice(&sum.to_ne_bytes());
     true
 }
 
-/// Writes the header checksum of the header at the start of `l3`. False, and nothing changed, when there is none.
+/// Computes and writes the checksum of the header at the start of `l3`. Returns `false` and changes nothing if `l3` is
+/// shorter than the header or the stated header length is below 20 bytes.
 pub fn fill_checksum(l3: &mut [u8]) -> bool {
     let len = l3.first().map_or(0, |b| usize::from(b & 0xf) * 4);
     let Some(header) = l3.get_mut(..len).filter(|h| h.len() >= HEADER_LEN) else { return false };
@@ -251,7 +254,7 @@ mod tests {
     use crate::checksum::tests::naive;
     use proptest::prelude::*;
 
-    // The example of many textbooks; checksum 0xb861.
+    // Well-known textbook example; its checksum is 0xb861.
     const GOOD: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0, 0xa8,
         0x00, 0xc7,
@@ -315,7 +318,7 @@ mod tests {
         assert_eq!(h[9..], before[9..]);
     }
 
-    /// Every checksum a header can have, next to its recomputation.
+    /// Compares the incremental update with a recomputation for every checksum that a header can have.
     #[test]
     fn ttl_with_every_checksum() {
         for ident in 0..=u16::MAX {

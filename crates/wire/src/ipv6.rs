@@ -1,4 +1,4 @@
-//! IPv6 headers and the walk along their extension headers (RFC 8200).
+//! IPv6 headers and their extension header chains (RFC 8200).
 
 use crate::proto;
 use core::fmt;
@@ -6,22 +6,23 @@ use std::net::Ipv6Addr;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the fixed header.
+/// Length of the fixed header in bytes.
 pub const HEADER_LEN: usize = 40;
-/// Extension headers [`walk`] follows before it gives up.
+/// Maximum number of extension headers that [`walk`] follows.
 pub const MAX_EXTENSIONS: usize = 8;
-/// Bytes of extension headers [`walk`] follows before it gives up: all eight of the minimum MTU would fit.
+/// Limit in bytes of extension headers before [`walk`] refuses to follow another one: the part of a packet of the
+/// minimum MTU that is behind the fixed header.
 pub const MAX_EXTENSION_BYTES: usize = 1280 - HEADER_LEN;
 
-/// The IPv6 header.
+/// Fixed IPv6 header.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ipv6Header {
     /// Version (4 bits), traffic class (8), flow label (20).
     pub version_flow: U32,
-    /// Everything behind this header, in bytes.
+    /// Length in bytes of all data behind this header, extension headers included.
     pub payload_len: U16,
-    /// Protocol of what follows.
+    /// Protocol number of the following header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -32,80 +33,81 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// The header at the start of `l3`, unchecked, and what follows it.
+    /// Returns the header at the start of `l3`, not validated, and the bytes behind it, or `None` if `l3` is shorter
+    /// than 40 bytes.
     #[inline]
     pub fn parse(l3: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(l3).ok()
     }
 
-    /// As [`Self::parse`], to be written to.
+    /// Returns the same parts as [`Self::parse`], mutable.
     #[inline]
     pub fn parse_mut(l3: &mut [u8]) -> Option<(&mut Self, &mut [u8])> {
         Self::mut_from_prefix(l3).ok()
     }
 }
 
-/// What [`check`] found in a good header.
+/// Fields of a header that passed [`check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Info {
-    /// Destination, host order.
+    /// Destination address, host order.
     pub dst: u128,
-    /// Source, host order.
+    /// Source address, host order.
     pub src: u128,
-    /// Header and payload in bytes, 40 to 65575; not more than the frame holds.
+    /// Length of header and payload in bytes, 40 to 65575, at most the length of the checked slice.
     pub total_len: u32,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Protocol of what follows the fixed header.
+    /// Protocol number of the header behind the fixed header.
     pub next_header: u8,
-    /// Hop limit as received. Below 2 the packet must not be forwarded (RFC 8200 3).
+    /// Hop limit as received. A packet with a hop limit below 2 must not be forwarded (RFC 8200 3).
     pub hop_limit: u8,
     /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
 }
 
 impl Ipv6Info {
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     pub fn dst_addr(&self) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.dst)
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     pub fn src_addr(&self) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.src)
     }
 }
 
-/// Why a header is not one.
+/// Reason why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ipv6Error {
     /// Fewer than 40 bytes.
     Runt,
     /// Version is not 6.
     Version,
-    /// The payload is longer than the frame.
+    /// The payload length is beyond the frame.
     Length,
 }
 
 impl fmt::Display for Ipv6Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Runt => "shorter than an IPv6 header",
+            Self::Runt => "packet is shorter than an IPv6 header",
             Self::Version => "version is not 6",
-            Self::Length => "payload length beyond the frame",
+            Self::Length => "payload length is beyond the frame",
         })
     }
 }
 
 impl std::error::Error for Ipv6Error {}
 
-/// Checks the fixed header at the start of `l3`. A jumbogram (RFC 2675) reads as a packet without payload.
+/// Validates the fixed header at the start of `l3`. A jumbogram (RFC 2675) is read as a packet without payload.
 ///
 /// # Errors
-/// The first fault, in the order of [`Ipv6Error`]'s variants. The hop limit is the caller's to judge: a packet for
-/// this host may arrive with 1.
+/// The first fault, in the order of [`Ipv6Error`]'s variants. The hop limit is not checked: packets for this host may
+/// arrive with a hop limit of 1.
 #[inline]
 pub fn check(l3: &[u8]) -> Result<Ipv6Info, Ipv6Error> {
     let Some((h, payload)) = Ipv6Header::parse(l3) else { return Err(Ipv6Error::Runt) };
@@ -128,8 +130,8 @@ pub fn check(l3: &[u8]) -> Result<Ipv6Info, Ipv6Error> {
     })
 }
 
-/// Takes one from the hop limit. False, and nothing changed, when it is 0 or 1: then the packet must not be
-/// forwarded (RFC 8200 3).
+/// Decrements the hop limit. Returns `false` and changes nothing if it is 0 or 1: the packet must not be forwarded (RFC
+/// 8200 3).
 #[inline]
 pub fn decrement_hop_limit(header: &mut [u8; HEADER_LEN]) -> bool {
     if header[7] <= 1 {
@@ -139,31 +141,31 @@ pub fn decrement_hop_limit(header: &mut [u8; HEADER_LEN]) -> bool {
     true
 }
 
-/// The end of an extension header chain.
+/// Upper-layer header found at the end of an extension header chain, and properties of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper {
-    /// Bytes from the start of the IPv6 header to the upper-layer header (of a later fragment: to its data).
+    /// Offset in bytes from the start of the IPv6 header to the upper-layer header, or to the data of a later fragment.
     pub offset: usize,
-    /// Upper-layer protocol. ESP and "no next header" end a chain.
+    /// Upper-layer protocol number. ESP and "no next header" end a chain.
     pub proto: u8,
-    /// A fragment header was passed.
+    /// The chain has a fragment header.
     pub fragment: bool,
-    /// A fragment other than the first: `offset` does not point to an upper-layer header.
+    /// The packet is a fragment other than the first: `offset` does not point to an upper-layer header.
     pub later_fragment: bool,
-    /// A hop-by-hop header was passed; the packet asks to be looked into by every router.
+    /// The chain has a hop-by-hop options header, which asks every router to inspect the packet.
     pub hop_by_hop: bool,
-    /// A routing header with segments left was passed: the destination is not the final one.
+    /// The chain has a routing header with segments left: the destination address is not the final one.
     pub segments_left: bool,
 }
 
-/// Why a chain has no end that could be told.
+/// Reason why [`walk`] cannot reach the end of an extension header chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtensionError {
     /// The packet ends inside the chain.
     Truncated,
-    /// More than [`MAX_EXTENSIONS`] headers or [`MAX_EXTENSION_BYTES`] bytes.
+    /// The chain exceeds [`MAX_EXTENSIONS`] headers or [`MAX_EXTENSION_BYTES`] bytes.
     TooLong,
-    /// A hop-by-hop header that is not the first (RFC 8200 4.1).
+    /// A hop-by-hop options header is not the first extension header (RFC 8200 4.1).
     HopByHop,
 }
 
@@ -171,31 +173,31 @@ impl fmt::Display for ExtensionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Truncated => "packet ends inside its extension headers",
-            Self::TooLong => "too many extension headers",
-            Self::HopByHop => "hop-by-hop header is not the first",
+            Self::TooLong => "extension header chain is too long",
+            Self::HopByHop => "hop-by-hop options header is not the first extension header",
         })
     }
 }
 
 impl std::error::Error for ExtensionError {}
 
-/// True for the protocols [`walk`] steps over.
+/// Returns `true` for the extension headers that [`walk`] steps over.
 #[inline]
 pub fn is_extension(next_header: u8) -> bool {
     matches!(next_header, proto::HOP_BY_HOP | proto::ROUTING | proto::FRAGMENT | proto::AUTH | proto::DEST_OPTIONS)
 }
 
-/// Follows the extension headers of a packet that [`check`] found good.
+/// Follows the extension headers of a packet that passed [`check`] to the upper-layer header.
 ///
 /// # Errors
-/// [`ExtensionError`]; the work is bounded by [`MAX_EXTENSIONS`].
+/// [`ExtensionError`]. At most [`MAX_EXTENSIONS`] headers are read.
 #[inline]
 pub fn walk(l3: &[u8], info: &Ipv6Info) -> Result<Upper, ExtensionError> {
     if is_extension(info.next_header) { walk_chain(l3, info) } else { Ok(Upper::at_once(info)) }
 }
 
 impl Upper {
-    /// A packet without extension headers.
+    /// Returns the upper layer of a packet without extension headers.
     #[inline]
     fn at_once(info: &Ipv6Info) -> Self {
         Self {
@@ -250,7 +252,7 @@ fn walk_chain(l3: &[u8], info: &Ipv6Info) -> Result<Upper, ExtensionError> {
     Ok(at)
 }
 
-/// [`check`] and [`walk`] in one, for callers off the fast path; `None` for either fault.
+/// Runs [`check`] and [`walk`]; for callers off the fast path. Returns `None` if either fails.
 pub fn upper(l3: &[u8]) -> Option<(Ipv6Info, Upper)> {
     let info = check(l3).ok()?;
     Some((info, walk(l3, &info).ok()?))
@@ -260,7 +262,7 @@ pub fn upper(l3: &[u8]) -> Option<(Ipv6Info, Upper)> {
 mod tests {
     use super::*;
 
-    /// A packet whose chain is `headers` (protocol, bytes), then `last` with 8 bytes of zeros.
+    /// Builds a packet with the chain `headers` (protocol, bytes), then `last` with 8 zero bytes.
     fn chain(headers: &[(u8, Vec<u8>)], last: u8) -> Vec<u8> {
         let mut p = vec![0u8; HEADER_LEN];
         p[0] = 0x60;
@@ -339,7 +341,7 @@ mod tests {
     fn later_fragment_ends_the_walk() {
         let mut f = options(0);
         f[3] = 0x08;
-        // What follows looks like an extension header but is data.
+        // The data behind the fragment header looks like an extension header.
         let u = walked(&chain(&[(proto::FRAGMENT, f)], proto::DEST_OPTIONS)).unwrap();
         assert_eq!((u.proto, u.offset, u.later_fragment), (proto::DEST_OPTIONS, 48, true));
     }

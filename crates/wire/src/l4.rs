@@ -1,10 +1,10 @@
-//! The first bytes of TCP, UDP and ICMP.
+//! Views of TCP, UDP and ICMP headers.
 
 use crate::proto;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The UDP header (RFC 768).
+/// UDP header (RFC 768).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct UdpHeader {
@@ -12,35 +12,35 @@ pub struct UdpHeader {
     pub src_port: U16,
     /// Destination port.
     pub dst_port: U16,
-    /// Header and data, in bytes.
+    /// Length of header and data in bytes.
     pub len: U16,
-    /// Checksum; over IPv4 zero means none.
+    /// Checksum; over IPv4, zero means no checksum.
     pub checksum: U16,
 }
 
 impl UdpHeader {
-    /// The header at the start of `l4`, and what follows it.
+    /// Returns the header at the start of `l4` and the bytes behind it, or `None` if `l4` is shorter than 8 bytes.
     #[inline]
     pub fn parse(l4: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(l4).ok()
     }
 }
 
-/// TCP flags (RFC 9293 3.1), as in [`TcpHeader::flags`].
+/// TCP flag bits (RFC 9293 3.1) of [`TcpHeader::flags`].
 pub mod tcp_flags {
-    /// No more data from the sender.
+    /// Sender has no more data.
     pub const FIN: u8 = 0x01;
     /// Synchronise sequence numbers.
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
-    /// Push.
+    /// Push buffered data to the receiving application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
 }
 
-/// The fixed part of a TCP header (RFC 9293 3.1).
+/// Fixed part of a TCP header (RFC 9293 3.1).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TcpHeader {
@@ -54,7 +54,7 @@ pub struct TcpHeader {
     pub ack: U32,
     /// Header length in 32-bit words, in the upper half.
     pub data_offset: u8,
-    /// [`tcp_flags`].
+    /// Flag bits, see [`tcp_flags`].
     pub flags: u8,
     /// Receive window.
     pub window: U16,
@@ -65,14 +65,15 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// The header at the start of `l4`, and what follows its fixed part.
+    /// Returns the header at the start of `l4` and the bytes behind its fixed part, or `None` if `l4` is shorter than
+    /// 20 bytes.
     #[inline]
     pub fn parse(l4: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(l4).ok()
     }
 }
 
-/// The common start of ICMP (RFC 792) and ICMPv6 (RFC 4443) messages.
+/// Common first 8 bytes of ICMP (RFC 792) and ICMPv6 (RFC 4443) messages.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct IcmpHeader {
@@ -82,20 +83,20 @@ pub struct IcmpHeader {
     pub code: u8,
     /// Checksum.
     pub checksum: U16,
-    /// Meaning depends on the type: identifier and sequence number, MTU, gateway, pointer.
+    /// Type-dependent bytes: identifier and sequence number, MTU, gateway or pointer.
     pub rest: [u8; 4],
 }
 
 impl IcmpHeader {
-    /// The header at the start of `l4`, and what follows it.
+    /// Returns the header at the start of `l4` and the bytes behind it, or `None` if `l4` is shorter than 8 bytes.
     #[inline]
     pub fn parse(l4: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(l4).ok()
     }
 }
 
-/// Source and destination port of the transports that start with them (TCP, UDP, UDP-Lite, DCCP, SCTP); `None` for
-/// others and for fewer than 4 bytes. The caller keeps later fragments away.
+/// Returns the source and destination port of TCP, UDP, UDP-Lite, DCCP and SCTP, whose headers start with them. Returns
+/// `None` for other protocols and if `l4` is shorter than 4 bytes. The caller must exclude later fragments.
 #[inline]
 pub fn flow_ports(protocol: u8, l4: &[u8]) -> Option<(u16, u16)> {
     match protocol {

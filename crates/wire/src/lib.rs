@@ -1,11 +1,10 @@
-//! Packet formats: header views, checks, checksums, ICMP errors, fragmentation, and builders of test packets.
+//! Packet formats: header views, validation, checksums, ICMP errors, fragmentation, and builders of test packets.
 //!
-//! Everything works on byte slices that somebody else owns and nothing here allocates, except [`build`]. **No
-//! function of this crate panics on any input**; what does not fit is `None`, `false` or an error that names the
-//! fault.
+//! All functions work on borrowed byte slices, and nothing outside [`build`] allocates. **No function of this crate
+//! panics on any input**; invalid input yields `None`, `false` or an error that names the fault.
 //!
-//! `l3` always means a slice that starts at the IP header and holds at least the packet; what follows the IP total
-//! length (Ethernet padding) is ignored.
+//! `l3` always denotes a slice that starts at the IP header and holds at least the whole packet. Bytes behind the IP
+//! total length (Ethernet padding) are ignored.
 //!
 //! ```
 //! use bywash_wire::{build::Packet, ipv4};
@@ -30,7 +29,7 @@ pub mod ipv6;
 pub mod l4;
 pub mod partial;
 
-/// IP protocol numbers (IANA) that this crate has to know.
+/// IP protocol numbers (IANA) used by this crate.
 pub mod proto {
     /// IPv6 hop-by-hop options (RFC 8200 4.3).
     pub const HOP_BY_HOP: u8 = 0;

@@ -1,36 +1,37 @@
-//! Checksums that Linux left to a device.
+//! Detection and completion of partial checksums, which Linux leaves to a device.
 //!
 //! A frame from veth or TAP with `CHECKSUM_PARTIAL` (linux/skbuff.h) holds the folded pseudo-header sum, not
-//! complemented, where its TCP or UDP checksum belongs. It must be completed before it leaves the host. An XDP
-//! program cannot see the flag, but the field gives it away.
+//! complemented, in its TCP or UDP checksum field. The checksum must be completed before the frame leaves the host. An
+//! XDP program cannot see the flag, so it is inferred from the field.
 //!
-//! One in 65,536 packets with a full checksum looks partial, and completing it computes the same checksum again, so
-//! that a good packet is never changed. (A corrupted one that looks partial would be made good: as unlikely as a
-//! corruption the checksum misses.)
+//! One in 65,536 packets with a full checksum looks partial. Completing it computes the same checksum again, so a
+//! correct packet is never changed. (A corrupted packet that looks partial would get a valid checksum: as unlikely as a
+//! corruption that the checksum misses.)
 //!
-//! Only the outermost TCP or UDP is looked at, so that a tunnel's inner checksum left to the device is not found.
-//! Left alone are fragments, UDP over IPv4 without checksum, packets with a routing header that is not used up (their
-//! pseudo-header holds another destination), and ICMPv6, which the kernel fills in itself
-//! (net/ipv6/icmp.c, `icmpv6_push_pending_frames`). SCTP is not helped: veth claims its CRC-32c too
-//! (`NETIF_F_SCTP_CRC`), and nothing in the field tells that it is missing.
+//! Only the outermost TCP or UDP header is examined; a partial checksum inside a tunnel is not found. Not completed are
+//! fragments, UDP over IPv4 without checksum, packets with a routing header that has segments left (their pseudo-header
+//! holds another destination), and ICMPv6, which the kernel fills in itself (net/ipv6/icmp.c,
+//! `icmpv6_push_pending_frames`). SCTP is not supported: veth claims CRC-32c offload as well (`NETIF_F_SCTP_CRC`), and
+//! the field does not show that the CRC is missing.
 
 use crate::checksum::{Sum, pseudo4, pseudo6};
 use crate::ipv4::{self, Ipv4Info};
 use crate::ipv6::{self, Ipv6Info, Upper};
 use crate::proto;
 
-/// What [`state`] says of a packet's transport checksum.
+/// State of a packet's transport checksum, as determined by [`state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A checksum, right or wrong, or deliberately none.
+    /// The field holds a full checksum, correct or wrong, or zero for a deliberately absent one.
     Full,
-    /// The pseudo-header sum only.
+    /// The field holds the pseudo-header sum only.
     Partial,
-    /// Not TCP or UDP, not whole, or malformed.
+    /// The packet is not TCP or UDP, is a fragment, has routing segments left, or is malformed.
     NotApplicable,
 }
 
-/// Bytes from the transport header to its checksum field, and the length of the header's fixed part.
+/// Returns the offset of the checksum field in the transport header and the length of the header's fixed part, in
+/// bytes.
 #[inline]
 fn field_of(protocol: u8) -> Option<(usize, usize)> {
     match protocol {
@@ -40,7 +41,7 @@ fn field_of(protocol: u8) -> Option<(usize, usize)> {
     }
 }
 
-/// The checksum field's place within `l4`, and its value.
+/// Returns the offset of the checksum field within `l4` and its value.
 #[inline]
 fn field(protocol: u8, l4: &[u8]) -> Option<(usize, u16)> {
     let (at, min) = field_of(protocol)?;
@@ -48,10 +49,10 @@ fn field(protocol: u8, l4: &[u8]) -> Option<(usize, u16)> {
     Some((at, u16::from_be_bytes(*bytes)))
 }
 
-/// The rule itself, for both families, on the packet's `l3[at..end]`.
+/// Applies the rule for both address families to the transport packet `l3[at..end]`.
 ///
-/// A pseudo-header sum is never 0, so a UDP checksum of 0 is not taken for one. Otherwise the field is equal to the
-/// sum when the sum and the field's complement make all ones.
+/// A pseudo-header sum is never 0, so a UDP checksum of 0 is not mistaken for one. Otherwise the field equals the sum
+/// if the sum plus the field's complement is all ones.
 #[inline]
 fn judge(l3: &[u8], protocol: u8, at: usize, end: usize, pseudo: impl FnOnce(usize) -> Sum) -> State {
     let Some((field, min)) = field_of(protocol) else { return State::NotApplicable };
@@ -63,7 +64,8 @@ fn judge(l3: &[u8], protocol: u8, at: usize, end: usize, pseudo: impl FnOnce(usi
     if field != 0 && (pseudo(end - at) + Sum::of_u16(!field)).is_valid() { State::Partial } else { State::Full }
 }
 
-/// The state of an IPv4 packet that [`ipv4::check`] found good. A few additions; the data is not read.
+/// Returns the checksum state of an IPv4 packet that passed [`ipv4::check`]. It takes a few additions; the payload is
+/// not read.
 #[inline]
 pub fn state4(l3: &[u8], info: &Ipv4Info) -> State {
     let Some(header) = l3.first_chunk() else { return State::NotApplicable };
@@ -74,7 +76,7 @@ pub fn state4(l3: &[u8], info: &Ipv4Info) -> State {
     judge(l3, info.proto, at, end, |len| pseudo4(header, info.proto, len as u16))
 }
 
-/// The state of an IPv6 packet that [`ipv6::check`] and [`ipv6::walk`] found good.
+/// Returns the checksum state of an IPv6 packet that passed [`ipv6::check`] and [`ipv6::walk`].
 #[inline]
 pub fn state6(l3: &[u8], info: &Ipv6Info, upper: &Upper) -> State {
     let Some(header) = l3.first_chunk() else { return State::NotApplicable };
@@ -84,34 +86,35 @@ pub fn state6(l3: &[u8], info: &Ipv6Info, upper: &Upper) -> State {
     judge(l3, upper.proto, upper.offset, info.total_len as usize, |len| pseudo6(header, upper.proto, len as u32))
 }
 
-/// Completes the checksum of an IPv4 packet if it is partial; true when it was.
+/// Completes the checksum of an IPv4 packet if it is partial. Returns `true` if it was.
 #[inline]
 pub fn complete4(l3: &mut [u8], info: &Ipv4Info) -> bool {
     state4(l3, info) == State::Partial
         && complete_at(l3, info.proto, usize::from(info.header_len), usize::from(info.total_len))
 }
 
-/// Completes the checksum of an IPv6 packet if it is partial; true when it was.
+/// Completes the checksum of an IPv6 packet if it is partial. Returns `true` if it was.
 #[inline]
 pub fn complete6(l3: &mut [u8], info: &Ipv6Info, upper: &Upper) -> bool {
     state6(l3, info, upper) == State::Partial && complete_at(l3, upper.proto, upper.offset, info.total_len as usize)
 }
 
-/// Finishes a checksum known to be partial, as the device would: sums `l3[l4..end]`, the pseudo-header sum in the
-/// field included, and writes the complement. False, and nothing changed, when the header is not there.
+/// Completes a checksum known to be partial, as a device would: sums `l3[l4..end]`, including the pseudo-header sum in
+/// the field, and writes the complement. Returns `false` and changes nothing if the range is invalid, the header is
+/// incomplete or the protocol is neither TCP nor UDP.
 #[inline(never)]
 pub fn complete_at(l3: &mut [u8], protocol: u8, l4: usize, end: usize) -> bool {
     let Some(l4) = l3.get_mut(l4..end) else { return false };
     let Some((at, _)) = field(protocol, l4) else { return false };
     let mut sum = Sum::of(l4).checksum();
     if protocol == proto::UDP && sum == 0 {
-        sum = 0xffff; // RFC 768: zero would mean none.
+        sum = 0xffff; // RFC 768: a zero field means "no checksum".
     }
     l4[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     true
 }
 
-/// As [`state4`] or [`state6`], for a packet not yet parsed.
+/// Returns the checksum state of a packet that has not been parsed yet, like [`state4`] or [`state6`].
 pub fn state(l3: &[u8]) -> State {
     if let Ok(info) = ipv4::check(l3) {
         state4(l3, &info)
@@ -122,7 +125,7 @@ pub fn state(l3: &[u8]) -> State {
     }
 }
 
-/// As [`complete4`] or [`complete6`], for a packet not yet parsed.
+/// Completes the checksum of a packet that has not been parsed yet, like [`complete4`] or [`complete6`].
 pub fn complete(l3: &mut [u8]) -> bool {
     if let Ok(info) = ipv4::check(l3) {
         complete4(l3, &info)
@@ -133,7 +136,8 @@ pub fn complete(l3: &mut [u8]) -> bool {
     }
 }
 
-/// True when the transport checksum of a packet is right or absent, and when there is none to judge.
+/// Returns `true` if the transport checksum of a packet is correct, absent, or cannot be verified (fragments, other
+/// protocols, malformed packets).
 pub fn transport_checksum_ok(l3: &[u8]) -> bool {
     let (sum, protocol, l4) = if let Ok(info) = ipv4::check(l3) {
         let (l4, Some(header)) = (info.payload(l3), l3.first_chunk()) else { return true };
@@ -189,7 +193,7 @@ mod tests {
             prop_assert!(transport_checksum_ok(&l3));
         }
 
-        /// Whatever the guess, a packet with a right checksum comes out as it went in.
+        /// A packet with a correct checksum comes out unchanged, whether or not it looks partial.
         #[test]
         fn good_packets_are_never_changed(v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 2..64)) {
             let full = packet(v6, tcp, &payload, false);
@@ -199,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The rule word by word, for every sum a pseudo-header can have and the fields next to it.
+    /// Checks the rule word by word, for every sum that a pseudo-header can have and neighbouring field values.
     #[test]
     fn agrees_with_naive() {
         for word in 0..=u16::MAX {
@@ -216,7 +220,7 @@ mod tests {
         }
     }
 
-    /// The one payload in 65,536 whose full checksum equals the pseudo-header sum.
+    /// Exactly one of 65,536 payloads has a full checksum equal to the pseudo-header sum.
     #[test]
     fn look_alike_is_completed_to_itself() {
         let mut seen = 0;
@@ -270,7 +274,7 @@ mod tests {
         let mut l3 = stuffed(&partial);
         assert!(complete(&mut l3));
         assert_eq!(l3, stuffed(&full));
-        // A routing header on its way: the sum in the field is over another destination.
+        // A routing header with segments left: the sum in the field covers another destination.
         let mut routed = stuffed(&partial);
         routed[6] = proto::ROUTING;
         routed[43] = 1;

@@ -1,4 +1,4 @@
-//! Built packets under the eyes of the crate's own checks and of etherparse.
+//! Checks of built packets by the crate's own parsers and by etherparse.
 
 use bywash_wire::build::{BuildError, Packet};
 use bywash_wire::ethernet::{self, ethertype};
@@ -86,7 +86,7 @@ proptest! {
             TransportSlice::Igmp(_) => unreachable!(),
         }
 
-        // And by our own readers.
+        // Check the same frame with this crate's own parsers.
         let at = ethernet::carried(&frame).unwrap();
         prop_assert_eq!(at.ethertype, if v6 { ethertype::IPV6 } else { ethertype::IPV4 });
         prop_assert_eq!(at.outer.map(|t| t.1), vlan);
@@ -151,7 +151,7 @@ fn echo_reply_and_tcp_fields() {
     assert!(transport_checksum_ok(&l3));
 }
 
-/// One payload word in 65,536 makes the sum zero, which UDP must not send as such and TCP must.
+/// One payload word in 65,536 makes the checksum zero: UDP must send it as 0xffff, TCP as zero.
 #[test]
 fn a_sum_of_zero() {
     let sums = |v6: bool, tcp: bool| -> Vec<u16> {

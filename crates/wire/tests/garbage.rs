@@ -1,11 +1,11 @@
-//! No function panics or breaks a promise on random bytes, of every length, with and without a header mended so that
-//! the checks let it pass.
+//! Robustness on random bytes of every length: no function panics or violates its contract, with unmodified input and
+//! with headers repaired to pass validation.
 
 mod common;
 
 use bywash_wire::{ethernet, icmp4, ipv4, l4};
 
-/// xorshift64: the same bytes in every run.
+/// xorshift64 generator with a fixed seed, so that every run uses the same bytes.
 struct Noise(u64);
 
 impl Noise {
@@ -21,7 +21,7 @@ impl Noise {
     }
 }
 
-/// Makes `l3` pass the IPv4 check if it can, leaving the rest random.
+/// Repairs `l3` to pass the IPv4 check if it is long enough; all other bytes stay random.
 fn mend4(l3: &mut [u8], noise: &mut Noise) {
     let len = l3.len();
     if len < 20 {
@@ -37,7 +37,7 @@ fn mend4(l3: &mut [u8], noise: &mut Noise) {
     ipv4::fill_checksum(l3);
 }
 
-/// The same for IPv6, with extension headers likely and short.
+/// Repairs `l3` to pass the IPv6 check, with a high probability of short extension headers.
 fn mend6(l3: &mut [u8], noise: &mut Noise) {
     if l3.len() < 40 {
         return;
@@ -75,7 +75,7 @@ fn every_length() {
             views(&mut data);
         }
     }
-    assert!(good4 > 10_000, "the mended headers must get past the check, {good4} did");
+    assert!(good4 > 10_000, "more than 10,000 repaired headers must pass the check, got {good4}");
 }
 
 fn views(data: &mut [u8]) {
@@ -100,7 +100,7 @@ fn views(data: &mut [u8]) {
     }
 }
 
-/// What a check found about one packet, used on another: the answer may be useless, but there is one.
+/// Parse results of one packet are used on another: the result may be useless, but nothing panics.
 #[test]
 fn stale_findings() {
     use bywash_wire::{frag, ipv6, partial};

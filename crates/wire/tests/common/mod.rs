@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all: shared by the garbage test, the replay of the corpus and the fuzz targets.
-//! Each function takes arbitrary input and panics when a promise is broken.
+//! Properties that hold for arbitrary bytes, shared by the garbage test, the corpus replay and the fuzz targets. Each
+//! function takes arbitrary input and panics if a property is violated.
 
 use bywash_wire::checksum::Sum;
 use bywash_wire::icmp4::{Icmp4Error, build_icmp4_error, may_answer4};
@@ -8,14 +8,14 @@ use bywash_wire::partial::{self, State, transport_checksum_ok};
 use bywash_wire::{ethernet, frag, ipv4, ipv6, l4};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A property of arbitrary bytes.
+/// Property check over arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// The targets by name, which is also the name of their corpus folder.
+/// Fuzz targets by name, which is also the name of their corpus folder.
 pub const TARGETS: [(&str, Target); 5] =
     [("ipv4", ipv4), ("ipv6", ipv6), ("partial", partial), ("icmp", icmp), ("frag", frag)];
 
-/// Header check and TTL.
+/// Checks the Ethernet and IPv4 header validation and the TTL decrement.
 pub fn ipv4(data: &[u8]) {
     if let Some(at) = ethernet::carried(data) {
         assert!(at.offset <= data.len());
@@ -39,7 +39,7 @@ pub fn ipv4(data: &[u8]) {
     }
 }
 
-/// Header check and the walk along extension headers.
+/// Checks the IPv6 header validation, the extension header walk and the hop limit decrement.
 pub fn ipv6(data: &[u8]) {
     let Ok(info) = ipv6::check(data) else { return };
     assert!(info.total_len as usize <= data.len());
@@ -52,7 +52,8 @@ pub fn ipv6(data: &[u8]) {
     assert_eq!(ipv6::decrement_hop_limit(l3.first_chunk_mut().unwrap()), info.hop_limit > 1);
 }
 
-/// Completing a checksum: only a partial one, only its field, right afterwards, and never one that was right.
+/// Checks that completion changes only partial checksums, changes only the checksum field, leaves it correct, and never
+/// changes a correct checksum.
 pub fn partial(data: &[u8]) {
     let mut l3 = data.to_vec();
     let before = partial::state(data);
@@ -68,7 +69,7 @@ pub fn partial(data: &[u8]) {
     }
 }
 
-/// Errors about anything: whole, within their bounds, and never about an error.
+/// Checks that ICMP errors about any input are valid, within their length limits, and never answer an error.
 pub fn icmp(data: &[u8]) {
     let mut out = [0; 1400];
     for kind in [
@@ -99,7 +100,7 @@ pub fn icmp(data: &[u8]) {
     }
 }
 
-/// Fragments join to the original. The first two bytes choose the MTU.
+/// Checks that the fragments join to the original. The first two bytes of the input choose the MTU.
 pub fn frag(data: &[u8]) {
     let Some(([a, b], l3)) = data.split_first_chunk() else { return };
     let mtu = usize::from(u16::from_be_bytes([*a, *b])) % 2048;
