@@ -1,4 +1,4 @@
-//! The switch's stages: extract, look up in three levels, act by groups.
+//! Worker stages of the switch: extract keys, look up in three levels, apply actions by group.
 
 mod act;
 mod driver;
@@ -21,16 +21,16 @@ use bywash_sync::{Published, clock};
 use driver::Driven;
 use std::sync::Arc;
 
-/// The caches' settings.
+/// Cache settings of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
-    /// Keys in the exact-match cache; 0: none.
+    /// Number of keys in the exact-match cache; 0 disables it.
     pub exact: usize,
-    /// One in this many flows found elsewhere is put there.
+    /// One in this many flows found in the megaflow cache or the tables is inserted into the exact-match cache.
     pub insert_one_in: u32,
-    /// Most megaflows.
+    /// Maximum number of megaflows.
     pub megaflows: usize,
-    /// A megaflow without packets goes after this many seconds.
+    /// Idle timeout of a megaflow, in seconds.
     pub idle_s: u64,
 }
 
@@ -40,53 +40,53 @@ impl Default for CacheConfig {
     }
 }
 
-/// The stage names, in order.
+/// Stage names, in order.
 const STAGES: &[&str] = &["extract", "lookup", "actions"];
 const EXTRACT: usize = 0;
 const LOOKUP: usize = 1;
 const ACTIONS: usize = 2;
-/// How many packets ahead to load.
+/// Prefetch distance in packets.
 const AHEAD: usize = 4;
-/// Megaflows looked after in a turn: normally, and after a change of the tables.
+/// Megaflows swept per turn: normally, and after a change of the tables.
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
-/// Tuples are sorted anew after this many packets.
+/// Number of packets between two sorts of the tuples.
 const SORT: u64 = 1 << 16;
 
-/// What a worker shares with the control side.
+/// State that a worker shares with the control side.
 pub(crate) struct Ends {
     pub stats: Arc<FlowStats>,
     pub counters: Arc<CacheCounters>,
     pub learn: rtrb::Producer<Learn>,
     pub seed: u64,
-    /// Its flows in the driver, where there is one.
+    /// The worker's flow table in the XDP program, if the driver level is in use.
     pub table: Option<FlowTable>,
 }
 
-/// One worker's switch.
+/// Switch of one worker.
 pub struct Switch {
     tables: Arc<Published<Arc<Pipeline>>>,
     caches: Caches,
     work: Box<Work>,
-    /// Each flow's packets are sent on their own.
+    /// Whether the packets of each flow are sent as a burst of their own.
     by_flow: bool,
 }
 
-/// What the stages tell each other about a burst.
+/// Per-burst state passed between the stages.
 struct Work {
-    /// Packets that are plain, as a set of bits, and their keys.
+    /// Bit set of the plain packets, and their keys.
     plain: u64,
     plain_keys: [PlainKey; BATCH],
-    /// Keys of the others, and of what the exact-match cache does not know.
+    /// Full keys: of packets that are not plain, and of plain packets that missed the exact-match cache.
     keys: [Key; BATCH],
     hashes: [u64; BATCH],
     layouts: [Layout; BATCH],
     flows: [FlowRef; BATCH],
-    /// Packets that have a flow to act by.
+    /// Bit set of the packets for which a flow was found.
     found: u64,
-    /// Where each packet leaves: see [`crate::exec`].
+    /// Egress port or drop reason of each packet: see [`crate::exec`].
     to: [PortId; BATCH],
-    /// The group's next packet.
+    /// Index of the next packet in the same group.
     next: [u8; BATCH],
 }
 
@@ -99,20 +99,20 @@ struct Group {
 
 struct Caches {
     config: CacheConfig,
-    /// For plain packets.
+    /// Exact-match cache of plain packets.
     plain: Emc<4>,
-    /// For all others.
+    /// Exact-match cache of all other packets.
     others: Option<Emc<KEY_WORDS>>,
     mega: Megaflows,
     translator: Translator,
     ends: Ends,
     driven: Option<Driven>,
-    /// State of the generator that decides on insertions.
+    /// State of the pseudo-random generator that decides on insertions.
     random: u64,
     burst: u32,
     sort_in: u64,
     sweep_at: usize,
-    /// Generation the sweep in progress began with.
+    /// Pipeline generation at the start of the sweep in progress.
     sweeping: u64,
     swept: u64,
     idle: u64,
@@ -153,8 +153,8 @@ impl Switch {
         Self { tables, caches, work: Box::new(work), by_flow: false }
     }
 
-    /// Has it send the packets of each flow in a burst on their own, flow after flow, and not all that leave by a port
-    /// together: how OVS did before it had transmit queues, to measure what those bring.
+    /// Sends the packets of each flow in a burst separately, flow after flow, instead of all packets for a port
+    /// together. OVS did so before it had transmit queues; used to measure the benefit of transmit queues.
     pub fn sending_by_flow(mut self) -> Self {
         self.by_flow = true;
         self
@@ -204,7 +204,7 @@ impl App for Switch {
     }
 }
 
-/// The lowest `n` bits, 0 to 64.
+/// Returns a mask of the lowest `n` bits, 0 to 64.
 fn low_bits(n: usize) -> u64 {
     if n >= 64 { !0 } else { (1 << n) - 1 }
 }

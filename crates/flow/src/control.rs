@@ -1,4 +1,5 @@
-//! The control side: flows, groups, meters and addresses come and go; workers get a new version of the tables.
+//! Control side of the switch: changes flows, groups, meters and learned addresses, and publishes new versions of the
+//! tables to the workers.
 
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
@@ -14,15 +15,15 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests a worker can have open.
+/// Capacity of each worker's queue of address reports.
 const LEARN_QUEUE: usize = 256;
-/// Numbers of meters that can ever be used.
+/// Maximum number of meter ids that can ever be used.
 const METERS: u32 = 65_536;
 
-/// How often a grace period is waited for at most, for flows that the driver no longer has.
+/// Minimum interval between two grace periods for flows removed from the driver.
 const TEND: Duration = Duration::from_millis(250);
 
-/// What could not be done, and why.
+/// Refused request, with the reason as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
@@ -34,14 +35,14 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The bridge's settings.
+/// Settings of the learning bridge and the flow tables.
 #[derive(Clone, Copy, Debug)]
 pub struct BridgeConfig {
-    /// Most learned addresses.
+    /// Maximum number of learned addresses.
     pub macs: usize,
-    /// An address not seen for so long is forgotten.
+    /// Time after which an address that was not seen is forgotten.
     pub ageing: Duration,
-    /// Most flows, in all tables.
+    /// Maximum number of flows in all tables together.
     pub flows: usize,
 }
 
@@ -51,18 +52,18 @@ impl Default for BridgeConfig {
     }
 }
 
-/// What is kept of a flow beside the tables.
+/// Control-side state of a flow.
 struct Entry {
     rule: Arc<Rule>,
     added: Instant,
     used: Instant,
-    /// Packets when last looked at.
+    /// Packet count at the last expiry check.
     seen: u64,
-    /// What its counters were when it began.
+    /// Packets and bytes on the counter slot when the flow was added.
     base: (u64, u64),
 }
 
-/// A learned address.
+/// Learned address.
 struct Mac {
     port: OfPort,
     seen: Instant,
@@ -75,24 +76,26 @@ struct WorkerEnd {
     learn: rtrb::Consumer<Learn>,
 }
 
-/// A flow, as it is shown.
+/// Flow with its age and statistics.
 pub struct FlowReport {
     /// The flow.
     pub rule: Arc<Rule>,
-    /// Since when it is there.
+    /// Time since the flow was added.
     pub age: Duration,
-    /// Since when it had no packet, as far as that is known.
+    /// Time since the last packet, as of the last expiry check. Tracked only for flows with a timeout; equal to `age`
+    /// for others.
     pub idle: Duration,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// The switch's tables, and the workers that use them.
+/// Control side of the switch: its tables and its workers.
 ///
-/// There are two versions: the one workers use, and a spare that is changed, published, and then exchanged with it. So a
-/// change costs what it changes, not what there is.
+/// Two versions of the tables exist: the live one, which the workers use, and a spare. A change is applied to the
+/// spare, which is published and becomes the live one, and then to the other version. So the cost of a change depends
+/// on its size, not on the size of the tables.
 pub struct FlowControl {
     published: Arc<Published<Arc<Pipeline>>>,
     live: Arc<Pipeline>,
@@ -103,7 +106,7 @@ pub struct FlowControl {
     /// Slots by [`index_key`].
     index: HashMap<u64, Vec<u32>>,
     free: Vec<u32>,
-    /// Slots of flows that are gone, until no worker counts for them any more.
+    /// Slots of removed flows with the generation of the removal, until no worker counts for them any more.
     leaving: VecDeque<(u32, u64)>,
     next_slot: u32,
     timed: BTreeSet<u32>,
@@ -112,15 +115,15 @@ pub struct FlowControl {
     mac_clock: u64,
     workers: Vec<WorkerEnd>,
     meter_slots: HashMap<u32, u32>,
-    /// The workers' flows in the driver.
+    /// Flow tables of the workers in the driver.
     driver: Option<Flows>,
     tended: Instant,
-    /// Addresses that moved from one port to another.
+    /// Number of times a learned address moved to another port.
     pub moved: u64,
 }
 
 impl FlowControl {
-    /// A switch without flows. Workers' readers must be of `domain`.
+    /// Creates a switch without flows. The workers' readers must belong to `domain`.
     pub fn new(domain: &Qsbr, ports: Vec<SwitchPort>, config: BridgeConfig) -> Self {
         let first = Pipeline { ports, generation: 1, rest_changed: 1, ..Pipeline::default() };
         let live = Arc::new(first.clone());
@@ -147,13 +150,13 @@ impl FlowControl {
         }
     }
 
-    /// Has the driver forward by flows of the workers that are made from now on.
+    /// Lets the driver forward by the flows of all workers created from now on.
     pub fn drive(&mut self, flows: Flows) {
         flows.set_generation(self.live.generation);
         self.driver = Some(flows);
     }
 
-    /// The stages of another worker. `seed` keys its hashes: nobody outside may know it.
+    /// Creates the [`Switch`] of another worker. `seed` keys its hashes and must be unpredictable to senders.
     pub fn worker(&mut self, config: CacheConfig, seed: u64) -> Switch {
         let (learn, inbox) = rtrb::RingBuffer::new(LEARN_QUEUE);
         let (stats, counters) = (Arc::new(FlowStats::default()), Arc::new(CacheCounters::default()));
@@ -163,28 +166,29 @@ impl FlowControl {
         Switch::new(self.published.clone(), config, Ends { stats, counters, learn, seed, table })
     }
 
-    /// Each worker's cache counters.
+    /// Returns the cache counters of each worker.
     pub fn counters(&self) -> impl Iterator<Item = &Arc<CacheCounters>> {
         self.workers.iter().map(|w| &w.counters)
     }
 
-    /// The tables as workers have them.
+    /// Returns the tables that the workers use.
     pub fn pipeline(&self) -> &Pipeline {
         &self.live
     }
 
-    /// Gives workers what was changed since the last time. When this returns they use it, and no frame is forwarded in the
-    /// driver by what was before, addresses that were learned excepted: there one may be that is on its way already.
+    /// Publishes all changes since the last commit. On return, all workers use the new tables, and the driver no longer
+    /// forwards frames by the old ones. The exception are changes of learned addresses only: frames already being
+    /// forwarded in the driver may still follow the old address.
     pub fn commit(&mut self) {
         if self.changes.is_empty() {
             return;
         }
         let generation = self.live.generation + 1;
-        // First: from here on the driver forwards nothing until a worker says that it is right.
+        // Do this first: from here on the driver uses no entry until a worker has confirmed it for this generation.
         self.driver.iter().for_each(|driver| driver.set_generation(generation));
         for end in 0..2 {
-            // Whoever had the spare has let it go: `replace` waited for that.
-            let spare = Arc::get_mut(&mut self.spare).expect("the spare is nobody else's");
+            // No reader holds the spare any more: `replace` waited for that.
+            let spare = Arc::get_mut(&mut self.spare).expect("the spare has no other owner");
             self.changes.iter().for_each(|change| spare.apply(change, generation));
             if end == 0 {
                 self.published.replace(self.spare.clone());
@@ -198,7 +202,7 @@ impl FlowControl {
         self.changes.clear();
     }
 
-    /// Packets and bytes a slot's counters say.
+    /// Returns the packets and bytes counted for a slot, summed over all workers.
     fn sum(&self, slot: u32) -> (u64, u64) {
         let each = self.workers.iter().map(|w| w.stats.get(slot));
         each.fold((0, 0), |(p, b), (packets, bytes)| (p + packets, b + bytes))
@@ -206,13 +210,15 @@ impl FlowControl {
 
     fn slot(&mut self) -> Result<u32, Refused> {
         if self.entries.len() >= self.config.flows.min(MAX_FLOWS) {
-            return Err(Refused(format!("the tables are full: {} flows", self.entries.len())));
+            return Err(Refused(format!("cannot add the flow: the tables are full ({} flows)", self.entries.len())));
         }
         if let Some(slot) = self.free.pop() {
             return Ok(slot);
         }
         if self.next_slot as usize >= MAX_FLOWS {
-            return Err(Refused(format!("no room for more than {MAX_FLOWS} flows, those just deleted included")));
+            return Err(Refused(format!(
+                "cannot add the flow: all {MAX_FLOWS} counter slots are in use, including those of flows just deleted"
+            )));
         }
         self.next_slot += 1;
         for worker in &self.workers {
@@ -221,7 +227,7 @@ impl FlowControl {
         Ok(self.next_slot - 1)
     }
 
-    /// The flow with this very table, priority and match.
+    /// Returns the slot of the flow with exactly this table, priority and match.
     fn find_exact(&self, table: u8, priority: u16, matches: &Match) -> Option<u32> {
         let same = |slot: &&u32| {
             let other = &self.entries[*slot].rule.spec;
@@ -230,7 +236,8 @@ impl FlowControl {
         self.index.get(&index_key(table, priority, matches)).and_then(|slots| slots.iter().find(same)).copied()
     }
 
-    /// Adds a flow, in place of one with the same table, priority and match.
+    /// Adds a flow and replaces an existing one with the same table, priority and match. Errors if the tables are full
+    /// or an overlap check fails.
     pub fn add(&mut self, spec: FlowSpec) -> Result<(), Refused> {
         if spec.check_overlap {
             let overlaps = |r: &&Entry| {
@@ -238,7 +245,7 @@ impl FlowControl {
                 other.table == spec.table && other.priority == spec.priority && other.matches.overlaps(&spec.matches)
             };
             if let Some(other) = self.entries.values().find(overlaps) {
-                return Err(Refused(format!("it overlaps `{}`", crate::syntax::Shown(&other.rule.spec))));
+                return Err(Refused(format!("the flow overlaps `{}`", crate::syntax::Shown(&other.rule.spec))));
             }
         }
         if let Some(slot) = self.find_exact(spec.table, spec.priority, &spec.matches) {
@@ -273,7 +280,7 @@ impl FlowControl {
         self.reuse_slots();
     }
 
-    /// Slots that no worker counts for any more can be given to new flows.
+    /// Frees the slots that no worker counts for any more.
     fn reuse_slots(&mut self) {
         let seen = self.workers.iter().map(|w| w.counters.generation.get()).min().unwrap_or(u64::MAX);
         while let Some((slot, generation)) = self.leaving.front()
@@ -298,7 +305,8 @@ impl FlowControl {
                 && filter.out_port.is_none_or(outputs)
                 && filter.out_group.is_none_or(|id| spec.actions.contains(&Action::Group(id)))
         };
-        // One of each table at most: not all are looked at, so that as many can be deleted as were added.
+        // At most one flow per table can match strictly, so use the index; a scan would make deleting many flows one by
+        // one quadratic.
         let exact = || {
             let priority = filter.priority.unwrap_or(FlowSpec::DEFAULT_PRIORITY);
             let tables = filter.table.map_or(0..=u8::MAX, |table| table..=table);
@@ -314,8 +322,9 @@ impl FlowControl {
         found.iter().map(|r| r.slot).collect()
     }
 
-    /// Changes the actions of the flows that match what `spec` matches (strict: exactly that), their counters stay; how
-    /// many. With none, adds it.
+    /// Replaces the actions and cookies of the flows whose match is within that of `spec`, or, if `strict`, equals
+    /// match and priority. Counters are kept unless `reset_counts` is set. Returns the number of flows changed; adds
+    /// `spec` as a new flow and returns 0 if there are none.
     pub fn modify(&mut self, spec: FlowSpec, strict: bool) -> Result<usize, Refused> {
         let (table, priority) = (Some(spec.table), Some(spec.priority));
         let filter = FlowFilter { table, priority, matches: spec.matches, ..FlowFilter::default() };
@@ -337,14 +346,14 @@ impl FlowControl {
         Ok(found.len())
     }
 
-    /// Deletes the flows that `filter` selects (strict: exactly); how many.
+    /// Deletes the flows that `filter` selects and returns their number. If `strict`, match and priority must be equal.
     pub fn delete(&mut self, filter: &FlowFilter, strict: bool) -> usize {
         let found = self.selected(filter, strict);
         found.iter().for_each(|slot| self.remove_slot(*slot));
         found.len()
     }
 
-    /// The flows that `filter` selects, by table and priority.
+    /// Returns the flows that `filter` selects, ordered by table and descending priority.
     pub fn flows(&self, filter: &FlowFilter) -> Vec<FlowReport> {
         let now = Instant::now();
         let report = |slot: &u32| {
@@ -361,21 +370,22 @@ impl FlowControl {
         self.selected(filter, false).iter().map(report).collect()
     }
 
-    /// Number of flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Adds a group, or changes the one with its number.
+    /// Adds a group, or replaces the one with its id. Errors if `new` is set and the group exists, or if the group
+    /// would run itself.
     pub fn set_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
         let known = self.live.groups.contains_key(&spec.id);
         if new && known {
-            return Err(Refused(format!("group {} is already there: change it with mod", spec.id)));
+            return Err(Refused(format!("group {} already exists: use mod to change it", spec.id)));
         }
         let runs = |bucket: &crate::model::Bucket| {
             bucket.actions.contains(&Action::Group(spec.id)) || bucket.watch_group == Some(spec.id)
@@ -388,7 +398,7 @@ impl FlowControl {
         Ok(())
     }
 
-    /// Whether a group's buckets run the group `id`, by way of others.
+    /// Returns `true` if a group's buckets run the group `id`, directly or through other groups.
     fn leads_to(&self, spec: &GroupSpec, id: u32) -> bool {
         fn next(spec: &GroupSpec) -> impl Iterator<Item = u32> {
             spec.buckets.iter().flat_map(|b| &b.actions).filter_map(|a| match a {
@@ -410,7 +420,7 @@ impl FlowControl {
         false
     }
 
-    /// Deletes a group, or all, and the flows that run it; how many groups.
+    /// Deletes a group, or all groups for `None`, and the flows that run them. Returns the number of groups deleted.
     pub fn delete_group(&mut self, id: Option<u32>) -> usize {
         let ids: Vec<u32> = self.live.groups.keys().copied().filter(|g| id.is_none_or(|id| id == *g)).collect();
         for id in &ids {
@@ -421,21 +431,22 @@ impl FlowControl {
         ids.len()
     }
 
-    /// The groups, by number.
+    /// Returns the groups, ordered by id.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups: Vec<_> = self.live.groups.values().cloned().collect();
         groups.sort_by_key(|g| g.spec.id);
         groups
     }
 
-    /// Adds a meter, or changes the one with its number.
+    /// Adds a meter, or replaces the one with its id. Errors if `new` is set and the meter exists, or if too many meter
+    /// ids have been used.
     pub fn set_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
         if new && self.meter_slots.contains_key(&spec.id) {
-            return Err(Refused(format!("meter {} is already there: change it with mod", spec.id)));
+            return Err(Refused(format!("meter {} already exists: use mod to change it", spec.id)));
         }
         let next = self.meter_slots.len() as u32;
         if next >= METERS && !self.meter_slots.contains_key(&spec.id) {
-            return Err(Refused(format!("there were {METERS} meters: no more numbers can be used")));
+            return Err(Refused(format!("cannot add the meter: {METERS} different meter ids have been used")));
         }
         let slot = *self.meter_slots.entry(spec.id).or_insert(next);
         self.changes.push(Change::Meter(spec.id, slot, Some(Arc::new(Meter::new(spec)))));
@@ -443,7 +454,8 @@ impl FlowControl {
         Ok(())
     }
 
-    /// Deletes a meter, or all; how many. Flows that name it let everything through.
+    /// Deletes a meter, or all meters for `None`, and returns their number. Flows that refer to a deleted meter are no
+    /// longer limited.
     pub fn delete_meter(&mut self, id: Option<u32>) -> usize {
         let ids: Vec<u32> = self.live.meter_slots.keys().copied().filter(|m| id.is_none_or(|id| id == *m)).collect();
         for id in &ids {
@@ -453,7 +465,7 @@ impl FlowControl {
         ids.len()
     }
 
-    /// The meters, by number.
+    /// Returns the meters, ordered by id.
     pub fn meters(&self) -> Vec<Arc<Meter>> {
         let mut meters: Vec<_> = self.live.meters.iter().flatten().cloned().collect();
         meters.sort_by_key(|m| m.spec.id);
@@ -466,28 +478,28 @@ impl FlowControl {
         self.commit();
     }
 
-    /// Limits what each port may have flooded, in packets a second; 0: no limit.
+    /// Limits the packets per second that each ingress port may flood, by engine port number; 0 means no limit.
     pub fn set_storm_limits(&mut self, limits: &[u32]) {
         self.changes.push(Change::Storm(storm(limits)));
         self.commit();
     }
 
-    /// Other ports from now on, by the engine's numbers, with limits and mirrors as of [`FlowControl::set_storm_limits`] and
-    /// [`FlowControl::set_mirrors`]. When it returns, no worker sends by a port that is not among them, and the addresses
-    /// behind such are forgotten.
+    /// Replaces the ports, given in the order of the engine's port numbers, with limits and mirrors as in
+    /// [`FlowControl::set_storm_limits`] and [`FlowControl::set_mirrors`]. On return, no worker sends out of a removed
+    /// port, and the addresses learned on removed ports are forgotten.
     pub fn set_ports(&mut self, ports: Vec<SwitchPort>, limits: &[u32], mirrors: Vec<Mirror>) {
         let gone: Vec<OfPort> = self.live.ports.iter().map(|p| p.of).filter(|of| !has(&ports, *of)).collect();
         self.changes.push(Change::Ports(ports));
         self.changes.push(Change::Storm(storm(limits)));
         self.set_mirrors(mirrors);
-        // What was learned meanwhile is not taken for a later port of the same number.
+        // Drain pending address reports first, so that they are not attributed to a later port with the same number.
         self.poll();
         for of in gone {
             self.flush_macs(Some(of));
         }
     }
 
-    /// Notes whether a port works; addresses behind one that does not are forgotten.
+    /// Sets the link state of a port. Addresses learned on a port that goes down are forgotten.
     pub fn set_port_up(&mut self, of: OfPort, up: bool) {
         if self.live.port(of).is_none_or(|p| p.up == up) {
             return;
@@ -501,7 +513,7 @@ impl FlowControl {
         self.commit();
     }
 
-    /// Forgets learned addresses, of one port or of all; how many.
+    /// Forgets the learned addresses of one port, or of all ports for `None`, and returns their number.
     pub fn flush_macs(&mut self, of: Option<OfPort>) -> usize {
         let keys: Vec<u64> =
             self.macs.iter().filter(|(_, m)| of.is_none_or(|of| m.port == of)).map(|(k, _)| *k).collect();
@@ -518,7 +530,7 @@ impl FlowControl {
     }
 
     fn learn(&mut self, learn: Learn, now: Instant) {
-        // Told before the port went down.
+        // The report was queued before the port went down.
         if self.live.port(learn.port).is_none_or(|port| !port.up) {
             return;
         }
@@ -536,7 +548,7 @@ impl FlowControl {
                 }
             }
             None => {
-                // The one not seen for longest makes room.
+                // Evict the address that was not seen for the longest time.
                 if self.macs.len() >= self.config.macs
                     && let Some((_, oldest)) = self.mac_order.first().copied()
                 {
@@ -549,7 +561,7 @@ impl FlowControl {
         self.mac_order.insert((order, key));
     }
 
-    /// Learned addresses: VLAN, address, port, and for how long it was not seen.
+    /// Returns the learned addresses: VLAN, address, port, and time since the address was last seen.
     pub fn macs(&self) -> Vec<(u16, u64, OfPort, Duration)> {
         let now = Instant::now();
         let one = |(key, mac): (&u64, &Mac)| ((key >> 48) as u16, key & 0xffff_ffff_ffff, mac.port, now - mac.seen);
@@ -558,7 +570,7 @@ impl FlowControl {
         list
     }
 
-    /// Takes in what workers learned; whether there was anything. To be called every few milliseconds.
+    /// Processes the address reports of the workers. Returns `true` if there were any. Call every few milliseconds.
     pub fn poll(&mut self) -> bool {
         let now = Instant::now();
         let mut learned = Vec::new();
@@ -577,7 +589,7 @@ impl FlowControl {
         any
     }
 
-    /// Lets go what has run out of time. To be called about every second.
+    /// Removes expired flows and addresses. Call about once per second.
     pub fn expire(&mut self) {
         let now = Instant::now();
         let ageing = self.config.ageing;
@@ -604,7 +616,7 @@ impl FlowControl {
         self.commit();
     }
 
-    /// Takes a packet through the tables and tells what happens to it.
+    /// Sends a packet through the tables and returns the result with a description of each step in `story`.
     pub fn trace(&self, key: &Key) -> Translator {
         let mut translator = Translator::default();
         translator.story = Some(Vec::new());
@@ -625,7 +637,7 @@ fn storm(limits: &[u32]) -> Vec<Option<Arc<Meter>>> {
     limits.iter().map(meter).collect()
 }
 
-/// A hash of what tells a flow from others.
+/// Returns a hash of table, priority and match, which identify a flow.
 fn index_key(table: u8, priority: u16, matches: &Match) -> u64 {
     let seed = hash_words(&matches.mask.0, u64::from(table) << 16 | u64::from(priority));
     hash_words(&matches.value.0, seed)
@@ -635,7 +647,7 @@ fn index_of(spec: &FlowSpec) -> u64 {
     index_key(spec.table, spec.priority, &spec.matches)
 }
 
-/// A seed for hashes from the system's randomness.
+/// Returns a hash seed from the system's random source.
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let state = std::collections::hash_map::RandomState::new();

@@ -1,4 +1,4 @@
-//! The flow switch: flows in ovs-ofctl's syntax, tables, and the caches in front of them.
+//! Flow switch: flows in ovs-ofctl syntax, flow tables, and the exact-match and megaflow caches in front of them.
 
 #![forbid(unsafe_code)]
 

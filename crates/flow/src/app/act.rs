@@ -1,4 +1,4 @@
-//! Does what the flows of a burst's packets say, and sends them.
+//! Applies the actions of a burst's flows and sends the packets.
 
 use super::{Caches, Group, Work, low_bits};
 use crate::exec::{DROP, drop_as, execute, quick, quick_plain, reason};
@@ -8,11 +8,11 @@ use crate::pipeline::Pipeline;
 use bywash_engine::{Context, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
 
-/// What a packet has that is plain.
+/// Layout of a plain packet.
 const PLAIN_LAYOUT: Layout = Layout { l3: 14, l4: 34 };
 
 impl Work {
-    /// Whether all `n` packets are of one flow and go one way.
+    /// Returns `true` if all `n` packets belong to one flow and share one egress port or drop reason.
     #[inline]
     fn one_way(&self, n: usize) -> bool {
         let n = n.min(BATCH);
@@ -21,7 +21,7 @@ impl Work {
         self.found == low_bits(n) && (1..n).fold(0, |all, i| all | differ(i)) == 0
     }
 
-    /// The packets of a group, in their order.
+    /// Writes the indices of a group's packets to `into`, in packet order, and returns them.
     #[inline]
     fn members<'a>(&self, group: &Group, into: &'a mut [u8; BATCH]) -> &'a mut [u8] {
         let mut i = group.first;
@@ -35,8 +35,8 @@ impl Work {
 }
 
 impl Caches {
-    /// Does what each packet's flow says. Packets whose flow has more to do than a [`Plan::Quick`] are gathered in groups
-    /// by flow, and each list of ops is run once for its group.
+    /// Applies the actions of each packet's flow. Packets whose flow needs more than a [`Plan::Quick`] are grouped by
+    /// flow, and each list of ops is run once per group.
     pub(super) fn act(
         &mut self,
         cx: &mut Context<'_>,
@@ -61,8 +61,8 @@ impl Caches {
         }
     }
 
-    /// Acts on the packets of the set `which` that have a flow. Returns those whose flow has a list of ops, and those whose
-    /// flow is gone or older than the tables.
+    /// Applies the plans of the packets in the set `which` that have a flow. Returns the set of packets whose flow has
+    /// a list of ops, and the set of packets whose flow is gone or older than the tables.
     #[inline(always)]
     fn act_each<const PLAIN: bool>(
         &mut self,
@@ -125,7 +125,8 @@ impl Caches {
         }
     }
 
-    /// Gathers the packets of the set `which`, each of which has a flow, by it.
+    /// Groups the packets of the set `which` by flow; each of them must have a flow. Returns the groups and their
+    /// number.
     #[inline]
     fn gather(&mut self, work: &mut Work, which: u64) -> ([Group; BATCH], usize) {
         self.burst = self.burst.wrapping_add(1).max(1);
@@ -148,7 +149,7 @@ impl Caches {
         (groups, n.min(BATCH))
     }
 
-    /// Sends a burst's packets their ways, the packets of each flow on their own.
+    /// Sends or drops the packets of a burst, the packets of each flow separately.
     #[inline(never)]
     pub(super) fn send_by_flow(&mut self, cx: &mut Context<'_>, from: PortId, work: &mut Work, batch: &mut Batch) {
         if work.one_way(batch.len()) {
@@ -179,7 +180,7 @@ impl Caches {
     }
 }
 
-/// Sends all packets of `batch` by `to`, or drops them for the reason it holds.
+/// Sends all packets of `batch` out of port `to`, or drops them if `to` encodes a drop reason.
 fn send_one_way(cx: &mut Context<'_>, from: PortId, to: PortId, batch: &mut Batch) {
     match reason(to) {
         _ if batch.is_empty() => {}
@@ -188,7 +189,7 @@ fn send_one_way(cx: &mut Context<'_>, from: PortId, to: PortId, batch: &mut Batc
     }
 }
 
-/// Sends a burst's packets their ways.
+/// Sends or drops each packet of a burst.
 pub(super) fn send(cx: &mut Context<'_>, from: PortId, to: &[PortId; BATCH], batch: &mut Batch) {
     let to = &to[..batch.len().min(BATCH)];
     let Some(first) = to.first() else { return };

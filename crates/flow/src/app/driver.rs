@@ -1,8 +1,9 @@
-//! Megaflows that the driver forwards by: a worker's table in the XDP program, a level before its own caches.
+//! Megaflows offloaded to the driver: each worker has a table in the XDP program, a cache level in front of its own
+//! caches.
 //!
-//! A megaflow that does no more than the program can is put there, under its own mask, and is right there for as long as it is
-//! here: for one generation of the tables. What the program forwarded by it counts for it, so that neither it nor the address
-//! it shows to be in use goes for want of packets.
+//! A megaflow whose actions the program supports is copied there with its own mask. Like the megaflow itself, the copy
+//! is valid for one generation of the tables. Packets that the program forwards are credited to the megaflow, so that
+//! neither the megaflow nor the learned source address expires for lack of packets.
 
 use super::Caches;
 use crate::key::{IP_SOUND, KEY_WORDS, Key, TAGGED, at};
@@ -15,39 +16,39 @@ use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 use zerocopy::IntoBytes;
 
-/// Flows looked after in a turn.
+/// Number of entries maintained per turn.
 const STEP: usize = 64;
-/// Each is looked after this often in a second, unless the tables have changed.
+/// Maintenance passes per second while the tables are unchanged.
 const PASSES: u64 = 10;
 
-/// A place of the table.
+/// Worker-side state of one entry of the driver's table.
 #[derive(Default)]
 struct Place {
     megaflow: u32,
-    /// It is in use by it.
+    /// Whether the megaflow still uses this entry.
     linked: bool,
-    /// What had been counted there when it was last looked at.
+    /// Packets and bytes counted there at the last read.
     seen: (u64, u64),
-    /// Once it is left: the flows that still get what is counted there.
+    /// Counter slots of the flows to credit with the remaining counts once the entry has been removed.
     rules: Vec<u32>,
 }
 
-/// A worker's flows in the driver.
+/// One worker's flows in the driver.
 pub(super) struct Driven {
     table: FlowTable,
     places: Vec<Place>,
-    /// Where the pass in progress has come to, and when the last one began.
+    /// Position of the pass in progress, and start time in ticks of the latest pass.
     at: usize,
     began: u64,
-    /// The generation that all flows were looked after for, and whether the pass in progress is for that.
+    /// Generation of the latest pass, and whether the pass in progress brings the flows to a new generation.
     passed: u64,
     catching_up: bool,
-    /// No place from here on was ever used.
+    /// Number of entries ever used, counted from the start of the table.
     high: usize,
-    /// Places left and given back, as they were numbered.
+    /// Numbers of entries removed by the worker and of entries freed by the table.
     left: u64,
     back: u64,
-    /// A generation that all megaflows are right for, to be told once so many places have been given back.
+    /// Generation that all megaflows are valid for, published when this many entries have been freed.
     telling: Option<(u64, u64)>,
 }
 
@@ -57,7 +58,7 @@ impl Driven {
         Self { table, places, at: 0, began: 0, passed: 0, catching_up: false, high: 0, left: 0, back: 0, telling: None }
     }
 
-    /// What was counted at a place since this was last asked.
+    /// Returns the packets and bytes counted at an entry since the last call.
     fn take(&mut self, at: u32) -> (u64, u64) {
         let (now, place) = (self.table.counts(at), &mut self.places[at as usize]);
         let before = std::mem::replace(&mut place.seen, now);
@@ -66,7 +67,7 @@ impl Driven {
 }
 
 impl Caches {
-    /// Brings what the driver has of a megaflow, which is right for the pipeline's generation, in line with it.
+    /// Updates the driver's copy of a megaflow that is valid for the pipeline's generation.
     pub(super) fn drive(&mut self, pipeline: &Pipeline, at: u32) {
         let Some(driven) = &mut self.driven else { return };
         let key = self.mega.sample(at);
@@ -95,7 +96,7 @@ impl Caches {
         }
     }
 
-    /// The driver has a megaflow no longer.
+    /// Removes a megaflow from the driver's table.
     pub(super) fn retire(&mut self, at: u32) {
         let cold = self.mega.cold(at);
         let (Some(driven), Some(place)) = (&mut self.driven, std::mem::take(&mut cold.driven).checked_sub(1)) else {
@@ -109,7 +110,7 @@ impl Caches {
         place.rules.extend_from_slice(&cold.rules);
     }
 
-    /// Packets and bytes that the driver forwarded by a megaflow since this was last asked.
+    /// Returns the packets and bytes that the driver forwarded by a megaflow since the last call.
     pub(super) fn take_driven(&mut self, at: u32) -> (u64, u64) {
         let Some(driven) = &mut self.driven else { return (0, 0) };
         let Some(place) = self.mega.cold(at).driven.checked_sub(1) else { return (0, 0) };
@@ -118,7 +119,8 @@ impl Caches {
         taken
     }
 
-    /// Counts what the driver did, and brings its flows up to date. True while there is more to do for a change.
+    /// Collects the driver's counters and updates its flows. Returns `true` while a change of the tables needs more
+    /// work.
     pub(super) fn look_after_driven(&mut self, now: u64, pipeline: &Pipeline) -> bool {
         let Some(driven) = &mut self.driven else { return false };
         while let Some(place) = driven.table.freed() {
@@ -129,7 +131,8 @@ impl Caches {
                 self.ends.stats.add(*rule, packets, bytes);
             }
         }
-        // A flow's counter may be another's once no worker counts for it any more.
+        // The control side may reuse a counter slot as soon as no worker counts for it. Publish the generation only
+        // after the driver has freed all entries that still count for removed flows.
         if self.ends.counters.generation.get() != self.swept && driven.telling.is_none() {
             driven.telling = Some((self.swept, driven.left));
         }
@@ -159,7 +162,7 @@ impl Caches {
             let current = self.mega.cold(at).generation == pipeline.generation;
             self.credit(at, now, current);
             if current {
-                // Its port may have been moved to another level.
+                // The port may have moved to another placement level.
                 self.drive(pipeline, at);
             } else {
                 self.revalidate(pipeline, at, None, now);
@@ -173,15 +176,15 @@ fn in_port(key: &Key) -> Option<OfPort> {
     Some(OfPort(be16(key.as_bytes(), at::IN_PORT))).filter(|of| of.0 != 0)
 }
 
-/// A megaflow as the program has it: packets with this key under this mask, which came by `port` and get these ops. None if it
-/// does not do that.
+/// Converts a megaflow to the program's form: packets that arrive on engine port `port` and match `key` under `mask`
+/// are processed by `ops`. Returns `None` if the program cannot do that.
 fn forward(key: &Key, mask: &Key, port: u16, ops: &[Op]) -> Option<Forward> {
     let (k, m) = (key.as_bytes(), mask.as_bytes());
     let ip = matches!(be16(k, at::DL_TYPE), ethertype::IPV4 | ethertype::IPV6);
     let ours = matches!(k[at::NW_PROTO], proto::TCP | proto::UDP) || m[at::NW_PROTO] != 0xff;
     let seen =
         [at::IN_PORT, at::IN_PORT + 1, at::DL_TYPE, at::DL_TYPE + 1, at::NW_FRAG].iter().all(|at| m[*at] == 0xff);
-    // Groups and whatever has fields that TCP and UDP have not are user space's.
+    // Multicast frames and packets with fields beyond those of TCP and UDP are processed in user space.
     if !ip
         || !ours
         || !seen
@@ -211,7 +214,7 @@ fn forward(key: &Key, mask: &Key, port: u16, ops: &[Op]) -> Option<Forward> {
             _ => return None,
         }
     }
-    // A tag to be changed is one that the packet is known to have.
+    // A tag may only be changed or removed if the match guarantees that the packet has one.
     let tagged = be16(m, at::VLAN_TCI) & be16(k, at::VLAN_TCI) & TAGGED != 0;
     (tagged || matches!(flow.tag, Tag::Keep | Tag::Push(..))).then_some(flow)
 }

@@ -1,4 +1,4 @@
-//! Finds the flow of each packet of a burst: in the exact-match cache, among the megaflows, in the tables.
+//! Flow lookup for a burst: exact-match cache, megaflow cache, then tables.
 
 use super::{Caches, Work, low_bits};
 use crate::exec::execute;
@@ -8,8 +8,8 @@ use bywash_engine::{Context, PortId};
 use bywash_frame::{BATCH, Batch};
 
 impl Caches {
-    /// Finds each packet's flow, and notes which packets have one. What has none that can be cached is handled on the
-    /// spot.
+    /// Finds each packet's flow and records which packets have one. Packets whose flow cannot be cached are processed
+    /// at once.
     pub(super) fn lookup(
         &mut self,
         cx: &mut Context<'_>,
@@ -33,7 +33,7 @@ impl Caches {
             missed = self.lookup_mixed(work, all);
         }
         work.found = all & !missed;
-        // What is no frame has its end already, and no fields.
+        // Runts already have a drop reason, and no fields to look up.
         let mut rest = missed;
         if work.plain != all {
             let runts = bits(all & !work.plain).filter(|i| work.layouts[*i].l3 == 0).fold(0, |set, i| set | 1 << i);
@@ -46,7 +46,7 @@ impl Caches {
         }
     }
 
-    /// The exact-match lookup of a burst that is not all plain packets; which are not known.
+    /// Looks up a burst with packets that are not plain in the exact-match cache. Returns the set of packets not found.
     fn lookup_mixed(&self, work: &mut Work, all: u64) -> u64 {
         let mut missed = 0;
         for i in bits(all) {
@@ -61,7 +61,7 @@ impl Caches {
         missed
     }
 
-    /// Packets that the exact-match cache does not know (`rest`), or knows a flow of that is gone or older than the tables
+    /// Looks up packets that missed the exact-match cache (`rest`) or hit a flow that is gone or older than the tables
     /// (`stale`).
     #[allow(clippy::too_many_arguments)]
     #[inline(never)]
@@ -105,7 +105,7 @@ impl Caches {
         }
     }
 
-    /// Puts a packet's key in the exact-match cache, perhaps.
+    /// Inserts a packet's key into the exact-match cache with a probability of one in `insert_one_in`.
     fn remember(&mut self, work: &Work, i: usize) {
         if self.config.exact == 0 {
             return;
@@ -125,7 +125,8 @@ impl Caches {
         }
     }
 
-    /// Takes a packet through the tables. True when its flow is now in the cache; else it has been handled.
+    /// Sends a packet through the tables. Returns `true` if its flow is now in the cache; otherwise the packet has been
+    /// processed.
     #[cold]
     fn miss(
         &mut self,
@@ -136,7 +137,7 @@ impl Caches {
         work: &mut Work,
         batch: &mut Batch,
     ) -> bool {
-        // A packet before it in the burst may have been of the same flow.
+        // An earlier packet of the burst may have installed the same flow.
         if let Some(flow) = self.mega.find(&work.keys[i])
             && self.mega.cold(flow.at).generation == pipeline.generation
         {

@@ -1,4 +1,4 @@
-//! Reads a burst's packets: their keys, and where their headers are.
+//! Key extraction for a burst: packet keys and header offsets.
 
 use super::{AHEAD, Caches, Work};
 use crate::emc::Emc;
@@ -8,7 +8,7 @@ use crate::megaflow::bits;
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Frame};
 
-/// Completes the checksums that a sender on this host left to its device.
+/// Completes partial checksums, which a sender on this host left to its device.
 #[inline(never)]
 pub(super) fn complete(cx: &mut Context<'_>, from: PortId, frames: &mut [Frame]) {
     let arena = cx.bufs.arena();
@@ -19,7 +19,7 @@ pub(super) fn complete(cx: &mut Context<'_>, from: PortId, frames: &mut [Frame])
 }
 
 impl Work {
-    /// Reads the plain packets.
+    /// Extracts the keys of the plain packets.
     #[inline]
     pub(super) fn read_plain(&mut self, arena: &Arena, caches: &Caches, of: u16, frames: &[Frame]) {
         frames.iter().take(AHEAD).for_each(|f| arena.prefetch(f));
@@ -37,7 +37,7 @@ impl Work {
         self.plain = plain_ones;
     }
 
-    /// Reads the others; those that are no frames at all are dropped.
+    /// Extracts the keys of the other packets; runts are marked to be dropped.
     pub(super) fn read_others(&mut self, arena: &Arena, caches: &Caches, of: u16, frames: &mut [Frame], others: u64) {
         for i in bits(others) {
             if self.read(arena, of, &frames[i], i) {
@@ -51,7 +51,7 @@ impl Work {
         }
     }
 
-    /// Reads a packet's fields; false when it has none.
+    /// Extracts the full key of a packet. Returns `false` if the frame is shorter than an Ethernet header.
     #[inline]
     pub(super) fn read(&mut self, arena: &Arena, of: u16, frame: &Frame, i: usize) -> bool {
         match extract(arena.data(frame), of, &mut self.keys[i]) {

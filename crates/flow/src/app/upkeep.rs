@@ -1,4 +1,4 @@
-//! Keeps megaflows right and counted, and forgets those that nobody uses.
+//! Megaflow maintenance: revalidation, statistics and expiry.
 
 use super::{Caches, SORT, SWEEP, SWEEP_CHANGED};
 use crate::key::Key;
@@ -6,7 +6,8 @@ use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 
 impl Caches {
-    /// Brings a megaflow up to date; false when it had to go. `key`: a packet of it.
+    /// Revalidates a megaflow against the current tables. `key` is the key of one of its packets, if there is one.
+    /// Returns `false` if the megaflow was removed.
     pub(super) fn revalidate(&mut self, pipeline: &Pipeline, at: u32, key: Option<&Key>, now: u64) -> bool {
         let cold = self.mega.cold(at);
         let since = cold.generation;
@@ -21,7 +22,7 @@ impl Caches {
             self.drive(pipeline, at);
             return true;
         }
-        // What it counted was the old flows', and where an address was before says nothing of where it is.
+        // The counts belong to the old flows, and the port where the address was seen before may be outdated.
         self.credit(at, now, false);
         let seen = key.is_some();
         let sample;
@@ -35,8 +36,8 @@ impl Caches {
         self.translator.translate(pipeline, key);
         let mask = self.mega.mask(at);
         let narrower = self.translator.mask.key().iter().zip(mask).any(|(new, old)| new & !old != 0);
-        // Without a packet an address is not seen. The next packet of one that is forgotten, or known elsewhere, is not to
-        // be found here: it has to be told of.
+        // Without a packet there is nothing to learn an address from. If the address is unknown or known on another
+        // port, remove the megaflow, so that the next packet takes the slow path and the address is learned from it.
         let unseen = !seen && self.translator.learn.is_some_and(|learn| !pipeline.knows(&learn));
         if narrower || unseen {
             self.forget(at);
@@ -54,15 +55,15 @@ impl Caches {
         true
     }
 
-    /// Forgets a megaflow.
+    /// Removes a megaflow.
     fn forget(&mut self, at: u32) {
         self.retire(at);
         self.mega.remove(at);
         self.ends.counters.removed.add(1);
     }
 
-    /// Counts a megaflow's packets for its flows, and tells, if `tell`, that their address is in use. True when there
-    /// were any.
+    /// Credits a megaflow's packets to its flows. If `tell` is set, also reports that its address is in use. Returns
+    /// `true` if there were packets.
     pub(super) fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
         let (packets, bytes) = self.mega.take_counts(at);
         let (driven, driven_bytes) = self.take_driven(at);
@@ -74,7 +75,7 @@ impl Caches {
         for rule in &cold.rules {
             self.ends.stats.add(*rule, packets, bytes);
         }
-        // An address in use is kept; saying so once a second is enough.
+        // Reports refresh the address before it ages out; one per second is enough.
         if let Some(learn) = cold.learn
             && tell
             && now.wrapping_sub(cold.told) > self.ticks_per_s
@@ -88,8 +89,8 @@ impl Caches {
         true
     }
 
-    /// Looks after a few megaflows: their counts, whether they are right, whether they are used. True while there is
-    /// more to do for a change.
+    /// Maintains a few megaflows: credits counts, revalidates, removes idle ones. Returns `true` while a change of the
+    /// tables needs more work.
     pub(super) fn sweep(&mut self, now: u64, pipeline: &Pipeline) -> bool {
         if self.sort_in == 0 {
             self.mega.sort();
