@@ -1,13 +1,14 @@
-//! The exact-match cache: whole keys, each in one of two places.
+//! Exact-match cache: complete keys, each in one of two entries.
 
 use crate::key::fold;
 
-/// A flow in the megaflow cache: its place there, and which of those that had it over time.
+/// Reference to a flow in the megaflow cache: its index, and the incarnation that tells it from other flows that used
+/// the same index over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowRef {
-    /// Its place.
+    /// Index in the megaflow cache.
     pub at: u32,
-    /// 0: no flow.
+    /// Incarnation of the flow; 0 means no flow.
     pub incarnation: u32,
 }
 
@@ -18,27 +19,28 @@ struct Entry<const W: usize> {
     flow: FlowRef,
 }
 
-/// A cache of keys of `W` words.
+/// Cache of keys of `W` words.
 pub struct Emc<const W: usize> {
     entries: Vec<Entry<W>>,
     mask: usize,
-    /// The two positions are these bits of the hash, and those above.
+    /// log2 of the number of entries. A key's two entries are given by the lowest `bits` bits of its hash and the
+    /// `bits` bits above them.
     bits: u32,
 }
 
 impl<const W: usize> Emc<W> {
-    /// A cache of `entries` keys, a power of two.
+    /// Creates an empty cache of `entries` keys, rounded up to a power of two.
     pub fn new(entries: usize) -> Self {
         let entries = entries.next_power_of_two();
         let empty = Entry { key: [0; W], flow: FlowRef::default() };
         Self { entries: vec![empty; entries], mask: entries - 1, bits: entries.trailing_zeros() }
     }
 
-    /// The hash of a key, to be given to the other calls.
+    /// Returns the hash of a key, as needed by the other methods.
     #[inline(always)]
     pub fn hash(key: &[u64; W], seed: u64) -> u64 {
-        // Two words a multiplication, all of them at once: unlike the megaflow cache's, a hash of this cache may have
-        // collisions that somebody finds, since they cost no more than a look elsewhere.
+        // One multiplication per two words, all independent of each other. Unlike in the megaflow cache, it is
+        // acceptable that an attacker may find collisions: they only cost a lookup in the next level.
         let (pairs, rest) = key.as_chunks::<2>();
         let mut h = 0;
         for (i, [a, b]) in pairs.iter().enumerate() {
@@ -53,13 +55,13 @@ impl<const W: usize> Emc<W> {
         [hash as usize & self.mask, (hash >> self.bits) as usize & self.mask]
     }
 
-    /// Starts loading where the key would be first.
+    /// Prefetches the first of the two entries for a hash.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         bywash_sync::hint::prefetch(&self.entries[self.places(hash)[0]]);
     }
 
-    /// The flow of this very key.
+    /// Returns the flow cached for exactly this key.
     #[inline(always)]
     pub fn find(&self, key: &[u64; W], hash: u64) -> Option<FlowRef> {
         for place in self.places(hash) {
@@ -72,8 +74,8 @@ impl<const W: usize> Emc<W> {
         None
     }
 
-    /// Remembers the key: where it is, in a place that holds no living flow, or else in one of the two that `coin`
-    /// chooses.
+    /// Inserts the key: in the entry that already has it, else in an entry whose flow is gone according to `lives`,
+    /// else in the one of the two entries that `coin` selects.
     pub fn insert(&mut self, key: &[u64; W], hash: u64, flow: FlowRef, coin: bool, lives: impl Fn(FlowRef) -> bool) {
         let places = self.places(hash);
         let same = places.into_iter().find(|p| self.entries[*p].key == *key);
@@ -90,7 +92,7 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// What is found is what was last inserted for that key; what was just inserted is found.
+        /// A lookup returns the flow last inserted for the key; a key just inserted is found.
         #[test]
         fn never_wrong(steps in proptest::collection::vec((0..64u64, 1..9u32, any::<bool>()), 1..300), seed: u64) {
             let mut emc = Emc::<5>::new(16);

@@ -1,4 +1,4 @@
-//! Runs lists of ops on groups of packets.
+//! Execution of op lists on groups of packets.
 
 use crate::extract::Layout;
 use crate::ops::Op;
@@ -7,32 +7,33 @@ use crate::rewrite::{put_macs, rewrite};
 use bywash_engine::{Context, DROP_REASONS, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Frame};
 
-/// From here on a port's number is a reason to drop.
+/// First of the port numbers that encode a drop reason.
 const REASONS: u16 = 0xff00;
-/// Nowhere.
+/// Drop by the flow's own actions.
 pub(crate) const DROP: PortId = PortId(REASONS + DropReason::FlowDrop as u16);
 
-/// In place of a port: the packet is dropped.
+/// Encodes a drop reason in place of an egress port.
 pub(crate) fn drop_as(reason: DropReason) -> PortId {
     PortId(REASONS + reason as u16)
 }
 
-/// The reason, where there is no port.
+/// Returns the drop reason that `to` encodes, or `None` if it is a port.
 #[inline(always)]
 pub(crate) fn reason(to: PortId) -> Option<DropReason> {
     let at = to.0.checked_sub(REASONS)?;
     Some(DROP_REASONS.get(usize::from(at)).copied().unwrap_or(DropReason::FlowDrop))
 }
 
-/// What most flows do to a packet, a plain one: Ethernet addresses, and the TTL, which is known to be large enough.
+/// Applies the actions of most flows to a plain packet: rewrites the Ethernet addresses and decrements the TTL, which
+/// is known to be large enough.
 #[inline(always)]
 pub(crate) fn quick_plain(arena: &Arena, frame: &mut Frame, value: [u64; 2], keep: [u64; 2], dec: u8) {
     let Some(head) = arena.head_mut::<34>(frame) else { return };
     put_macs(head.first_chunk_mut().expect("14 of 34"), value, keep);
     if dec != 0 {
         let field: &mut [u8; 4] = head[22..].first_chunk_mut().expect("TTL, protocol and checksum");
-        // In the byte order of the machine: a sum with end-around carry does not depend on it (RFC 1071 1.B). Taking from
-        // the TTL is adding to the checksum (RFC 1624); all ones become zero, as by its formula.
+        // The sum is computed on little-endian words: end-around carry does not depend on the byte order (RFC 1071
+        // 1.B). Decrementing the TTL increments the checksum (RFC 1624); all ones become zero, as by its formula.
         let word = u32::from_le_bytes(*field);
         let sum = (word >> 16) + u32::from(dec);
         let sum = sum + u32::from(sum >= 0xffff);
@@ -40,7 +41,7 @@ pub(crate) fn quick_plain(arena: &Arena, frame: &mut Frame, value: [u64; 2], kee
     }
 }
 
-/// The same for any packet.
+/// Does the same as [`quick_plain`] for any packet.
 #[inline(never)]
 pub(crate) fn quick(arena: &Arena, frame: &mut Frame, mut layout: Layout, value: [u64; 2], keep: [u64; 2], dec: u8) {
     if let Some(head) = arena.head_mut(frame) {
@@ -51,8 +52,8 @@ pub(crate) fn quick(arena: &Arena, frame: &mut Frame, mut layout: Layout, value:
     }
 }
 
-/// Runs `ops` on the packets of `frames` that `members` names, in their order; notes in `to` where each leaves, or why it
-/// does not. Copies are sent at once.
+/// Runs `ops` on the packets of `frames` that `members` lists, in that order, and writes each packet's egress port or
+/// drop reason to `to`. Copies are sent at once.
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
 pub(crate) fn execute(
@@ -98,7 +99,7 @@ pub(crate) fn execute(
     }
 }
 
-/// The packets a meter lets pass; the others are dropped.
+/// Applies a meter. Returns the packets that pass; the others are marked to be dropped.
 fn limit<'m>(
     now: u64,
     meter: Option<&crate::meter::Meter>,
@@ -114,7 +115,7 @@ fn limit<'m>(
     live
 }
 
-/// Sends a copy of a packet.
+/// Sends a copy of a packet, or counts a drop if there is no buffer or the copy does not fit.
 fn copy(cx: &mut Context<'_>, from: PortId, to: PortId, frame: &Frame) {
     cx.event(from, Event::CopyMade, 1);
     let mut fresh = bywash_frame::Batch::new();
@@ -135,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The quick way does what the ops do.
+        /// The quick functions have the same effect as the ops.
         #[test]
         fn quick_is_as_the_ops(mut bytes in proptest::collection::vec(any::<u8>(), 60), value: [u64; 2], mask: [u64; 2], dec in 0..3u8, sum in 0..4usize) {
             bytes[14] = 0x45;

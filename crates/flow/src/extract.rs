@@ -1,27 +1,27 @@
-//! From a frame to its key, with the meaning every field has in OVS.
+//! Key extraction from frames; every field has the meaning it has in OVS.
 
 use crate::key::{FRAG_ANY, FRAG_LATER, IP_SOUND, KEY_WORDS, Key, TAGGED, TPID_88A8, TPID_8100, at, key_bytes};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 
-/// Ethernet type of frames that have a length instead, and no SNAP header for Ethernet types.
+/// `dl_type` of 802.3 frames, which have a length instead of an Ethernet type, without a SNAP header that gives one.
 pub const DL_TYPE_NONE: u16 = 0x05ff;
 
-/// Where a frame's headers begin, in bytes.
+/// Offsets of a frame's headers, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// The network header.
+    /// Offset of the network header.
     pub l3: u16,
-    /// The transport header; 0: none, or in another fragment.
+    /// Offset of the transport header; 0 if there is none or if it is in another fragment.
     pub l4: u16,
 }
 
 const NO_L4: u16 = 0;
-/// VLAN tags a sender on this host may have put before a packet.
+/// Maximum number of VLAN tags in front of a packet with a partial checksum.
 const TAGS: usize = 2;
 const MACS: usize = 12;
 
-/// The first `N` bytes at `at`.
+/// Returns the `N` bytes at offset `at`, or `None` if `data` is too short.
 #[inline(always)]
 fn bytes<const N: usize>(data: &[u8], at: usize) -> Option<&[u8; N]> {
     data.get(at..)?.first_chunk()
@@ -32,11 +32,11 @@ fn be16(data: &[u8], at: usize) -> Option<u16> {
     bytes(data, at).map(|b| u16::from_be_bytes(*b))
 }
 
-/// Reads a frame's fields into `key`; none for one shorter than an Ethernet header. `in_port` is the number flows know
-/// the port by.
+/// Extracts a frame's fields into `key`. `in_port` is the OpenFlow number of the ingress port. Returns `None` if the
+/// frame is shorter than an Ethernet header.
 #[inline]
 pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
-    // An untagged IPv4 packet without options, as most are.
+    // Fast path for untagged IPv4 packets without options, the most common kind.
     if let Some(head) = data.first_chunk::<34>()
         && head[12..15] == [8, 0, 0x45]
     {
@@ -65,8 +65,8 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     long_way(data, in_port, key)
 }
 
-/// Finishes the transport checksum of a frame, tagged or not, where only the pseudo-header's is there: see
-/// [`bywash_wire::partial`]. True when it did.
+/// Completes the transport checksum of a frame, tagged or not, if it holds only the pseudo-header sum: see
+/// [`bywash_wire::partial`]. Returns `true` if it was partial.
 pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
     let mut l3 = 14;
     for _ in 0..TAGS {
@@ -79,14 +79,14 @@ pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
     ip && data.get_mut(l3..).is_some_and(bywash_wire::partial::complete)
 }
 
-/// All there is to a plain packet: untagged IPv4 without options, whole, TCP or UDP.
+/// Compact key of a plain packet: untagged, unfragmented IPv4 without options, TCP or UDP.
 pub(crate) type PlainKey = [u64; 4];
 
-/// Bytes of a frame that a [`PlainKey`] is made of.
+/// Number of leading frame bytes that a [`PlainKey`] is made from.
 pub(crate) const PLAIN_HEAD: usize = 48;
 
-/// The key of a plain packet, by which another with the same is known to have the same [`Key`]; none when it is not
-/// plain. `len` is the frame's.
+/// Returns the compact key of a plain packet, or `None` if the packet is not plain. Two packets with equal compact keys
+/// have equal [`Key`]s. `len` is the length of the whole frame in bytes.
 #[inline(always)]
 pub(crate) fn plain(head: &[u8; PLAIN_HEAD], len: usize, in_port: u16) -> Option<PlainKey> {
     let word = |at: usize| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 48 bytes"));
@@ -96,8 +96,8 @@ pub(crate) fn plain(head: &[u8; PLAIN_HEAD], len: usize, in_port: u16) -> Option
     const TYPE_MASK: u64 = u64::from_ne_bytes([0, 0, 0, 0, 255, 255, 255, 0]);
     let (total, protocol) = (usize::from(u16::from_be_bytes([head[16], head[17]])), head[23]);
     let tcp = protocol == proto::TCP;
-    // Length of the transport header in words. TCP's shares its byte with flags that are not among the key's: with any
-    // of those set the number is too large.
+    // Length of the transport header in 32-bit words. The TCP data offset shares its byte with flag bits that are not
+    // part of the compact key; rotating them to the top makes the number too large if any of them is set.
     let (least, words) = if tcp { (5, head[46].rotate_left(4)) } else { (2, 2) };
     if word(8) & TYPE_MASK != TYPE
         || u16::from_ne_bytes([head[20], head[21]]) & 0x3fff_u16.to_be() != 0
@@ -114,7 +114,7 @@ pub(crate) fn plain(head: &[u8; PLAIN_HEAD], len: usize, in_port: u16) -> Option
     Some([word(0), second, word(26), ports])
 }
 
-/// The bytes of a word that an Ethernet address at its start takes.
+/// Mask of the bytes of a word that an Ethernet address at its start occupies.
 pub(crate) const MAC_MASK: u64 = u64::from_ne_bytes([255, 255, 255, 255, 255, 255, 0, 0]);
 
 #[inline(always)]
@@ -126,14 +126,15 @@ fn frag_bits(fragment: u16) -> u8 {
     }
 }
 
-/// Whether a TCP header is as long as it says, and there.
+/// Returns `true` if the TCP data offset is valid and the header fits in the `there` bytes present.
 #[inline(always)]
 pub(crate) fn header_fits(header: &[u8; 20], there: usize) -> bool {
     let len = usize::from(header[12] >> 4) * 4;
     len >= 20 && len <= there
 }
 
-/// Ports, or ICMP type and code, as the key's fourth word has them; and TCP flags. `data` ends with the packet.
+/// Returns the ports, or ICMP type and code, as in the key's fourth word, and the TCP flags. `data` must end at the end
+/// of the packet.
 #[inline(always)]
 fn transport(data: &[u8], at: usize, protocol: u8, icmp: u8) -> (u64, [u8; 2]) {
     let word = |b: [u8; 4]| u64::from_ne_bytes([b[0], b[1], b[2], b[3], 0, 0, 0, 0]);
@@ -150,7 +151,7 @@ fn transport(data: &[u8], at: usize, protocol: u8, icmp: u8) -> (u64, [u8; 2]) {
     }
 }
 
-/// Any frame.
+/// Extracts the fields of any frame.
 #[inline(never)]
 fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     *key = [0; KEY_WORDS];
@@ -192,7 +193,8 @@ fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     Some(layout)
 }
 
-/// The Ethernet type at `at`, and where its payload begins. A length is followed by LLC, perhaps with SNAP.
+/// Returns the Ethernet type at `at` and the offset of its payload. An 802.3 length is followed by LLC, possibly with
+/// SNAP.
 fn ether_type(data: &[u8], at: usize) -> Option<(u16, usize)> {
     let value = be16(data, at)?;
     let next = at + 2;
@@ -245,8 +247,8 @@ fn ipv6(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<us
     Some(l4)
 }
 
-/// Follows extension headers from `at`: the protocol behind them, whether it is a fragment, and where it begins. None
-/// when they are cut off.
+/// Follows the extension headers from `at`. Returns the protocol behind them, the fragment bits and the offset of the
+/// upper-layer header, or `None` if the headers are truncated.
 fn extensions(data: &[u8], mut at: usize, mut next: u8) -> Option<(u8, u8, usize)> {
     let mut frag = 0;
     loop {
@@ -276,7 +278,7 @@ fn extensions(data: &[u8], mut at: usize, mut next: u8) -> Option<(u8, u8, usize
     }
 }
 
-/// Target and link-layer addresses of a neighbour solicitation or advertisement (RFC 4861 4.3, 4.4).
+/// Extracts the target and link-layer addresses of a neighbour solicitation or advertisement (RFC 4861 4.3, 4.4).
 fn neighbour(data: &[u8], l4: usize, put: &mut impl FnMut(usize, &[u8])) {
     let (Some([135 | 136, 0]), Some(target)) = (bytes::<2>(data, l4), bytes::<16>(data, l4 + 8)) else { return };
     let (mut lla, mut next) = ([[0u8; 6]; 2], l4 + 24);
@@ -289,7 +291,7 @@ fn neighbour(data: &[u8], l4: usize, put: &mut impl FnMut(usize, &[u8])) {
             && let Some(slot) = usize::from(option[0]).checked_sub(1).and_then(|i| lla.get_mut(i))
         {
             if *slot != [0; 6] {
-                return; // the same option twice: not to be believed
+                return; // a repeated option is ambiguous: extract nothing
             }
             slot.copy_from_slice(&option[2..]);
         }
@@ -364,7 +366,7 @@ mod tests {
     }
 
     proptest! {
-        /// The quick way and the long one agree on whatever takes the quick one; neither panics.
+        /// The fast path agrees with the general path, and neither panics.
         #[test]
         fn quick_is_right(mut data in proptest::collection::vec(any::<u8>(), 0..120), len: u8, frag in 0..4usize, protocol in 0..6usize) {
             if data.len() > 34 {
@@ -378,7 +380,7 @@ mod tests {
             prop_assert!(data.len() < 14 || a == b, "{:x?} {:x?}", a, b);
         }
 
-        /// Two packets with the same plain key have the same key; and plain packets are what they are said to be.
+        /// Packets with equal compact keys have equal full keys, and plain packets have the expected layout.
         #[test]
         fn plain_keys_say_all(tcp: bool, bytes in proptest::array::uniform32(any::<u8>()), change in proptest::collection::vec((0..54usize, any::<u8>()), 0..3)) {
             let packet = if tcp { Packet::tcp("10.0.0.1:1".parse().unwrap(), "10.9.0.1:9".parse().unwrap()) } else { Packet::udp("10.0.0.1:1".parse().unwrap(), "10.9.0.1:9".parse().unwrap()) };

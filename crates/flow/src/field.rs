@@ -1,11 +1,11 @@
-//! The fields flows match and set: their names, places, widths and prerequisites.
+//! Fields that flows match and set: names, positions, widths and prerequisites.
 
 use crate::key::{Flow, at};
 
-/// What a packet must be to have a field.
+/// Prerequisite for a packet to have a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing.
+    /// No prerequisite.
     Nothing,
     /// A VLAN tag.
     Vlan,
@@ -33,7 +33,7 @@ pub enum Needs {
     NdAdvert,
 }
 
-/// How a field's value is written.
+/// Notation of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A number, shown in decimal.
@@ -54,24 +54,24 @@ pub enum Form {
     TcpFlags,
 }
 
-/// A field's description.
+/// Description of a field.
 #[derive(Debug)]
 pub struct Info {
-    /// Its name in ovs-ofctl's syntax, first as OVS shows it, then the others it takes.
+    /// Names in ovs-ofctl syntax: first the name that OVS shows, then the accepted aliases.
     pub names: &'static [&'static str],
-    /// First byte in a [`Flow`].
+    /// Offset of its first byte in a [`Flow`].
     at: usize,
-    /// Bytes it lies in.
+    /// Number of bytes that contain it.
     bytes: usize,
-    /// Bits below it in those bytes.
+    /// Number of bits below it in those bytes.
     low: u32,
-    /// Its width.
+    /// Width in bits.
     pub bits: u32,
-    /// What a packet must be to have it.
+    /// Prerequisite for a packet to have it.
     pub needs: Needs,
-    /// How it is written.
+    /// Notation of its value.
     pub form: Form,
-    /// Whether it can be matched under any mask, rather than whole.
+    /// Whether it can be matched under a mask; if not, only as a whole.
     pub maskable: bool,
     /// Whether actions can set it.
     pub writable: bool,
@@ -79,7 +79,7 @@ pub struct Info {
 
 macro_rules! fields {
     ($($name:ident: $names:expr, $at:expr, $bytes:expr, $low:expr, $bits:expr, $needs:expr, $form:expr, $flags:expr;)*) => {
-        /// A field.
+        /// Field that flows can match.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)]
         pub enum Field { $($name,)* }
@@ -160,40 +160,40 @@ fields! {
 }
 
 impl Field {
-    /// Its description.
+    /// Returns the field's description.
     pub fn info(self) -> &'static Info {
         &INFO[self as usize]
     }
 
-    /// The name OVS shows.
+    /// Returns the name that OVS shows.
     pub fn name(self) -> &'static str {
         self.info().names[0]
     }
 
-    /// Its name in `load` and `move`: NXM's or OXM's, where there is one.
+    /// Returns the name used in `load` and `move`: the NXM or OXM name if there is one.
     pub fn nxm(self) -> &'static str {
         let names = self.info().names;
         names.iter().find(|n| n.starts_with("NXM") || n.starts_with("OXM")).copied().unwrap_or(names[0])
     }
 
-    /// The field of this name, in any of its spellings.
+    /// Returns the field with this name or alias.
     pub fn find(name: &str) -> Option<Self> {
         FIELDS.iter().copied().find(|f| f.info().names.contains(&name))
     }
 
-    /// All its bits set, in the lowest places.
+    /// Returns a value with all bits of the field set.
     pub fn all(self) -> u128 {
         ones(self.info().bits)
     }
 
-    /// Its value.
+    /// Returns the field's value in `flow`.
     pub fn get(self, flow: &Flow) -> u128 {
         let info = self.info();
         flow.bytes()[info.at..info.at + info.bytes].iter().fold(0, |v, b| v << 8 | u128::from(*b)) >> info.low
             & ones(info.bits)
     }
 
-    /// Sets its bits that `mask` names to those of `value`.
+    /// Sets the field's bits selected by `mask` to those of `value`.
     pub fn set_masked(self, flow: &mut Flow, value: u128, mask: u128) {
         let info = self.info();
         let mask = (mask & ones(info.bits)) << info.low;
@@ -204,12 +204,12 @@ impl Field {
         }
     }
 
-    /// Sets it.
+    /// Sets the field to `value`.
     pub fn set(self, flow: &mut Flow, value: u128) {
         self.set_masked(flow, value, u128::MAX);
     }
 
-    /// The mask of these of its bits.
+    /// Returns a flow mask that selects the given bits of the field.
     pub fn mask(self, bits: u128) -> Flow {
         let mut mask = Flow::default();
         self.set(&mut mask, bits);
@@ -217,34 +217,34 @@ impl Field {
     }
 }
 
-/// The lowest `n` bits, 0 to 128.
+/// Returns a mask of the lowest `n` bits, 0 to 128.
 pub(crate) fn ones(n: u32) -> u128 {
     if n >= 128 { u128::MAX } else { (1 << n) - 1 }
 }
 
-/// Some bits of a field: `NXM_NX_REG0[4..7]`.
+/// Contiguous bits of a field, such as `NXM_NX_REG0[4..7]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subfield {
-    /// The field.
+    /// Field.
     pub field: Field,
-    /// Its first bit, from the lowest.
+    /// Index of the lowest bit.
     pub low: u32,
     /// Number of bits.
     pub bits: u32,
 }
 
 impl Subfield {
-    /// A whole field.
+    /// Returns the subfield that is the whole field.
     pub fn whole(field: Field) -> Self {
         Self { field, low: 0, bits: field.info().bits }
     }
 
-    /// Its value.
+    /// Returns the subfield's value in `flow`.
     pub fn get(self, flow: &Flow) -> u128 {
         self.field.get(flow) >> self.low & ones(self.bits)
     }
 
-    /// Its bits in the field.
+    /// Returns a mask of the subfield's bits within the field.
     pub fn mask(self) -> u128 {
         ones(self.bits) << self.low
     }

@@ -1,14 +1,14 @@
-//! A packet as flows see it: every field that can be matched, at a fixed place.
+//! Flow keys: every field that can be matched, at a fixed position.
 
 use std::ops::{BitAnd, BitOr, Not};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Words of a packet's fields.
+/// Number of 64-bit words of a packet's fields.
 pub const KEY_WORDS: usize = 13;
-/// Words of a packet's fields, metadata and registers.
+/// Number of 64-bit words of a packet's fields, the metadata and the registers.
 pub const FLOW_WORDS: usize = KEY_WORDS + 9;
 
-/// Places of the fields, in bytes from the start of a [`Flow`]. Fields lie in network order.
+/// Offsets of the fields, in bytes from the start of a [`Flow`]. Fields are in network byte order.
 pub(crate) mod at {
     pub const DL_DST: usize = 0;
     pub const VLAN_TCI: usize = 6;
@@ -35,23 +35,25 @@ pub(crate) mod at {
     pub const REGS: usize = 112;
 }
 
-/// In `vlan_tci`: there is a tag (the bit's own meaning on the wire, drop eligible, is not matched, as in OVS).
+/// Bit of `vlan_tci` that is set if there is a tag. On the wire the bit means drop eligible, which is not matched, as
+/// in OVS.
 pub const TAGGED: u16 = 0x1000;
-/// In `nw_frag`: a fragment, be it the first.
+/// Bit of `nw_frag` that is set for any fragment, including the first.
 pub const FRAG_ANY: u8 = 1;
-/// In `nw_frag`: a fragment without the transport header.
+/// Bit of `nw_frag` that is set for fragments other than the first, which have no transport header.
 pub const FRAG_LATER: u8 = 2;
-/// In `nw_frag`: the IP or ARP header is sound, and may be rewritten. Not matched by flows, and always looked at.
+/// Bit of `nw_frag` that is set if the IP or ARP header is valid and may be rewritten. Flows cannot match it; it is
+/// part of every megaflow mask.
 pub(crate) const IP_SOUND: u8 = 0x80;
-/// `TPID` of a tag of type 0x8100.
+/// Value of `TPID` for a tag of type 0x8100.
 pub(crate) const TPID_8100: u8 = 1;
-/// `TPID` of a tag of type 0x88a8.
+/// Value of `TPID` for a tag of type 0x88a8.
 pub(crate) const TPID_88A8: u8 = 2;
 
-/// A packet's fields, as bytes in network order in words. Fields a packet does not have are zero.
+/// A packet's fields in network byte order, stored in 64-bit words. Fields that a packet does not have are zero.
 pub type Key = [u64; KEY_WORDS];
 
-/// All that flows match and set: a [`Key`], then the metadata and the registers. Also used as a mask of it.
+/// Everything that flows match and set: a [`Key`], then the metadata and the registers. Also used as a mask of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow(pub [u64; FLOW_WORDS]);
 
@@ -70,17 +72,17 @@ impl From<&Key> for Flow {
 }
 
 impl Flow {
-    /// The packet's part.
+    /// Returns the part that comes from the packet.
     pub fn key(&self) -> &Key {
         self.0.first_chunk().expect("a flow begins with a key")
     }
 
-    /// As bytes.
+    /// Returns the flow as bytes.
     pub fn bytes(&self) -> &[u8; FLOW_WORDS * 8] {
         zerocopy::transmute_ref!(&self.0)
     }
 
-    /// As bytes, to be written to.
+    /// Returns the flow as mutable bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8; FLOW_WORDS * 8] {
         zerocopy::transmute_mut!(&mut self.0)
     }
@@ -98,12 +100,12 @@ impl Flow {
         self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Whether no bit is set.
+    /// Returns `true` if no bit is set.
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|w| *w == 0)
     }
 
-    /// Whether every bit of `other` is set here as well.
+    /// Returns `true` if every bit set in `other` is also set here.
     pub fn covers(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).all(|(a, b)| b & !a == 0)
     }
@@ -112,12 +114,12 @@ impl Flow {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    /// This flow where `mask` is set, `other` elsewhere.
+    /// Returns this flow's bits where `mask` is set and `other`'s bits elsewhere.
     pub fn or_else(self, mask: &Self, other: &Self) -> Self {
         (self & *mask) | (*other & !*mask)
     }
 
-    /// Bits that differ.
+    /// Returns the bits that differ.
     pub fn differing(self, other: &Self) -> Self {
         self.zip(*other, |a, b| a ^ b)
     }
@@ -144,15 +146,15 @@ impl Not for Flow {
     }
 }
 
-/// The bytes of a key.
+/// Returns the key as mutable bytes.
 pub(crate) fn key_bytes(key: &mut Key) -> &mut [u8; KEY_WORDS * 8] {
     <[u8; KEY_WORDS * 8]>::mut_from_bytes(key.as_mut_bytes()).expect("a key has as many bytes")
 }
 
-/// A hash of words, keyed by `seed`: without it nobody can tell which packets collide.
+/// Returns a hash of the words keyed by `seed`. Without the seed, an attacker cannot predict collisions.
 #[inline(always)]
 pub(crate) fn hash_words(words: &[u64], seed: u64) -> u64 {
-    // Two words a multiplication, its halves folded: what both words are multiplied with depends on the seed.
+    // One multiplication per two words, with the halves of the product folded. Both factors depend on the seed.
     let mut h = seed;
     let (pairs, rest) = words.as_chunks::<2>();
     for [a, b] in pairs {
