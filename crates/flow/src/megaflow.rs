@@ -1,4 +1,4 @@
-//! The megaflow cache: flows of many packets alike, found by tuple-space search.
+//! Megaflow cache: flows that each stand for all packets equal under a mask, found by tuple-space search.
 
 use crate::emc::FlowRef;
 use crate::key::{KEY_WORDS, Key, hash_words};
@@ -7,99 +7,99 @@ use crate::translate::{Learn, Translator};
 use bywash_engine::{DropReason, PortId};
 use bywash_sync::hint::prefetch;
 
-/// Entries of a bucket: a cache line of them.
+/// Entries of a bucket; they fill one cache line.
 const WAYS: usize = 8;
-/// Most different masks; packets that would need another get a megaflow of their own.
+/// Maximum number of masks; packets that would need another one get a megaflow for their exact key.
 pub const MASKS: usize = 96;
-/// The mask of all bits, which is always there.
+/// Index of the tuple with the mask of all bits. It exists as soon as any tuple does.
 const EXACT: usize = 0;
 
-/// What is done with the packets of a megaflow.
+/// Processing of a megaflow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Ethernet addresses, TTL, and out by one port: most flows.
+    /// Rewrite Ethernet addresses, decrement the TTL and send out of one port: most flows.
     Quick {
-        /// New bits of the key's first two words.
+        /// New bits of the key's first two words, which hold the Ethernet addresses.
         value: [u64; 2],
-        /// Bits of them to leave.
+        /// Bits of these words to keep.
         keep: [u64; 2],
-        /// How much to take off the TTL.
+        /// Amount to subtract from the TTL.
         dec: u8,
-        /// The way out.
+        /// Egress port.
         to: PortId,
     },
-    /// A list of ops.
+    /// Run the list of ops in [`Cold::ops`].
     List,
-    /// Nothing but to drop them.
+    /// Drop the packets.
     Drop(DropReason),
 }
 
-/// The part of a megaflow that every packet needs.
+/// Part of a megaflow that every packet needs; one cache line.
 #[repr(align(64))]
 pub struct Hot {
-    /// What to do.
+    /// Processing of the packets.
     pub plan: Plan,
-    /// Which of the flows that had this place it is, and which generation of the tables it is known to be right for: see
-    /// [`Hot::valid`].
+    /// Incarnation of the flow and the generation of the tables that it is valid for: see [`Hot::valid_for`].
     pub valid: u64,
     /// Bytes since the last [`Megaflows::take_counts`].
     pub bytes: u64,
-    /// Packets since then.
+    /// Packets since the last [`Megaflows::take_counts`].
     pub packets: u32,
 }
 
 const _: () = assert!(size_of::<Hot>() == 64);
 
 impl Hot {
-    /// What [`Hot::valid`] must be for a packet to go by this flow.
+    /// Returns the value that [`Hot::valid`] must have for a packet to use this flow: the incarnation in the upper
+    /// half, the lower 32 bits of the generation in the lower half.
     #[inline(always)]
     pub fn valid_for(incarnation: u32, generation: u64) -> u64 {
         u64::from(incarnation) << 32 | u64::from(generation as u32)
     }
 
-    /// 0: the place is free.
+    /// Returns the incarnation of the flow; 0 means that the entry is free.
     pub fn incarnation(&self) -> u32 {
         (self.valid >> 32) as u32
     }
 }
 
-/// The rest.
+/// Part of a megaflow that is not needed for every packet.
 #[derive(Default)]
 pub struct Cold {
-    /// Its ops, when its plan is a list.
+    /// Ops of the flow, run if its plan is [`Plan::List`].
     pub ops: Vec<Op>,
-    /// Counters of the flows it stands for.
+    /// Counter slots of the flows that it stands for.
     pub rules: Vec<u32>,
-    /// Tables it was looked up in.
+    /// Bit set of the tables that it was looked up in.
     pub tables: [u64; 4],
-    /// It depends on learned addresses.
+    /// Whether the result depends on learned addresses.
     pub bridged: bool,
-    /// An address its packets show to be in use.
+    /// Source address that its packets show to be in use.
     pub learn: Option<Learn>,
-    /// Why its packets are dropped, when no op outputs them.
+    /// Drop reason of its packets, if no op outputs them.
     pub reason: Option<DropReason>,
-    /// The pipeline's generation it is known to be right for.
+    /// Pipeline generation that it is known to be valid for.
     pub generation: u64,
-    /// The burst whose group it has, and the group.
+    /// Burst for which `group` is valid.
     pub burst: u32,
-    /// As said.
+    /// Index of its group in that burst.
     pub group: u8,
-    /// When it was last seen to have had packets, in ticks.
+    /// Time when it was last found to have had packets, in ticks.
     pub used: u64,
-    /// When its address was last told to be in use, in ticks.
+    /// Time when its address was last reported to be in use, in ticks.
     pub told: u64,
-    /// Its place in the driver's table, counted from 1; 0: it is not there.
+    /// Index of its entry in the driver's table, counted from 1; 0 if it is not offloaded.
     pub driven: u32,
-    /// Its mask, by number.
+    /// Index of its tuple.
     mask: u16,
-    /// Hash of its key under that mask.
+    /// Hash of its masked key.
     hash: u64,
 }
 
-/// Flows with one mask.
+/// Flows that share one mask.
 struct Tuple {
     mask: Key,
-    /// The words that are not zero, and where.
+    /// Index and value of each nonzero word of the mask.
     words: [(u8, u64); KEY_WORDS],
     n: usize,
     flows: usize,
@@ -125,23 +125,23 @@ impl Tuple {
     }
 }
 
-/// Why a flow was not cached.
+/// Error: the megaflow cache has no room for the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The megaflows of one worker.
+/// Megaflow cache of one worker.
 ///
-/// All tuples share one table of buckets; a flow is in one of two. Nothing is allocated after the start but room for
-/// longer lists of ops than a place had before.
+/// All tuples share one table of buckets; a flow is in one of two buckets. After the start nothing is allocated, except
+/// when a flow's list of ops is longer than any list its entry has held before.
 pub struct Megaflows {
     hot: Vec<Hot>,
     cold: Vec<Cold>,
-    /// The masked words, without gaps.
+    /// Masked key words of each flow, packed without gaps.
     keys: Vec<Key>,
     free: Vec<u32>,
     buckets: Vec<[u64; WAYS]>,
     tuples: Vec<Option<Tuple>>,
-    /// Tuples in the order they are tried: most hits first, `EXACT` last.
+    /// Tuples in the order in which they are tried: most hits first, `EXACT` last.
     order: Vec<u16>,
     seed: u64,
     incarnations: u32,
@@ -154,7 +154,7 @@ fn tag(hash: u64) -> u64 {
 }
 
 impl Megaflows {
-    /// Room for `limit` flows; hashes are keyed by `seed`.
+    /// Creates a cache with room for `limit` flows; hashes are keyed by `seed`.
     pub fn new(limit: usize, seed: u64) -> Self {
         let buckets = (limit * 2).div_ceil(WAYS).next_power_of_two();
         Self {
@@ -171,22 +171,22 @@ impl Megaflows {
         }
     }
 
-    /// Number of flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.hot.len() - self.free.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of masks.
+    /// Returns the number of masks.
     pub fn masks(&self) -> usize {
         self.order.len()
     }
 
-    /// Places that were ever used.
+    /// Returns the number of entries ever used.
     pub fn places(&self) -> usize {
         self.hot.len()
     }
@@ -200,12 +200,12 @@ impl Megaflows {
     fn places_of(&self, hash: u64) -> [usize; 2] {
         let mask = self.buckets.len() - 1;
         let first = hash as usize & mask;
-        // From the tag alone: the same way back and forth.
+        // The second bucket is derived from the first and the tag alone.
         [first, (first ^ (tag(hash).wrapping_mul(0x5bd1_e995_9ddc_0da7) >> 24) as usize) & mask]
     }
 
-    /// Finds the flows of the keys at `todo`, a set of bits, and writes them to `found`; returns the keys not found, and
-    /// how many tuples were tried in all.
+    /// Looks up the keys at the indices in the bit set `todo` and writes their flows to `found`. Returns the set of
+    /// keys not found and the total number of tuples tried.
     pub fn find_batch(&mut self, keys: &[Key; 64], mut todo: u64, found: &mut [FlowRef; 64]) -> (u64, u64) {
         let mut packed = [[0; KEY_WORDS]; 64];
         let mut hashes = [0; 64];
@@ -222,7 +222,7 @@ impl Megaflows {
                 hashes[i] = self.hash(id, &packed[i][..tuple.n]);
                 prefetch(&self.buckets[hashes[i] as usize & (self.buckets.len() - 1)]);
             }
-            // The place of the first entry with the right tag: it is nearly always the one.
+            // Entry of the first slot with a matching tag, which is nearly always the right one.
             let mut likely = [0u32; 64];
             for i in bits(todo) {
                 let bucket = &self.buckets[self.places_of(hashes[i])[0]];
@@ -257,7 +257,7 @@ impl Megaflows {
         (todo, tries)
     }
 
-    /// The flow with these masked words.
+    /// Returns the index of the flow with these masked words.
     fn search(&self, tuple: usize, hash: u64, words: &[u64]) -> Option<u32> {
         for place in self.places_of(hash) {
             for slot in self.buckets[place].iter().filter(|slot| *slot >> 32 == tag(hash)) {
@@ -271,7 +271,7 @@ impl Megaflows {
         None
     }
 
-    /// The flow that `key` belongs to.
+    /// Returns the flow that `key` belongs to.
     pub fn find(&mut self, key: &Key) -> Option<FlowRef> {
         let mut keys = [[0; KEY_WORDS]; 64];
         keys[0] = *key;
@@ -279,18 +279,18 @@ impl Megaflows {
         (self.find_batch(&keys, 1, &mut found).0 == 0).then_some(found[0])
     }
 
-    /// What every packet of a flow needs.
+    /// Returns the hot part of a flow.
     #[inline(always)]
     pub fn hot(&mut self, at: u32) -> &mut Hot {
         &mut self.hot[at as usize]
     }
 
-    /// The rest of a flow.
+    /// Returns the cold part of a flow.
     pub fn cold(&mut self, at: u32) -> &mut Cold {
         &mut self.cold[at as usize]
     }
 
-    /// Starts loading what every packet of a flow needs.
+    /// Prefetches the hot part of a flow.
     #[inline(always)]
     pub fn prefetch(&self, flow: FlowRef) {
         if let Some(hot) = self.hot.get(flow.at as usize) {
@@ -298,19 +298,19 @@ impl Megaflows {
         }
     }
 
-    /// Whether the flow is still there.
+    /// Returns `true` if the flow still exists.
     #[inline(always)]
     pub fn lives(&self, flow: FlowRef) -> bool {
         flow.incarnation != 0 && self.hot.get(flow.at as usize).is_some_and(|h| h.incarnation() == flow.incarnation)
     }
 
-    /// The mask of a flow.
+    /// Returns the mask of a flow.
     pub fn mask(&self, at: u32) -> &Key {
         let id = usize::from(self.cold[at as usize].mask);
         self.tuples[id].as_ref().map_or(&[0; KEY_WORDS], |t| &t.mask)
     }
 
-    /// A packet of a flow: its key, zero where it does not matter.
+    /// Returns the key of a sample packet of a flow, zero in all bits outside the mask.
     pub fn sample(&self, at: u32) -> Key {
         let mut key = [0; KEY_WORDS];
         if let Some(tuple) = &self.tuples[usize::from(self.cold[at as usize].mask)] {
@@ -321,8 +321,9 @@ impl Megaflows {
         key
     }
 
-    /// Caches what became of `key`: for all packets alike in the bits that mattered. With too many masks, for this very
-    /// packet alone; the flag says so.
+    /// Caches the result of translating `key`, for all packets that agree with it in the bits of the result's mask. If
+    /// there are too many masks, the flow covers only this exact key; the returned flag is then `true`. Errors with
+    /// [`Full`] if the cache or both buckets are full.
     pub fn insert(
         &mut self,
         key: &Key,
@@ -368,7 +369,7 @@ impl Megaflows {
         Ok((FlowRef { at, incarnation: self.incarnations }, narrow))
     }
 
-    /// The tuple with this mask, made when there is room.
+    /// Returns the tuple with this mask and creates it if needed, or `None` if there are too many masks.
     fn tuple(&mut self, mask: &Key) -> Option<usize> {
         let known = |t: &Option<Tuple>| t.as_ref().is_some_and(|t| t.mask == *mask);
         if let Some(id) = self.tuples.iter().position(known) {
@@ -380,7 +381,7 @@ impl Megaflows {
         }
         let id = self.tuples.iter().position(Option::is_none)?;
         self.tuples[id] = Some(Tuple::new(*mask));
-        // Before the exact one.
+        // Insert before the exact tuple, which stays last.
         self.order.insert(self.order.len() - 1, id as u16);
         Some(id)
     }
@@ -392,7 +393,7 @@ impl Megaflows {
         }
     }
 
-    /// Makes a flow do what `result` says. Its mask must cover the result's.
+    /// Sets a flow's actions and dependencies to those of `result`. The flow's mask must cover the result's mask.
     pub fn fill(&mut self, at: u32, result: &Translator, generation: u64, now: u64) {
         let cold = &mut self.cold[at as usize];
         cold.ops.clear();
@@ -405,14 +406,14 @@ impl Megaflows {
         self.right_for(at, generation);
     }
 
-    /// Notes that a flow is right for this generation of the tables.
+    /// Marks a flow as valid for this generation of the tables.
     pub fn right_for(&mut self, at: u32, generation: u64) {
         self.cold[at as usize].generation = generation;
         let hot = &mut self.hot[at as usize];
         hot.valid = Hot::valid_for(hot.incarnation(), generation);
     }
 
-    /// Forgets a flow.
+    /// Removes a flow.
     pub fn remove(&mut self, at: u32) {
         let (hash, id) = (self.cold[at as usize].hash, usize::from(self.cold[at as usize].mask));
         let slot = tag(hash) << 32 | u64::from(at);
@@ -429,13 +430,13 @@ impl Megaflows {
         self.forget_if_empty(id);
     }
 
-    /// Packets and bytes of a flow since this was last asked.
+    /// Returns the packets and bytes of a flow since the last call.
     pub fn take_counts(&mut self, at: u32) -> (u64, u64) {
         let hot = &mut self.hot[at as usize];
         (u64::from(std::mem::take(&mut hot.packets)), std::mem::take(&mut hot.bytes))
     }
 
-    /// Tries first what was hit most, from now on.
+    /// Sorts the tuples by their recent hits, so that the most used ones are tried first.
     pub fn sort(&mut self) {
         let Self { order, tuples, .. } = self;
         order.sort_by_key(|id| {
@@ -446,7 +447,7 @@ impl Megaflows {
     }
 }
 
-/// The simplest form of a list of ops.
+/// Returns the simplest plan for a result.
 fn plan(result: &Translator) -> Plan {
     if let Some(reason) = result.reason
         && result.ops.is_empty()
@@ -465,7 +466,7 @@ fn plan(result: &Translator) -> Plan {
     Plan::List
 }
 
-/// The numbers of the bits that are set.
+/// Returns an iterator over the indices of the set bits.
 #[inline(always)]
 pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -485,15 +486,15 @@ fn vec_of<T>(n: usize) -> Vec<Option<T>> {
 mod tests {
     use super::*;
 
-    /// Flows that all fall into the same two buckets: as many as there is room for are found, one more is refused, and
-    /// there is room again when one goes.
+    /// Flows that all hash to the same two buckets: as many as fit are found, one more is refused, and there is room
+    /// again when one is removed.
     #[test]
     fn a_full_pair_of_buckets_refuses() {
         let mut mega = Megaflows::new(256, 7);
         let mut result = Translator::default();
         result.mask.0[0] = !0;
         let key = |n: u64| std::array::from_fn(|word| if word == 0 { n } else { 0 });
-        // The tuple's number is part of the hash; the first that is made has this one.
+        // The tuple's index is part of the hash; the first tuple created has this one.
         let places = |mega: &Megaflows, n: u64| {
             let mut places = mega.places_of(mega.hash(EXACT + 1, &[n]));
             places.sort_unstable();

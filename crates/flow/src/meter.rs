@@ -1,31 +1,31 @@
-//! Rate limits, shared by all workers.
+//! Meters: rate limits shared by all workers.
 
 use crate::model::MeterSpec;
 use bywash_sync::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A meter: lets packets through at its rate, and a burst at once.
+/// Meter that lets packets pass at its rate, and a burst at once.
 ///
 /// # Thread-safety
-/// Any number of workers; one atomic word, changed once per group of packets.
+/// May be used by any number of workers; the state is one atomic word, changed once per group of packets.
 #[derive(Debug)]
 pub struct Meter {
-    /// As it was asked for.
+    /// Specification of the meter.
     pub spec: MeterSpec,
-    /// When all that was let through would have been sent at the rate, in ticks.
+    /// Time at which all packets let through so far would have been sent at the rate, in ticks.
     busy_until: AtomicU64,
-    /// Ticks a packet, or a kilobit, takes, times 2^16.
+    /// Ticks per packet, or per kilobit, times 2^16.
     ticks: u128,
-    /// Ticks the meter may be ahead.
+    /// Number of ticks by which `busy_until` may be ahead of the current time: the burst.
     ahead: u64,
-    /// Packets let through.
+    /// Number of packets let through.
     pub passed: AtomicU64,
-    /// Packets refused.
+    /// Number of packets refused.
     pub refused: AtomicU64,
 }
 
 impl Meter {
-    /// A meter that has been idle.
+    /// Creates a meter with its full burst available.
     pub fn new(spec: MeterSpec) -> Self {
         let ticks = (u128::from(clock::tsc_hz()) << 16) / u128::from(spec.rate.max(1));
         let burst = if spec.burst == 0 { spec.rate } else { spec.burst };
@@ -40,7 +40,8 @@ impl Meter {
         }
     }
 
-    /// How many of these packets, given by their lengths in bytes, may pass at `now`: the first ones.
+    /// Returns how many of these packets, given by their lengths in bytes, may pass at time `now` in ticks. Packets
+    /// pass in order: once one is refused, so are all later ones.
     pub fn admit(&self, now: u64, lengths: impl Iterator<Item = usize>) -> usize {
         let mut busy = self.busy_until.load(Relaxed).max(now.saturating_sub(1));
         let start = busy;
@@ -55,7 +56,7 @@ impl Meter {
                 refused += 1;
             }
         }
-        // Two workers at once may let a burst more through; that is within what a limit of rates can say.
+        // Two workers at once may let one extra burst pass, which is within the accuracy of a rate limit.
         self.busy_until.fetch_max(busy, Relaxed);
         debug_assert!(busy >= start);
         self.passed.fetch_add(passed as u64, Relaxed);
@@ -75,7 +76,7 @@ mod tests {
             let meter = Meter::new(MeterSpec { id: 1, packets, rate, burst: rate / 10 });
             let per_second = if packets { u64::from(rate) } else { u64::from(rate) * 1000 / (8 * len as u64) };
             let mut passed = 0;
-            // Ten times the rate for two seconds.
+            // Offers ten times the rate for two seconds.
             let (mut now, step) = (hz, hz / (per_second * 10 / 4));
             while now < 3 * hz {
                 passed += meter.admit(now, [len; 4].into_iter()) as u64;

@@ -1,26 +1,26 @@
-//! Flows, groups and meters, as they are asked for.
+//! Specifications of flows, groups and meters.
 
 use crate::field::{Field, Subfield};
 use crate::key::Flow;
 
-/// A port as flows name it: OpenFlow's numbers.
+/// OpenFlow port number, by which flows refer to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OfPort(pub u16);
 
 impl OfPort {
-    /// The port a packet came in by.
+    /// Ingress port of the packet.
     pub const IN_PORT: Self = Self(0xfff8);
-    /// The learning bridge.
+    /// Processing by the learning bridge.
     pub const NORMAL: Self = Self(0xfffa);
-    /// Every port but the one it came in by and those that do not flood.
+    /// All ports except the ingress port and those with flooding off.
     pub const FLOOD: Self = Self(0xfffb);
-    /// Every port but the one it came in by.
+    /// All ports except the ingress port.
     pub const ALL: Self = Self(0xfffc);
-    /// The host's own port, which there is none of here.
+    /// The host's local port, which this switch does not have.
     pub const LOCAL: Self = Self(0xfffe);
     /// No port.
     pub const NONE: Self = Self(0xffff);
-    /// First number that is no port's.
+    /// First number above those of regular ports.
     pub const MAX: u16 = 0xff00;
 
     /// Names of the special ports.
@@ -34,45 +34,45 @@ impl OfPort {
     ];
 }
 
-/// What a flow matches: a packet with `value` where `mask` is set.
+/// Match of a flow: selects packets that have the bits `value` where `mask` is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// The bits, zero where `mask` is.
+    /// Bits to compare with, zero where `mask` is zero.
     pub value: Flow,
-    /// Bits that are matched.
+    /// Mask of the bits that are matched.
     pub mask: Flow,
 }
 
 impl Match {
-    /// Whether it matches.
+    /// Returns `true` if `flow` matches.
     pub fn matches(&self, flow: &Flow) -> bool {
         self.value.0.iter().zip(&self.mask.0).zip(&flow.0).all(|((v, m), f)| f & m == *v)
     }
 
-    /// Adds a field's condition.
+    /// Adds a condition on a field.
     pub fn add(&mut self, field: Field, value: u128, mask: u128) {
         field.set_masked(&mut self.value, value & mask, mask);
         let before = field.get(&self.mask);
         field.set(&mut self.mask, before | mask & field.all());
     }
 
-    /// The value, where all of the field is matched.
+    /// Returns the value of a field, or `None` if not all of its bits are matched.
     pub fn exact(&self, field: Field) -> Option<u128> {
         (field.get(&self.mask) == field.all()).then(|| field.get(&self.value))
     }
 
-    /// Whether every packet it matches is matched by `other` as well.
+    /// Returns `true` if every packet that this matches is also matched by `other`.
     pub fn within(&self, other: &Self) -> bool {
         self.mask.covers(&other.mask) && (self.value & other.mask) == other.value
     }
 
-    /// Whether some packet is matched by both.
+    /// Returns `true` if some packet can match both.
     pub fn overlaps(&self, other: &Self) -> bool {
         (self.value.differing(&other.value) & self.mask & other.mask).is_zero()
     }
 }
 
-/// How a field's setting was written, and is shown again.
+/// Notation in which a field assignment was written; it is shown in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// `mod_dl_src:..`
@@ -83,120 +83,120 @@ pub enum Spelling {
     Load,
 }
 
-/// One action.
+/// Action of a flow or of a group's bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sends the packet.
+    /// Sends the packet to a port.
     Output(OfPort),
-    /// Sends it to the port whose number these bits are.
+    /// Sends the packet to the port whose number is in this subfield.
     OutputReg(Subfield),
     /// Runs a group.
     Group(u32),
-    /// A rate limit.
+    /// Applies a meter.
     Meter(u32),
-    /// Adds a tag of this Ethernet type.
+    /// Pushes a VLAN tag with this Ethernet type.
     PushVlan(u16),
-    /// Removes a tag, if there is one; whether it was written `strip_vlan`.
+    /// Removes the outer VLAN tag, if there is one. The flag is set if it was written `strip_vlan`.
     PopVlan(bool),
-    /// Sets the VLAN; `push`: of an untagged packet as well.
+    /// Sets the VLAN identifier.
     VlanVid {
-        /// VLAN.
+        /// VLAN identifier.
         vid: u16,
-        /// Whether an untagged packet gets a tag.
+        /// Whether a tag is added to an untagged packet.
         push: bool,
     },
-    /// Sets the priority; `push` as for the VLAN.
+    /// Sets the VLAN priority.
     VlanPcp {
         /// Priority.
         pcp: u8,
-        /// Whether an untagged packet gets a tag.
+        /// Whether a tag is added to an untagged packet.
         push: bool,
     },
-    /// Sets bits of a field, when the packet has it.
+    /// Sets bits of a field, if the packet has it.
     Set {
-        /// The field.
+        /// Field to set.
         field: Field,
         /// New bits.
         value: u128,
         /// Bits to set.
         mask: u128,
-        /// How it was written.
+        /// Notation in which it was written.
         as_: Spelling,
     },
-    /// Copies bits, when the packet has both fields.
+    /// Copies the first subfield to the second, if the packet has both fields.
     Move(Subfield, Subfield),
-    /// Decrements TTL or hop limit; one that is 0 or 1 ends this list of actions.
+    /// Decrements the TTL or hop limit; if it is 0 or 1, ends the current list of actions.
     DecTtl,
-    /// Looks the packet up again, as if it had come in by this port, in this table.
+    /// Looks the packet up again in the given table (default: the current one), as if it had arrived on the given port.
     Resubmit(Option<OfPort>, Option<u8>),
-    /// Goes on in a later table.
+    /// Continues in a later table.
     Goto(u8),
     /// Ends all processing.
     Exit,
-    /// Does nothing here: no action set is kept.
+    /// No effect: flows have no action set in this switch.
     ClearActions,
 }
 
-/// A flow to be added or changed.
+/// Specification of a flow to add or modify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSpec {
-    /// Its table.
+    /// Table number.
     pub table: u8,
     /// Priority: the highest wins.
     pub priority: u16,
-    /// What it matches.
+    /// Match.
     pub matches: Match,
-    /// What is done then.
+    /// Actions for matching packets.
     pub actions: Vec<Action>,
-    /// For whoever made it.
+    /// Opaque value chosen by the creator of the flow.
     pub cookie: u64,
-    /// Seconds without a packet after which it goes; 0: never.
+    /// Idle timeout in seconds; 0 disables it.
     pub idle_timeout: u16,
-    /// Seconds after which it goes; 0: never.
+    /// Hard timeout in seconds; 0 disables it.
     pub hard_timeout: u16,
-    /// It may not overlap another of its priority.
+    /// Whether to refuse the flow if it overlaps another one with the same priority.
     pub check_overlap: bool,
-    /// A change begins its counters anew.
+    /// Whether a modification resets the counters.
     pub reset_counts: bool,
 }
 
 impl FlowSpec {
-    /// Priority of a flow that does not say.
+    /// Default priority of a flow.
     pub const DEFAULT_PRIORITY: u16 = 32768;
 }
 
-/// Which flows to change, delete or show.
+/// Filter that selects flows to modify, delete or show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowFilter {
-    /// The table; none: all.
+    /// Table; `None` selects all tables.
     pub table: Option<u8>,
-    /// The priority; only asked for when strict.
+    /// Priority, compared only in strict mode.
     pub priority: Option<u16>,
-    /// What they match: these packets, or only some of them; exactly these when strict.
+    /// Match that contains the flows' matches; in strict mode it must be equal.
     pub matches: Match,
-    /// Their cookie, and the bits of it to compare.
+    /// Cookie and the mask of its bits to compare.
     pub cookie: Option<(u64, u64)>,
-    /// They send to this port.
+    /// Port that the flows must output to.
     pub out_port: Option<OfPort>,
-    /// They run this group.
+    /// Group that the flows must run.
     pub out_group: Option<u32>,
 }
 
-/// How a group chooses among its buckets.
+/// Rule by which a group chooses among its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKind {
-    /// Every one, each with a packet of its own.
+    /// All buckets, each with its own copy of the packet.
     All,
-    /// One, by a hash of the packet's flow.
+    /// One bucket, selected by a hash of the packet's flow.
     Select,
-    /// The first that is alive.
+    /// The first live bucket.
     FastFailover,
-    /// The only one.
+    /// The only bucket.
     Indirect,
 }
 
 impl GroupKind {
-    /// Its name.
+    /// Returns the name in the syntax.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -207,43 +207,43 @@ impl GroupKind {
     }
 }
 
-/// One of a group's choices.
+/// Bucket of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its number.
+    /// Bucket id.
     pub id: u32,
-    /// Its share of a select group.
+    /// Weight in a select group.
     pub weight: u16,
-    /// It is alive while this port is up.
+    /// Port that makes the bucket live while it is up.
     pub watch_port: Option<OfPort>,
-    /// It is alive while this group has a bucket that is.
+    /// Group that makes this bucket live while it has a live bucket itself.
     pub watch_group: Option<u32>,
-    /// As written.
+    /// Actions in the order in which they were written.
     pub actions: Vec<Action>,
 }
 
-/// A group.
+/// Specification of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// Its number.
+    /// Group id.
     pub id: u32,
-    /// How it chooses.
+    /// Rule for choosing buckets.
     pub kind: GroupKind,
-    /// Fields a select group hashes; empty: addresses, protocol and ports.
+    /// Fields that a select group hashes; if empty, a default set of addresses, protocol and ports.
     pub fields: Vec<Field>,
-    /// Its choices.
+    /// Buckets.
     pub buckets: Vec<Bucket>,
 }
 
-/// A meter: a rate limit.
+/// Specification of a meter, which is a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterSpec {
-    /// Its number.
+    /// Meter id.
     pub id: u32,
-    /// Packets a second, rather than kilobits.
+    /// Whether the rate is in packets per second rather than kilobits per second.
     pub packets: bool,
-    /// Rate: packets, or kilobits, a second.
+    /// Rate in packets or kilobits per second.
     pub rate: u32,
-    /// Packets, or kilobits, at once; 0: as many as in a second.
+    /// Burst in packets or kilobits; 0 means one second's worth.
     pub burst: u32,
 }
