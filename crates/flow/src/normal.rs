@@ -1,4 +1,4 @@
-//! `normal`: the learning bridge.
+//! The `normal` action: the learning bridge.
 
 use crate::field::Field;
 use crate::key::{TAGGED, at};
@@ -9,7 +9,7 @@ use crate::translate::{Learn, Trip, tell};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
-/// Addresses 01:80:c2:00:00:00 to :0f: a bridge does not forward to them (IEEE 802.1D 7.12.6).
+/// Returns `true` for 01:80:c2:00:00:00 to 01:80:c2:00:00:0f, to which a bridge does not forward (IEEE 802.1D 7.12.6).
 fn reserved(mac: u64) -> bool {
     mac & !0xf == 0x0180_c200_0000
 }
@@ -19,7 +19,8 @@ fn multicast(mac: u64) -> bool {
 }
 
 impl Trip<'_, '_> {
-    /// Sends the packet where its destination was seen, or everywhere its VLAN goes.
+    /// Sends the packet to the port where its destination was learned, or floods it in its VLAN, and learns its source
+    /// address.
     pub(crate) fn normal(&mut self, own: OfPort) {
         self.look_field(Field::DlSrc);
         self.look_field(Field::DlDst);
@@ -35,28 +36,28 @@ impl Trip<'_, '_> {
         let vid = tci & 0xfff;
         let vlan = match from.vlans {
             Vlans::Access(vlan) if vid == 0 => vlan,
-            Vlans::Access(_) => return self.refuse("an access port takes no tagged packets"),
-            _ if !from.carries(vid) => return self.refuse("the port does not carry this VLAN"),
+            Vlans::Access(_) => return self.refuse("refused: tagged packet on an access port"),
+            _ if !from.carries(vid) => return self.refuse("refused: the ingress port does not carry this VLAN"),
             _ => vid,
         };
         if partial {
-            return self.refuse("the tag is cut off");
+            return self.refuse("refused: the VLAN tag is truncated");
         }
         if pipeline.mirrors.iter().any(|m| m.output == Some(own)) {
-            return self.refuse("the port is a mirror's");
+            return self.refuse("refused: the ingress port is the output of a mirror");
         }
         if reserved(dst) {
-            return self.refuse("the destination is not a bridge's to forward to");
+            return self.refuse("refused: bridges do not forward to this destination (802.1D reserved)");
         }
         if !multicast(src) && self.t.learn.is_none() {
             self.t.learn = Some(Learn { vlan, mac: src, port: own });
         }
         let known = if multicast(dst) { None } else { pipeline.macs.get(&mac_key(vlan, dst)) };
         match known {
-            Some(port) if *port == own => self.refuse("the destination is where it came from"),
+            Some(port) if *port == own => self.refuse("refused: the destination is on the ingress port"),
             Some(port) => {
                 if let Some(to) = pipeline.port(*port) {
-                    tell!(self, "the destination is behind port {port}");
+                    tell!(self, "the destination was learned on port {port}");
                     self.bridge(from, to, vlan);
                 }
             }
@@ -80,16 +81,16 @@ impl Trip<'_, '_> {
         self.t.reason = Some(DropReason::BridgeFiltered);
     }
 
-    /// Sends the packet by `to`, tagged as that port wants it.
+    /// Sends the packet out of port `to`, tagged as that port requires.
     fn bridge(&mut self, from: &SwitchPort, to: &SwitchPort, vlan: u16) {
         let before = self.now;
         let pcp = self.tci() & 0xe000;
         match to.vlans {
             Vlans::Access(_) => self.pop_tag(),
-            // As it came.
+            // Both ports are tagged: leave the tag as it is.
             _ if !matches!(from.vlans, Vlans::Access(_)) && vlan != 0 => {}
             _ if self.tci() & TAGGED == 0 && vlan == 0 => {}
-            // A tag of no VLAN goes, unless it says a priority.
+            // Remove a tag without a VLAN, unless it carries a priority.
             _ => {
                 self.look(&Field::VlanTci.mask(u128::MAX));
                 self.put_tag(if vlan | pcp == 0 { 0 } else { vlan | pcp | TAGGED });

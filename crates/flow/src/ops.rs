@@ -1,11 +1,11 @@
-//! What is done to a packet, flat: the result of a trip through the tables.
+//! Ops: the flat list of packet changes and outputs that results from a translation.
 
 use bywash_engine::PortId;
 
-/// One step. Values lie in network order; only the bits a mask names are changed.
+/// Single op. Multi-byte values are in network order; only the bits set in a mask are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Destination and source Ethernet address: the first two words of the key.
+    /// Sets destination and source Ethernet address: the first two words of the key.
     Eth {
         /// New bits.
         value: [u64; 2],
@@ -14,98 +14,98 @@ pub enum Op {
     },
     /// Removes the outer VLAN tag.
     PopVlan,
-    /// Adds a VLAN tag in front of others.
+    /// Pushes a VLAN tag in front of any others.
     PushVlan {
-        /// Its Ethernet type.
+        /// Ethernet type of the tag.
         tpid: u16,
-        /// Priority and VLAN.
+        /// Priority and VLAN identifier.
         tci: u16,
     },
-    /// Replaces the outer tag's priority and VLAN.
+    /// Replaces the outer tag's priority and VLAN identifier.
     SetTci(u16),
-    /// IPv4 source (0) or destination (1).
+    /// Sets the IPv4 source (0) or destination (1) address.
     Ip4 {
-        /// Which.
+        /// 0 for the source address, 1 for the destination address.
         which: u8,
         /// New bits.
         value: u32,
         /// Bits to change.
         mask: u32,
     },
-    /// Half an IPv6 address: the words from byte 8 of the header on.
+    /// Sets half an IPv6 address: one of the four 64-bit words from byte 8 of the header on.
     Ip6 {
-        /// Which word, 0 to 3.
+        /// Index of the word, 0 to 3.
         word: u8,
         /// New bits.
         value: u64,
         /// Bits to change.
         mask: u64,
     },
-    /// IPv6 flow label.
+    /// Sets the IPv6 flow label.
     Label {
         /// New bits.
         value: u32,
         /// Bits to change.
         mask: u32,
     },
-    /// TOS or traffic class.
+    /// Sets the TOS or traffic class.
     Tos {
         /// New bits.
         value: u8,
         /// Bits to change.
         mask: u8,
     },
-    /// TTL or hop limit.
+    /// Sets the TTL or hop limit.
     Ttl(u8),
-    /// TTL or hop limit, less this.
+    /// Subtracts from the TTL or hop limit.
     DecTtl(u8),
-    /// Source (0) or destination (1) port of TCP, UDP or SCTP.
+    /// Sets the source (0) or destination (1) port of TCP, UDP or SCTP.
     Tp {
-        /// Which.
+        /// 0 for the source port, 1 for the destination port.
         which: u8,
         /// New bits.
         value: u16,
         /// Bits to change.
         mask: u16,
     },
-    /// Type (0) or code (1) of ICMP or ICMPv6.
+    /// Sets the type (0) or code (1) of ICMP or ICMPv6.
     Icmp {
-        /// Which.
+        /// 0 for the type, 1 for the code.
         which: u8,
         /// New value.
         value: u8,
     },
-    /// Bytes of an ARP packet.
+    /// Sets up to six bytes of an ARP packet.
     Arp {
-        /// Offset in the packet.
+        /// Offset in the ARP packet in bytes.
         at: u8,
         /// New bits.
         value: [u8; 6],
         /// Bits to change.
         mask: [u8; 6],
     },
-    /// Half the target of a neighbour solicitation or advertisement.
+    /// Sets half the target address of a neighbour solicitation or advertisement.
     NdTarget {
-        /// Which word.
+        /// Index of the 64-bit word, 0 or 1.
         word: u8,
         /// New bits.
         value: u64,
         /// Bits to change.
         mask: u64,
     },
-    /// Link-layer address option of a neighbour solicitation (1) or advertisement (2).
+    /// Sets the link-layer address option of a neighbour solicitation (1) or advertisement (2).
     NdLla {
-        /// The option's type.
+        /// Type of the option.
         option: u8,
         /// New bits.
         value: [u8; 6],
         /// Bits to change.
         mask: [u8; 6],
     },
-    /// A rate limit: what exceeds it goes no further.
+    /// Applies the meter in this slot: packets beyond its rate are dropped.
     Meter(u32),
-    /// The storm limit of the port the packet came in by: what exceeds it goes no further.
+    /// Applies the storm limit of the ingress port: packets beyond it are dropped.
     Storm,
-    /// Sends the packet as it is now.
+    /// Sends the packet in its current form.
     Output(PortId),
 }

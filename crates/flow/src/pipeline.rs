@@ -1,4 +1,4 @@
-//! What workers look packets up in: one version of all tables.
+//! Pipeline: one version of all tables that workers look packets up in.
 
 use crate::field::Field;
 use crate::key::Flow;
@@ -10,42 +10,43 @@ use bywash_engine::PortId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Number of tables.
+/// Number of flow tables.
 pub const TABLES: usize = 255;
 
-/// Which VLANs a port carries, for `normal`.
+/// VLANs that a port carries, for `normal`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Vlans {
-    /// All of them, tagged; what is untagged is VLAN 0.
+    /// All VLANs, tagged; untagged packets belong to VLAN 0.
     #[default]
     All,
-    /// These, tagged (0: untagged).
+    /// These VLANs, tagged; 0 stands for untagged packets.
     Trunk(Vec<u16>),
-    /// This one, untagged.
+    /// This VLAN, untagged.
     Access(u16),
 }
 
-/// A port of the switch.
+/// Port of the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPort {
-    /// Its number in flows.
+    /// OpenFlow number.
     pub of: OfPort,
-    /// The engine's number.
+    /// Engine port number.
     pub id: PortId,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// VLANs it carries.
+    /// VLANs that it carries.
     pub vlans: Vlans,
-    /// Whether flooded packets leave by it.
+    /// Whether flooded packets are sent out of it.
     pub flood: bool,
-    /// Whether it works, as fast failover asks.
+    /// Whether the link is up, as needed for fast failover.
     pub up: bool,
-    /// Whether frames received by it may carry transport checksums that are not finished.
+    /// Whether frames received on it may carry partial transport checksums.
     pub partial_checksums: bool,
 }
 
 impl SwitchPort {
-    /// Port `of`, from 1, named `pN`: the engine's port before it, of all VLANs, up and flooded to.
+    /// Returns port `of` (from 1) with the name `p` and that number, engine port `of - 1`, all VLANs, up, and flooding
+    /// on.
     pub fn numbered(of: u16) -> Self {
         Self {
             of: OfPort(of),
@@ -67,38 +68,38 @@ impl SwitchPort {
     }
 }
 
-/// Copies packets to a port.
+/// Mirror that copies packets to a port.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Mirror {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Ports whose incoming packets are copied.
+    /// Ports whose received packets are copied.
     pub sources: Vec<OfPort>,
-    /// Ports whose outgoing packets are copied.
+    /// Ports whose sent packets are copied.
     pub destinations: Vec<OfPort>,
-    /// Where the copies go; nothing else does, as far as `normal` is asked.
+    /// Port to which the copies are sent. `normal` neither floods to it nor accepts packets from it.
     pub output: Option<OfPort>,
 }
 
-/// A group, ready to run.
+/// Group in executable form.
 #[derive(Debug)]
 pub struct Group {
-    /// As it was asked for.
+    /// Specification of the group.
     pub spec: GroupSpec,
-    /// Each bucket's actions, in the order an action set runs in.
+    /// Actions of each bucket, in the order in which an action set is executed.
     pub(crate) actions: Vec<Vec<Action>>,
-    /// Bits a select group hashes.
+    /// Mask of the bits that a select group hashes.
     pub(crate) hashed: Flow,
 }
 
-/// Fields a select group hashes when it does not say.
+/// Default fields that a select group hashes.
 const HASHED: [Field; 12] = {
     use Field::*;
     [DlSrc, DlDst, DlType, VlanVid, NwSrc, NwDst, Ipv6Src, Ipv6Dst, NwProto, TpSrc, TpDst, InPort]
 };
 
 impl Group {
-    /// Prepares a group.
+    /// Prepares a group for execution.
     pub fn new(spec: GroupSpec) -> Self {
         let fields: &[Field] = if spec.fields.is_empty() { &HASHED } else { &spec.fields };
         let hashed = fields.iter().fold(Flow::default(), |m, f| m | f.mask(f.all()));
@@ -106,8 +107,9 @@ impl Group {
     }
 }
 
-/// The actions of a bucket in the order of an action set (OpenFlow 1.3.5, 5.10): tags off, tags on, TTL, fields, and at
-/// last the group or output. Of each but fields the last counts. Without an output nothing needs to be done.
+/// Returns the actions of a bucket in the order of an action set (OpenFlow 1.3.5, 5.10): pop tags, push tags, TTL,
+/// fields, and finally the group or output. Of each kind except fields and meters, only the last action counts. Without
+/// an output the result is empty.
 fn action_set(actions: &[Action]) -> Vec<Action> {
     let last = |of: fn(&Action) -> bool| actions.iter().rev().find(|a| of(a)).cloned();
     let end = last(|a| matches!(a, Action::Group(_)))
@@ -126,34 +128,35 @@ fn action_set(actions: &[Action]) -> Vec<Action> {
     meters.cloned().chain(first.into_iter().flatten()).chain(sets.cloned()).chain([end]).collect()
 }
 
-/// Identifies a learned address: the VLAN above the Ethernet address.
+/// Returns the map key of a learned address: the VLAN in the upper 16 bits, the Ethernet address below.
 pub(crate) fn mac_key(vlan: u16, mac: u64) -> u64 {
     u64::from(vlan) << 48 | mac
 }
 
-/// One version of everything a packet is looked up in.
+/// One version of everything that a packet is looked up in.
 #[derive(Clone, Default)]
 pub struct Pipeline {
-    /// Grows with every change.
+    /// Version number, which grows with every change.
     pub generation: u64,
-    /// Generation of the last change that is not one table's flows: groups, meters, ports, mirrors.
+    /// Generation of the last change other than to flows and learned addresses: groups, meters, ports, mirrors, storm
+    /// limits.
     pub(crate) rest_changed: u64,
-    /// Generation of the last change of the learned addresses.
+    /// Generation of the last change of a learned address.
     pub(crate) macs_changed: u64,
     pub(crate) tables: Vec<Table>,
     pub(crate) groups: HashMap<u32, Arc<Group>>,
-    /// By slot; a slot is a meter's for good.
+    /// Meters by slot; a slot stays assigned to its meter id forever.
     pub(crate) meters: Vec<Option<Arc<Meter>>>,
     pub(crate) meter_slots: HashMap<u32, u32>,
     pub(crate) ports: Vec<SwitchPort>,
     pub(crate) mirrors: Vec<Mirror>,
     /// Learned addresses, by [`mac_key`].
     pub(crate) macs: HashMap<u64, OfPort>,
-    /// Limit of flooded packets, by engine port.
+    /// Limits of flooded packets, indexed by engine port.
     pub(crate) storm: Vec<Option<Arc<Meter>>>,
 }
 
-/// A change of a pipeline. It is applied to both versions, one after the other.
+/// Change of a pipeline. It is applied to both versions, one after the other.
 #[derive(Clone)]
 pub(crate) enum Change {
     Insert(Arc<Rule>),
@@ -215,48 +218,49 @@ impl Pipeline {
         self.rest_changed = generation;
     }
 
-    /// The table with this number, if it ever had a flow.
+    /// Returns the table with this number, or `None` if no table with this or a higher number ever had a flow.
     pub fn table(&self, id: u8) -> Option<&Table> {
         self.tables.get(usize::from(id))
     }
 
-    /// All ports, in the engine's order.
+    /// Returns all ports, in the order of the engine's port numbers.
     pub fn ports(&self) -> &[SwitchPort] {
         &self.ports
     }
 
-    /// The port with this number.
+    /// Returns the port with this OpenFlow number.
     pub fn port(&self, of: OfPort) -> Option<&SwitchPort> {
         self.ports.iter().find(|p| p.of == of)
     }
 
-    /// The number flows know an engine port by.
+    /// Returns the OpenFlow number of an engine port.
     pub fn of_port(&self, id: PortId) -> Option<OfPort> {
         self.by_id(id).map(|port| port.of)
     }
 
     #[inline]
     fn by_id(&self, id: PortId) -> Option<&SwitchPort> {
-        // Ports are listed in the engine's order, without those that went.
+        // Ports are listed in the engine's order, without removed ones.
         match self.ports.get(usize::from(id.0)) {
             Some(port) if port.id == id => Some(port),
             _ => self.ports.iter().find(|p| p.id == id),
         }
     }
 
-    /// Whether frames received by an engine port may carry unfinished checksums.
+    /// Returns `true` if frames received on an engine port may carry partial checksums.
     #[inline]
     pub(crate) fn partial(&self, id: PortId) -> bool {
         self.by_id(id).is_some_and(|p| p.partial_checksums)
     }
 
-    /// Whether an address is known to be where it was seen.
+    /// Returns `true` if an address is already learned on the port where it was seen.
     pub(crate) fn knows(&self, learn: &Learn) -> bool {
         self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port)
     }
 
-    /// Whether a bucket may be used: it watches nothing, or what it watches is alive. Each bucket of a watched group that is
-    /// looked at takes one of `looks`; without any left none is alive.
+    /// Returns `true` if a bucket is live: its watched port is up or its watched group has a live bucket. A bucket that
+    /// watches nothing is live except in a fast-failover group. Each bucket of a watched group that is examined takes
+    /// one of `looks`; when none are left, the watched group counts as dead.
     pub(crate) fn alive(&self, group: &Group, bucket: usize, looks: &mut u32) -> bool {
         self.alive_below(group, bucket, 0, looks)
     }
@@ -267,7 +271,7 @@ impl Pipeline {
         let watched = bucket.watch_group.map(|id| {
             let Some(watched) = self.groups.get(&id).filter(|_| depth < 8) else { return false };
             (0..watched.spec.buckets.len()).any(|b| {
-                // Groups that all watch each other would be looked at again and again, by each way that leads there.
+                // Groups that all watch each other would be examined once per path, which is exponential.
                 *looks > 0 && {
                     *looks -= 1;
                     self.alive_below(watched, b, depth + 1, looks)

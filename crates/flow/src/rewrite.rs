@@ -1,4 +1,5 @@
-//! Changes headers in place, with their checksums (RFC 1624). What a packet is too short for is left alone.
+//! In-place header changes with incremental checksum updates (RFC 1624). A header that the packet is too short for is
+//! left unchanged.
 
 use crate::extract::{Layout, header_fits};
 use crate::ops::Op;
@@ -7,11 +8,10 @@ use bywash_wire::checksum::{update_u16, update_u32};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag in bytes.
 const TAG: usize = 4;
 
-/// Applies `op`, which changes a header, to a packet whose headers lie as `layout` says. Ops that do not change
-/// headers are none of its business.
+/// Applies `op` to a packet whose headers are at the offsets in `layout`. Ops that do not change headers are ignored.
 #[inline(always)]
 pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
     match *op {
@@ -38,13 +38,14 @@ pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
     }
 }
 
-/// Where the key's first two words lie in a frame.
+/// Offsets of the key's first two words in a frame.
 const MACS: [usize; 2] = [0, 6];
 
-/// Changes addresses: the bits of the key's first two words that are not in `keep`; `value` has no others.
+/// Sets the bits of the key's first two words that are not in `keep` to those of `value`, which must be zero in all
+/// bits of `keep`.
 #[inline(always)]
 pub(crate) fn put_macs(head: &mut [u8; 14], value: [u64; 2], keep: [u64; 2]) {
-    // Both are read before one is written: the words overlap.
+    // Read both words before writing either: they overlap.
     let old = MACS.map(|at| u64::from_ne_bytes(*head[at..].first_chunk().expect("8 of 14 bytes")));
     for i in 0..2 {
         let new = old[i] & keep[i] | value[i];
@@ -63,7 +64,7 @@ fn pop_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
     }
 }
 
-/// A frame without headroom for a tag is moved back in its cell, or, when that is full, left as it is.
+/// Pushes a VLAN tag. A frame without headroom is moved back in its cell, or left unchanged if the cell is full.
 fn push_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout, tpid: u16, tci: u16) {
     if !arena.push(frame, TAG) {
         return;
@@ -86,7 +87,7 @@ fn be32(data: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
 }
 
-/// The ops that are not worth inlining.
+/// Applies the ops that are not worth inlining.
 #[inline(never)]
 fn rare(op: &Op, data: &mut [u8], layout: Layout) {
     let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
@@ -114,7 +115,7 @@ fn rare(op: &Op, data: &mut [u8], layout: Layout) {
         Op::Ip6 { word, value, mask } if data.len() >= l3 + 40 => {
             let at = l3 + 8 + 8 * usize::from(word & 3);
             let (protocol, routed) = last_header(data, l3, l4);
-            // The final destination is in the routing header: the checksum does not count this one.
+            // The final destination is in the routing header, so this destination address is not part of the checksum.
             let counts = !(routed && word >= 2);
             change_word(data, at, value, mask, |data, old, new| {
                 if counts {
@@ -209,7 +210,7 @@ fn rare(op: &Op, data: &mut [u8], layout: Layout) {
     }
 }
 
-/// Sets the address in the first link-layer address option, when it is of this kind.
+/// Sets the address in the first link-layer address option, if that option has type `option`.
 fn set_lla(data: &mut [u8], l3: usize, l4: usize, option: u8, value: [u8; 6], mask: [u8; 6]) {
     let (mut at, end) = (l4 + 24, end(data, l3));
     while at + 8 <= end && data[at + 1] != 0 {
@@ -249,7 +250,7 @@ fn header_sum(data: &mut [u8], l3: usize, update: impl FnOnce(u16) -> u16) {
     data[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Updates the transport checksum that covers the addresses; a UDP checksum of zero is none (RFC 768).
+/// Updates a transport checksum. A UDP checksum of zero means none (RFC 768) and is left unchanged.
 fn transport_sum(data: &mut [u8], l4: usize, protocol: u8, update: impl FnOnce(u16) -> u16) {
     let (at, least) = match protocol {
         proto::TCP => (16, 20),
@@ -271,7 +272,7 @@ fn transport_sum(data: &mut [u8], l4: usize, protocol: u8, update: impl FnOnce(u
     data[l4 + at..l4 + at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Where the IP packet ends.
+/// Returns the offset of the end of the IP packet, at most the length of `data`.
 fn end(data: &[u8], l3: usize) -> usize {
     let len = match data[l3] >> 4 {
         4 => usize::from(be16(data, l3 + 2)),
@@ -280,12 +281,13 @@ fn end(data: &[u8], l3: usize) -> usize {
     (l3 + len).min(data.len())
 }
 
-/// The protocol of what begins at `l4`.
+/// Returns the protocol number of the header at `l4`.
 fn protocol(data: &[u8], l3: usize, l4: usize) -> u8 {
     if data[l3] >> 4 == 4 { data[l3 + 9] } else { last_header(data, l3, l4).0 }
 }
 
-/// The protocol behind an IPv6 packet's extension headers, and whether a routing header among them leads on.
+/// Returns the protocol behind an IPv6 packet's extension headers, and whether one of them is a routing header with
+/// segments left.
 fn last_header(data: &[u8], l3: usize, l4: usize) -> (u8, bool) {
     let (mut next, mut at, mut routed) = (data[l3 + 6], l3 + 40, false);
     while at < l4 && at + 8 <= data.len() {
@@ -302,7 +304,7 @@ fn last_header(data: &[u8], l3: usize, l4: usize) -> (u8, bool) {
     (next, routed)
 }
 
-/// CRC-32C (RFC 9260 appendix A) of an SCTP packet, its checksum field taken as zero.
+/// Returns the CRC-32C (RFC 9260 appendix A) of an SCTP packet, with its checksum field taken as zero.
 fn crc32c(data: &[u8], l4: usize, end: usize) -> u32 {
     static TABLE: [u32; 256] = {
         let mut table = [0; 256];

@@ -1,10 +1,10 @@
-//! Counters: of flows, by worker; and of a worker's caches.
+//! Per-worker counters of flows and caches.
 
 use bywash_sync::Counter;
 use std::sync::OnceLock;
 
 const PAGE: usize = 4096;
-/// Most flows in all tables.
+/// Maximum number of flows in all tables together.
 pub const MAX_FLOWS: usize = PAGE * 1024;
 
 #[derive(Default)]
@@ -13,11 +13,10 @@ struct Pair {
     bytes: Counter,
 }
 
-/// One worker's counters of all flows, by slot. Room is made by the control side, a page at a time, before a slot is in
-/// use.
+/// One worker's counters of all flows, by slot. The control side allocates pages of 4,096 slots before a slot is used.
 ///
 /// # Thread-safety
-/// Written by one worker, read by anyone.
+/// Written by one worker, read by any thread.
 pub struct FlowStats {
     pages: Vec<OnceLock<Box<[Pair]>>>,
 }
@@ -29,7 +28,7 @@ impl Default for FlowStats {
 }
 
 impl FlowStats {
-    /// Makes room for `slot`.
+    /// Allocates the page that contains `slot`.
     pub(crate) fn make_room(&self, slot: u32) {
         if let Some(page) = self.pages.get(slot as usize / PAGE) {
             page.get_or_init(|| std::iter::repeat_with(Pair::default).take(PAGE).collect());
@@ -47,7 +46,7 @@ impl FlowStats {
         }
     }
 
-    /// Packets and bytes so far.
+    /// Returns the packets and bytes counted so far for a slot.
     pub fn get(&self, slot: u32) -> (u64, u64) {
         self.pair(slot).map_or((0, 0), |p| (p.packets.get(), p.bytes.get()))
     }
@@ -55,12 +54,12 @@ impl FlowStats {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a worker's caches did. Written by it, read by anyone.
+        /// Counters of a worker's caches. Written by that worker, read by any thread.
         #[derive(Debug, Default)]
         pub struct CacheCounters { $($(#[$doc])* pub $name: Counter,)* }
 
         impl CacheCounters {
-            /// Every counter by name.
+            /// Returns all counters with their names.
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
             }
@@ -73,32 +72,32 @@ counters! {
     exact_hits,
     /// Packets found in the megaflow cache.
     megaflow_hits,
-    /// Packets taken through the tables.
+    /// Packets sent through the tables.
     misses,
-    /// Masks tried for packets the exact-match cache did not know.
+    /// Masks tried for packets that missed the exact-match cache.
     masks_tried,
-    /// Megaflows now.
+    /// Current number of megaflows.
     megaflows,
-    /// Masks now.
+    /// Current number of masks.
     masks,
-    /// Packets whose flow was not cached: the megaflow cache was full.
+    /// Packets whose flow was not cached because the megaflow cache was full.
     not_cached,
-    /// Megaflows made for a single packet's bits: there were too many masks.
+    /// Megaflows created for an exact key because there were too many masks.
     masks_full,
-    /// Megaflows made.
+    /// Megaflows created.
     made,
-    /// Megaflows checked again after a change.
+    /// Megaflows revalidated after a change.
     revalidated,
-    /// Megaflows that a change made wrong, changed in place.
+    /// Megaflows whose ops a change made invalid and which were updated in place.
     changed,
-    /// Megaflows removed: no longer right, or unused.
+    /// Megaflows removed because they were invalid or idle.
     removed,
-    /// Addresses that could not be told to the control side at once.
+    /// Address reports not sent because the queue to the control side was full.
     learn_later,
     /// Packets that the driver forwarded by megaflows.
     driver_hits,
-    /// Megaflows the driver has now.
+    /// Current number of megaflows in the driver.
     driver_flows,
-    /// Generation of the tables that all megaflows are known to be right for.
+    /// Generation of the tables that all megaflows are known to be valid for.
     generation,
 }
