@@ -1,4 +1,4 @@
-//! One flow table: the best flow for a packet, by tuple-space search, and the bits that had to be looked at to find it.
+//! Flow table: finds the best flow for a packet by tuple-space search and reports the bits that decided it.
 
 use crate::key::{FLOW_WORDS, Flow, at};
 use crate::model::{Action, FlowSpec, Match};
@@ -6,31 +6,31 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A flow in a table.
+/// Flow in a table.
 #[derive(Debug)]
 pub struct Rule {
-    /// As it was asked for.
+    /// Specification of the flow.
     pub spec: FlowSpec,
-    /// Where its counters are.
+    /// Slot of its counters.
     pub slot: u32,
 }
 
 impl Rule {
-    /// What it does.
+    /// Returns the flow's actions.
     pub fn actions(&self) -> &[Action] {
         &self.spec.actions
     }
 }
 
-/// Bits by the stage they are looked at in, in bytes of a [`Flow`]: metadata, Ethernet, network; the rest is the last
-/// stage. What a miss shows at one stage need not be looked at further.
+/// Byte ranges of a [`Flow`] by lookup stage: metadata, Ethernet, network. All remaining bytes belong to the last
+/// stage. A miss at one stage makes the bits of later stages irrelevant.
 const STAGES: [&[Range<usize>]; 3] = [
     &[at::METADATA..FLOW_WORDS * 8, at::IN_PORT..at::IN_PORT + 2],
     &[at::DL_DST..at::VLAN_TCI, at::VLAN_TCI..at::IN_PORT],
     &[at::NW_TOS..at::NW_FRAG + 1, at::LABEL..at::METADATA],
 ];
 
-/// The bits of all stages up to this one.
+/// Returns the mask of all stages up to and including this one.
 fn stage_mask(stage: usize) -> Flow {
     let mut mask = Flow::default();
     for range in STAGES[..=stage].iter().copied().flatten() {
@@ -39,24 +39,24 @@ fn stage_mask(stage: usize) -> Flow {
     mask
 }
 
-/// How often bits under some mask occur among a subtable's flows.
+/// Number of occurrences of each masked value among a subtable's flows.
 type Seen = HashMap<Box<[u64]>, u32>;
 
-/// Flows with one mask.
+/// Flows that share one mask.
 #[derive(Clone, Debug)]
 struct Subtable {
     mask: Flow,
-    /// The highest priority in it.
+    /// Upper bound of the priorities in it.
     top: u16,
-    /// Masks of the stages before the last, each wider than the one before, with the packets' bits that occur, and how
+    /// Masks of the stages before the last, each wider than the one before, with the masked values that occur and how
     /// often.
     stages: Vec<(Flow, Seen)>,
-    /// By the masked bits: the flows, highest priority first.
+    /// Flows by masked value, highest priority first.
     flows: HashMap<Box<[u64]>, Vec<Arc<Rule>>>,
     rules: usize,
 }
 
-/// The words of `flow` that `mask` has bits in, masked.
+/// Writes the masked words of `flow` for which `mask` is not zero to `into` and returns their number.
 fn pack(flow: &Flow, mask: &Flow, into: &mut [u64; FLOW_WORDS]) -> usize {
     let mut n = 0;
     for (f, m) in flow.0.iter().zip(&mask.0).filter(|(_, m)| **m != 0) {
@@ -119,10 +119,10 @@ impl Subtable {
             }
         }
         self.rules -= 1;
-        // `top` may stay too high: it only costs a look.
+        // `top` may stay too high, which only costs a needless lookup.
     }
 
-    /// The best flow for `flow`; `look` gets the bits that say so.
+    /// Returns the best match for `flow`; `look` receives the bits that decide the result.
     fn find(&self, flow: &Flow, look: &mut impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
         let mut words = [0; FLOW_WORDS];
         for (mask, seen) in &self.stages {
@@ -138,17 +138,17 @@ impl Subtable {
     }
 }
 
-/// A flow table.
+/// Flow table.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// Highest priority first.
+    /// Subtables, highest priority first.
     subtables: Vec<Subtable>,
-    /// When it was last changed: the pipeline's generation then.
+    /// Pipeline generation of its last change.
     pub(crate) changed: u64,
 }
 
 impl Table {
-    /// Adds a flow that is not in it.
+    /// Adds a flow, which must not be in the table yet.
     pub fn insert(&mut self, rule: &Arc<Rule>) {
         let mask = rule.spec.matches.mask;
         let at = match self.subtables.iter().position(|s| s.mask == mask) {
@@ -162,7 +162,7 @@ impl Table {
         self.subtables.sort_by_key(|s| std::cmp::Reverse(s.top));
     }
 
-    /// Removes a flow that is in it.
+    /// Removes a flow, if it is in the table.
     pub fn remove(&mut self, rule: &Rule) {
         let Some(at) = self.subtables.iter().position(|s| s.mask == rule.spec.matches.mask) else { return };
         self.subtables[at].remove(rule);
@@ -171,8 +171,8 @@ impl Table {
         }
     }
 
-    /// The flow of the highest priority that matches; of several, whichever. `look` gets the bits that decide it: any
-    /// packet with the same bits has the same answer.
+    /// Returns the matching flow with the highest priority; among several with the same priority, any of them. `look`
+    /// receives the bits that decide the result: every packet that agrees in these bits has the same result.
     pub fn lookup(&self, flow: &Flow, mut look: impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
         let mut best: Option<&Arc<Rule>> = None;
         for subtable in &self.subtables {
@@ -188,29 +188,29 @@ impl Table {
         best
     }
 
-    /// The flow with exactly this match and priority.
+    /// Returns the flow with exactly this match and priority.
     pub fn exact(&self, matches: &Match, priority: u16) -> Option<&Arc<Rule>> {
         let subtable = self.subtables.iter().find(|s| s.mask == matches.mask)?;
         let list = subtable.flows.get(&packed(&matches.value, &matches.mask))?;
         list.iter().find(|r| r.spec.priority == priority)
     }
 
-    /// Every flow.
+    /// Returns an iterator over all flows.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.subtables.iter().flat_map(|s| s.flows.values().flatten())
     }
 
-    /// Number of flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.subtables.iter().map(|s| s.rules).sum()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.subtables.is_empty()
     }
 
-    /// Number of different masks.
+    /// Returns the number of different masks.
     pub fn masks(&self) -> usize {
         self.subtables.len()
     }
@@ -222,7 +222,7 @@ mod tests {
     use crate::field::Field;
     use proptest::prelude::*;
 
-    /// Few values in few fields, so that flows overlap and packets meet them.
+    /// Generates matches with few values in few fields, so that flows overlap and packets hit them.
     fn matches() -> impl Strategy<Value = Match> {
         proptest::collection::vec((0..6usize, 0..4u128, 0..3usize), 0..4).prop_map(|parts| {
             let mut m = Match::default();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// Lookups are as in a list, and the bits looked at decide them.
+        /// Lookups agree with a linear search, and the reported bits decide them.
         #[test]
         fn like_a_list(specs in proptest::collection::vec((matches(), 0..4u16), 0..20),
                        gone in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),

@@ -1,4 +1,5 @@
-//! The slow path: a packet's way through the tables, as a flat list of ops and the bits of the packet it depends on.
+//! Slow path: translates a packet's way through the tables into a flat list of ops and the bits of the packet that they
+//! depend on.
 
 mod commit;
 mod tags;
@@ -12,90 +13,90 @@ use crate::pipeline::{Pipeline, TABLES};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
-/// Lists of actions nested in each other, at most.
+/// Maximum number of nested lists of actions.
 const NEST: usize = 80;
-/// Times a packet may be looked up in the same or an earlier table, from within, at most (as OVS's limit).
+/// Maximum nesting of lookups in the same or an earlier table and of groups, the same as OVS's limit.
 const DEPTH: u32 = 64;
-/// Times a packet may be looked up, enter a group or take another of its buckets, at most (as OVS's limit).
+/// Maximum number of lookups, groups and further buckets for one packet, the same as OVS's limit.
 const RESUBMITS: u32 = 4096;
-/// Ops a packet may come to, at most.
+/// Maximum number of ops of one packet.
 pub const MAX_OPS: usize = 1024;
-/// Flows a packet is counted for, at most; more are not counted.
+/// Maximum number of flows that a packet is counted for; any further ones do not count it.
 const MAX_RULES: usize = 64;
 
-/// An Ethernet address was seen: where it is.
+/// Report that an Ethernet address was seen on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learn {
-    /// VLAN.
+    /// VLAN identifier.
     pub vlan: u16,
     /// Address, in the lower 48 bits.
     pub mac: u64,
-    /// The port it is behind.
+    /// Port on which it was seen.
     pub port: OfPort,
 }
 
-/// Why a packet went nowhere.
+/// Reason why a packet was not sent.
 pub(crate) type Reason = DropReason;
 
-/// A tag on a packet.
+/// VLAN tag of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tag {
     tpid: u16,
     tci: u16,
 }
 
-/// TTL or hop limit.
+/// TTL or hop limit relative to the packet's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ttl {
-    /// The packet's own, less this.
+    /// The packet's own value minus this number.
     Less(u8),
-    /// This one.
+    /// This value.
     Set(u8),
 }
 
-/// The packet as it is at some point.
+/// State of a packet during the translation.
 #[derive(Clone, Copy)]
 pub(crate) struct State {
     pub(crate) flow: Flow,
-    /// Bits whose value does not depend on the packet any more.
+    /// Bits whose value no longer depends on the received packet.
     known: Flow,
     ttl: Ttl,
-    /// Its tags, the outer first; those below the second are out of sight.
+    /// VLAN tags, outer tag first; tags below the second are not tracked.
     tags: [Tag; 2],
     tagged: usize,
-    /// The tag is the packet's own.
+    /// Whether the tags are still those of the received packet.
     own_tag: bool,
 }
 
-/// Translates packets; kept from one to the next, so that nothing is allocated.
+/// Translator of packets. Reused from one packet to the next, so that its buffers need no new allocation.
 #[derive(Default)]
 pub struct Translator {
-    /// What to do, in order.
+    /// Resulting ops, in order.
     pub ops: Vec<Op>,
-    /// Counters of the flows it passed.
+    /// Counter slots of the flows that matched.
     pub rules: Vec<u32>,
-    /// Bits of the packet that this depends on.
+    /// Bits of the packet that the result depends on.
     pub mask: Flow,
-    /// Tables it was looked up in.
+    /// Bit set of the tables that the packet was looked up in.
     pub tables: [u64; 4],
-    /// It depends on learned addresses.
+    /// Whether the result depends on learned addresses.
     pub bridged: bool,
-    /// An address to learn, or to keep.
+    /// Source address to learn or to refresh.
     pub learn: Option<Learn>,
-    /// Why nothing is sent; none when something is.
+    /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
     resubmits: u32,
-    /// What happened, in words, when that is wanted.
+    /// Description of each step, collected if set to `Some`.
     pub story: Option<Vec<String>>,
 }
 
-/// The trip in progress.
+/// Translation in progress.
 pub(crate) struct Trip<'a, 't> {
     pub(crate) t: &'a mut Translator,
     pub(crate) pipeline: &'t Pipeline,
     pub(crate) now: State,
-    /// The packet as the ops so far leave it.
+    /// State of the packet after the ops generated so far.
     base: State,
     depth_of_story: usize,
 }
@@ -110,10 +111,10 @@ macro_rules! tell {
 pub(crate) use tell;
 
 impl Translator {
-    /// Takes the packet `key` through `pipeline`; the results are in the fields.
+    /// Translates the packet `key` with the tables of `pipeline`; the results are in the fields.
     pub fn translate(&mut self, pipeline: &Pipeline, key: &Key) {
         let mut flow = Flow::from(key);
-        // Not a flow's business, but the rewriting's.
+        // Flows need not match these fields, but rewriting and output depend on them.
         let always = Field::InPort.mask(u128::MAX) | Field::DlType.mask(u128::MAX) | Field::VlanTci.mask(TAGGED.into());
         self.mask = always;
         self.mask.bytes_mut()[at::NW_FRAG] = 0xff;
@@ -146,7 +147,7 @@ impl Translator {
                 self.reason = Some(reason);
             }
             Ok(()) if outputs => {
-                // What follows the last output changes nothing.
+                // Ops behind the last output have no effect.
                 let last = self.ops.iter().rposition(|op| matches!(op, Op::Output(_))).unwrap_or(0);
                 self.ops.truncate(last + 1);
                 self.reason = None;
@@ -167,10 +168,10 @@ impl Trip<'_, '_> {
         }
     }
 
-    /// The answer depends on these bits.
+    /// Records that the result depends on these bits.
     pub(crate) fn look(&mut self, bits: &Flow) {
         let mut bits = *bits & !self.now.known;
-        // A decremented TTL says something about every bit of the packet's.
+        // A decremented TTL depends on every bit of the packet's own TTL.
         if bits.u8(at::NW_TTL) != 0 {
             bits.bytes_mut()[at::NW_TTL] = 0xff;
         }
@@ -181,7 +182,7 @@ impl Trip<'_, '_> {
         self.look(&field.mask(u128::MAX));
     }
 
-    /// A packet's own field, whatever was written to it since.
+    /// Records that the result depends on these bits of the received packet, even if they have been overwritten since.
     fn look_own(&mut self, bits: &Flow) {
         self.t.mask = self.t.mask | *bits;
     }
@@ -194,7 +195,7 @@ impl Trip<'_, '_> {
         matches!(self.dl_type(), ethertype::IPV4 | ethertype::IPV6)
     }
 
-    /// Whether the packet has a field; what that depends on is looked at.
+    /// Returns `true` if the packet has fields with this prerequisite, and records the bits that this depends on.
     fn has(&mut self, needs: Needs) -> bool {
         let dl_type = self.dl_type();
         let later = self.now.flow.u8(at::NW_FRAG) & FRAG_LATER != 0;
@@ -231,12 +232,12 @@ impl Trip<'_, '_> {
         self.now.flow.u8(at::NW_PROTO)
     }
 
-    /// False when it cannot be decremented.
+    /// Decrements the TTL. Returns `false` if it is 0 or 1.
     fn dec_ttl(&mut self) -> bool {
         let ttl = self.now.flow.u8(at::NW_TTL);
         match &mut self.now.ttl {
             Ttl::Less(n) => {
-                // To see that the packet's own is above 1, its highest bit is enough.
+                // The highest set bit is enough to show that the packet's own TTL is above 1.
                 let seen = if *n == 0 && ttl > 1 { 1 << ttl.ilog2() } else { 0xff };
                 self.t.mask.bytes_mut()[at::NW_TTL] |= seen;
                 if ttl <= 1 {
@@ -253,7 +254,7 @@ impl Trip<'_, '_> {
 
     fn act(&mut self, action: &Action) -> Result<(), Reason> {
         if self.t.ops.len() >= MAX_OPS {
-            tell!(self, "too many actions: the packet is dropped");
+            tell!(self, "dropped: the limit of {MAX_OPS} ops is reached");
             return Err(DropReason::TooManyResubmits);
         }
         tell!(self, "{action}");
@@ -321,15 +322,15 @@ impl Trip<'_, '_> {
                     self.send(to.of);
                 }
             }
-            _ if port == own => tell!(self, "not sent back by the port it came in by"),
+            _ if port == own => tell!(self, "not sent: port {port} is the ingress port"),
             _ => self.send(port),
         }
     }
 
-    /// Sends the packet as it is.
+    /// Sends the packet in its current state.
     pub(crate) fn send(&mut self, to: OfPort) {
         let Some(port) = self.pipeline.port(to) else {
-            tell!(self, "there is no port {to}");
+            tell!(self, "not sent: port {to} does not exist");
             return;
         };
         self.commit();

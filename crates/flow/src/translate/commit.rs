@@ -1,4 +1,4 @@
-//! What makes the packet what the actions so far want it to be: the difference, as ops.
+//! Generation of the ops that bring the packet from its current to its wanted state.
 
 use super::{Trip, Ttl};
 use crate::field::Field;
@@ -7,16 +7,16 @@ use crate::ops::Op;
 use bywash_wire::ethernet::ethertype;
 
 impl Trip<'_, '_> {
-    /// Makes the packet what the actions so far want it to be.
+    /// Generates the ops that bring the packet to the state that the actions so far require.
     pub(super) fn commit(&mut self) {
         let (now, base) = (self.now, self.base);
-        // Where the packet's own value is wanted again, it has to be known.
+        // Where an overwritten value of the packet is restored, the result depends on that value.
         let back = base.known & !now.known & writable();
         self.look_own(&back);
         let differing = now.known & base.known & now.flow.differing(&base.flow);
         let mut write = (now.known & !base.known | differing) & writable() | back;
         if now.flow.u8(at::NW_FRAG) & IP_SOUND == 0 {
-            // No network header to write to.
+            // There is no valid network header to write to.
             write.bytes_mut()[at::NW_TOS..].fill(0);
         }
         if !write.is_zero() {
@@ -42,7 +42,7 @@ impl Trip<'_, '_> {
         }
     }
 
-    /// Ops that write these bits.
+    /// Generates the ops that write these bits.
     fn write(&mut self, write: &Flow) {
         let value = self.now.flow & *write;
         let word = |flow: &Flow, at: usize| flow.0[at / 8];
@@ -52,7 +52,7 @@ impl Trip<'_, '_> {
         }
         let arp = matches!(self.dl_type(), ethertype::ARP | 0x8035);
         if arp {
-            // Operation, sender's and target's addresses (RFC 826).
+            // Offsets of the operation and of the sender's and target's addresses (RFC 826).
             for (at, to, len) in [
                 (at::NW_PROTO, 7, 1),
                 (at::ARP_SHA, 8, 6),
@@ -147,7 +147,7 @@ impl Trip<'_, '_> {
     }
 }
 
-/// Bits of a packet that ops of their own kind do not write, and that can be written.
+/// Returns the mask of the writable bits. VLAN tag and TTL have ops of their own and are not included.
 fn writable() -> Flow {
     let mut mask = Flow::default();
     for range in [

@@ -1,4 +1,4 @@
-//! The tags of a packet on its way through the tables.
+//! VLAN tags of a packet during its translation.
 
 use super::{Tag, Trip};
 use crate::field::Field;
@@ -6,7 +6,7 @@ use crate::key::{Flow, TAGGED, TPID_88A8, TPID_8100, at};
 use bywash_wire::ethernet::ethertype;
 
 impl Trip<'_, '_> {
-    /// All there is to the packet's own tag.
+    /// Returns the mask of all bits that describe the packet's outer tag.
     pub(super) fn tag_bits() -> Flow {
         let mut bits = Field::VlanTci.mask(u128::MAX);
         bits.bytes_mut()[at::TPID] = 0xff;
@@ -17,7 +17,7 @@ impl Trip<'_, '_> {
         if self.now.tagged > 0 { self.now.tags[0].tci } else { 0 }
     }
 
-    /// The tag is no longer the packet's own. `seen`: what becomes of it depends on what it was.
+    /// Marks the tags as changed. `seen` means that the new tag depends on the old one.
     fn change_tag(&mut self, seen: bool) {
         if self.now.own_tag {
             if seen && self.now.tagged > 0 {
@@ -70,7 +70,7 @@ impl Trip<'_, '_> {
         }
     }
 
-    /// Makes the tag this one, or none for 0.
+    /// Sets the tag to `tci`, or removes it if `tci` is 0.
     pub(crate) fn put_tag(&mut self, tci: u16) {
         if tci == 0 { self.pop_tag() } else { self.set_tci(tci | TAGGED, 0xffff) }
     }

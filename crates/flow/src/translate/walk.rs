@@ -1,4 +1,4 @@
-//! The way through the tables and groups, and its bounds.
+//! Traversal of tables and groups, with its limits.
 
 use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, tell};
 use crate::field::Field;
@@ -7,24 +7,24 @@ use crate::model::{Action, GroupKind, OfPort};
 use crate::pipeline::Group;
 use bywash_engine::DropReason;
 
-/// What remains to be done of a list of actions.
+/// Remaining actions of a list.
 #[derive(Clone, Copy)]
 struct Frame<'t> {
     actions: &'t [Action],
     table: u8,
     depth: u32,
-    /// A group's bucket: the group, the number of its next bucket, and the state to return to, in `saved`.
+    /// For a group's bucket: the group and the index of its next bucket. The state to return to is in `saved`.
     bucket: Option<(&'t Group, usize)>,
 }
 
 impl<'t> Trip<'_, 't> {
-    /// The flow for the packet as it is, in this table.
+    /// Returns the actions of the flow in this table that matches the packet in its current state.
     fn find(&mut self, table: u8) -> Option<&'t [Action]> {
         self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
         let mut looked = Flow::default();
         let mut flow = self.now.flow;
-        // Of fragments, the first as well, flows see no ports and no ICMP type, so that one flow has all of a packet: OVS's
-        // `set-frags normal`, its default (ovs-ofctl(8)).
+        // Flows see no ports and no ICMP type in fragments, including the first, so that all fragments of a packet
+        // match the same flow: OVS's default, `set-frags normal` (ovs-ofctl(8)).
         if flow.u8(at::NW_FRAG) & FRAG_ANY != 0 {
             flow.put(at::TP_SRC, &[0; 4]);
         }
@@ -45,7 +45,7 @@ impl<'t> Trip<'_, 't> {
         }
     }
 
-    /// Runs the actions of the flow in table 0, and what they lead to.
+    /// Runs the actions of the flow in table 0, and all lists of actions that they lead to.
     pub(super) fn run(&mut self) -> Result<(), Reason> {
         const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, bucket: None };
         let mut stack = [NONE; NEST];
@@ -86,7 +86,7 @@ impl<'t> Trip<'_, 't> {
                     if let Some(port) = port.filter(|p| *p != OfPort::IN_PORT) {
                         Field::InPort.set(&mut self.now.flow, port.0.into());
                     }
-                    // The port packets came in by is always looked at: whether it is the packet's own does not matter.
+                    // The megaflow mask always includes the ingress port, so it need not be recorded here.
                     let found = self.find(to);
                     Field::InPort.set(&mut self.now.flow, own);
                     let deeper = depth + u32::from(to <= table);
@@ -105,31 +105,31 @@ impl<'t> Trip<'_, 't> {
                 Action::Group(id) => {
                     self.limit(depth)?;
                     let Some(group) = self.pipeline.groups.get(id) else {
-                        tell!(self, "there is no group {id}");
+                        tell!(self, "group {id} does not exist");
                         leave_list(&mut stack[top - 1]);
                         continue;
                     };
                     if let Some(first) = self.pick(group) {
                         tell!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
-                        // Groups that run others are as good at coming to no end as resubmits are.
+                        // Chains of groups can be as endless as resubmits, so they share the limit.
                         self.t.resubmits += 1;
                         self.t.saved.push(self.now);
                         let bucket = Some((&**group, first + 1));
                         let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, bucket };
                         enter(&mut stack, &mut top, frame)?;
                     } else {
-                        tell!(self, "group {id}: no bucket is alive");
+                        tell!(self, "group {id}: no bucket is live");
                     }
                 }
                 Action::DecTtl => {
                     if self.is_ip() && !self.dec_ttl() {
-                        tell!(self, "dec_ttl: the packet's time is over");
+                        tell!(self, "dec_ttl: the TTL is 0 or 1");
                         self.t.reason = Some(DropReason::TtlExceeded);
                         leave_list(&mut stack[top - 1]);
                     }
                 }
                 Action::Exit => {
-                    // A group's other buckets, and what follows the group, are run all the same.
+                    // `exit` ends the bucket: the group's other buckets and the actions behind the group still run.
                     while top > 0 {
                         leave_list(&mut stack[top - 1]);
                         if stack[top - 1].bucket.is_some() {
@@ -146,13 +146,13 @@ impl<'t> Trip<'_, 't> {
 
     fn limit(&mut self, depth: u32) -> Result<(), Reason> {
         if depth >= DEPTH || self.t.resubmits >= RESUBMITS {
-            tell!(self, "too many resubmits: the packet is dropped");
+            tell!(self, "dropped: too many resubmits");
             return Err(DropReason::TooManyResubmits);
         }
         Ok(())
     }
 
-    /// The bucket to run; the first, when all are.
+    /// Returns the index of the bucket to run, or of the first one if all are to be run.
     fn pick(&mut self, group: &Group) -> Option<usize> {
         let n = group.spec.buckets.len();
         let mut looks = RESUBMITS.saturating_sub(self.t.resubmits);
@@ -162,8 +162,8 @@ impl<'t> Trip<'_, 't> {
             GroupKind::Select => {
                 self.look(&group.hashed);
                 let hash = hash_words(&(self.now.flow & group.hashed).0, u64::from(group.spec.id));
-                // Each bucket draws a number for the flow, and the highest, by weight, wins: when a bucket comes or goes,
-                // only its own flows move.
+                // Weighted rendezvous hashing: each bucket draws a number for the flow, and the highest one, adjusted
+                // by weight, wins. If a bucket is added or removed, only its own flows move.
                 let score = |b: usize| {
                     let bucket = &group.spec.buckets[b];
                     let draw = hash_words(&[hash, u64::from(bucket.id)], hash) >> 11;
@@ -184,7 +184,7 @@ fn leave_list(frame: &mut Frame<'_>) {
     frame.actions = &[];
 }
 
-/// Begins a list of actions; in place of one that is done.
+/// Pushes a list of actions; it replaces the top of the stack if that list has ended.
 fn enter<'t>(stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
     let ended = |f: &Frame<'_>| f.actions.is_empty() && f.bucket.is_none();
     if *top > 0 && ended(&stack[*top - 1]) {
