@@ -1,4 +1,4 @@
-//! Actions.
+//! Parser of action lists.
 
 use super::PortNames;
 use super::text::{SyntaxError, Text};
@@ -13,7 +13,7 @@ const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_v
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, exit";
 
-/// Reads a list of actions. `table` is the flow's own, for `goto_table`; none in a group.
+/// Parses a list of actions. `table` is the flow's own table, needed for `goto_table`; `None` in a group.
 pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> Result<Vec<Action>> {
     let mut list: Vec<Action> = Vec::new();
     let whole = text;
@@ -40,7 +40,7 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> R
         list.push(action);
     }
     if list.is_empty() && dropped.is_none() && !whole.is_empty() {
-        return whole.wrong("no action: to drop packets, say `drop`");
+        return whole.wrong("no action given: use `drop` to drop packets");
     }
     Ok(list)
 }
@@ -48,7 +48,7 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> R
 fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Option<u8>) -> Result<Action> {
     let want = || match value {
         Some(value) if !value.is_empty() => Ok(value),
-        _ => name.wrong(format!("{} wants a value", name.str())),
+        _ => name.wrong(format!("{} needs a value", name.str())),
     };
     let set = |spelling: &'static str, field: Field, value: u128| Action::Set {
         field,
@@ -73,7 +73,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
         "push_vlan" => {
             let tpid: u16 = small(want()?, 16)?;
             if !matches!(tpid, ethertype::VLAN | ethertype::QINQ) {
-                return want()?.wrong("a VLAN tag has Ethernet type 0x8100 or 0x88a8");
+                return want()?.wrong("invalid Ethernet type of a VLAN tag: use 0x8100 or 0x88a8");
             }
             Ok(Action::PushVlan(tpid))
         }
@@ -92,7 +92,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
         "mod_nw_tos" => {
             let tos = value::number(want()?, 8)?;
             if tos & 3 != 0 {
-                return want()?.wrong("the lowest two bits of the TOS are set by mod_nw_ecn");
+                return want()?.wrong("the lowest two bits of the TOS must be 0: use mod_nw_ecn to set them");
             }
             Ok(Action::Set { field: Field::NwTos, value: tos, mask: 0xfc, as_: Spelling::Mod("mod_nw_tos") })
         }
@@ -109,11 +109,11 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
             let to: u8 = small(want()?, 8)?;
             match table {
                 Some(own) if to <= own => {
-                    want()?.wrong(format!("goto_table only leads to a later table than {own}; see resubmit"))
+                    want()?.wrong(format!("goto_table needs a table above {own}: use resubmit for others"))
                 }
-                Some(_) if to == 255 => want()?.wrong("there is no table 255"),
+                Some(_) if to == 255 => want()?.wrong("table 255 does not exist: tables are 0 to 254"),
                 Some(_) => Ok(Action::Goto(to)),
-                None => name.wrong("goto_table has no place in a group"),
+                None => name.wrong("goto_table is not allowed in a group"),
             }
         }
         "group" => Ok(Action::Group(small(want()?, 32)?)),
@@ -130,9 +130,9 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
             Err(e) if other.starts_with(|c: char| c.is_ascii_digit()) || other.eq_ignore_ascii_case("controller") => {
                 Err(e)
             }
-            Err(_) => name.wrong(format!("`{other}` is neither an action nor a port; actions are {KNOWN}")),
+            Err(_) => name.wrong(format!("unknown action or port `{other}`; actions are {KNOWN}")),
         },
-        other => name.wrong(format!("`{other}` is no action; actions are {KNOWN}")),
+        other => name.wrong(format!("unknown action `{other}`; actions are {KNOWN}")),
     }
 }
 
@@ -147,17 +147,17 @@ fn writable(text: Text<'_>, field: Field) -> Result<()> {
     if field.info().writable { Ok(()) } else { text.wrong(format!("{} cannot be set", field.name())) }
 }
 
-/// `set_field:value[/mask]->field`
+/// Parses `set_field:value[/mask]->field`.
 fn set_field(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     let Some((value, name)) = text.split("->") else {
-        return text.wrong("set_field wants `value->field`");
+        return text.wrong("set_field needs `value->field`");
     };
     let Some(field) = Field::find(name.str()) else {
-        return name.wrong(format!("`{}` is no field", name.str()));
+        return name.wrong(format!("unknown field `{}`", name.str()));
     };
     writable(name, field)?;
     let (bits, mask) = if field == Field::VlanVid {
-        // With OpenFlow's "present" bit or without.
+        // OpenFlow's "present" bit is optional.
         let (v, m) = value.split("/").map_or((value, None), |(v, m)| (v, Some(m)));
         let mask = m.map_or(Ok(0xfff), |m| value::number(m, 13))?;
         (value::number(v, 13)? & 0xfff, mask & 0xfff)
@@ -167,10 +167,10 @@ fn set_field(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     Ok(Action::Set { field, value: bits & mask, mask, as_: Spelling::SetField })
 }
 
-/// `load:value->field[from..to]`
+/// Parses `load:value->field[from..to]`.
 fn load(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     let Some((value, to)) = text.split("->") else {
-        return text.wrong("load wants `value->field[from..to]`");
+        return text.wrong("load needs `value->field[from..to]`");
     };
     let sub = value::subfield(to)?;
     writable(to, sub.field)?;
@@ -183,20 +183,20 @@ fn load(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     Ok(Action::Set { field: sub.field, value: number << sub.low, mask: sub.mask(), as_: Spelling::Load })
 }
 
-/// `move:from[a..b]->to[c..d]`
+/// Parses `move:from[a..b]->to[c..d]`.
 fn copy(text: Text<'_>) -> Result<Action> {
     let Some((from, to)) = text.split("->") else {
-        return text.wrong("move wants `from[a..b]->to[c..d]`");
+        return text.wrong("move needs `from[a..b]->to[c..d]`");
     };
     let (src, dst): (Subfield, Subfield) = (value::subfield(from)?, value::subfield(to)?);
     writable(to, dst.field)?;
     if src.bits != dst.bits {
-        return text.wrong(format!("{} bits do not go into {}", src.bits, dst.bits));
+        return text.wrong(format!("source and destination differ in width: {} and {} bits", src.bits, dst.bits));
     }
     Ok(Action::Move(src, dst))
 }
 
-/// `resubmit:port`, `resubmit(port,table)`, `resubmit(,table)`
+/// Parses `resubmit:port`, `resubmit(port,table)` and `resubmit(,table)`.
 fn resubmit(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     let (port, table) = text.split(",").map_or((text, None), |(port, table)| (port, Some(table)));
     let (port, table) = (port.trim(), table.map(Text::trim));
@@ -206,7 +206,7 @@ fn resubmit(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
         None => None,
     };
     if port.is_none() && table.is_none() {
-        return text.wrong("resubmit wants a port, a table, or both");
+        return text.wrong("resubmit needs a port, a table, or both");
     }
     Ok(Action::Resubmit(port, table))
 }

@@ -1,4 +1,4 @@
-//! Flows, and what selects them.
+//! Parsers of flows, flow filters and packet descriptions.
 
 use super::PortNames;
 use super::actions::actions;
@@ -11,7 +11,7 @@ use crate::model::{Action, FlowFilter, FlowSpec, Match, Spelling};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// Reads a flow: `priority=100,tcp,tp_dst=80,actions=output:2`.
+/// Parses a flow: `priority=100,tcp,tp_dst=80,actions=output:2`.
 pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
     let (text, written) = cut_actions(line);
     let Some(written) = written else {
@@ -32,7 +32,7 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
     let mut rest = text;
     while let Some((name, value)) = rest.next_item()? {
         let want =
-            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} wants a value", name.str())), Ok);
+            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} needs a value", name.str())), Ok);
         match name.str() {
             "table" | "table_id" => spec.table = table(want()?)?,
             "priority" => spec.priority = small(want()?, 16)?,
@@ -41,10 +41,10 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
             "hard_timeout" => spec.hard_timeout = small(want()?, 16)?,
             "check_overlap" => spec.check_overlap = true,
             "reset_counts" => spec.reset_counts = true,
-            // As dump shows them, so that a dump can be loaded.
+            // Shown by dump; ignored, so that a dump can be loaded.
             "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" | "send_flow_rem" | "importance" => {}
             _ if conditions.take(&mut spec.matches, name, value, names)? => {}
-            other => return name.wrong(format!("`{other}` is no field and no property of a flow")),
+            other => return name.wrong(format!("unknown field or flow property `{other}`")),
         }
     }
     conditions.finish(&spec.matches)?;
@@ -55,12 +55,12 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
 
 fn table(text: Text<'_>) -> Result<u8> {
     match small(text, 8)? {
-        255 => text.wrong("tables are 0 to 254"),
+        255 => text.wrong("table 255 does not exist: tables are 0 to 254"),
         id => Ok(id),
     }
 }
 
-/// Refuses to set or move fields that no packet of the flow has; `mod_*` actions leave those packets alone instead.
+/// Refuses to set or move fields that no packet of the flow has. `mod_*` actions are accepted: they skip such packets.
 fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
     let mut tagged = false;
     for action in &spec.actions {
@@ -84,7 +84,7 @@ fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is before `actions=`, and what is behind it.
+/// Splits a line into the parts before and behind `actions=`.
 fn cut_actions(line: &str) -> (Text<'_>, Option<Text<'_>>) {
     let text = Text::new(line);
     for word in ["actions=", "actions:", "action="] {
@@ -97,14 +97,14 @@ fn cut_actions(line: &str) -> (Text<'_>, Option<Text<'_>>) {
     (text, None)
 }
 
-/// Reads which flows are meant: `table=0,ip,cookie=0x1/-1,out_port=2`.
+/// Parses a flow filter: `table=0,ip,cookie=0x1/-1,out_port=2`.
 pub fn filter(line: &str, names: PortNames<'_>) -> Result<FlowFilter> {
     let mut filter = FlowFilter::default();
     let mut conditions = Conditions::default();
     let mut rest = Text::new(line);
     while let Some((name, value)) = rest.next_item()? {
         let want =
-            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} wants a value", name.str())), Ok);
+            || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} needs a value", name.str())), Ok);
         match name.str() {
             "table" | "table_id" => filter.table = Some(table(want()?)?),
             "priority" => filter.priority = Some(small(want()?, 16)?),
@@ -119,22 +119,22 @@ pub fn filter(line: &str, names: PortNames<'_>) -> Result<FlowFilter> {
             "out_port" => filter.out_port = Some(port(want()?, names)?),
             "out_group" => filter.out_group = Some(small(want()?, 32)?),
             _ if conditions.take(&mut filter.matches, name, value, names)? => {}
-            "actions" | "action" => return name.wrong("which flows is asked here, not what they do"),
-            other => return name.wrong(format!("`{other}` is no field and no property of a flow")),
+            "actions" | "action" => return name.wrong("actions are not allowed in a flow filter"),
+            other => return name.wrong(format!("unknown field or flow property `{other}`")),
         }
     }
     conditions.finish(&filter.matches)?;
     Ok(filter)
 }
 
-/// Reads a packet described by its fields, for a trace: `in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80`.
+/// Parses a packet described by its fields, for a trace: `in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80`.
 pub fn packet(line: &str, names: PortNames<'_>) -> Result<Flow> {
     let mut matches = Match::default();
     let mut conditions = Conditions::default();
     let mut rest = Text::new(line);
     while let Some((name, value)) = rest.next_item()? {
         if !conditions.take(&mut matches, name, value, names)? {
-            return name.wrong(format!("`{}` is no field", name.str()));
+            return name.wrong(format!("unknown field `{}`", name.str()));
         }
     }
     conditions.finish(&matches)?;

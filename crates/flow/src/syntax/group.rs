@@ -1,4 +1,4 @@
-//! Groups and meters.
+//! Parsers of groups and meters.
 
 use super::PortNames;
 use super::actions::actions;
@@ -9,13 +9,13 @@ use crate::model::{Bucket, GroupKind, GroupSpec, MeterSpec};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// Most buckets of a group.
+/// Maximum number of buckets of a group.
 const BUCKETS: usize = 1024;
 
-/// Reads a group: `group_id=1,type=select,bucket=weight:2,output:1,bucket=output:2`.
+/// Parses a group: `group_id=1,type=select,bucket=weight:2,output:1,bucket=output:2`.
 pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
     let text = Text::new(line);
-    // A bucket reaches to the next one.
+    // Each bucket extends to the start of the next one.
     let starts: Vec<usize> = line
         .match_indices("bucket=")
         .map(|(at, _)| at)
@@ -25,29 +25,29 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
     let (mut id, mut kind, mut fields) = (None, None, Vec::new());
     while let Some((name, value)) = head.next_item()? {
         let Some(value) = value.filter(|v| !v.is_empty()) else {
-            return name.wrong(format!("{} wants a value", name.str()));
+            return name.wrong(format!("{} needs a value", name.str()));
         };
         match name.str() {
             "group_id" => id = Some(group_number(value)?),
             "type" => kind = Some(group_kind(value)?),
             "selection_method" if matches!(value.str(), "hash" | "dp_hash") => {}
-            "selection_method" => return value.wrong("the selection methods are hash and dp_hash"),
+            "selection_method" => return value.wrong("unknown selection method: use hash or dp_hash"),
             "fields" => {
                 let mut list = value;
                 while let Some((name, _)) = list.next_item()? {
                     match Field::find(name.str()) {
                         Some(field) => fields.push(field),
-                        None => return name.wrong(format!("`{}` is no field", name.str())),
+                        None => return name.wrong(format!("unknown field `{}`", name.str())),
                     }
                 }
             }
-            other => return name.wrong(format!("`{other}` is no property of a group")),
+            other => return name.wrong(format!("unknown group property `{other}`")),
         }
     }
     let Some(id) = id else { return text.wrong("a group needs `group_id=`") };
     let kind = kind.unwrap_or(GroupKind::All);
     if starts.len() > BUCKETS {
-        return text.sub(starts[BUCKETS], line.len()).wrong(format!("more than {BUCKETS} buckets"));
+        return text.sub(starts[BUCKETS], line.len()).wrong(format!("too many buckets: a group has at most {BUCKETS}"));
     }
     let mut buckets = Vec::new();
     for (i, start) in starts.iter().enumerate() {
@@ -55,14 +55,14 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
         buckets.push(bucket(text.sub(start + "bucket=".len(), end), i as u32, kind, names)?);
     }
     if kind == GroupKind::Indirect && buckets.len() != 1 {
-        return text.wrong("an indirect group has one bucket");
+        return text.wrong("an indirect group must have exactly one bucket");
     }
     Ok(GroupSpec { id, kind, fields, buckets })
 }
 
 fn group_number(text: Text<'_>) -> Result<u32> {
     match small(text, 32)? {
-        id if id > 0xffff_ff00 => text.wrong("groups are 0 to 0xffffff00"),
+        id if id > 0xffff_ff00 => text.wrong("group id out of range: group ids are 0 to 0xffffff00"),
         id => Ok(id),
     }
 }
@@ -73,7 +73,7 @@ fn group_kind(text: Text<'_>) -> Result<GroupKind> {
         "select" => Ok(GroupKind::Select),
         "ff" | "fast_failover" => Ok(GroupKind::FastFailover),
         "indirect" => Ok(GroupKind::Indirect),
-        other => text.wrong(format!("`{other}` is none of all, select, ff, indirect")),
+        other => text.wrong(format!("unknown group type `{other}`: use all, select, ff or indirect")),
     }
 }
 
@@ -107,12 +107,14 @@ fn bucket(text: Text<'_>, id: u32, kind: GroupKind, names: PortNames<'_>) -> Res
     Ok(bucket)
 }
 
-/// Which group: `group_id=1`; none: all.
+/// Parses a group selector such as `group_id=1`. Returns `None`, which means all groups, for an empty line or the value
+/// `all`.
 pub fn group_id(line: &str) -> Result<Option<u32>> {
     only(line, "group_id", group_number)
 }
 
-/// Which meter: `meter=1`; none: all.
+/// Parses a meter selector such as `meter=1`. Returns `None`, which means all meters, for an empty line or the value
+/// `all`.
 pub fn meter_id(line: &str) -> Result<Option<u32>> {
     only(line, "meter", |text| small(text, 32))
 }
@@ -127,15 +129,15 @@ fn only<T>(line: &str, key: &str, read: impl Fn(Text<'_>) -> Result<T>) -> Resul
             }
             let id = read(value)?;
             match rest.next_item()? {
-                Some((name, _)) => name.wrong(format!("only `{key}` can be given")),
+                Some((name, _)) => name.wrong(format!("unexpected property: only `{key}` is allowed here")),
                 None => Ok(Some(id)),
             }
         }
-        Some((name, _)) => name.wrong(format!("only `{key}=` can be given")),
+        Some((name, _)) => name.wrong(format!("unexpected property: only `{key}=` is allowed here")),
     }
 }
 
-/// Reads a meter: `meter=1,pktps,burst,bands=type=drop,rate=1000,burst_size=100`.
+/// Parses a meter: `meter=1,pktps,burst,bands=type=drop,rate=1000,burst_size=100`.
 pub fn meter(line: &str) -> Result<MeterSpec> {
     let text = Text::new(line);
     let mut rest = text;
@@ -149,21 +151,21 @@ pub fn meter(line: &str) -> Result<MeterSpec> {
             ("bands" | "band", Some(value)) => {
                 bands += 1;
                 if bands > 1 {
-                    return name.wrong("a meter has one band here");
+                    return name.wrong("too many bands: a meter has exactly one");
                 }
                 if value.str() != "type=drop" {
-                    return value.wrong("the only type of band is drop");
+                    return value.wrong("unknown band type: use `type=drop`");
                 }
             }
             ("type", Some(value)) if value.str() == "drop" => {}
             ("rate", Some(value)) => rate = Some(small(value, 32)?),
             ("burst_size", Some(value)) => burst = small(value, 32)?,
-            (other, _) => return name.wrong(format!("`{other}` is no property of a meter")),
+            (other, _) => return name.wrong(format!("invalid meter property `{other}`")),
         }
     }
-    let Some(id) = id.filter(|id| *id > 0) else { return text.wrong("a meter needs `meter=`, from 1 on") };
+    let Some(id) = id.filter(|id| *id > 0) else { return text.wrong("a meter needs `meter=` with an id above 0") };
     let Some(rate) = rate.filter(|r| *r > 0) else {
-        return text.wrong("a meter needs `bands=type=drop,rate=`, above 0");
+        return text.wrong("a meter needs `bands=type=drop,rate=` with a rate above 0");
     };
     Ok(MeterSpec { id, packets: packets.unwrap_or(false), rate, burst })
 }

@@ -1,4 +1,4 @@
-//! What flows match, and what a field needs.
+//! Parser of match conditions, with the prerequisites of fields.
 
 use super::PortNames;
 use super::text::{SyntaxError, Text};
@@ -8,7 +8,7 @@ use crate::key::TAGGED;
 use crate::model::Match;
 use bywash_wire::ethernet::ethertype;
 
-/// Shorthands: an Ethernet type, perhaps a protocol.
+/// Protocol shorthands: name, Ethernet type, and IP protocol if any.
 pub const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("ip", 0x800, None),
     ("icmp", 0x800, Some(1)),
@@ -25,14 +25,14 @@ pub const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("icmp6", 0x86dd, Some(58)),
 ];
 
-/// Where each condition was given, to say which one lacks its prerequisite.
+/// Conditions in the order given, with their positions in the line, to report which one lacks its prerequisite.
 #[derive(Default)]
 pub struct Conditions<'a> {
     given: Vec<(Field, Text<'a>)>,
 }
 
 impl<'a> Conditions<'a> {
-    /// Takes a condition; false when it is none.
+    /// Parses a condition and adds it to `matches`. Returns `false` if `name` is not a match field.
     pub fn take(
         &mut self,
         matches: &mut Match,
@@ -58,7 +58,7 @@ impl<'a> Conditions<'a> {
         };
         let Some(text) = text else {
             return match Field::find(name.str()) {
-                Some(_) => name.wrong(format!("{} wants a value", name.str())),
+                Some(_) => name.wrong(format!("{} needs a value", name.str())),
                 None => Ok(false),
             };
         };
@@ -68,14 +68,14 @@ impl<'a> Conditions<'a> {
         let Some(field) = Field::find(name.str()) else { return Ok(false) };
         let (value, mask) = value::masked(text, field, names)?;
         match field {
-            Field::NwTos if value & 3 != 0 => return text.wrong("the lowest two bits of nw_tos must be 0; see nw_ecn"),
+            Field::NwTos if value & 3 != 0 => return text.wrong("the lowest two bits of nw_tos must be 0: use nw_ecn"),
             Field::NwTos => self.add(matches, Field::IpDscp, name, value >> 2, u128::MAX)?,
             _ => self.add(matches, field, name, value, mask)?,
         }
         Ok(true)
     }
 
-    /// `dl_vlan=10`, `dl_vlan=0xffff` (no tag), `vlan_vid=0x100a/0x1fff`, `dl_vlan_pcp=3`.
+    /// Parses VLAN conditions: `dl_vlan=10`, `dl_vlan=0xffff` (no tag), `vlan_vid=0x100a/0x1fff`, `dl_vlan_pcp=3`.
     fn vlan(
         &mut self,
         matches: &mut Match,
@@ -111,14 +111,14 @@ impl<'a> Conditions<'a> {
         let mask = mask & field.all();
         let known = field.get(&matches.mask) & mask;
         if (field.get(&matches.value) ^ value) & known != 0 {
-            return name.wrong(format!("contradicts what was given for {} before", field.name()));
+            return name.wrong(format!("contradicts an earlier condition on {}", field.name()));
         }
         matches.add(field, value, mask);
         self.given.push((field, name));
         Ok(())
     }
 
-    /// Whether every condition has its prerequisites.
+    /// Checks that every condition has its prerequisite.
     pub fn finish(self, matches: &Match) -> Result<(), SyntaxError> {
         for (field, name) in self.given {
             if let Some(lacking) = lacking(field.info().needs, matches) {
@@ -129,7 +129,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// What is missing for `needs`, in the words of the syntax.
+/// Returns the prerequisite that `matches` lacks for `needs`, in the words of the syntax, or `None` if it is met.
 pub fn lacking(needs: Needs, matches: &Match) -> Option<&'static str> {
     let dl_type = matches.exact(Field::DlType).map(|v| v as u16);
     let protocol = matches.exact(Field::NwProto).map(|v| v as u8);

@@ -1,4 +1,4 @@
-//! The syntax of ovs-ofctl: flows, groups and meters, read with the column of what is wrong, and shown as OVS does.
+//! Syntax of ovs-ofctl: flows, groups and meters, parsed with the column of each error, and shown as OVS shows them.
 
 mod actions;
 mod flow;
@@ -15,5 +15,5 @@ pub use text::SyntaxError;
 
 use crate::model::OfPort;
 
-/// Ports by name.
+/// Function that returns the port with a given name.
 pub type PortNames<'a> = &'a dyn Fn(&str) -> Option<OfPort>;

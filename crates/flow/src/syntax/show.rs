@@ -1,4 +1,4 @@
-//! Flows, groups and meters, shown as ovs-ofctl shows them, and such that they can be read again.
+//! Display of flows, groups and meters as ovs-ofctl shows them; the output can be parsed again.
 
 use super::matches::SHORTHANDS;
 use super::value::{FRAGS, show_flags};
@@ -8,7 +8,7 @@ use crate::model::{Action, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, OfP
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Something to be shown.
+/// Wrapper that displays a flow, group or meter.
 pub struct Shown<'a, T>(pub &'a T);
 
 impl Display for OfPort {
@@ -25,7 +25,7 @@ fn mac(value: u128) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// A field's value as it is written; `mask` names the bits that count.
+/// Formats a field's value; `mask` selects the bits that count.
 fn field_value(field: Field, value: u128, mask: u128) -> String {
     let info = field.info();
     let exact = mask == field.all();
@@ -57,7 +57,7 @@ fn field_value(field: Field, value: u128, mask: u128) -> String {
     }
 }
 
-/// What a match says, as the parts of a flow's line; empty: everything is matched.
+/// Wrapper that displays a match as part of a flow's line; empty if everything is matched.
 pub struct ShownMatch<'a>(pub &'a Match);
 
 impl Display for ShownMatch<'_> {
@@ -107,7 +107,7 @@ impl Display for ShownMatch<'_> {
     }
 }
 
-/// Fields in the order they are shown, each bit of a packet once.
+/// Fields in the order in which they are shown, covering each bit of a packet once.
 const ORDER: [Field; 47] = {
     use Field::*;
     [
@@ -197,7 +197,7 @@ impl Display for Action {
     }
 }
 
-/// A list of actions, or `drop`.
+/// Wrapper that displays a list of actions, or `drop` if it is empty.
 pub struct ShownActions<'a>(pub &'a [Action]);
 
 impl Display for ShownActions<'_> {
@@ -216,7 +216,7 @@ impl Display for ShownActions<'_> {
 }
 
 impl Display for Shown<'_, FlowSpec> {
-    /// As `ovs-ofctl dump-flows --no-stats`.
+    /// Formats the flow like `ovs-ofctl dump-flows --no-stats`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let spec = self.0;
         if spec.cookie != 0 {

@@ -1,13 +1,13 @@
-//! Words of the syntax, each with its place in the line.
+//! Tokens of the syntax, each with its position in the line.
 
 use std::fmt;
 
-/// What is wrong with a line, and where.
+/// Syntax error in a line, with its column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// Column, from 1, in characters.
+    /// Column in characters, counted from 1.
     pub column: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -19,7 +19,7 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
-/// A part of a line that knows where it is.
+/// Part of a line with its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
     line: &'a str,
@@ -40,7 +40,7 @@ impl<'a> Text<'a> {
         self.start == self.end
     }
 
-    /// Bytes `from..to` of this part.
+    /// Returns bytes `from..to` of this part.
     pub fn sub(self, from: usize, to: usize) -> Self {
         Self { start: self.start + from, end: self.start + to, ..self }
     }
@@ -55,19 +55,19 @@ impl<'a> Text<'a> {
         self.sub(from, from.max(str.trim_end().len()))
     }
 
-    /// What is before and behind the first `separator`.
+    /// Returns the parts before and behind the first `separator`.
     pub fn split(self, separator: &str) -> Option<(Self, Self)> {
         let at = self.str().find(separator)?;
         Some((self.sub(0, at), self.from(at + separator.len())))
     }
 
-    /// This part is wrong.
+    /// Returns an error at the start of this part.
     pub fn wrong<T>(self, what: impl Into<String>) -> Result<T, SyntaxError> {
         Err(SyntaxError { column: self.line[..self.start].chars().count() + 1, what: what.into() })
     }
 
-    /// Takes the next item: a name, and its value if there is one. Items are separated by commas or blanks; a value
-    /// follows `=` or `:`, or is in parentheses, and ends with the parentheses opened in it.
+    /// Takes the next item: a name, and its value if there is one. Items are separated by commas or blanks. A value
+    /// follows `=` or `:` or is in parentheses; separators within parentheses do not end it.
     pub fn next_item(&mut self) -> Result<Option<(Self, Option<Self>)>, SyntaxError> {
         let str = self.str();
         let skipped = str.len() - str.trim_start_matches([',', ' ', '\t', '\r', '\n']).len();
@@ -79,7 +79,7 @@ impl<'a> Text<'a> {
         let name_len = str.find(['=', ':', '(', ',', ' ', '\t', '\r', '\n']).unwrap_or(str.len());
         let name = self.sub(0, name_len);
         if name.is_empty() {
-            return name.wrong(format!("a name is wanted before `{}`", &str[..1]));
+            return name.wrong(format!("missing name before `{}`", &str[..1]));
         }
         match str.as_bytes().get(name_len) {
             Some(b'(') => {
@@ -94,7 +94,7 @@ impl<'a> Text<'a> {
                     match byte {
                         b',' | b' ' | b'\t' | b'\r' | b'\n' => break,
                         b'(' => at = self.closing(at)? + 1,
-                        b')' => return self.from(at).wrong("`)` without `(`"),
+                        b')' => return self.from(at).wrong("unexpected `)` without `(`"),
                         _ => at += 1,
                     }
                 }
@@ -109,7 +109,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Where the parenthesis opened at `open` closes.
+    /// Returns the offset of the parenthesis that closes the one at `open`.
     fn closing(self, open: usize) -> Result<usize, SyntaxError> {
         let mut depth = 0;
         for (i, byte) in self.str().bytes().enumerate().skip(open) {
@@ -124,6 +124,6 @@ impl<'a> Text<'a> {
                 _ => {}
             }
         }
-        self.from(open).wrong("`(` is never closed")
+        self.from(open).wrong("missing `)` for this `(`")
     }
 }

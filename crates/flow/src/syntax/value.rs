@@ -1,4 +1,4 @@
-//! Values: numbers, addresses, ports, and fields' values with masks.
+//! Parsers of values: numbers, addresses, ports, and field values with masks.
 
 use super::PortNames;
 use super::text::{SyntaxError, Text};
@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// A number of at most `bits` bits, in decimal, `0x` hexadecimal or, as OVS reads it, octal with a leading 0.
+/// Parses a number of at most `bits` bits: decimal, hexadecimal with `0x`, or, as in OVS, octal with a leading 0.
 pub fn number(text: Text<'_>, bits: u32) -> Result<u128> {
     let str = text.str();
     let parsed = if let Some(hex) = str.strip_prefix("0x").or_else(|| str.strip_prefix("0X")) {
@@ -21,7 +21,7 @@ pub fn number(text: Text<'_>, bits: u32) -> Result<u128> {
     match parsed {
         Ok(n) if n <= ones(bits) && !str.contains('+') => Ok(n),
         Ok(n) => text.wrong(format!("{n} is too large: at most {}", ones(bits))),
-        Err(_) => text.wrong(format!("`{str}` is no number")),
+        Err(_) => text.wrong(format!("invalid number `{str}`")),
     }
 }
 
@@ -48,25 +48,25 @@ pub fn mac(text: Text<'_>) -> Result<u128> {
     if parts == 6 && text.str().matches(':').count() == 5 {
         Ok(value)
     } else {
-        text.wrong(format!("`{}` is no Ethernet address (xx:xx:xx:xx:xx:xx)", text.str()))
+        text.wrong(format!("invalid Ethernet address `{}`: expected xx:xx:xx:xx:xx:xx", text.str()))
     }
 }
 
 fn ip4(text: Text<'_>) -> Result<u128> {
     match text.str().parse::<Ipv4Addr>() {
         Ok(addr) => Ok(u128::from(addr.to_bits())),
-        Err(_) => text.wrong(format!("`{}` is no IPv4 address", text.str())),
+        Err(_) => text.wrong(format!("invalid IPv4 address `{}`", text.str())),
     }
 }
 
 fn ip6(text: Text<'_>) -> Result<u128> {
     match text.str().parse::<Ipv6Addr>() {
         Ok(addr) => Ok(addr.to_bits()),
-        Err(_) => text.wrong(format!("`{}` is no IPv6 address", text.str())),
+        Err(_) => text.wrong(format!("invalid IPv6 address `{}`", text.str())),
     }
 }
 
-/// A port's number or name; the special ports' names in any case.
+/// Parses a port's number or name. The names of special ports are not case-sensitive.
 pub fn port(text: Text<'_>, names: PortNames<'_>) -> Result<OfPort> {
     let str = text.str().trim_matches('"');
     if let Some((_, port)) = OfPort::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(str)) {
@@ -78,25 +78,25 @@ pub fn port(text: Text<'_>, names: PortNames<'_>) -> Result<OfPort> {
         return if number < OfPort::MAX || special {
             Ok(OfPort(number))
         } else {
-            text.wrong(format!("{number} is no port: they are below {}", OfPort::MAX))
+            text.wrong(format!("invalid port number {number}: must be below {}", OfPort::MAX))
         };
     }
     match names(str) {
         Some(port) => Ok(port),
-        None if str.eq_ignore_ascii_case("controller") => text.wrong("there is no controller"),
-        None => text.wrong(format!("no port is named `{str}`; a port that may come later goes by its number")),
+        None if str.eq_ignore_ascii_case("controller") => text.wrong("the switch has no controller"),
+        None => text.wrong(format!("unknown port `{str}`: use its number for a port that is added later")),
     }
 }
 
-/// A length of prefix as a mask of `bits` bits.
+/// Parses a prefix length and returns it as a mask of `bits` bits.
 fn prefix(text: Text<'_>, bits: u32) -> Result<u128> {
     match text.str().parse::<u32>() {
         Ok(len) if len <= bits => Ok(ones(bits) & !ones(bits - len)),
-        _ => text.wrong(format!("`{}` is no length of prefix: 0 to {bits}", text.str())),
+        _ => text.wrong(format!("invalid prefix length `{}`: must be 0 to {bits}", text.str())),
     }
 }
 
-/// One value of a field, without a mask.
+/// Parses a field's value without a mask.
 fn plain(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<u128> {
     match field.info().form {
         Form::Mac => mac(text),
@@ -109,7 +109,7 @@ fn plain(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<u128> {
 
 const FLAGS: [&str; 12] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[9]", "[10]", "[11]"];
 
-/// `+syn-ack`: some bits set, some not.
+/// Parses TCP flags such as `+syn-ack`, where `+` means set and `-` means not set.
 fn tcp_flags(text: Text<'_>) -> Result<(u128, u128)> {
     let (mut value, mut mask) = (0, 0);
     let mut rest = text;
@@ -117,7 +117,7 @@ fn tcp_flags(text: Text<'_>) -> Result<(u128, u128)> {
         let name_end = rest.str()[1..].find(['+', '-']).map_or(rest.str().len(), |at| at + 1);
         let name = rest.sub(1, name_end);
         let Some(bit) = FLAGS.iter().position(|f| *f == name.str()) else {
-            return name.wrong(format!("`{}` is no TCP flag: {}", name.str(), FLAGS[..9].join(", ")));
+            return name.wrong(format!("unknown TCP flag `{}`: use {}", name.str(), FLAGS[..9].join(", ")));
         };
         if mask >> bit & 1 == 1 {
             return name.wrong("this flag is given twice");
@@ -129,27 +129,27 @@ fn tcp_flags(text: Text<'_>) -> Result<(u128, u128)> {
     Ok((value, mask))
 }
 
-/// The flags as `+syn-ack`.
+/// Formats TCP flags like `+syn-ack`.
 pub fn show_flags(value: u128, mask: u128) -> String {
     let bits = (0..FLAGS.len()).filter(|bit| mask >> bit & 1 == 1);
     bits.map(|bit| format!("{}{}", if value >> bit & 1 == 1 { '+' } else { '-' }, FLAGS[bit])).collect()
 }
 
-/// Fragments by name: value and mask.
+/// Values of `ip_frag`: name, value and mask.
 pub const FRAGS: [(&str, u128, u128); 5] =
     [("no", 0, 3), ("yes", 1, 1), ("first", 1, 3), ("later", 3, 3), ("not_later", 0, 2)];
 
-/// A field's value and mask: `value`, `value/mask`, `address/length`.
+/// Parses a field's value and mask: `value`, `value/mask` or `address/length`.
 pub fn masked(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<(u128, u128)> {
     let info = field.info();
     if text.is_empty() {
-        return text.wrong(format!("{} wants a value", field.name()));
+        return text.wrong(format!("{} needs a value", field.name()));
     }
     match info.form {
         Form::Frag => {
             return match FRAGS.iter().find(|(name, ..)| *name == text.str()) {
                 Some((_, value, mask)) => Ok((*value, *mask)),
-                None => text.wrong(format!("`{}` is none of no, yes, first, later, not_later", text.str())),
+                None => text.wrong(format!("unknown value `{}`: use no, yes, first, later or not_later", text.str())),
             };
         }
         Form::TcpFlags if text.str().starts_with(['+', '-']) => return tcp_flags(text),
@@ -170,19 +170,19 @@ pub fn masked(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<(u12
     Ok((value, bits))
 }
 
-/// `NXM_NX_REG0[4..7]`, `reg0[3]`, `NXM_OF_ETH_SRC[]`, `eth_src`.
+/// Parses a subfield: `NXM_NX_REG0[4..7]`, `reg0[3]`, `NXM_OF_ETH_SRC[]`, `eth_src`.
 pub fn subfield(text: Text<'_>) -> Result<Subfield> {
     let (name, range) = match text.str().find('[') {
         Some(at) => (text.sub(0, at), Some(text.from(at))),
         None => (text, None),
     };
     let Some(field) = Field::find(name.str()) else {
-        return name.wrong(format!("`{}` is no field", name.str()));
+        return name.wrong(format!("unknown field `{}`", name.str()));
     };
     let whole = Subfield::whole(field);
     let Some(range) = range else { return Ok(whole) };
     let Some(inner) = range.str().strip_suffix(']').map(|s| range.sub(1, s.len())) else {
-        return range.wrong("`[` is never closed");
+        return range.wrong("missing `]` for this `[`");
     };
     if inner.is_empty() {
         return Ok(whole);
@@ -195,7 +195,7 @@ pub fn subfield(text: Text<'_>) -> Result<Subfield> {
         }
     };
     if first > last || last >= whole.bits {
-        return inner.wrong(format!("{} has bits 0 to {}", field.name(), whole.bits - 1));
+        return inner.wrong(format!("invalid bit range: {} has bits 0 to {}", field.name(), whole.bits - 1));
     }
     Ok(Subfield { field, low: first, bits: last - first + 1 })
 }
