@@ -1,4 +1,4 @@
-//! The learning bridge's memory.
+//! Address learning of the bridge.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn bridge() -> Rig {
     rig
 }
 
-/// Where the host is, once all that was learned is told.
+/// Returns the port of the host after all address reports have been processed.
 fn port(rig: &mut Rig) -> Option<OfPort> {
     rig.control.poll();
     rig.control.macs().iter().find(|(_, mac, ..)| *mac == HOST).map(|(_, _, port, _)| *port)
@@ -35,10 +35,10 @@ fn an_address_is_where_it_was_last_seen() {
     let mut rig = bridge();
     for round in 0..3 {
         for of in [1, 2] {
-            // A path that is cached learns as one that is not.
+            // A cached path learns addresses like an uncached one.
             assert_eq!(rig.send(of, &[frame()]).len(), 2);
             assert_eq!(port(&mut rig), Some(OfPort(of)), "round {round}");
-            // Looking after what was cached at the other port moves nothing.
+            // Sweeping the megaflow cached for the other port must not move the address.
             for _ in 0..3 {
                 rig.settle(10);
                 assert_eq!(port(&mut rig), Some(OfPort(of)), "round {round}");

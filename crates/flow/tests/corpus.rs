@@ -1,4 +1,4 @@
-//! Replays the seeds of the fuzz targets and every crash they ever found.
+//! Replay of the fuzz targets' seeds and of all inputs that ever crashed them.
 
 mod properties;
 #[path = "../../../fuzz/replay.rs"]

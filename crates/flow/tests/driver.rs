@@ -1,7 +1,8 @@
-//! The XDP program of a switch against its worker: the same frames, by the same flows.
+//! Comparison of a switch's XDP program with its worker: the same frames and the same flows.
 //!
-//! The kernel runs the program over each frame (BPF_PROG_TEST_RUN) before the worker gets it. What the program would redirect
-//! to a port, the worker sends by that port alone, with the same bytes; all else the program leaves to it, as it came.
+//! The kernel runs the program on each frame (BPF_PROG_TEST_RUN) before the worker gets it. If the program redirects a
+//! frame to a port, the worker must send the frame out of that port only, with the same bytes. All other frames the
+//! program must pass to the worker unchanged.
 
 mod common;
 
@@ -20,10 +21,10 @@ use std::time::Duration;
 
 const PORTS: u16 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the ports' devices take.
+/// Longest frame that the ports' devices accept, in bytes.
 const LONGEST: u32 = 400;
 
-/// A host's frame to another: mostly what the program can forward.
+/// Returns a random frame from one host to another, mostly one that the program can forward.
 fn frame(random: &mut Random) -> Vec<u8> {
     let mac = |n: u64| MacAddr([2, 0, 0, 0, 0, n as u8]);
     let (from, to) = (random.below(6), random.below(6));
@@ -65,16 +66,16 @@ fn frame(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// The ports with their programs, and the switch.
+/// Ports with their XDP programs, and the switch.
 struct Twin {
     driver: Driver,
     programs: Vec<(Program, u32)>,
     rig: Rig,
-    /// Frames and bytes that the program sent, and bytes that it had received them as.
+    /// Frames forwarded by the program, their bytes as sent, and their bytes as received.
     driven: u64,
     sent_bytes: u64,
     received_bytes: u64,
-    /// How often what it sent was shorter, as long, longer.
+    /// Number of forwarded frames that became shorter, kept their length and became longer.
     grown: [u64; 3],
 }
 
@@ -122,14 +123,15 @@ impl Twin {
         self.programs.iter().map(|(program, _)| program.counters().unwrap().tx_frames).collect()
     }
 
-    /// What the program does with a frame that port `of`, counted from 1, receives; none where it leaves it to the worker.
+    /// Runs the program on a frame received on port `of`, counted from 1. Returns the egress port and the bytes sent,
+    /// or `None` if the program leaves the frame to the worker.
     fn drive(&mut self, of: u16, frame: &[u8]) -> Option<(u16, Vec<u8>)> {
         let before = self.tx_frames();
         let tried = self.driver.try_frame(self.programs[usize::from(of) - 1].1, frame).unwrap();
         if !tried.redirected() {
-            // No socket is there: it is passed.
+            // Without an AF_XDP socket, frames for the worker are passed to the kernel.
             assert!(tried.passed(), "{}", tried.verdict);
-            assert_eq!(tried.bytes, frame, "changed, and left to the worker");
+            assert_eq!(tried.bytes, frame, "the program changed a frame that it left to the worker");
             return None;
         }
         let after = self.tx_frames();
@@ -161,7 +163,7 @@ fn lab() -> Namespace {
     for id in 0..PORTS {
         Veth::new(End::new(&ns, format!("p{id}")), End::new(&ns, format!("q{id}"))).create().unwrap();
     }
-    // The kernel's own multicast would be counted among ours.
+    // Keep the kernel's own multicast frames out of the counters.
     ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
     ns
 }
@@ -191,9 +193,9 @@ fn the_program_does_what_the_worker_does() {
         .enter(|| {
             let mut random = Random::new(0x5eed_0003);
             let mut twin = Twin::new(vlans);
-            // Each change of the flows holds for the very next frame.
+            // Every change of the flows must apply to the next frame.
             for flows in [BRIDGE, MANY, BRIDGE, MANY] {
-                // Hosts keep to their ports, mostly.
+                // Hosts mostly stay on their ports.
                 let frames: Vec<_> = std::iter::repeat_with(|| {
                     let frame = frame(&mut random);
                     let host = if random.one_in(20) { random.below(100) } else { frame[11].into() };
@@ -208,7 +210,7 @@ fn the_program_does_what_the_worker_does() {
                     println!("{} flows, round {round}: {} of 150 driven", flows.len(), twin.driven - driven);
                 }
                 let seen = twin.driven;
-                // One more by the driver alone. Whoever forwards a frame, its flow counts it.
+                // One more round by the driver alone: its frames must be credited to the flows as well.
                 let before = wait_for(&twin, u64::MAX);
                 frames.iter().for_each(|(of, frame)| drop(twin.drive(*of, frame)));
                 wait_for(&twin, before + twin.driven - seen);
@@ -224,11 +226,12 @@ fn the_program_does_what_the_worker_does() {
         .unwrap();
 }
 
-/// Waits until the flows have counted so many packets, or, for `u64::MAX`, all that there were; how many.
+/// Waits until the flows have counted `packets` packets, or, for `u64::MAX`, until the count is stable. Returns the
+/// count.
 fn wait_for(twin: &Twin, packets: u64) -> u64 {
     let mut last = twin.counted();
     wait_until("packets to be counted", PATIENCE, || {
-        // Each pass of the worker's over what the driver has shows.
+        // The count grows with each pass of the worker over the driver's table.
         let before = std::mem::replace(&mut last, twin.counted());
         if packets == u64::MAX {
             twin.rig.settle(300);
@@ -268,7 +271,8 @@ fn what_the_driver_forwards_is_in_use() {
             let (driven, sent) = (twin.driven, twin.drive(1, &packet));
             assert!(sent.is_some() && twin.driven == driven + 1);
             wait_until("the address to be in use", PATIENCE, || age(&mut twin).unwrap() < old).unwrap();
-            // It moves: the driver leaves the first frame from elsewhere to the worker, and then sends to where it is.
+            // The host moves: the driver leaves its first frame from the new port to the worker, and then sends to the
+            // new port.
             assert_eq!(twin.drive(3, &packet), None);
             twin.compare(3, &packet);
             twin.rig.control.poll();
@@ -277,7 +281,7 @@ fn what_the_driver_forwards_is_in_use() {
                 twin.drive(2, &back).is_some_and(|(to, _)| to == 3)
             })
             .unwrap();
-            assert_eq!(twin.drive(1, &packet), None, "an address where it is no longer");
+            assert_eq!(twin.drive(1, &packet), None, "the driver forwarded from the port that the host has left");
         })
         .unwrap();
 }

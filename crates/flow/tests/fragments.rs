@@ -1,4 +1,4 @@
-//! Fragments are forwarded whole: no flow sees the ports that only the first of them has.
+//! Forwarding of fragments: flows see no ports in any fragment, so that all fragments of a packet take the same path.
 
 mod common;
 
@@ -6,7 +6,7 @@ use bywash_flow::app::CacheConfig;
 use bywash_flow::syntax;
 use common::rig::Rig;
 
-/// A UDP packet to port 53, or a fragment of one: `flags` is flags and offset.
+/// Returns a UDP packet to port 53, or a fragment of one. `flags` is the IPv4 fragment word: flags and offset.
 fn packet(flags: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     let mut ip = [0x45, 0, 0, 44, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -31,13 +31,13 @@ fn all_of_a_packet_goes_one_way() {
         rig.control.add(syntax::flow(flow, &|_| None).unwrap()).unwrap();
     }
     rig.control.commit();
-    // By the tables, then by the caches.
+    // First through the tables, then through the caches.
     for _ in 0..2 {
         let way =
             |rig: &mut Rig, flags| rig.send(1, &[packet(flags)]).iter().map(|(port, _)| *port).collect::<Vec<_>>();
         assert_eq!(way(&mut rig, 0), [2], "a whole packet");
         assert_eq!(way(&mut rig, 0x2000), [3], "the first fragment");
-        assert_eq!(way(&mut rig, 0x2003), [3], "one between");
+        assert_eq!(way(&mut rig, 0x2003), [3], "a middle fragment");
         assert_eq!(way(&mut rig, 0x0006), [3], "the last fragment");
     }
 }

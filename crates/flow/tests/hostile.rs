@@ -1,5 +1,4 @@
-//! What comes of mistakes, and of those who mean the switch no good: tables without end, floods against the caches,
-//! headers that are cut off.
+//! Robustness against faulty configurations and attacks: endless tables, floods against the caches, truncated headers.
 
 mod common;
 
@@ -15,7 +14,7 @@ use common::generate::{self, Random};
 use common::rig::{Rig, Sent};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Each key is put in the exact-match cache, and nothing is forgotten for being unused, however slow the machine.
+/// Inserts every key into the exact-match cache, and lets no megaflow time out, however slow the machine.
 const EAGER: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
 
 fn add(control: &mut FlowControl, flows: &[String]) {
@@ -36,7 +35,7 @@ fn group(control: &mut FlowControl, line: &str) -> Result<(), String> {
     control.set_group(spec, true).map_err(|refused| refused.0)
 }
 
-/// From the n-th source, with its number in the source's Ethernet address too.
+/// Returns a packet from the n-th source, whose Ethernet address contains the number too.
 fn udp(n: u32, to: Ipv4Addr) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
     let from = SocketAddr::from((Ipv4Addr::new(10, a, b, c), 0));
@@ -46,7 +45,7 @@ fn udp(n: u32, to: Ipv4Addr) -> Vec<u8> {
 
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Which port each packet came out by; each has to come out once.
+/// Returns the egress port of each packet sent.
 fn ports(sent: &Sent) -> Vec<u16> {
     sent.iter().map(|(port, _)| *port).collect()
 }
@@ -59,7 +58,7 @@ fn what_has_no_end_is_stopped() {
     let endless: [Vec<String>; 4] = [
         vec!["actions=resubmit(,0)".into()],
         vec!["actions=resubmit(,0),resubmit(,0),output:2".into()],
-        // Each by itself ends; all ways through them are 2 to the 60th.
+        // Each path ends, but there are 2 to the 60th of them.
         (0..60).map(twice).chain([last(60)]).collect(),
         vec!["actions=group:1".into()],
     ];
@@ -72,7 +71,7 @@ fn what_has_no_end_is_stopped() {
         add(&mut rig.control, flows);
         assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![], "{}", flows[0]);
         assert_eq!(rig.drops(DropReason::TooManyResubmits), dropped, "{}", flows[0]);
-        // The worker is none the worse for it.
+        // The worker still forwards afterwards.
         add(&mut rig.control, &["priority=40000,ip,actions=output:3".into()]);
         assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [3]);
     }
@@ -87,7 +86,7 @@ fn groups_that_watch_each_other_are_looked_at_so_often_and_no_more() {
     }
     add(&mut rig.control, &["actions=group:1".into()]);
     assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![]);
-    // One that is alive after all.
+    // Make one bucket live.
     let live = syntax::group("group_id=2,type=ff,bucket=watch_port:3,output:3", &|_| None).unwrap();
     rig.control.set_group(live, false).unwrap();
     assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [2]);
@@ -116,7 +115,7 @@ fn with_the_cache_full_new_flows_are_forwarded() {
     let right: Vec<u16> = (0..FLOWS).map(|n| 2 + (n % 2) as u16).collect();
     for round in 1..=2 {
         let sent = rig.send(1, &packets);
-        // By each port in order, as they came.
+        // Packets leave each port in the order in which they arrived.
         let of = |port| sent.iter().filter(move |s| s.0 == port).map(|s| &s.1);
         assert!(of(2).eq(packets.iter().step_by(2)) && of(3).eq(packets.iter().skip(1).step_by(2)), "round {round}");
         assert_eq!(sent.len(), right.len());
@@ -126,8 +125,8 @@ fn with_the_cache_full_new_flows_are_forwarded() {
     assert!(rig.counter("megaflows") <= 16);
 }
 
-/// Tuple-space explosion: with twelve flows whose later bits are only looked at where the earlier ones match, a sender
-/// chooses among 4,096 masks.
+/// Tuple-space explosion: twelve flows whose later bits are examined only where the earlier ones match let a sender
+/// choose among 4,096 masks.
 #[test]
 fn masks_are_bounded_and_counted() {
     const BITS: u32 = 12;
@@ -144,22 +143,23 @@ fn masks_are_bounded_and_counted() {
     for _ in 0..2 {
         assert_eq!(rig.send(1, &packets), packets.iter().map(|p| (2, p.clone())).collect::<Sent>());
     }
-    // The number is told when the sweep has been round.
+    // The counter is updated when a sweep is complete.
     for _ in 0..200 {
         if rig.counter("masks") < MASKS as u64 / 2 {
             rig.settle(100);
         }
     }
     let (masks, full) = (rig.counter("masks"), rig.counter("masks_full"));
-    assert!(masks > MASKS as u64 / 2, "{masks}: no attack");
+    assert!(masks > MASKS as u64 / 2, "only {masks} masks: the attack does not work");
     assert!(masks <= MASKS as u64, "{masks}");
     assert!(full > 2000, "{full}");
     assert!(rig.counter("masks_tried") <= 2 * packets.len() as u64 * MASKS as u64);
-    // Each goes through the tables once: under the mask of all bits it is known as any other.
+    // Each packet goes through the tables only once, because afterwards its megaflow with the mask of all bits is
+    // found.
     assert!(rig.counter("misses") <= packets.len() as u64, "{}", rig.counter("misses"));
 }
 
-/// As if each key fell on the same two places, which is the worst that one who knows the seed could do.
+/// All keys share the same two entries, which is the worst that an attacker who knows the seed could cause.
 #[test]
 fn colliding_keys_cost_no_packet() {
     const FLOWS: u32 = 5000;
@@ -175,7 +175,7 @@ fn colliding_keys_cost_no_packet() {
     assert_eq!(rig.counter("misses"), 2);
 }
 
-/// After any history of changes the caches have the answers of a switch that never had another table.
+/// After any history of changes the caches give the same results as a switch that only ever had the current tables.
 #[test]
 fn no_change_leaves_a_wrong_answer() {
     let r = &mut Random::new(0x5eed_0005);
@@ -192,7 +192,7 @@ fn no_change_leaves_a_wrong_answer() {
     };
     let (mut flows, mut sent) = (Vec::<String>::new(), 0);
     for step in 0..60 {
-        // What goes and what comes is published at once or one after the other.
+        // Deletions and additions are published together or one after the other.
         while !flows.is_empty() && r.one_in(2) {
             let gone = flows.swap_remove(r.below(flows.len() as u64) as usize);
             let spec = syntax::flow(&gone, &|_| None).unwrap();
@@ -206,7 +206,7 @@ fn no_change_leaves_a_wrong_answer() {
         let (_, _, mut more) = generate::tables(r);
         more.retain(|flow| !flow.contains("group"));
         more.truncate(4);
-        // Priorities of their own: of two that match alike, the better one is always the same.
+        // Every flow gets a priority of its own, so that the better of two matching flows is always the same.
         for flow in &mut more {
             let (table, rest) = flow.split_once(",priority=").unwrap();
             let rest = rest.split_once(',').unwrap().1;
@@ -227,11 +227,11 @@ fn no_change_leaves_a_wrong_answer() {
         assert_eq!(answer, through(&mut fresh), "step {step}, with\n{}", flows.join("\n"));
         sent += answer.len();
     }
-    assert!(sent > 2000, "{sent}: hardly anything is forwarded");
-    assert!(old.counter("changed") > 50 && old.counter("exact_hits") > 500, "the caches are not what is tested");
+    assert!(sent > 2000, "only {sent} packets forwarded: the test checks too little");
+    assert!(old.counter("changed") > 50 && old.counter("exact_hits") > 500, "the caches were hardly used");
 }
 
-/// Frames that end anywhere in their headers are sent or dropped, and counted; what is not there is not written to.
+/// Frames truncated anywhere in their headers are sent or dropped, and counted; nothing is written behind their end.
 #[test]
 fn frames_cut_off_anywhere() {
     let mut rig = Rig::new(3, EAGER, 32);
@@ -251,7 +251,7 @@ fn frames_cut_off_anywhere() {
         let out = rig.send(1, &cuts);
         sent += out.iter().filter(|(port, _)| *port == 2).count();
         for (_, bytes) in out.iter().filter(|(port, _)| *port == 2) {
-            // Nothing is behind the end that was not there before: its length is that of a cut, or less by its tags.
+            // The length is that of one of the truncated frames, up to the tags pushed or popped.
             assert!(bytes.len() >= 14 && bytes.len() < whole.len().min(100) + 4);
         }
     }

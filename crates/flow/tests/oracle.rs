@@ -1,8 +1,8 @@
-//! OVS as the oracle: random flow tables and packets, same ports and same bytes.
+//! Comparison with OVS as the oracle: random flow tables and packets must give the same ports and the same bytes.
 //!
-//! OVS runs with its dummy datapath, in user space, with a run directory of its own. The generator's numbers follow from
-//! the seed alone. `BYWASH_ORACLE=N` runs N tables (default 60) of 10 packets each, `BYWASH_ORACLE_FIRST=N` begins with
-//! table N. What differs, and why, is in docs/decisions/flow.md.
+//! OVS runs with its dummy datapath, in user space, with a run directory of its own. The generated tables and packets
+//! depend only on the seed. `BYWASH_ORACLE=N` runs N tables (default 60) of 10 packets each, `BYWASH_ORACLE_FIRST=N`
+//! starts with table N. Intended differences are explained in docs/decisions/flow.md.
 
 mod common;
 
@@ -27,7 +27,7 @@ const PACKETS: usize = 10;
 struct Ovs {
     dir: tempfile::TempDir,
     children: Vec<Child>,
-    /// How much of each port's capture has been read.
+    /// Number of bytes read of each port's capture.
     read: Vec<u64>,
 }
 
@@ -93,7 +93,7 @@ impl Ovs {
         }
     }
 
-    /// A command of ovs-appctl's, over its JSON-RPC.
+    /// Runs a command of ovs-appctl over its JSON-RPC socket and returns the result.
     fn ask(&self, method: &str, params: &[&str]) -> String {
         let mut stream = UnixStream::connect(self.path("vs.ctl")).unwrap();
         let request = serde_json::json!({ "id": 0, "method": method, "params": params });
@@ -125,14 +125,14 @@ impl Ovs {
         assert!(output.status.success(), "{ofctl:?}: {said}\n{}\n{}", self.log(), lines.join("\n"));
     }
 
-    /// The end of what the switch had to say.
+    /// Returns the last lines of the switch's log, newest first.
     fn log(&self) -> String {
         let log = std::fs::read_to_string(self.path("log.vs")).unwrap_or_default();
         log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
     }
 
     fn load(&self, version: &str, groups: &[String], flows: &[String]) {
-        // Flows first: OVS 3.1 aborts when a group goes with a flow that runs two groups.
+        // Delete flows first: OVS 3.1 aborts when a group is deleted together with a flow that runs two groups.
         self.ofctl("OpenFlow15", "del-flows", &[]);
         self.ofctl("OpenFlow15", "del-groups", &[]);
         if !groups.is_empty() {
@@ -147,7 +147,7 @@ impl Ovs {
             let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
             self.ask("netdev-dummy/receive", &[&format!("p{port}"), &hex]);
         }
-        // Each answer takes the switch a turn of its loop, in which packets are handled.
+        // Each answer takes the switch one iteration of its main loop, in which it also processes packets.
         (0..4).for_each(|_| drop(self.ask("version", &[])));
         let mut sent = vec![];
         for port in 1..=PORTS {
@@ -183,8 +183,8 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-/// OVS "corrects" a transport checksum in later fragments too, which have none (decisions/flow.md): what lies behind their
-/// network header is not compared.
+/// Clears the payload of later fragments. OVS "corrects" a transport checksum there too, although they have none
+/// (docs/decisions/flow.md), so the bytes behind their network header are not compared.
 fn forget_fragments(sent: &mut Sent) {
     for (_, bytes) in sent {
         let l3 = 14 + 4 * bytes[12..].chunks(4).take_while(|c| matches!(c[..2], [0x81, 0] | [0x88, 0xa8])).count();
@@ -196,7 +196,7 @@ fn forget_fragments(sent: &mut Sent) {
     }
 }
 
-/// What came out of each packet, told apart by its mark.
+/// Groups the output by the mark of the packet that it came from.
 fn by_mark(mut sent: Sent, copies: usize) -> BTreeMap<u32, Sent> {
     forget_fragments(&mut sent);
     let mut all: BTreeMap<u32, Sent> = BTreeMap::new();
@@ -209,7 +209,7 @@ fn by_mark(mut sent: Sent, copies: usize) -> BTreeMap<u32, Sent> {
         if copies > 1 {
             let singles: Sent = list.chunks(copies).map(|c| c[0].clone()).collect();
             let again: Sent = singles.iter().flat_map(|one| std::iter::repeat_n(one.clone(), copies)).collect();
-            assert_eq!(*list, again, "not the same every time");
+            assert_eq!(*list, again, "tables and caches gave different results");
             *list = singles;
         }
     }
@@ -268,7 +268,7 @@ fn as_ovs() {
         load(&mut ours.control, &groups, &flows);
         let theirs = by_mark(ovs.send(&packets), 1);
         let mut sent = vec![];
-        // Through the tables first, then by the caches.
+        // First through the tables, then through the caches.
         for _ in 0..2 {
             packets.iter().for_each(|(port, bytes)| ours.input(*port, std::slice::from_ref(bytes)));
             sent.extend(ours.drain());
@@ -301,6 +301,6 @@ fn as_ovs() {
         }
     }
     println!("{count} tables, {} packets, {outputs} sent", count * PACKETS as u64);
-    assert!(outputs as u64 > count, "hardly anything is forwarded: the generator is of no use");
+    assert!(outputs as u64 > count, "hardly any packets are forwarded: the generator is ineffective");
     assert!(differences.is_empty(), "{differing} packets differ; the first:\n{differences}");
 }

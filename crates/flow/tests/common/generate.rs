@@ -1,11 +1,10 @@
-//! Flow tables as lines of ovs-ofctl's syntax, and packets that meet them. Values come from small sets, so that they do
-//! meet.
+//! Generator of flow tables in ovs-ofctl syntax and of packets. Values come from small sets, so that packets hit flows.
 
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write;
 
-/// xorshift64* (Vigna 2016): the same numbers everywhere.
+/// xorshift64* generator (Vigna 2016), which gives the same numbers on every machine.
 pub struct Random(u64);
 
 impl Random {
@@ -44,10 +43,11 @@ const IPS: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.128.0.1", "192.1
 const IP6S: [&str; 4] = ["fd00::1", "fd00::2", "fd00:0:0:1::1", "2001:db8::1"];
 const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
 
-/// What a flow matches, and what it is known to be.
+/// Properties of packets that a flow is known to match.
 #[derive(Default, Clone, Copy)]
 struct Kind {
-    /// Actions need not fit the match: OpenFlow 1.0 only, which has neither groups nor goto.
+    /// Whether actions may use fields that the match does not guarantee: only in OpenFlow 1.0, without groups and
+    /// `goto_table`.
     loose: bool,
     ip: u8,
     proto: u8,
@@ -184,7 +184,7 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
         let text = match r.below(26) {
             0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
             1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
-            // For OpenFlow 1.1 and later ovs-ofctl makes another tag of `mod_vlan_vid` where the flow matches none.
+            // In OpenFlow 1.1 and later, ovs-ofctl turns `mod_vlan_vid` into pushing a tag if the flow matches no tag.
             3 if kind.loose || kind.vlan => {
                 kind.vlan = true;
                 format!("{}_vlan_vid:{}", if kind.loose { "mod" } else { "set" }, [5, 10, 7][r.below(3) as usize])
@@ -247,7 +247,7 @@ fn actions(r: &mut Random, table: u8, groups: u64, mut kind: Kind) -> String {
     list.join(",")
 }
 
-/// The OpenFlow version it takes, a set of groups, in ovs-ofctl's syntax, and flow tables that use them.
+/// Returns the OpenFlow version needed, a set of groups in ovs-ofctl syntax, and flow tables that use them.
 pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
     let loose = r.one_in(3);
     let groups = if !loose && r.one_in(2) { 1 + r.below(2) } else { 0 };
@@ -274,7 +274,7 @@ pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
         let (matches, kind) = matches(r, table, loose);
-        // Flows of one priority may not overlap: which of them counts is anybody's guess.
+        // Give every flow its own priority: among overlapping flows of one priority the result is undefined.
         let key = format!("table={table},priority={}", 1 + flows.len());
         flows.push((key, format!("{matches}actions={}", actions(r, table, groups, kind))));
     }
@@ -282,7 +282,7 @@ pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
     (version, groups_text, flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect())
 }
 
-/// A packet; its last bytes are `mark`, as long as it has room for it.
+/// Returns a random packet followed by four bytes with `mark`.
 pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
     let mac = |text: &str| MacAddr(std::array::from_fn(|i| u8::from_str_radix(&text[3 * i..3 * i + 2], 16).unwrap()));
     let (src, dst) = (mac(r.pick(&MACS[..3])), mac(r.pick(&MACS)));
@@ -317,7 +317,7 @@ pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
         bytes[20..22].copy_from_slice(&frag);
         fix_sum(&mut bytes);
     }
-    // Tags.
+    // VLAN tags.
     for _ in 0..[0, 0, 0, 1, 1, 2][r.below(6) as usize] {
         let tpid = if r.one_in(4) { 0x88a8u16 } else { 0x8100 };
         let tci = (r.below(8) << 13 | [0, 5, 10][r.below(3) as usize]) as u16;
@@ -345,7 +345,7 @@ fn arp(r: &mut Random, src: MacAddr, dst: MacAddr) -> Vec<u8> {
     bytes
 }
 
-/// A protocol of its own: SCTP, another Ethernet type, or a length for type.
+/// Turns the packet into SCTP, another Ethernet type, or an 802.3 frame with a length.
 fn sctp_or_other(r: &mut Random, bytes: &mut [u8], v6: bool) {
     match r.below(3) {
         0 if v6 => bytes[20] = 132,

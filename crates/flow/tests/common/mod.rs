@@ -1,4 +1,4 @@
-//! Random flow tables and packets that meet them, and a switch to send packets through.
+//! Generator of random flow tables and packets, and a test switch to send packets through.
 
 #![allow(dead_code)]
 

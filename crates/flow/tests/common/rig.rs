@@ -1,4 +1,4 @@
-//! A switch on one worker, with ports in memory.
+//! Test switch on one worker, with ports in memory.
 
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
@@ -11,7 +11,7 @@ use bywash_sync::Qsbr;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// Packets by port.
+/// Sent packets with their egress ports.
 pub type Sent = Vec<(u16, Vec<u8>)>;
 
 struct TestPort {
@@ -50,7 +50,7 @@ impl Port for TestPort {
     fn close(&mut self, _bufs: &mut Buffers) {}
 }
 
-/// The switch's ports: numbers 1 to `n`.
+/// Returns the switch's ports, numbered 1 to `n`.
 pub fn ports(n: u16) -> Vec<SwitchPort> {
     (1..=n).map(SwitchPort::numbered).collect()
 }
@@ -68,7 +68,7 @@ impl Rig {
         Self::on_driver(n, caches, burst, None)
     }
 
-    /// The same, with its flows in the driver as well.
+    /// Creates a switch that also offloads its flows to the driver if `flows` is given.
     pub fn on_driver(n: u16, caches: CacheConfig, burst: usize, flows: Option<Flows>) -> Self {
         let arena = Arena::new(ArenaConfig { cells: 2048, ..Default::default() }).unwrap();
         let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 2048)]).unwrap();
@@ -89,7 +89,7 @@ impl Rig {
         Self { control, inputs, output, pools, worker }
     }
 
-    /// Sends packets in by a port and waits until they are through; what came out.
+    /// Feeds packets into a port, waits until they are processed and returns the packets sent.
     pub fn send(&mut self, of: u16, packets: &[Vec<u8>]) -> Sent {
         self.input(of, packets);
         self.drain()
@@ -99,7 +99,7 @@ impl Rig {
         self.inputs[usize::from(of) - 1].lock().unwrap().extend(packets.iter().cloned());
     }
 
-    /// Waits until all packets are through.
+    /// Waits until all packets are processed and returns the packets sent.
     pub fn drain(&mut self) -> Sent {
         while self.inputs.iter().any(|i| !i.lock().unwrap().is_empty()) {
             std::thread::yield_now();
@@ -108,14 +108,14 @@ impl Rig {
         std::mem::take(&mut self.output.lock().unwrap())
     }
 
-    /// Waits for some turns of the worker.
+    /// Waits for at least `turns` turns of the worker.
     pub fn settle(&self, turns: u64) {
         let worker = self.worker.as_ref().unwrap();
         let from = worker.counters().turns.get();
         while worker.counters().turns.get() < from + turns && !worker.finished() {
             std::thread::yield_now();
         }
-        assert!(!worker.finished(), "the worker died");
+        assert!(!worker.finished(), "the worker has ended");
     }
 
     pub fn counter(&self, name: &str) -> u64 {

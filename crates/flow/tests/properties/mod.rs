@@ -1,21 +1,23 @@
-//! What must hold of any text and any frame: for the fuzz targets, and for the tests that replay what they found.
+//! Properties that hold for any text and any frame, shared by the fuzz targets and the tests that replay their
+//! findings.
 
 use bywash_flow::extract::extract;
 use bywash_flow::key::{Flow, KEY_WORDS};
 use bywash_flow::model::OfPort;
 use bywash_flow::syntax::{self, Shown, SyntaxError};
 
-/// A property's name, and the property.
+/// Name of a property and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them, by the names of their targets.
+/// All properties, by the names of their fuzz targets.
 pub const TARGETS: [Target; 2] = [("flow_syntax", flow_syntax), ("flow_extract", flow_extract)];
 
 fn names(name: &str) -> Option<OfPort> {
     (name == "lan").then_some(OfPort(7))
 }
 
-/// Text is read or refused, with a column that is in it; and what was read says the same when it is shown and read again.
+/// Checks that text is parsed or refused with a column within the line, and that parsed text is unchanged when it is
+/// shown and parsed again.
 pub fn flow_syntax(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for line in text.lines() {
@@ -59,20 +61,20 @@ pub fn flow_syntax(data: &[u8]) {
     }
 }
 
-/// A frame has its fields at any length, headers where they are said to be, and no bytes from behind its end.
+/// Checks extraction from frames of any length: header offsets are valid, and no bytes behind the end are used.
 pub fn flow_extract(data: &[u8]) {
     let mut key = [u64::MAX; KEY_WORDS];
     let Some(layout) = extract(data, 7, &mut key) else { return assert!(data.len() < 14) };
     assert!(usize::from(layout.l3) <= data.len() && usize::from(layout.l4) <= data.len(), "{layout:?}");
     assert!(layout.l4 == 0 || layout.l4 > layout.l3, "{layout:?}");
     assert_eq!(Flow::from(&key).key(), &key);
-    // Whatever lay in the buffer behind the frame makes no difference.
+    // Bytes behind the frame in the buffer must not matter.
     let mut longer = data.to_vec();
     longer.extend([0xa5; 64]);
     let mut again = [0; KEY_WORDS];
     let same = extract(&longer[..data.len()], 7, &mut again);
     assert_eq!((same, again), (Some(layout), key));
-    // Nor does where it came from, but for that.
+    // The ingress port must change only its own field.
     let mut other = [0; KEY_WORDS];
     assert_eq!(extract(data, 8, &mut other), Some(layout));
     let differing = key.iter().zip(&other).filter(|(a, b)| a != b).count();
