@@ -176,9 +176,9 @@ impl FlowControl {
         &self.live
     }
 
-    /// Publishes all changes since the last commit. On return, all workers use the new tables, and the driver no longer
-    /// forwards frames by the old ones. The exception are changes of learned addresses only: frames already being
-    /// forwarded in the driver may still follow the old address.
+    /// Publishes all changes since the last commit. On return, all workers use the new tables, and the driver forwards
+    /// no frame by the old ones. Only after a commit of nothing but learned addresses, frames already being processed
+    /// by the driver may still be forwarded by the old tables.
     pub fn commit(&mut self) {
         if self.changes.is_empty() {
             return;

@@ -5,8 +5,8 @@ use core::ops::{Add, AddAssign};
 /// One's-complement sum of 16-bit words, not yet folded.
 ///
 /// The sum is kept in the machine's byte order, which does not affect the result (RFC 1071 1.B); only [`Sum::fold`] and
-/// [`Sum::checksum`] convert to values in network byte order. Sums of adjoining parts can be added if every part except
-/// the last has an even length.
+/// [`Sum::checksum`] return values that are independent of it. Sums of adjoining parts can be added if every part
+/// except the last has an even length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 

@@ -30,7 +30,7 @@ pub enum Icmp6Error {
     HopLimitExceeded,
     /// Type 4: parameter problem.
     ParameterProblem {
-        /// 0: erroneous header field; 1: unrecognized next header; 2: unrecognized option.
+        /// 0: erroneous header field; 1: unrecognised next header; 2: unrecognised option.
         code: u8,
         /// Offset of the faulty byte in the original packet.
         pointer: u32,
