@@ -1,4 +1,4 @@
-//! The arena: one mapping, cut into cells.
+//! The arena: one mapping divided into cells.
 
 use crate::marks::{LINE_SHIFT, Marks};
 use crate::pages::Mapping;
@@ -12,19 +12,20 @@ use std::sync::Arc;
 #[repr(C, align(64))]
 pub struct Line(pub [u8; 64]);
 
-/// What an arena is made of.
+/// Configuration of an [`Arena`].
 #[derive(Clone, Debug)]
 pub struct ArenaConfig {
     /// Number of cells.
     pub cells: usize,
-    /// Bytes a cell: a power of two, 2048 or 4096 (the chunk sizes AF_XDP takes); 16384 for frames longer than a chunk; or 512 or
-    /// 1024 for short frames only, of which several lie in a chunk.
+    /// Cell size in bytes: 2048 or 4096 (the chunk sizes that AF_XDP accepts); 16384 for frames longer than a chunk; or
+    /// 512 or 1024 for short frames only, with several cells per chunk.
     pub cell: usize,
-    /// Pages to ask for.
+    /// Page size to request.
     pub pages: Pages,
-    /// NUMA node to bind the memory to; none: where it is first touched.
+    /// NUMA node to bind the memory to. If `None`, pages are placed by first touch.
     pub node: Option<u32>,
-    /// Cells hold several packets, each in as many lines as it needs: for pools of kind `typewriter`, and only those.
+    /// Cells hold several packets, each in as many cache lines as it needs. Required by, and only valid for, pools of
+    /// kind `typewriter`.
     pub packed: bool,
 }
 
@@ -34,41 +35,41 @@ impl Default for ArenaConfig {
     }
 }
 
-/// Why there is no arena.
+/// Error from [`Arena::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// A cell size AF_XDP cannot use.
-    #[error("cell size {0} is none of 512, 1024, 2048, 4096 and, where a cell holds one packet, 16384 bytes")]
+    /// Cell size not supported.
+    #[error("invalid cell size {0}: must be 512, 1024, 2048 or 4096 bytes, or 16384 if a cell holds one packet")]
     CellSize(usize),
-    /// No cells, or more than a 32-bit index can name.
-    #[error("{0} cells: the number must be between 1 and {max}", max = u32::MAX)]
+    /// No cells, or more than a 32-bit index can address.
+    #[error("invalid number of cells {0}: must be from 1 to {max}", max = u32::MAX)]
     Cells(usize),
-    /// The kernel refused the memory.
+    /// The kernel refused to map the memory.
     #[error("cannot map {mib} MiB of {kind} pages for the arena: {source}")]
     Map {
-        /// Size asked for.
+        /// Requested size in MiB.
         mib: usize,
-        /// Kind of pages that failed.
+        /// Page kind that failed.
         kind: PageKind,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         source: std::io::Error,
     },
-    /// The memory could not be bound to its NUMA node.
+    /// The memory could not be bound to the NUMA node.
     #[error("cannot bind the arena to NUMA node {node}: {source}")]
     Bind {
-        /// Node asked for.
+        /// Requested node.
         node: u32,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         source: std::io::Error,
     },
 }
 
-/// One shared mapping per process (a memfd, so that it can be handed to another process), cut into cells. It is
-/// the UMEM of every AF_XDP socket and the region of every memif, so that any port sends any other port's frame
+/// One shared mapping per process, divided into cells. It is a memfd, so that it can be passed to another process. It
+/// is the UMEM of every AF_XDP socket and the region of every memif, so that a frame can move between any two ports
 /// without a copy.
 ///
-/// A cell is `META` bytes of metadata, headroom up to `DATA_OFFSET`, and data. In a packed arena a cell may hold
-/// several such, its slots.
+/// A cell consists of `META` bytes of metadata, headroom up to `DATA_OFFSET`, and data. In a packed arena a cell may be
+/// divided into several slots with this layout.
 ///
 /// # Thread-safety
 /// Shared by all workers. Memory is reached only through a [`Frame`], which is exclusive.
@@ -76,13 +77,13 @@ pub struct Arena {
     map: Mapping,
     cells: usize,
     shift: u32,
-    /// Where slots begin, in a packed arena; none: every cell is one.
+    /// Slot boundaries of a packed arena. If `None`, every cell is one slot.
     marks: Option<Arc<Marks>>,
 }
 
 // SAFETY: the mapping lives as long as the arena; its bytes are reached only through exclusive frames.
 unsafe impl Send for Arena {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -95,7 +96,7 @@ impl Arena {
         if cells == 0 || cells > u32::MAX as usize {
             return Err(ArenaError::Cells(cells));
         }
-        // Lines of a packed arena's cells have numbers as well.
+        // Lines of a packed arena are numbered with 32 bits, too.
         if packed && cells > u32::MAX as usize >> (cell.trailing_zeros() - LINE_SHIFT) {
             return Err(ArenaError::Cells(cells));
         }
@@ -132,75 +133,76 @@ impl Arena {
         if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
-    /// Number of cells.
+    /// Returns the number of cells.
     pub fn cells(&self) -> usize {
         self.cells
     }
 
-    /// Bytes a cell.
+    /// Returns the cell size in bytes.
     pub fn cell_size(&self) -> usize {
         1 << self.shift
     }
 
-    /// Most bytes a packet in one cell can have, without using its headroom.
+    /// Returns the most packet bytes that fit one cell without using its headroom.
     pub fn max_data(&self) -> usize {
         self.cell_size() - DATA_OFFSET
     }
 
-    /// Bytes mapped: at least `cells * cell_size`, a multiple of 2 MiB.
+    /// Returns the number of bytes mapped: at least `cells * cell_size`, a multiple of 2 MiB.
     pub fn mapped(&self) -> usize {
         self.map.len
     }
 
-    /// Bytes cut into cells: the length to register as UMEM.
+    /// Returns the number of bytes covered by cells: the length to register as UMEM.
     pub fn size(&self) -> usize {
         self.cells << self.shift
     }
 
-    /// Start of the mapping: for registering it with a kernel or a device. Reading or writing through it is only
-    /// sound in cells whose frames one holds.
+    /// Returns the start of the mapping, for registering it with the kernel or a device. Access through this pointer is
+    /// sound only within cells whose frames the caller holds.
     pub fn base(&self) -> *mut u8 {
         self.map.base
     }
 
-    /// The memory as a file, to hand to another process.
+    /// Returns the mapping's file descriptor, to pass to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.map.fd.as_fd()
     }
 
-    /// The pages that were got.
+    /// Returns the kind of pages that the mapping uses.
     pub fn pages(&self) -> PageKind {
         self.map.kind
     }
 
-    /// Why better pages were not got; empty when they were or none were asked for.
+    /// Returns why larger pages could not be used; empty if they were used or not requested.
     pub fn pages_note(&self) -> &str {
         &self.map.note
     }
 
-    /// The cell an address lies in.
+    /// Returns the index of the cell that contains `addr`.
     #[inline]
     pub fn cell_of(&self, addr: u64) -> u32 {
         (addr >> self.shift) as u32
     }
 
-    /// Offset of a cell's start.
+    /// Returns the offset of the start of `cell` in bytes.
     #[inline]
     pub fn cell_addr(&self, cell: u32) -> u64 {
         u64::from(cell) << self.shift
     }
 
-    /// Whether a cell may hold several packets.
+    /// Returns whether a cell may hold several packets.
     pub fn packed(&self) -> bool {
         self.marks.is_some()
     }
 
-    /// Where slots begin in cells, in a packed arena.
+    /// Returns the slot boundaries of a packed arena.
     pub(crate) fn marks(&self) -> Option<&Arc<Marks>> {
         self.marks.as_ref()
     }
 
-    /// What pools know the frame at `addr` by: the number of its cell; in a packed arena, of its slot's first line.
+    /// Returns the unit by which pools identify the frame at `addr`: its cell index or, in a packed arena, the index of
+    /// its slot's first line.
     #[inline]
     pub(crate) fn unit_of(&self, addr: u64) -> u32 {
         match &self.marks {
@@ -209,31 +211,31 @@ impl Arena {
         }
     }
 
-    /// A fresh, empty frame over what pools know as `unit`.
+    /// Returns a fresh, empty frame for `unit` (see [`Arena::unit_of`]).
     ///
     /// # Safety
     /// `unit` has no other frame.
     #[inline]
     pub(crate) unsafe fn frame_of(&self, unit: u32) -> Frame {
         match &self.marks {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             None => unsafe { self.frame(unit) },
             Some(_) => {
                 let addr = (u64::from(unit) << LINE_SHIFT) + DATA_OFFSET as u64;
-                // SAFETY: the caller vouches for exclusiveness; the place is right behind the headroom.
+                // SAFETY: the caller vouches for exclusiveness; the address is right behind the headroom.
                 unsafe { Frame::from_raw(RawFrame { addr, len: 0, options: 0 }) }
             }
         }
     }
 
-    /// The slot of the frame at `addr`, in lines. Data lies behind metadata, so that the byte before it is the slot's own,
-    /// even where nothing is left of a packet that ended where its slot does.
+    /// Returns the slot of the frame at `addr` as a range of lines. Data lies behind metadata, so the byte before
+    /// `addr` belongs to the slot even if the frame is empty and `addr` is the slot's end.
     #[inline]
     fn slot(marks: &Marks, addr: u64) -> (u64, u64) {
         marks.around(addr.wrapping_sub(1) >> LINE_SHIFT)
     }
 
-    /// What belongs to the frame at `addr`: from its metadata to where its data must end.
+    /// Returns the byte range of the frame at `addr`: from the start of its metadata to the end of its data area.
     #[inline]
     fn bounds(&self, addr: u64) -> (usize, usize) {
         match &self.marks {
@@ -248,7 +250,7 @@ impl Arena {
         }
     }
 
-    /// A fresh, empty frame over `cell`.
+    /// Returns a fresh, empty frame for `cell`.
     ///
     /// # Safety
     /// `cell` has no other frame.
@@ -256,11 +258,11 @@ impl Arena {
     pub unsafe fn frame(&self, cell: u32) -> Frame {
         debug_assert!((cell as usize) < self.cells);
         let addr = self.cell_addr(cell) + DATA_OFFSET as u64;
-        // SAFETY: the caller vouches for exclusiveness; the place is right behind the headroom.
+        // SAFETY: the caller vouches for exclusiveness; the address is right behind the headroom.
         unsafe { Frame::from_raw(RawFrame { addr, len: 0, options: 0 }) }
     }
 
-    /// The packet's bytes.
+    /// Returns the packet's bytes.
     #[inline]
     pub fn data<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let (at, len) = self.checked(frame);
@@ -268,7 +270,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.map.base.add(at), len) }
     }
 
-    /// The packet's bytes, changeable.
+    /// Returns the packet's bytes, mutable.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub fn data_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
@@ -277,7 +279,8 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.map.base.add(at), len) }
     }
 
-    /// The cell's metadata area. Its contents are what was last written there, by anyone.
+    /// Returns the cell's metadata area. It holds whatever was last written there, possibly by another owner of the
+    /// cell.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub fn meta_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; META] {
@@ -288,7 +291,7 @@ impl Arena {
         unsafe { &mut *self.map.base.add(start).cast() }
     }
 
-    /// The packet's first `N` bytes; none when it is shorter.
+    /// Returns the packet's first `N` bytes; `None` if it is shorter.
     #[inline(always)]
     pub fn head<'a, const N: usize>(&'a self, frame: &'a Frame) -> Option<&'a [u8; N]> {
         let (at, len) = self.checked(frame);
@@ -296,7 +299,7 @@ impl Arena {
         (len >= N).then(|| unsafe { &*self.map.base.add(at).cast() })
     }
 
-    /// The packet's first `N` bytes, changeable; none when it is shorter.
+    /// Returns the packet's first `N` bytes, mutable; `None` if it is shorter.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub fn head_mut<'a, const N: usize>(&'a self, frame: &'a mut Frame) -> Option<&'a mut [u8; N]> {
@@ -305,14 +308,14 @@ impl Arena {
         (len >= N).then(|| unsafe { &mut *self.map.base.add(at).cast() })
     }
 
-    /// Starts loading the first cache line of the packet.
+    /// Prefetches the first cache line of the packet.
     #[inline]
     pub fn prefetch(&self, frame: &Frame) {
         bywash_sync::hint::prefetch_at(self.map.base.wrapping_add(frame.addr() as usize));
     }
 
-    /// Makes the packet `len` bytes long without moving its start. False, and nothing done, when the cell has no
-    /// room for it. New bytes hold what was last written there.
+    /// Sets the packet's length to `len` bytes without moving its start. Returns false and changes nothing if the cell
+    /// has no room for it. Added bytes hold stale data.
     #[inline]
     pub fn resize(&self, frame: &mut Frame, len: usize) -> bool {
         let addr = frame.addr();
@@ -324,7 +327,7 @@ impl Arena {
         fits
     }
 
-    /// Adds `n` bytes in front of the packet. False, and nothing done, when the headroom is too small.
+    /// Adds `n` bytes in front of the packet. Returns false and changes nothing if the headroom is too small.
     #[inline]
     pub fn push(&self, frame: &mut Frame, n: usize) -> bool {
         let (addr, len) = (frame.addr(), frame.len());
@@ -336,14 +339,14 @@ impl Arena {
         fits
     }
 
-    /// Empties the frame: no data, full headroom.
+    /// Resets the frame to no data and full headroom.
     #[inline]
     pub fn reset(&self, frame: &mut Frame) {
         let (start, _) = self.bounds(frame.addr());
         frame.place((start + DATA_OFFSET) as u64, 0);
     }
 
-    /// Replaces the packet by a copy of `bytes`. False, and nothing done, when they do not fit the cell.
+    /// Replaces the packet with a copy of `bytes`. Returns false and changes nothing if they do not fit the cell.
     #[inline]
     pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> bool {
         let (start, end) = self.bounds(frame.addr());
@@ -355,9 +358,9 @@ impl Arena {
         true
     }
 
-    /// Replaces the packet by the first `len` bytes of `lines`, copied by whole cache lines: for a source that is
-    /// laid out in lines, a short packet costs one fixed-size copy. False, and nothing done, when the lines do not
-    /// fit the cell or `len` lies beyond them.
+    /// Replaces the packet with the first `len` bytes of `lines`, copying whole cache lines: if the source is laid out
+    /// in lines, a short packet costs one fixed-size copy. Returns false and changes nothing if the lines do not fit
+    /// the cell or `len` exceeds them.
     #[inline]
     pub fn write_lines(&self, frame: &mut Frame, lines: &[Line], len: usize) -> bool {
         let bytes = size_of_val(lines);
@@ -380,17 +383,17 @@ impl Arena {
         true
     }
 
-    /// [`Arena::write_lines`] for a burst: each packet is replaced by its length of its line, at most all of it. The
-    /// packets begin at different lines of their cells: at one and the same, those of a burst would meet in two sets
-    /// of the L1 cache.
+    /// Performs [`Arena::write_lines`] for a burst: replaces each packet with the first bytes of its line, as many as
+    /// its length says, at most the whole line. Packets start at different lines of their cells: at the same offset, a
+    /// burst would compete for two sets of the L1 cache.
     ///
     /// # Panics
-    /// When there are not as many of each, or a frame is another arena's.
+    /// If the three slices differ in length, or a frame belongs to another arena.
     #[inline]
     pub fn write_line_each(&self, frames: &mut [Frame], lines: &[Line], lens: &[u32]) {
         assert!(frames.len() == lines.len() && frames.len() == lens.len(), "one line and one length per frame");
         if self.marks.is_some() {
-            // Packets one behind the other begin at different lines anyway.
+            // Consecutive packets of a packed arena start at different lines anyway.
             for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
                 let fits = self.write_lines(frame, std::slice::from_ref(line), (*len as usize).min(LINE));
                 debug_assert!(fits);
@@ -408,7 +411,7 @@ impl Arena {
     }
 }
 
-/// Bytes of a [`Line`].
+/// Size of a [`Line`] in bytes.
 const LINE: usize = size_of::<Line>();
 
 struct WriteLines<'a> {
@@ -425,16 +428,17 @@ impl Wide for WriteLines<'_> {
     fn run(self) {
         let Self { arena, frames, lines, lens } = self;
         let (base, size, inside) = (arena.map.base, arena.size() as u64, arena.cell_size() as u64 - 1);
-        // As many lines as lie in any cell: four, eight or sixteen.
+        // Number of start lines that fit any cell: four, eight or sixteen.
         let room = (arena.cell_size() - DATA_OFFSET) / LINE;
         let picks = (1 << room.ilog2().min(4)) * LINE as u64 - LINE as u64;
         for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
             assert!(frame.addr() < size, "frame of another arena");
-            // By the bits from 4 KiB on: those below tell apart sets of the cache by themselves.
+            // Choose by the address bits from 4 KiB up: the lower ones already select the cache set.
             let pick = frame.addr() >> 6 & picks;
             let at = (frame.addr() & !inside) + DATA_OFFSET as u64 + pick;
-            // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its place is a multiple of
-            // a line, as is the mapping's; `line` is outside of the cell, or it could not be borrowed while the frame is.
+            // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its address is a
+            // multiple of a line, as is the mapping's; `line` is outside the cell, or it could not be borrowed while
+            // the frame is.
             unsafe { base.add(at as usize).cast::<Line>().write(*line) };
             frame.place(at, (*len).min(LINE as u32));
         }
@@ -490,7 +494,7 @@ mod tests {
         }
     }
 
-    /// As many frames as a worker has under way lie in no more than four ways of a cache with 64 sets.
+    /// As many frames as a worker has in flight occupy no more than four ways of a cache with 64 sets.
     #[test]
     fn lines_spread_over_the_sets_of_a_cache() {
         let a = arena(256, Pages::Auto);

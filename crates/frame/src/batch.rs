@@ -3,10 +3,11 @@
 use crate::{Frame, RawFrame};
 use std::mem::MaybeUninit;
 
-/// Frames in a full batch.
+/// Maximum number of frames in a batch.
 pub const BATCH: usize = 64;
 
-/// Up to [`BATCH`] frames in order, without allocation. Like [`Frame`], it must be emptied, not dropped.
+/// Up to [`BATCH`] frames in order, without heap allocation. Like a [`Frame`], a batch must be emptied before it is
+/// dropped.
 pub struct Batch {
     len: usize,
     frames: [MaybeUninit<Frame>; BATCH],
@@ -19,31 +20,31 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[inline]
     pub fn new() -> Self {
         Self { len: 0, frames: [const { MaybeUninit::uninit() }; BATCH] }
     }
 
-    /// Frames in it.
+    /// Returns the number of frames.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Frames that still fit.
+    /// Returns how many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
         BATCH - self.len
     }
 
-    /// Appends one frame; gives it back when the batch is full.
+    /// Appends one frame, or returns it as the error if the batch is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.len == BATCH {
@@ -57,7 +58,7 @@ impl Batch {
     /// Appends a frame for each of `cells`.
     ///
     /// # Panics
-    /// When they do not all fit.
+    /// If they do not all fit.
     #[inline]
     pub(crate) fn extend_from<T: Copy>(&mut self, cells: &[T], mut make: impl FnMut(T) -> Frame) {
         assert!(cells.len() <= self.room(), "batch too full");
@@ -67,7 +68,7 @@ impl Batch {
         self.len += cells.len();
     }
 
-    /// Takes the last frame.
+    /// Removes and returns the last frame.
     #[inline]
     pub fn pop(&mut self) -> Option<Frame> {
         if self.len == 0 {
@@ -78,21 +79,21 @@ impl Batch {
         Some(unsafe { self.frames[self.len].assume_init_read() })
     }
 
-    /// The frames, in order.
+    /// Returns the frames, in order.
     #[inline]
     pub fn as_slice(&self) -> &[Frame] {
         // SAFETY: the first `len` entries are initialised; MaybeUninit<T> has the layout of T.
         unsafe { std::slice::from_raw_parts(self.frames.as_ptr().cast(), self.len) }
     }
 
-    /// The frames, in order, changeable.
+    /// Returns the frames, in order, mutable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [Frame] {
         // SAFETY: as in `as_slice`, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.frames.as_mut_ptr().cast(), self.len) }
     }
 
-    /// Takes all frames, in order. What the iterator has not yielded when it is dropped stays lost: run it out.
+    /// Removes all frames, in order. Frames not yet yielded when the iterator is dropped are leaked: run it to its end.
     #[inline]
     pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
         let n = std::mem::take(&mut self.len);
@@ -100,7 +101,7 @@ impl Batch {
         self.frames[..n].iter().map(|f| unsafe { f.assume_init_read() })
     }
 
-    /// Takes the first `n` frames as descriptors through `take`, and moves the rest to the front.
+    /// Passes the first `n` frames to `take` as descriptors, and moves the remaining ones to the front.
     #[inline]
     pub fn take_front(&mut self, n: usize, mut take: impl FnMut(usize, RawFrame)) {
         let n = n.min(self.len);

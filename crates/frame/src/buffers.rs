@@ -1,19 +1,19 @@
-//! What one worker uses of the pools.
+//! One worker's access to the pools.
 
 use crate::marks::LINE_SHIFT;
 use crate::pool::{HandleStats, Pool};
 use crate::{Arena, BATCH, Batch, DATA_OFFSET, Frame, PoolSet, RawFrame};
 use std::sync::Arc;
 
-/// Bytes behind a packet of a `typewriter` pool: for a check sequence.
+/// Bytes reserved behind a packet of a `typewriter` pool, for a frame check sequence.
 const TAIL: usize = 4;
 
-/// One worker's side of one pool: its cache and its counters.
+/// One worker's view of one pool: its cache and its counters.
 struct Handle {
     pool: Arc<Pool>,
-    /// The pool's first unit, and how many it has.
+    /// First unit of the pool, and number of units.
     range: (u32, u32),
-    /// LIFO: the end is the warm side.
+    /// LIFO cache of free units; the end holds those most recently used.
     cache: Vec<u32>,
     limit: usize,
     stats: Arc<HandleStats>,
@@ -31,7 +31,7 @@ impl Handle {
         unit.wrapping_sub(self.range.0) < self.range.1
     }
 
-    /// Keeps nothing for itself from now on: the pool drains, or this handle goes.
+    /// Disables the cache and returns its contents to the pool: the pool is draining, or this handle is dropped.
     fn retire(&mut self) {
         self.limit = 0;
         self.pool.push(&self.cache);
@@ -68,7 +68,7 @@ impl Handle {
         let have = self.cache.len();
         let want = self.limit.max(need) + need - have;
         self.cache.resize(have + want, 0);
-        // Cold cells go below the warm ones.
+        // Units from the pool are cold: they go below the warm ones.
         self.cache.copy_within(..have, want);
         let got = self.pool.pop(&self.stats.open, &mut self.cache[..want]);
         self.cache.drain(got..want);
@@ -82,7 +82,7 @@ impl Handle {
         }
         self.cache.extend_from_slice(cells);
         if self.cache.len() > self.limit * 3 / 2 {
-            // The cold end goes back; the cache keeps what was freed last.
+            // Return the cold end; the cache keeps the most recently freed units.
             let surplus = self.cache.len() - self.limit;
             self.pool.push(&self.cache[..surplus]);
             self.cache.drain(..surplus);
@@ -91,24 +91,24 @@ impl Handle {
     }
 }
 
-/// One worker's access to all pools of an arena: takes from its own pool, gives back to whichever pool a frame
-/// came from.
+/// One worker's access to all pools of an arena. It allocates from one pool, and frees each frame to the pool it came
+/// from.
 ///
 /// # Thread-safety
-/// Belongs to one thread; any number of them share the [`PoolSet`].
+/// Used by one thread at a time; any number of instances share the [`PoolSet`].
 pub struct Buffers {
     pools: Arc<PoolSet>,
-    /// The version of the pools that `handles` are for.
+    /// Version of the pool list that `handles` reflects.
     version: u32,
     handles: Vec<Handle>,
     own: usize,
 }
 
 impl Buffers {
-    /// A worker's access, taking from the pool with index `own`.
+    /// Creates a worker's access that allocates from the pool with index `own`.
     ///
     /// # Panics
-    /// When there is no such pool.
+    /// If there is no such pool.
     pub fn attach(pools: &Arc<PoolSet>, own: usize) -> Self {
         let mut bufs = Self { pools: pools.clone(), version: 0, handles: vec![], own };
         bufs.refresh();
@@ -117,12 +117,13 @@ impl Buffers {
         bufs
     }
 
-    /// Takes from this pool from now on; one that has gone already changes nothing.
+    /// Allocates from `pool` from now on. Does nothing if the pool has already been removed.
     pub fn take_from(&mut self, pool: &Arc<Pool>) {
         self.refresh();
         let known = self.handles.iter().position(|handle| Arc::ptr_eq(&handle.pool, pool));
         let Some(own) = known else { return };
-        // A taker of the new one before it is none of the old one: neither is without while it is taken from.
+        // Register with the new pool before leaving the old one, so that neither lacks a taker while it is allocated
+        // from.
         pool.taker_comes();
         let before = &mut self.handles[self.own];
         before.pool.close(&before.stats);
@@ -130,8 +131,8 @@ impl Buffers {
         self.own = own;
     }
 
-    /// Takes in which pools there are now. Whoever takes and gives back does so by itself; this is for those who do
-    /// neither for long, and keep what they have cached of a pool that drains.
+    /// Updates the handles to the current list of pools. Freeing does this by itself; call it on a thread that frees
+    /// nothing for long, because its cache would otherwise hold on to frames of a draining pool.
     #[cold]
     pub fn refresh(&mut self) {
         let (version, pools) = self.pools.current();
@@ -145,7 +146,7 @@ impl Buffers {
             }
             self.handles.push(handle);
         }
-        // A pool goes when nobody takes from it, and all is back.
+        // Handles that remain belong to removed pools: no taker, all frames returned.
         before.iter_mut().for_each(Handle::retire);
         if let Some(own) = own {
             self.own = self.handles.iter().position(|handle| Arc::ptr_eq(&handle.pool, &own)).unwrap_or(0);
@@ -153,19 +154,19 @@ impl Buffers {
         self.version = version;
     }
 
-    /// The arena.
+    /// Returns the arena.
     #[inline]
     pub fn arena(&self) -> &Arc<Arena> {
         self.pools.arena()
     }
 
-    /// The pools.
+    /// Returns the pools.
     pub fn pools(&self) -> &Arc<PoolSet> {
         &self.pools
     }
 
-    /// Appends up to `n` empty frames to `out`, as many as fit and are free; returns how many. Fewer than asked for
-    /// because none are free is counted as an exhaustion.
+    /// Appends up to `n` empty frames to `out`, as many as fit and are free. Returns how many. A shortage of free
+    /// frames counts as one exhaustion.
     #[inline]
     pub fn alloc(&mut self, out: &mut Batch, n: usize) -> usize {
         let mut cells = [0u32; BATCH];
@@ -173,14 +174,14 @@ impl Buffers {
         let n = self.handles[self.own].take(&mut cells[..n]);
         self.pools.taken(&cells[..n]);
         let arena = self.pools.arena();
-        // SAFETY: a pool hands out each of its cells to one taker until it is given back.
+        // SAFETY: a pool hands out each of its cells to one taker until it is returned.
         out.extend_from(&cells[..n], |cell| unsafe { arena.frame_of(cell) });
         n
     }
 
-    /// Appends an empty frame for a packet of each of `lens` bytes, as many as fit and are free; returns how many. Of a
-    /// `typewriter` pool each takes no more room than its packet needs, of any other a cell. A packet longer than a cell
-    /// gets a whole one, and will not fit it.
+    /// Appends one empty frame for a packet of each length in `lens` (bytes), as many as fit and are free. Returns how
+    /// many. A `typewriter` pool allocates no more room than each packet needs, any other pool a whole cell. A packet
+    /// longer than a cell gets a whole cell, into which it will not fit.
     #[inline]
     pub fn alloc_for(&mut self, out: &mut Batch, lens: &[u32]) -> usize {
         let arena = self.pools.arena();
@@ -191,7 +192,7 @@ impl Buffers {
         let n = lens.len().min(out.room());
         let slots = &mut slots[..n];
         for (slot, len) in slots.iter_mut().zip(lens) {
-            // (Whole cells are the most.)
+            // (Longer requests are clamped to a whole cell.)
             *slot = ((DATA_OFFSET + TAIL) as u32).saturating_add(*len).div_ceil(1 << LINE_SHIFT);
         }
         let handle = &self.handles[self.own];
@@ -201,25 +202,25 @@ impl Buffers {
             handle.stats.exhausted.add(1);
         }
         self.pools.taken(&slots[..got]);
-        // SAFETY: as above; a slot has room for metadata, headroom and the packet.
+        // SAFETY: as in `alloc`; a slot has room for metadata, headroom and the packet.
         out.extend_from(&slots[..got], |slot| unsafe { arena.frame_of(slot) });
         got
     }
 
-    /// Whether [`Buffers::alloc_for`] gives room by length.
+    /// Returns whether [`Buffers::alloc_for`] allocates by packet length.
     #[inline]
     pub fn packed(&self) -> bool {
         self.arena().marks().is_some()
     }
 
-    /// One empty frame. Slow paths only: the hot path takes bursts.
+    /// Allocates one empty frame. For slow paths only: the hot path allocates bursts.
     pub fn alloc_one(&mut self) -> Option<Frame> {
         let mut one = Batch::new();
         self.alloc(&mut one, 1);
         one.pop()
     }
 
-    /// Gives all frames of `batch` back, each to its pool.
+    /// Frees all frames of `batch`, each to its pool.
     #[inline]
     pub fn free(&mut self, batch: &mut Batch) {
         let mut cells = [0u32; BATCH];
@@ -231,8 +232,8 @@ impl Buffers {
         self.give(&mut cells[..n]);
     }
 
-    /// Takes cells for a driver that knows no frames, from the front of `cells`; returns how many there were. They are
-    /// given away, as by [`Frame::into_raw`]. For an arena that is not packed.
+    /// Allocates cells for a driver that does not use frames, filling `cells` from the front. Returns how many.
+    /// Ownership passes to the caller, as with [`Frame::into_raw`]. Not for packed arenas.
     #[inline]
     pub fn alloc_cells(&mut self, cells: &mut [u32]) -> usize {
         debug_assert!(!self.packed(), "a cell may hold several packets");
@@ -241,26 +242,27 @@ impl Buffers {
         n
     }
 
-    /// Gives back cells that a driver had.
+    /// Frees cells that a driver owned.
     ///
     /// # Safety
-    /// Each was given away, by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and has come back once.
+    /// Each cell was passed out by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and is freed
+    /// once.
     #[inline]
     pub unsafe fn free_cells(&mut self, cells: &mut [u32]) {
         self.give(cells);
     }
 
-    /// Gives one frame back. Slow paths only.
+    /// Frees one frame. For slow paths only.
     pub fn free_one(&mut self, frame: Frame) {
         let cell = self.pools.arena().unit_of(frame.addr());
         self.give(&mut [cell]);
     }
 
-    /// Gives back frames that a kernel or a device returned, as descriptors.
+    /// Frees frames that the kernel or a device returned as descriptors.
     ///
     /// # Safety
-    /// Each address lies in a cell whose frame was given away by [`Frame::into_raw`] and has come back once; in a packed
-    /// arena, behind its metadata.
+    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`] and is freed once; in a packed
+    /// arena, it lies behind the slot's metadata.
     #[inline]
     pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
         let mut cells = [0u32; BATCH];

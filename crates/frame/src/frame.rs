@@ -8,21 +8,21 @@ pub struct RawFrame {
     pub addr: u64,
     /// Length of the data in bytes.
     pub len: u32,
-    /// The kernel's descriptor options; zero in a frame at rest.
+    /// Descriptor options of the kernel; zero in a frame that is not in a ring.
     pub options: u32,
 }
 
-/// The exclusive, move-only right to one cell of an arena, with the place of the packet in it.
+/// Exclusive, move-only right to one cell of an arena, with the position of the packet in it.
 ///
-/// A frame that is dropped instead of freed is lost to its pool until the program ends; the conservation audit
-/// reports it. Frames carry no reference to their arena: they belong to the one they came from.
+/// A frame that is dropped instead of freed is lost to its pool until the program ends; the conservation audit reports
+/// it. A frame has no reference to its arena and must only be used with the one it came from.
 #[repr(transparent)]
 #[must_use = "a dropped frame is a leaked cell"]
 #[derive(Debug)]
 pub struct Frame(RawFrame);
 
 impl Frame {
-    /// Makes a frame from a descriptor.
+    /// Creates a frame from a descriptor.
     ///
     /// # Safety
     /// The cell that `raw` points into has no other frame, and `raw.addr..raw.addr + raw.len` lies inside that
@@ -32,32 +32,32 @@ impl Frame {
         Self(raw)
     }
 
-    /// Gives the frame away as a descriptor: to a kernel ring, or a device.
+    /// Converts the frame into a descriptor and passes ownership on, to a kernel ring or a device.
     #[inline]
     pub fn into_raw(self) -> RawFrame {
         self.0
     }
 
-    /// The descriptor, for looking only.
+    /// Returns the descriptor for inspection; ownership stays with the frame.
     #[inline]
     pub fn raw(&self) -> RawFrame {
         self.0
     }
 
-    /// Offset of the data in the arena, in bytes.
+    /// Returns the offset of the data in the arena, in bytes.
     #[inline]
     pub fn addr(&self) -> u64 {
         self.0.addr
     }
 
-    /// Length of the data in bytes.
+    /// Returns the length of the data in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.0.len as usize
     }
 
-    /// Shortens the data to `len` bytes; longer than it is, nothing happens.
+    /// Shortens the data to `len` bytes. Does nothing if it is already that short.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
@@ -65,7 +65,7 @@ impl Frame {
         }
     }
 
-    /// Removes up to `n` bytes from the front.
+    /// Removes up to `n` bytes from the front of the data.
     #[inline]
     pub fn pull(&mut self, n: usize) {
         let n = n.min(self.len());

@@ -1,25 +1,25 @@
-//! The first bytes of a burst's packets, turned into columns: for stages that judge many packets at once.
+//! Transposition of the first bytes of a burst's packets into columns, for stages that classify many packets at once.
 
 use crate::{Arena, BATCH, Frame};
 use std::arch::x86_64::*;
 
-/// Bytes of a packet before its first word.
+/// Offset of the first word in a packet, in bytes.
 const FROM: usize = 10;
-/// Words of a packet.
+/// Words read of each packet.
 const WORDS: usize = 6;
-/// Shortest packet that has all its words.
+/// Length in bytes of the shortest packet that has all words.
 const NEED: usize = FROM + 4 * WORDS;
-/// Packets turned at once.
+/// Packets transposed at once.
 const GROUP: usize = 8;
 
-/// Six words of each packet of a burst, from byte 10 to byte 33: with the Ethernet header in front that is two bytes of
-/// source address, the Ethernet type, and an IPv4 header without options.
+/// Six 32-bit words of each packet of a burst, from byte 10 to byte 33: with an untagged Ethernet header, these are two
+/// bytes of the source address, the EtherType, and an IPv4 header without options.
 #[repr(C, align(64))]
 pub struct Heads {
-    /// By word and packet: four bytes, the first of them the lowest. All zero for a packet below 34 bytes. What lies
-    /// behind the burst's last packet is left over from another.
+    /// Words by word index and packet, little-endian. All zero for a packet shorter than 34 bytes. Entries beyond the
+    /// burst's last packet hold stale values.
     pub words: [[u32; BATCH]; WORDS],
-    /// The packets' lengths in bytes.
+    /// Packet lengths in bytes.
     pub lens: [u32; BATCH],
 }
 
@@ -29,62 +29,62 @@ impl Default for Heads {
     }
 }
 
-/// A burst whose heads were read.
+/// A burst whose heads have been read.
 pub struct Burst<'a> {
     arena: &'a Arena,
     frames: &'a mut [Frame],
-    /// Every packet has NEED bytes, and they were seen to lie in the mapping.
+    /// Every packet has at least `NEED` bytes, and all were checked to lie in the mapping.
     whole: bool,
 }
 
 impl<'a> Burst<'a> {
-    /// The frames.
+    /// Returns the frames.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         self.frames
     }
 
-    /// The frames, for good: they may be changed, and then nothing more is known of them.
+    /// Consumes the burst and returns its frames, mutable: changing them invalidates the checks made when reading.
     #[inline]
     pub fn into_frames(self) -> &'a mut [Frame] {
         self.frames
     }
 
-    /// The first 34 bytes of every packet, changeable; none when a packet is shorter.
+    /// Returns the first 34 bytes of every packet, mutable; `None` if any packet is shorter.
     #[inline]
     pub fn heads_mut(&mut self) -> Option<impl Iterator<Item = &mut [u8; NEED]>> {
         let base = self.arena.base();
-        // SAFETY: `whole` was found out when the burst was made, and the frames have not been changed since. Each is
+        // SAFETY: `whole` was established when the burst was made, and the frames have not been changed since. Each is
         // exclusive, so the heads do not overlap; nobody else reads or writes them while the burst is borrowed.
         self.whole.then(|| self.frames.iter_mut().map(move |f| unsafe { &mut *base.add(f.addr() as usize).cast() }))
     }
 }
 
 impl Heads {
-    /// Bytes of a packet before its first word.
+    /// Offset of the first word in a packet, in bytes.
     pub const FROM: usize = FROM;
-    /// Words of a packet.
+    /// Words read of each packet.
     pub const WORDS: usize = WORDS;
 
-    /// Reads the packets of `frames`, at most [`BATCH`].
+    /// Reads the heads of `frames`, at most [`BATCH`] of them.
     #[inline]
     pub fn read<'a>(&mut self, arena: &'a Arena, frames: &'a mut [Frame]) -> Burst<'a> {
         let whole = self.look(arena, frames);
         Burst { arena, whole: whole && frames.len() <= BATCH, frames }
     }
 
-    /// As `read`, of packets that stay as they are; whether each has all its words.
+    /// Reads like [`Heads::read`], but leaves the frames shared. Returns whether every packet has all words.
     #[inline]
     pub fn look(&mut self, arena: &Arena, frames: &[Frame]) -> bool {
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has the instructions.
+            // SAFETY: the processor supports AVX2.
             unsafe { self.read_avx2(arena, frames) }
         } else {
             self.read_from(arena, frames, 0)
         }
     }
 
-    /// The scalar kernel, from packet `from` on: each row by itself. Whether each has all its words.
+    /// Reads packets one at a time from index `from` on. Returns whether every one of them has all words.
     #[inline(always)]
     fn read_from(&mut self, arena: &Arena, frames: &[Frame], from: usize) -> bool {
         let mut whole = true;
@@ -102,8 +102,8 @@ impl Heads {
         whole
     }
 
-    /// Eight rows of 32 bytes at a time. What is left over, and groups with a packet that has no such row, take the
-    /// scalar way. Whether each has all its words.
+    /// Reads eight packets at a time, 32 bytes each. Incomplete groups, and groups with a packet shorter than `NEED`,
+    /// are read by the scalar code. Returns whether every packet has all words.
     #[target_feature(enable = "avx2")]
     fn read_avx2(&mut self, arena: &Arena, frames: &[Frame]) -> bool {
         let mut whole = true;
@@ -136,7 +136,7 @@ impl Heads {
                 _mm256_permute2x128_si256::<0x31>(a[3], b[3]),
             ];
             for (to, column) in self.words.iter_mut().zip(columns) {
-                // SAFETY: there are eight places from `at` on, which is at most BATCH - GROUP.
+                // SAFETY: `at` is at most BATCH - GROUP, so that eight entries follow.
                 unsafe { _mm256_storeu_si256(to.as_mut_ptr().add(at).cast(), column) };
             }
         }
@@ -144,7 +144,8 @@ impl Heads {
     }
 }
 
-/// Turns four rows of eight words: words 0 and 4 of each (in the lower and the upper half), 1 and 5, 2 and 6, 3 and 7.
+/// Transposes four rows of eight words into pairs of columns: words 0 and 4 (in the lower and upper half), 1 and 5, 2
+/// and 6, 3 and 7.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn turn(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
@@ -181,7 +182,7 @@ mod tests {
                 let len = if round % 3 == 0 { 34 + random() % 30 } else { random() % 90 };
                 let bytes: Vec<u8> = (0..1792).map(|_| random() as u8).collect();
                 assert!(arena.write(frame, &bytes));
-                // (A frame of no bytes at the very end would be the next cell's.)
+                // (An empty frame at the very end would have the next cell's address.)
                 let most = 1792 - len.max(1) as usize;
                 frame.pull(if random() % 4 == 0 { most } else { random() as usize % 64 });
                 frame.truncate(len as usize);

@@ -1,21 +1,21 @@
-//! The allocator's free memory, given back to the system.
+//! Returning the allocator's free memory to the system.
 //!
-//! The C library's allocator returns by itself only what is free at the end of a heap. A million routes are many small
-//! pieces with others between them, so that a process would keep the size of its worst moment.
+//! The C library's allocator returns only memory that is free at the end of a heap. A million routes are many small
+//! allocations interleaved with others, so that without trimming a process would keep its peak size.
 
-/// Page faults, each of a page at least, since the last time after which it is worth the walk again.
+/// Page faults since the last trim that make another one worthwhile. Each stands for at least one page.
 #[cfg(target_env = "gnu")]
 const MANY: u64 = 256;
-/// Octets free at the end of a thread's heap from which on they are given back at once: the walk leaves those out. Left
-/// alone, the allocator raises it to 64 MiB.
+/// Bytes free at the end of a heap from which on they are returned at once: `malloc_trim` does not cover the ends of
+/// thread heaps. By default the allocator raises this threshold up to 64 MiB.
 #[cfg(target_env = "gnu")]
 const END: libc::c_int = 1 << 20;
-/// Octets from which on a piece is a mapping of its own: with the usual 128 KiB, every batch of changes
-/// would be one.
+/// Allocation size in bytes from which on an allocation is a mapping of its own: with the default of 128 KiB, every
+/// batch of changes would be one.
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 4 << 20;
 
-/// When it was last given back. For threads that do not forward: who allocates meanwhile waits.
+/// Trims the process's heap when worthwhile. For threads that do not forward: concurrent allocations wait for the trim.
 #[derive(Debug)]
 pub struct Heap {
     #[cfg(target_env = "gnu")]
@@ -23,7 +23,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Has the process's allocator keep no more than it must.
+    /// Creates a `Heap` and sets the process's allocator to keep as little free memory as practical.
     #[cfg(target_env = "gnu")]
     pub fn new() -> Self {
         // SAFETY: sets two numbers, under the allocator's lock.
@@ -34,32 +34,32 @@ impl Heap {
         Self { faults: 0 }
     }
 
-    /// Nothing to be set.
+    /// Creates a `Heap`; there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
     pub fn new() -> Self {
         Self {}
     }
 
-    /// Gives free pages back, if the process has taken some since the last time.
+    /// Returns free pages to the system if the process has had enough page faults since the last time.
     #[cfg(target_env = "gnu")]
     pub fn tend(&mut self) {
         if faults() >= self.faults + MANY {
-            // SAFETY: concerns free memory only.
+            // SAFETY: affects free memory only.
             unsafe { libc::malloc_trim(0) };
             self.faults = faults();
         }
     }
 
-    /// Other allocators do so by themselves.
+    /// Does nothing: other allocators return memory by themselves.
     #[cfg(not(target_env = "gnu"))]
     pub fn tend(&mut self) {}
 }
 
-/// Page faults of the process so far.
+/// Returns the number of minor page faults of the process so far.
 #[cfg(target_env = "gnu")]
 fn faults() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: writes a `rusage`, of which all zeros is one.
+    // SAFETY: writes a `rusage`, for which all zeros is a valid value.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()

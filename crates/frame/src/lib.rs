@@ -1,8 +1,8 @@
-//! Who holds a packet's buffer, and who gets it next.
+//! Packet buffer ownership and allocation.
 //!
-//! An [`Arena`] is one mapping cut into cells. A [`Frame`] is the exclusive, move-only right to one cell. A
-//! [`Pool`] hands frames out and takes them back, always in bulk, by the policy it was made with. [`Buffers`] is
-//! what one worker uses: its handles on every pool of the arena.
+//! An [`Arena`] is one mapping divided into cells. A [`Frame`] is the exclusive, move-only right to one cell. A
+//! [`Pool`] allocates and frees frames in bulk, following its configured policy. [`Buffers`] is one worker's access to
+//! all pools of the arena.
 //!
 //! ```
 //! use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -35,6 +35,6 @@ pub use pool::{Audit, BLOCK, BlockStats, CellPool, Policy, Pool, PoolConfig, Poo
 
 /// Bytes of a cell reserved for metadata: room for a DPDK `struct rte_mbuf`.
 pub const META: usize = 128;
-/// Where packet data starts in a fresh cell: metadata, then headroom for headers to be pushed. Equal to the
-/// kernel's `XDP_PACKET_HEADROOM` (linux/bpf.h), so that data received by AF_XDP lies where ours does.
+/// Offset of packet data in a fresh cell: metadata, then headroom for pushed headers. Equal to the kernel's
+/// `XDP_PACKET_HEADROOM` (linux/bpf.h), so that data received by AF_XDP starts at the same offset.
 pub const DATA_OFFSET: usize = 256;

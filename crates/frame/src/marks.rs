@@ -1,58 +1,58 @@
-//! Where packets lie in cells that hold several: the typewriter's margin stops.
+//! Slot boundaries in cells that hold several packets (the typewriter's margin stops).
 //!
-//! A cell's place is known from an address by a shift. Where a policy puts packets one behind the other, each in as many
-//! cache lines as it needs, the place of one is between two marks: a bit for each line of the arena, set where a slot
-//! begins. A slot never reaches into the next cell.
+//! The cell of an address follows from a shift. Where a policy places packets one behind the other, each in as many
+//! cache lines as it needs, a slot is found between two marks: the arena has one bit per line, set where a slot begins.
+//! A slot never extends into the next cell.
 
 use bywash_sync::facade::{AtomicU64, Ordering};
 
-/// Bytes of a line, as a shift.
+/// Logarithm of the line size in bytes.
 pub(crate) const LINE_SHIFT: u32 = 6;
 
-/// The marks of an arena: a word for each cell, a bit for each of its lines.
+/// The marks of an arena: one word per cell, one bit per line of the cell.
 ///
-/// Plain loads and stores: only who has the cell's block open sets marks, and who holds a slot finds both of its ends
-/// set before it got the slot; what is set beyond them meanwhile does not matter to it.
+/// Plain loads and stores suffice: only the taker that has the cell's block open sets marks, and both marks of a slot
+/// are set before its owner receives it. Marks set beyond the slot meanwhile do not affect the owner.
 pub(crate) struct Marks {
     words: Box<[AtomicU64]>,
-    /// Lines of a cell, as a shift: 5 or 6.
+    /// Logarithm of the lines per cell: 5 or 6.
     shift: u32,
 }
 
 impl Marks {
-    /// For `cells` of 2 KiB or 4 KiB: `cell_shift` of 11 or 12.
+    /// Creates marks for `cells` cells of 2 KiB or 4 KiB: `cell_shift` is 11 or 12.
     pub fn new(cells: usize, cell_shift: u32) -> Self {
         let shift = cell_shift - LINE_SHIFT;
         assert!(shift <= 6, "a word has a bit for each line of a cell");
         Self { words: (0..cells).map(|_| AtomicU64::new(1)).collect(), shift }
     }
 
-    /// Lines of a cell, as a shift.
+    /// Returns the logarithm of the lines per cell.
     pub fn lines_shift(&self) -> u32 {
         self.shift
     }
 
-    /// Lines of the slot that begins at `first`.
+    /// Returns the number of lines of the slot that begins at line `first`.
     #[inline]
     pub fn lines_at(&self, first: u32) -> u32 {
         let (_, end) = self.around(first.into());
         (end - u64::from(first)) as u32
     }
 
-    /// Makes a slot of `lines` lines from `first` on, a line of the arena. Slots of a cell are made in order.
+    /// Marks a slot of `lines` lines at line `first` of the arena. Slots of a cell are made in ascending order.
     #[inline]
     pub fn set(&self, first: u32, lines: u32) {
         let word = &self.words[(first >> self.shift) as usize];
         let at = first & ((1 << self.shift) - 1);
-        // What begins a cell anew forgets what lay in it before.
+        // A slot at the start of a cell discards the marks of its previous use.
         let before = if at == 0 { 0 } else { word.load(Ordering::Relaxed) };
         let end = at + lines;
         let ends = if end < 64 { 1 << end } else { 0 };
         word.store(before | 1 << at | ends, Ordering::Relaxed);
     }
 
-    /// The slot that `line` of the arena lies in: its first line, and the one behind it. None of another arena's lies
-    /// in any: the start of its cell, twice.
+    /// Returns the slot that contains `line` of the arena: its first line, and the line behind its end. For a line
+    /// outside the arena, returns the start of its cell twice.
     #[inline]
     pub fn around(&self, line: u64) -> (u64, u64) {
         let at = (line & ((1 << self.shift) - 1)) as u32;
@@ -82,7 +82,7 @@ mod tests {
                     assert_eq!(marks.around(lines + at), (lines + first, lines + first + n), "{at}");
                 });
             }
-            // To the cell's end, and the cell anew.
+            // Up to the cell's end, then the cell from its start again.
             marks.set((lines + 26) as u32, (lines - 26) as u32);
             assert_eq!(marks.around(2 * lines - 1), (lines + 26, 2 * lines));
             assert_eq!(marks.around(lines + 25), (lines + 6, lines + 26));

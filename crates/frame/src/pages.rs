@@ -1,4 +1,4 @@
-//! The page ladder: what a mapping was asked for, and what the kernel gave.
+//! Page sizes of a mapping: requested and obtained.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 
 /// Bytes in a huge page on x86-64.
 pub(crate) const HUGE: usize = 2 << 20;
-/// `MADV_COLLAPSE` (linux/mman.h, since 6.1): make huge pages of what is mapped, now.
+/// `MADV_COLLAPSE` (linux/mman.h, since 6.1): synchronously collapses mapped pages into huge pages.
 const MADV_COLLAPSE: i32 = 25;
 
-/// A size of page, as asked for.
+/// Requested page size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pages {
-    /// The best that can be had: hugetlb, else transparent huge pages, else 4 KiB.
+    /// The best available: hugetlb, else transparent huge pages, else 4 KiB.
     #[default]
     Auto,
     /// 2 MiB pages of either kind, or an error.
@@ -25,7 +25,7 @@ pub enum Pages {
     Small,
 }
 
-/// A size of page, as got.
+/// Page size in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PageKind {
     /// Reserved 2 MiB pages (hugetlbfs).
@@ -49,13 +49,13 @@ impl std::fmt::Display for PageKind {
     }
 }
 
-/// A shared mapping of a memfd, populated, with the pages it got.
+/// Populated shared mapping of a memfd.
 pub(crate) struct Mapping {
     pub base: *mut u8,
     pub len: usize,
     pub fd: OwnedFd,
     pub kind: PageKind,
-    /// Why a better kind was not got; empty when it was, or was not asked for.
+    /// Why a better kind of page is not used; empty if it is, or was not requested.
     pub note: String,
 }
 
@@ -69,7 +69,7 @@ impl Mapping {
                 Err(e) => note = format!("no hugetlb pages for {} MiB ({e}; see vm.nr_hugepages)", len >> 20),
             }
         }
-        // Filling more than there is would not fail: it would end some process, likely this one.
+        // Populating more memory than is available would not fail: the OOM killer would end a process, likely this one.
         if let Some(available) = available().filter(|available| len > *available) {
             let why = std::io::Error::other(format!("{} MiB of memory are available", available >> 20));
             return Err((PageKind::Small, why));
@@ -91,17 +91,17 @@ impl Mapping {
     fn map(len: usize, flags: MemfdFlags) -> std::io::Result<(*mut u8, OwnedFd)> {
         let fd = rustix::fs::memfd_create("bywash-arena", flags | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
-        // Whoever is handed it can be sure that it stays.
+        // A receiver of the file descriptor can rely on the size.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)?;
         let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         if flags.contains(MemfdFlags::HUGETLB) {
-            // Aligned by itself. Not over a reservation: when it fails for want of pages, as it mostly does, the kernel may
-            // have taken that away before, and another thread have got its place.
+            // Aligned by itself. Do not map over a reservation: if this fails for lack of pages, as it often does, the
+            // kernel may already have removed the reservation, and another thread may have mapped its range.
             // SAFETY: a new mapping at an address of the kernel's choice.
             let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, shared, &fd, 0)? };
             return Ok((base.cast(), fd));
         }
-        // A fixed 2 MiB alignment, for the transparent pages: reserve more than needed, map inside.
+        // The transparent pages need 2 MiB alignment: reserve more than needed, map inside.
         // SAFETY: a fresh anonymous reservation at an address of the kernel's choice.
         let reserve = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len + HUGE, ProtFlags::empty(), MapFlags::PRIVATE)?
@@ -117,13 +117,13 @@ impl Mapping {
             if tail > 0 {
                 rustix::mm::munmap((at + len) as *mut _, tail)?;
             }
-            // Should it fail, what is left of the reservation stays: it may no longer be ours to unmap.
+            // If this fails, leave the rest of the reservation mapped: its range may no longer be ours to unmap.
             let base = rustix::mm::mmap(at as *mut _, len, prot, shared | MapFlags::FIXED, &fd, 0)?;
             Ok((base.cast(), fd))
         }
     }
 
-    /// Asks for huge pages now, and looks whether they came.
+    /// Requests huge pages now, and checks that the kernel provided them.
     fn collapse(&mut self) -> std::io::Result<()> {
         // SAFETY: advice on our own mapping; it changes no contents.
         unsafe {
@@ -146,14 +146,14 @@ impl Drop for Mapping {
     }
 }
 
-/// Bytes that can be had without swapping, from /proc/meminfo; none when it does not say.
+/// Returns the bytes available without swapping, from /proc/meminfo; `None` if it does not say.
 fn available() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_whitespace().next()?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// Bytes mapped by transparent huge pages in the mapping that starts at `at`, from /proc/self/smaps.
+/// Returns the bytes mapped by transparent huge pages in the mapping that starts at `at`, from /proc/self/smaps.
 fn huge_bytes(at: usize) -> std::io::Result<usize> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let start = format!("{at:x}-");
