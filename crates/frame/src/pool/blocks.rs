@@ -1,13 +1,13 @@
-//! Blocks: cells handed out at consecutive addresses, a block at a time, and taken back by counting.
+//! Blocks: cells handed out at consecutive addresses, a block at a time, and returned by counting.
 //!
-//! A free cell is not remembered: its block's release counter is raised, by one atomic addition per block and burst from
-//! whichever thread frees. The block that has counted all of its cells is free as a whole. One cell that is held long
-//! keeps its block from being used again, and no other.
+//! A returned cell is not recorded by its number. Instead the release counter of its block is raised, by one atomic
+//! addition per block and burst, on whichever thread frees. A block is free again when all of its cells have been
+//! counted. A cell held for long delays the reuse of its own block only.
 //!
-//! Who hands out makes the policy. `sdb`: all takers share one open block, so that the cells of different threads lie
-//! in it in the order the packets came. `tabm`: each taker has an open block to itself. `typewriter`: as `tabm`, but what
-//! is handed out and counted are lines of cells: a packet gets as many as it needs, behind the one before it, and the
-//! next cell where the line is full.
+//! The policies differ in which takers share an open block. `sdb`: all takers share one, so that the cells of different
+//! threads lie in it in the order in which packets arrived. `tabm`: each taker has its own. `typewriter`: like `tabm`,
+//! but lines of cells are handed out and counted: a packet gets as many lines as it needs, behind the previous packet,
+//! or at the start of the next cell if the current one has too few left.
 
 use super::ring::Ring;
 use super::stack::Stack;
@@ -16,16 +16,17 @@ use bywash_sync::facade::{AtomicU8, AtomicU32, AtomicU64, Ordering, thread};
 use bywash_sync::{CachePadded, Counter};
 use serde::Serialize;
 
-/// Cells a block can have, a power of two: at least a batch, at most 128 MiB of 2 KiB cells.
+/// Valid block sizes in cells, powers of two: at least a batch, at most 128 MiB of 2 KiB cells.
 pub(super) const SIZES: std::ops::RangeInclusive<usize> = 64..=65536;
 
-/// Free blocks.
+/// Queue of free blocks.
 enum Queue {
     Fifo(Ring),
     Lifo(Stack),
 }
 
-/// A block that is being handed out, and its next cell: `block << 32 | next`. Handed out to its end: none is open.
+/// Open block, the one being handed out, and its next cell: `block << 32 | next`. If `next` is the block size, no block
+/// is open.
 #[derive(Clone, Copy)]
 struct Open(u64);
 
@@ -43,11 +44,11 @@ impl Open {
     }
 }
 
-/// Where an [`Open`] stands: with its one taker, or where several can move it on.
+/// Position in an open block, either private to one taker or shared by several.
 trait Cursor {
     fn open(&self) -> Open;
-    /// Moves the open block on, unless another taker has. The value says all there is to know, so it may well have
-    /// come back to what it was in between.
+    /// Advances the open block from `from` to `to`; returns false if another taker has advanced it. ABA is harmless:
+    /// the value describes the position completely.
     fn step(&self, from: Open, to: Open) -> bool;
 }
 
@@ -76,54 +77,54 @@ impl Cursor for AtomicU64 {
     }
 }
 
-/// Raised in a block's release counter, it cannot become free.
+/// Added to a block's release counter to keep the block from becoming free.
 const HELD: u32 = 1 << 24;
 
-/// A range of cells, cut into blocks.
+/// A range of cells, divided into blocks.
 pub(super) struct Blocks {
     first: u32,
     /// Logarithm of the cells in a block.
     shift: u32,
     free: Queue,
-    /// Cells of each block that came back since it was opened.
+    /// Cells of each block returned since it was opened.
     released: Box<[CachePadded<AtomicU32>]>,
-    /// Open blocks that any taker may move on: one that all share (`sdb`), or one for each ([`Blocks::take_at`]).
+    /// Open blocks that any taker may advance: one shared by all (`sdb`), or one per taker ([`Blocks::take_at`]).
     slots: Box<[CachePadded<AtomicU64>]>,
-    /// Which cells those are that came back, where they can be had before their block is free.
+    /// Record of the returned cells, if single cells can be reused before their block is free.
     back: Option<Back>,
 }
 
-/// The cells that came back to blocks which are not free yet, one byte each.
+/// Cells returned to blocks that are not free yet, one byte per cell.
 struct Back {
     cells: Box<[AtomicU8]>,
-    /// One at a time looks for them.
+    /// Lock: one taker at a time searches.
     taken: AtomicU8,
 }
 
-/// Where a block pool's cells are, by block.
+/// Number of a pool's blocks by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BlockStats {
-    /// Cells a block.
+    /// Cells per block.
     pub size: usize,
-    /// Blocks that wait to be handed out.
+    /// Blocks waiting to be handed out.
     pub free: usize,
-    /// Blocks that are being handed out.
+    /// Blocks being handed out.
     pub open: usize,
-    /// Blocks handed out to their end, of which cells are still held.
+    /// Blocks fully handed out, of which cells are still in use.
     pub draining: usize,
 }
 
 impl Blocks {
-    /// `blocks` free blocks of `size` cells from `first` on.
+    /// Creates `blocks` free blocks of `size` cells, starting at cell `first`.
     pub fn new(first: u32, size: usize, blocks: usize, shared: bool, lifo: bool) -> Self {
         let new = Self::drained(first, size, blocks, usize::from(shared), lifo);
-        // The lowest is handed out first.
+        // The lowest block is handed out first.
         let order = |i: u32| if lifo { blocks as u32 - 1 - i } else { i };
         (0..blocks as u32).for_each(|i| new.put(order(i)));
         new
     }
 
-    /// Blocks of which every cell is out, for `slots` takers whose open blocks stand here.
+    /// Creates blocks whose cells are all in use, with `slots` shared positions for open blocks.
     fn drained(first: u32, size: usize, blocks: usize, slots: usize, lifo: bool) -> Self {
         let free = if lifo { Queue::Lifo(Stack::new(blocks)) } else { Queue::Fifo(Ring::new(blocks)) };
         Self {
@@ -136,7 +137,8 @@ impl Blocks {
         }
     }
 
-    /// Like [`Blocks::drained`]; and a cell that came back can be had before its block is free ([`Blocks::pick`]).
+    /// Creates blocks like [`Blocks::drained`] whose returned cells can be reused before their block is free
+    /// ([`Blocks::pick`]).
     pub fn picking(size: usize, blocks: usize, slots: usize, lifo: bool) -> Self {
         let cells = (0..size * blocks).map(|_| AtomicU8::new(0)).collect();
         let back = Some(Back { cells, taken: AtomicU8::new(0) });
@@ -152,7 +154,7 @@ impl Blocks {
         start..start + self.size()
     }
 
-    /// What a taker with a block of its own starts from: none open.
+    /// Returns the initial position of a taker with a block of its own: no block open.
     pub fn closed(&self) -> u64 {
         u64::from(self.size())
     }
@@ -174,7 +176,7 @@ impl Blocks {
         (n == 1).then_some(block[0])
     }
 
-    /// Free cells in blocks that are not open.
+    /// Returns the number of free cells in blocks that are not open.
     pub fn free(&self) -> usize {
         let blocks = match &self.free {
             Queue::Fifo(ring) => ring.len(),
@@ -183,8 +185,8 @@ impl Blocks {
         blocks << self.shift
     }
 
-    /// Takes up to `out.len()` cells, for a taker whose open block is `own`; of `sdb`, from the shared one. Returns how
-    /// many, and where a block was opened, the free cells left in others.
+    /// Takes up to `out.len()` cells for a taker whose open block is `own`; `sdb` uses the shared one instead. Returns
+    /// how many and, if a block was opened, the number of free cells left in unopened blocks.
     #[inline]
     pub fn take(&self, own: &Counter, out: &mut [u32]) -> (usize, Option<usize>) {
         match self.slots.first() {
@@ -193,7 +195,8 @@ impl Blocks {
         }
     }
 
-    /// [`Blocks::take`] for the taker whose open block stands in `slot`; beyond the last: the last.
+    /// Performs [`Blocks::take`] for the taker whose open block is in `slot`; numbers beyond the last slot share the
+    /// last.
     #[inline]
     pub fn take_at(&self, slot: usize, out: &mut [u32]) -> usize {
         self.take_from(&*self.slots[slot.min(self.slots.len() - 1)], out).0
@@ -217,8 +220,8 @@ impl Blocks {
         (got, left)
     }
 
-    /// Takes a slot for each of `lines`, which says how many lines of a cell it needs, for a taker whose open block is
-    /// `own`; the numbers of the slots' first lines are put in their places. Returns as [`Blocks::take`] does.
+    /// Takes a slot for each of `lines`, which gives the number of lines needed, for a taker whose open block is `own`.
+    /// Replaces each entry with the number of the slot's first line. Returns the same as [`Blocks::take`].
     #[inline]
     pub fn take_slots(&self, own: &Counter, marks: &Marks, lines: &mut [u32]) -> (usize, Option<usize>) {
         let cell = 1 << marks.lines_shift();
@@ -234,7 +237,7 @@ impl Blocks {
             let rest = cell - (open.next() & (cell - 1));
             own.set(Open::new(open.block(), open.next() + need.min(rest)).0);
             if need > rest {
-                // Nobody gets the end of this cell.
+                // The remaining lines of this cell are unused: count them as released.
                 self.count((open.block(), rest));
                 continue;
             }
@@ -246,7 +249,7 @@ impl Blocks {
         (got, left)
     }
 
-    /// Takes from the block at `open`, unless another taker has moved it on. Returns how many.
+    /// Takes cells from the block at `open`, unless another taker has advanced it. Returns how many.
     #[inline]
     fn hand_out(&self, cursor: &impl Cursor, open: Open, out: &mut [u32]) -> usize {
         let n = (self.size() - open.next()).min(out.len() as u32);
@@ -258,12 +261,12 @@ impl Blocks {
         n as usize
     }
 
-    /// Takes up to `out.len()` cells from wherever they are: the open blocks of others, and blocks that are not free
-    /// yet. For when there is no free block. Returns how many.
+    /// Takes up to `out.len()` cells from the open blocks of other takers and from blocks that are not free yet. For
+    /// use when there is no free block. Returns how many.
     #[cold]
     pub fn pick(&self, out: &mut [u32]) -> usize {
         let Some(back) = &self.back else { return 0 };
-        // Whoever comes second must not be told that there is nothing.
+        // Wait instead of giving up: a second searcher must not conclude that nothing is free.
         while back.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             thread::yield_now();
         }
@@ -288,7 +291,7 @@ impl Blocks {
         if released.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        // A block that has counted its last cell belongs to whoever counted it.
+        // A block that has counted all of its cells belongs to the thread that counted the last.
         if released.fetch_add(HELD, Ordering::AcqRel) == self.size() {
             released.fetch_sub(HELD, Ordering::AcqRel);
             return 0;
@@ -308,7 +311,7 @@ impl Blocks {
         got
     }
 
-    /// Counts `cells` as released. They were handed out, and each comes back once.
+    /// Counts `cells` as released. Each was handed out and is released once.
     #[inline]
     pub fn release(&self, cells: &[u32]) {
         if let Some(back) = &self.back {
@@ -319,7 +322,7 @@ impl Blocks {
         self.release_all(cells, |_| 1);
     }
 
-    /// Counts the lines of slots as released: `release` for those of [`Blocks::take_slots`].
+    /// Counts the lines of slots as released: the counterpart of [`Blocks::take_slots`].
     #[inline]
     pub fn release_slots(&self, marks: &Marks, slots: &[u32]) {
         self.release_all(slots, |first| marks.lines_at(first));
@@ -327,7 +330,7 @@ impl Blocks {
 
     #[inline(always)]
     fn release_all(&self, cells: &[u32], weight: impl Fn(u32) -> u32) {
-        // A burst is mostly of one block, or of one for each port it came from.
+        // A burst usually holds cells of one block, or of one block per port it came from.
         let mut counts = [(0u32, 0u32); 4];
         let mut used = 0;
         for cell in cells {
@@ -348,7 +351,7 @@ impl Blocks {
         counts[..used].iter().for_each(|c| self.count(*c));
     }
 
-    /// Releases what is left of a taker's own open block: the taker goes.
+    /// Releases the unused part of a taker's own open block when the taker leaves.
     pub fn close(&self, own: &Counter) {
         let open = Open(own.get());
         own.set(self.closed());
@@ -360,21 +363,22 @@ impl Blocks {
 
     #[inline]
     fn count(&self, (block, n): (u32, u32)) {
-        // Acquire: whoever counts the last has seen all that was done to the others, and hands it on with the block.
+        // Acquire: the thread that counts the last cell must see all prior accesses to the others; Release passes them
+        // on with the block.
         let before = self.released[block as usize].fetch_add(n, Ordering::AcqRel);
         if before.wrapping_add(n) == self.size() {
             self.whole(block);
         }
     }
 
-    /// The block has counted all of its cells.
+    /// Returns a block to the free queue after all of its cells have been counted.
     fn whole(&self, block: u32) {
         let released = &self.released[block as usize];
         if let Some(back) = &self.back {
             for cell in self.cells(block) {
                 back.cells[(cell - self.first) as usize].store(0, Ordering::Relaxed);
             }
-            // Not set to 0: who picks may have raised it.
+            // Subtract instead of storing 0: a concurrent picker may have raised the counter.
             released.fetch_sub(self.size(), Ordering::AcqRel);
         } else {
             released.store(0, Ordering::Relaxed);
@@ -382,25 +386,25 @@ impl Blocks {
         self.put(block);
     }
 
-    /// Of each open block, the cells that are not handed out yet. `owns`: the open blocks of all takers.
+    /// Returns the cells of each open block that are not handed out yet. `owns`: positions of all takers.
     pub fn opened(&self, owns: impl Iterator<Item = u64>) -> Vec<std::ops::Range<u32>> {
         let slots = self.slots.iter().map(|s| s.load(Ordering::Acquire));
         let open = owns.chain(slots).map(Open).filter(|o| o.next() < self.size());
         open.map(|o| self.cells(o.block()).start + o.next()..self.cells(o.block()).end).collect()
     }
 
-    /// Cells that came back to blocks which are not free yet.
+    /// Returns the number of cells returned to blocks that are not free yet.
     pub fn parked(&self) -> usize {
         self.released.iter().map(|n| (n.load(Ordering::Relaxed) & (HELD - 1)) as usize).sum()
     }
 
-    /// The blocks by state, of which `open` are open.
+    /// Returns the number of blocks by state; `open` is the number of open blocks.
     pub fn stats(&self, open: usize) -> BlockStats {
         let free = self.free() >> self.shift;
         BlockStats { size: 1 << self.shift, free, open, draining: self.released.len().saturating_sub(free + open) }
     }
 
-    /// Every free cell in a block that is not open, as found by emptying the queue, which is filled again.
+    /// Returns every free cell of unopened blocks, by emptying the queue and filling it again.
     pub fn sweep(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = std::iter::from_fn(|| self.get()).take(self.released.len() + 1).collect();
         let cells = blocks.iter().flat_map(|b| self.cells(*b)).collect();

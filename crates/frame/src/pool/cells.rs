@@ -1,21 +1,21 @@
-//! The pools' policies for buffers in memory that is no arena: another program's, known here by their numbers.
+//! Pool policies for buffers outside an arena: memory of another program, identified by cell number only.
 
 use super::PoolKind;
 use super::blocks::Blocks;
 use super::ring::Ring;
 use super::stack::Stack;
 
-/// Free cells by number, by one of the pools' policies. What the cells are, the user knows.
+/// Free cells by number, managed by one of the pool policies. The meaning of the numbers is up to the user.
 ///
-/// Two things differ from a [`crate::Pool`], because its user was promised them. A request is met in full or not at
-/// all. And a cell that came back can be had: a request that finds no free block of `sdb` or `tabm` takes single cells
-/// out of the blocks that wait for others, at the price of a search.
+/// A `CellPool` differs from a [`crate::Pool`] in two guarantees. A request is met in full or not at all. Every free
+/// cell can be allocated: a request that finds no free block of `sdb` or `tabm` searches for single free cells in
+/// blocks that are still draining.
 ///
 /// # Thread-safety
 /// Shared by any number of threads.
 pub struct CellPool(Backend);
 
-// There are as many as pools: a few.
+// There are only as many as pools: a few.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),
@@ -24,34 +24,34 @@ enum Backend {
 }
 
 impl CellPool {
-    /// A pool for cells 0 to `cells` - 1. All of them are out at first: [`CellPool::give`] fills it.
+    /// Creates a pool for cells 0 to `cells` - 1. All count as in use at first: [`CellPool::give`] fills the pool.
     ///
-    /// `takers`: of `tabm`, and `typewriter`, which is the same here, how many threads get a block of their own.
+    /// `takers`: for `tabm` and `typewriter` (equivalent here), the number of threads with a block of their own.
     pub fn new(kind: PoolKind, cells: usize, takers: usize) -> Self {
         Self::with_blocks(kind, cells, takers, Self::block(cells))
     }
 
-    /// The same with blocks of `block` cells, a power of two up to 65,536.
+    /// Creates a pool with blocks of `block` cells, a power of two up to 65,536.
     pub fn with_blocks(kind: PoolKind, cells: usize, takers: usize, block: usize) -> Self {
         let blocks = |takers, lifo| Backend::Blocks(Blocks::picking(block, cells.div_ceil(block), takers, lifo));
         Self(match kind {
             PoolKind::Ring => Backend::Ring(Ring::new(cells)),
             PoolKind::Stack => Backend::Stack(Stack::new(cells)),
             PoolKind::Sdb => blocks(1, false),
-            // (Of numbers, each counts as one: nothing of theirs is shorter.)
+            // (Cells are only numbers here and have equal size, so that `typewriter` has nothing to pack.)
             PoolKind::Tabm | PoolKind::Typewriter => blocks(takers.max(1), true),
         })
     }
 
-    /// Cells a block, of a pool of `cells`: 256, and fewer in a pool of which that would make less than 128 blocks. The
-    /// block that is being handed out and those that drain are what has to stay in the cache.
+    /// Returns the default block size for a pool of `cells` cells: 256 cells, or fewer if that made less than 128
+    /// blocks. The open block and the draining ones should fit the cache.
     pub fn block(cells: usize) -> usize {
         let most = (cells / 128).clamp(1, 256);
         1 << most.ilog2()
     }
 
-    /// Takes `out.len()` cells, or none; false: there are not as many. `taker`: which of the threads this is; beyond the
-    /// last: the last, which several may be.
+    /// Takes `out.len()` cells, or none and returns false if fewer are free. `taker`: number of the calling thread;
+    /// numbers beyond the last share the last one's block.
     #[inline]
     pub fn take(&self, taker: usize, out: &mut [u32]) -> bool {
         let mut n = match &self.0 {
@@ -71,7 +71,8 @@ impl CellPool {
         }
     }
 
-    /// Takes `cells` back: they were out, each once. False: there are more than the pool can hold, and none was taken.
+    /// Returns `cells` to the pool. Each must be in use and is returned once. Returns false, and takes none, if the
+    /// pool cannot hold as many.
     #[inline]
     pub fn give(&self, cells: &[u32]) -> bool {
         match &self.0 {
@@ -84,7 +85,7 @@ impl CellPool {
         }
     }
 
-    /// Cells in it; exact when nobody is at work.
+    /// Returns the number of free cells; exact only while no other thread uses the pool.
     pub fn free(&self) -> usize {
         match &self.0 {
             Backend::Ring(r) => r.len(),

@@ -1,24 +1,25 @@
-//! The guard: which cells are out, so that a frame cannot come back twice, or to an arena it is not of.
+//! The guard: records which cells are in use, and refuses a frame that is freed twice or belongs to another arena.
 //!
-//! Safe code cannot free a frame twice; a device that returns a descriptor twice, or code that copies one, can. The
-//! guard then refuses what would otherwise be handed to two packets at once. With debug assertions it panics, and says
-//! what became of the cell before.
+//! Safe code cannot free a frame twice; a device that returns a descriptor twice, or code that copies one, can. Without
+//! the guard, the cell would then be handed out to two packets at once. With debug assertions the guard panics, and
+//! reports the last events of the cell.
 //!
-//! It costs some 3 cycles a packet. Without debug assertions only pools of blocks have it: a block that counts a cell twice
-//! would be used again while another cell of it is out. Other pools then notice when more comes back than they hold.
+//! It costs about 3 cycles per packet. Without debug assertions only pools of blocks use it: a block that counts a cell
+//! twice would be reused while another of its cells is in use. Other pools notice only when more cells are returned
+//! than they hold.
 
 use crate::BATCH;
 use bywash_sync::facade::{AtomicU8, Ordering};
 
-/// One byte per cell: whether it is out. Plain loads and stores: a cell has one holder, and only two frees of the same
-/// cell at the same instant could both pass.
+/// One byte per cell: whether it is in use. Plain loads and stores suffice: a cell has one holder, and only two frees
+/// of the same cell at the same instant could both pass.
 pub(crate) struct Guard {
     out: Box<[AtomicU8]>,
     #[cfg(debug_assertions)]
     history: std::sync::Mutex<Vec<[Event; EVENTS]>>,
 }
 
-/// Events kept of each cell, the latest first.
+/// Events kept per cell, the latest first.
 #[cfg(debug_assertions)]
 const EVENTS: usize = 4;
 
@@ -26,7 +27,7 @@ const EVENTS: usize = 4;
 #[derive(Clone, Copy, Default)]
 struct Event {
     what: Option<&'static str>,
-    /// Order among all events of the arena.
+    /// Sequence number among all events.
     at: u64,
     thread: Option<std::thread::ThreadId>,
 }
@@ -40,7 +41,7 @@ impl Guard {
         }
     }
 
-    /// These are handed out.
+    /// Marks `cells` as in use.
     #[inline]
     pub fn take(&self, cells: &[u32]) {
         for &cell in cells {
@@ -50,17 +51,17 @@ impl Guard {
         self.note("taken", cells);
     }
 
-    /// These come back, at most a batch. Moves those that were out to the front, in order, and returns how many they
-    /// are.
+    /// Marks `cells`, at most a batch, as free. Moves those that were in use to the front, in order, and returns how
+    /// many they are.
     ///
     /// # Panics
-    /// With debug assertions, when one was not out.
+    /// With debug assertions, if one was not in use.
     #[inline]
     pub fn give(&self, cells: &mut [u32]) -> usize {
         debug_assert!(cells.len() <= BATCH);
         let mut good = 0u64;
         for (i, &cell) in cells.iter().enumerate() {
-            // Loaded and stored one after the other: a burst can hold the same cell twice.
+            // Load and store one by one: a burst can hold the same cell twice.
             let Some(out) = self.out.get(cell as usize) else { continue };
             good |= u64::from(out.load(Ordering::Relaxed)) << i;
             out.store(0, Ordering::Relaxed);
@@ -91,7 +92,7 @@ impl Guard {
         kept
     }
 
-    /// Whether the cell is out.
+    /// Returns whether the cell is in use.
     pub fn is_out(&self, cell: u32) -> bool {
         self.out[cell as usize].load(Ordering::Relaxed) != 0
     }
@@ -110,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// What became of the cell, the latest first.
+    /// Returns the last events of the cell as text, the latest first.
     pub fn history(&self, cell: u32) -> String {
         let history = self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(events) = history.get(cell as usize) else { return "no such cell here".into() };

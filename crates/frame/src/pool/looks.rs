@@ -1,9 +1,9 @@
-//! How full a pool normally is, from looking now and then.
+//! Usual pool usage, sampled from time to time.
 
-/// Looks kept: the median is of the latest.
+/// Samples kept for the median.
 const KEPT: usize = 1024;
 
-/// What was seen at the latest looks, and the most at any.
+/// Latest samples of the number of frames in use, and the maximum of all samples.
 #[derive(Default)]
 pub(super) struct Looks {
     seen: Vec<u32>,
@@ -22,7 +22,7 @@ impl Looks {
         self.next = (self.next + 1) % KEPT;
     }
 
-    /// None before the first look.
+    /// Returns the median of the samples kept; `None` before the first.
     pub fn median(&self) -> Option<usize> {
         let mut sorted = self.seen.clone();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Pools: where free cells wait, by policy.
+//! Pools of free cells, by policy.
 
 mod blocks;
 mod cells;
@@ -28,28 +28,28 @@ pub use set::{Audit, PoolSet};
 use stack::Stack;
 use std::sync::{Arc, Mutex};
 
-/// A pool's policy.
+/// Allocation policy of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolKind {
-    /// First in, first out, shared without a lock; in front of it a LIFO cache per worker.
+    /// FIFO ring, shared without a lock, with a LIFO cache per worker in front of it.
     Ring,
-    /// Last in, first out, shared under a spin lock taken once a burst.
+    /// LIFO stack, shared under a spin lock that is taken once per burst.
     Stack,
-    /// Blocks of cells at consecutive addresses, all threads taking from one: self-described buffers, the baseline of
-    /// the TABM paper.
+    /// Blocks of cells at consecutive addresses, all threads taking from one open block: self-described buffers, the
+    /// baseline of the TABM paper.
     Sdb,
-    /// Blocks of cells at consecutive addresses, one for each taker: thread-affine buffer management.
+    /// Blocks of cells at consecutive addresses, one open block per taker: thread-affine buffer management.
     Tabm,
-    /// As `tabm`, with a stride that follows the packets' lengths: a cell holds as many as fit.
+    /// Like `tabm`, with a stride that follows the packet lengths: a cell holds as many packets as fit.
     Typewriter,
 }
 
 impl PoolKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 5] = [Self::Ring, Self::Stack, Self::Sdb, Self::Tabm, Self::Typewriter];
 
-    /// The cache size, in frames, that a pool of this kind gets when none is named: 256 for `ring`, else 0.
+    /// Returns the default cache size in frames: 256 for `ring`, else 0.
     pub fn default_cache(self) -> usize {
         match self {
             Self::Ring => 256,
@@ -57,12 +57,12 @@ impl PoolKind {
         }
     }
 
-    /// Whether it hands out and takes back whole blocks.
+    /// Returns whether the policy hands out and takes back whole blocks.
     pub fn blocks(self) -> bool {
         matches!(self, Self::Sdb | Self::Tabm | Self::Typewriter)
     }
 
-    /// Whether a cell holds several packets, so that the arena must be [`crate::ArenaConfig::packed`].
+    /// Returns whether a cell holds several packets, so that the arena must be [`crate::ArenaConfig::packed`].
     pub fn packed(self) -> bool {
         self == Self::Typewriter
     }
@@ -80,46 +80,47 @@ impl std::fmt::Display for PoolKind {
     }
 }
 
-/// What a pool is made of.
+/// Configuration of a [`Pool`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Its name in `show` and in errors.
+    /// Name, shown by `show` and in errors.
     pub name: String,
-    /// Its policy.
+    /// Allocation policy.
     pub kind: PoolKind,
-    /// Frames each worker's cache holds; 0: no cache.
+    /// Frames per worker cache; 0 disables the cache.
     pub cache: usize,
-    /// Frames in the pool, of `typewriter` cells; where there are blocks, whole ones.
+    /// Frames in the pool; cells if the kind is `typewriter`. A multiple of the block size if the kind has blocks.
     pub frames: usize,
-    /// Frames, or cells, a block of `sdb`, `tabm` and `typewriter`: a power of two from 64 to 65,536.
+    /// Block size in frames (cells for `typewriter`) of `sdb`, `tabm` and `typewriter`: a power of two from 64 to
+    /// 65,536.
     pub block: usize,
-    /// Which free block is next: the one that came back last, or first.
+    /// Order of free blocks: if true, the block freed last is reused first; if false, the one freed first.
     pub lifo: bool,
 }
 
-/// Frames a block has when nothing is said: the paper's threshold.
+/// Default block size in frames: the threshold of the TABM paper.
 pub const BLOCK: usize = 1024;
 
 impl PoolConfig {
-    /// A pool of `kind` with that kind's default cache and blocks.
+    /// Creates the configuration of a pool of `kind` with that kind's default cache and blocks.
     pub fn new(name: &str, kind: PoolKind, frames: usize) -> Self {
         let (cache, lifo) = (kind.default_cache(), matches!(kind, PoolKind::Tabm | PoolKind::Typewriter));
         Self { name: name.into(), kind, cache, frames, block: BLOCK, lifo }
     }
 
-    /// A `ring` pool with its default cache.
+    /// Creates the configuration of a `ring` pool with its default cache.
     pub fn ring(name: &str, frames: usize) -> Self {
         Self::new(name, PoolKind::Ring, frames)
     }
 
-    /// A `stack` pool, without cache.
+    /// Creates the configuration of a `stack` pool, without a cache.
     pub fn stack(name: &str, frames: usize) -> Self {
         Self::new(name, PoolKind::Stack, frames)
     }
 }
 
 impl PoolConfig {
-    /// Whether such a pool can be, of `left` cells of `arena`.
+    /// Validates against the arena and its `left` unassigned cells.
     fn check(&self, arena: &Arena, left: usize) -> Result<(), PoolError> {
         let name = || self.name.clone();
         if self.kind.packed() != arena.marks().is_some() {
@@ -149,80 +150,81 @@ impl PoolConfig {
     }
 }
 
-/// Why there are no pools.
+/// Error from creating a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// A pool without frames.
+    /// Pool without frames.
     #[error("pool `{0}` has no frames")]
     Empty(String),
-    /// Pools that want more cells than the arena has.
-    #[error("pool `{name}` needs {frames} cells, but only {left} of the arena's are left")]
+    /// More cells requested than the arena has unassigned.
+    #[error("pool `{name}` needs {frames} cells, but the arena has only {left} unassigned")]
     NoCells {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Cells it wants.
+        /// Cells requested.
         frames: usize,
-        /// Cells left.
+        /// Unassigned cells of the arena.
         left: usize,
     },
-    /// A cache that could hold the whole pool and starve every other worker.
+    /// Cache so large that one worker could hold the whole pool and starve the others.
     #[error("pool `{name}`: a cache of {cache} frames per worker is too large for {frames} frames (at most half)")]
     Cache {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Cache size asked for.
+        /// Requested cache size in frames.
         cache: usize,
         /// Frames in the pool.
         frames: usize,
     },
-    /// A block of an impossible size.
-    #[error("pool `{name}`: a block of {block} frames is none: the size is a power of two from {least} to {most}", least = blocks::SIZES.start(), most = blocks::SIZES.end())]
+    /// Invalid block size.
+    #[error("pool `{name}`: invalid block size {block}: must be a power of two from {least} to {most}", least = blocks::SIZES.start(), most = blocks::SIZES.end())]
     Block {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Block size asked for.
+        /// Requested block size.
         block: usize,
     },
-    /// Frames that are not whole blocks, or only one: the next would have to wait for its last cell.
-    #[error("pool `{name}`: {frames} frames are not two or more whole blocks of {block}")]
+    /// Pool size that is not a multiple of the block size, or is a single block, which could not be reused before its
+    /// last cell is returned.
+    #[error("pool `{name}`: invalid size of {frames} frames: must be two or more whole blocks of {block}")]
     Blocks {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Frames asked for.
+        /// Requested frames.
         frames: usize,
-        /// Block size asked for.
+        /// Requested block size.
         block: usize,
     },
-    /// A cache in front of blocks would mix up the addresses they keep together.
+    /// Cache requested for a pool of blocks: it would mix up the addresses that blocks keep together.
     #[error("pool `{name}`: a pool of kind {kind} has no cache")]
     BlockCache {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Its policy.
+        /// Policy of the pool.
         kind: PoolKind,
     },
-    /// A pool of packets of any length beside others, or in an arena for cells, or the reverse.
+    /// A `typewriter` pool in an arena that is not packed, or a pool of another kind in one that is.
     #[error("pool `{name}` of kind {kind}: pools of kind typewriter need a packed arena to themselves")]
     Packed {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Its policy.
+        /// Policy of the pool.
         kind: PoolKind,
     },
-    /// A pool of blocks that comes where cells were not watched from the start.
-    #[error("pool `{name}`: a pool of kind {kind} cannot come while frames of pools without blocks are out")]
+    /// Pool of blocks added to a set that does not track which cells are in use.
+    #[error("pool `{name}`: a pool of kind {kind} cannot be added to an arena that started without pools of blocks")]
     Unwatched {
-        /// The pool.
+        /// Name of the pool.
         name: String,
-        /// Its policy.
+        /// Policy of the pool.
         kind: PoolKind,
     },
-    /// Two pools of one name.
+    /// Two pools with the same name.
     #[error("two pools are named `{0}`")]
     Duplicate(String),
 }
 
-// There are as many as pools: a few.
+// There are only as many as pools: a few.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),
@@ -231,77 +233,77 @@ enum Backend {
     Own(Own),
 }
 
-/// Written by one worker's handle on a pool, read by everyone.
+/// Counters of one worker's handle on a pool: written by that worker, read by all threads.
 #[derive(Default)]
 pub(crate) struct HandleStats {
     pub allocated: Counter,
     pub freed: Counter,
     pub exhausted: Counter,
     pub cached: Counter,
-    /// The block that this handle alone hands out, of a `tabm` pool ([`Blocks::take`]).
+    /// Position in the open block owned by this handle alone, for `tabm` pools ([`Blocks::take`]).
     pub open: Counter,
 }
 
-/// A pool: a range of the arena's cells, and where the free ones wait.
+/// A pool: a range of the arena's cells, and the free ones among them.
 ///
 /// # Thread-safety
-/// Shared by all workers; they use it through [`crate::Buffers`].
+/// Shared by all workers, which use it through [`crate::Buffers`].
 pub struct Pool {
     config: PoolConfig,
-    /// The first of what it hands out: cells, or lines of cells.
+    /// First unit of the pool: a cell or, if the arena is packed, a line of a cell.
     first: u32,
-    /// Where slots begin, of `typewriter`.
+    /// Slot boundaries, for `typewriter` pools.
     marks: Option<Arc<Marks>>,
     backend: Backend,
     /// Fewest free cells seen by any taker (worker caches not counted).
     low_water: AtomicU32,
-    /// Frames that were refused: freed twice, or of another arena.
+    /// Frames refused because they were freed twice or belong to another arena.
     surplus: AtomicU64,
     handles: Mutex<Vec<Arc<HandleStats>>>,
     looks: Mutex<Looks>,
-    /// Those who take from it.
+    /// Number of workers that allocate from the pool.
     takers: AtomicU32,
-    /// It goes as soon as nobody takes from it and all is back.
+    /// Set when the pool is to be removed as soon as it has no takers and all frames are back.
     drains: AtomicBool,
 }
 
-/// A pool's figures at one moment. Counted in frames.
+/// Pool statistics at one moment. Amounts are in frames.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolStats {
-    /// Name in the config.
+    /// Pool name from the configuration.
     pub name: String,
-    /// Policy.
+    /// Allocation policy.
     pub kind: PoolKind,
     /// Size of each worker's cache.
     pub cache: usize,
-    /// All frames.
+    /// Total frames of the pool.
     pub frames: usize,
-    /// Free, in the shared part.
+    /// Free frames in the shared part.
     pub free: usize,
-    /// Free, in workers' caches.
+    /// Free frames in worker caches.
     pub cached: usize,
-    /// Given back to a block that is not free yet (`sdb`, `tabm`, `typewriter`).
+    /// Frames returned to a block that is not free yet (`sdb`, `tabm`, `typewriter`).
     pub parked: usize,
-    /// Held by ports, queues and workers; of `typewriter` packets, of which a cell holds several.
+    /// Frames held by ports, queues and workers; packets for `typewriter`, whose cells hold several.
     pub in_use: usize,
-    /// Held at the median look ([`PoolSet::look`]); before the first, now.
+    /// Median of the sampled `in_use` ([`PoolSet::look`]); the current value before the first sample.
     pub normal: usize,
-    /// Most held at any look.
+    /// Maximum of the sampled `in_use`.
     pub peak: usize,
-    /// Most that were ever out of the shared part at once, held, cached or parked; where there are blocks, in
-    /// whole ones.
+    /// Most frames that were ever absent from the shared part at once (held, cached or parked); in whole blocks if the
+    /// pool has blocks.
     pub high_water: usize,
-    /// Handed out since the start.
+    /// Frames allocated since the start.
     pub allocated: u64,
-    /// Given back since the start.
+    /// Frames freed since the start.
     pub freed: u64,
-    /// Times a taker got fewer than it asked for.
+    /// Number of requests that were met only in part or not at all.
     pub exhausted: u64,
-    /// Frames that were refused, because they were free already or no pool's here; a bug when not zero.
+    /// Frames refused because they were already free or belong to no pool of this arena. Nonzero indicates a bug.
     pub surplus: u64,
-    /// It goes as soon as all of its frames are back.
+    /// Whether the pool is removed as soon as all of its frames are back.
     pub draining: bool,
-    /// Where there are blocks: these by state.
+    /// Block counts by state, if the pool has blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockStats>,
 }
@@ -344,12 +346,13 @@ impl Pool {
         pool
     }
 
-    /// What it was made of.
+    /// Returns the configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// Free frames in the shared part; of `sdb` and `tabm`, in blocks that are not open.
+    /// Returns the number of free frames in the shared part; for `sdb`, `tabm` and `typewriter`, in blocks that are not
+    /// open.
     pub fn free(&self) -> usize {
         match &self.backend {
             Backend::Ring(r) => r.len(),
@@ -359,22 +362,22 @@ impl Pool {
         }
     }
 
-    /// What it hands out of a cell, as a shift.
+    /// Returns the logarithm of the units per cell.
     fn lines(&self) -> u32 {
         self.marks.as_ref().map_or(0, |marks| marks.lines_shift())
     }
 
-    /// The first of what it hands out, and how many there are.
+    /// Returns the pool's first unit and its number of units.
     pub(crate) fn range(&self) -> (u32, u32) {
         (self.first, (self.config.frames as u32) << self.lines())
     }
 
-    /// Its first cell.
+    /// Returns the pool's first cell.
     fn cell(&self) -> usize {
         (self.first >> self.lines()) as usize
     }
 
-    /// Whether it goes as soon as all of its frames are back.
+    /// Returns whether the pool is removed as soon as all of its frames are back.
     pub fn drains(&self) -> bool {
         self.drains.load(Ordering::Acquire)
     }
@@ -387,7 +390,7 @@ impl Pool {
         self.takers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether it has drained: nobody takes from it, and all of its frames are back.
+    /// Returns whether draining is complete: no takers, and all frames are back.
     fn drained(&self) -> bool {
         self.drains() && self.takers.load(Ordering::Acquire) == 0 && {
             let stats = self.stats();
@@ -426,8 +429,8 @@ impl Pool {
         }
     }
 
-    /// Takes up to `out.len()` cells; `open` is the taker's own block, if the policy gives it one. Of `typewriter`, whole
-    /// cells.
+    /// Takes up to `out.len()` cells. `open` is the taker's own block, if the policy gives it one. For `typewriter`,
+    /// takes whole cells.
     #[inline]
     pub(crate) fn pop(&self, open: &Counter, out: &mut [u32]) -> usize {
         let (n, left) = match &self.backend {
@@ -458,8 +461,8 @@ impl Pool {
         n
     }
 
-    /// Takes up to `slots.len()` slots of as many lines as each says, and puts their numbers in their places. None: the
-    /// pool has cells only.
+    /// Takes a slot for each entry of `slots`, which gives the number of lines needed, and replaces it with the slot's
+    /// number. Returns how many; `None` if the pool hands out whole cells only.
     #[inline]
     pub(crate) fn pop_slots(&self, open: &Counter, slots: &mut [u32]) -> Option<usize> {
         let (Backend::Blocks(blocks), Some(marks)) = (&self.backend, &self.marks) else { return None };
@@ -468,7 +471,7 @@ impl Pool {
         Some(n)
     }
 
-    /// Notes how few were left.
+    /// Lowers the low-water mark to `left` if that is less.
     #[inline]
     fn lower(&self, left: usize) {
         if (left as u32) < self.low_water.load(Ordering::Relaxed) {
@@ -476,7 +479,7 @@ impl Pool {
         }
     }
 
-    /// Gives back what a handle that goes still has open.
+    /// Releases the unused part of the open block of a handle that is closed.
     pub(crate) fn close(&self, stats: &HandleStats) {
         if let Backend::Blocks(b) = &self.backend {
             b.close(&stats.open);
@@ -488,12 +491,13 @@ impl Pool {
         self.surplus.fetch_add(frames as u64, Ordering::Relaxed);
     }
 
-    /// Frames held now.
+    /// Returns the number of frames in use.
     fn in_use(&self) -> usize {
         self.stats().in_use
     }
 
-    /// The figures now. While workers run, the parts are read one after another and may be a burst apart.
+    /// Returns the current statistics. While workers run, the parts are read one after another and may be a burst
+    /// apart.
     pub fn stats(&self) -> PoolStats {
         let handles = self.handles.lock().expect("pool registry");
         let sum = |f: fn(&HandleStats) -> &Counter| handles.iter().map(|h| f(h).get()).sum::<u64>();
@@ -508,7 +512,7 @@ impl Pool {
         let (allocated, freed) = (sum(|h| &h.allocated), sum(|h| &h.freed));
         let in_use = match &self.marks {
             None => self.config.frames.saturating_sub(free + cached + parked),
-            // Packets, of which a cell holds several.
+            // Count packets: a cell holds several.
             Some(_) => allocated.saturating_sub(freed) as usize,
         };
         let looks = self.looks.lock().expect("looks");
@@ -533,7 +537,7 @@ impl Pool {
         }
     }
 
-    /// Every free cell, by looking at each; the pool is emptied and filled again.
+    /// Returns every free cell, by emptying the pool and filling it again.
     fn sweep(&self) -> Vec<u32> {
         let Backend::Blocks(b) = &self.backend else {
             let mut cells = vec![0; self.config.frames + 1];

@@ -1,34 +1,34 @@
-//! A policy of the caller's own, and a watch over it.
+//! Policies implemented by the caller, and validation of what they hand out.
 
 use bywash_sync::facade::{AtomicBool, Ordering};
 
-/// A pool's policy of the caller's own: which of the free cells are handed out next.
+/// Pool policy implemented by the caller: decides which free cells are handed out next.
 ///
-/// Whatever it does, no cell is anybody's twice: what it hands out although it is out already, or was never given, is
-/// withheld, and counted as surplus in the pool's figures.
+/// A faulty policy cannot cause a cell to have two owners: cells it hands out that are in use already, or were never
+/// given to it, are withheld and counted as surplus in the pool's statistics.
 ///
 /// # Thread-safety
-/// Called by all workers that share the pool, at once, for a burst of cells at a time: a lock taken here is taken once a
-/// burst.
+/// Called concurrently by all workers that share the pool, for a burst of cells at a time: a lock taken here is taken
+/// once per burst.
 pub trait Policy: Send + Sync {
-    /// Takes cells back. At first all of the pool's, the highest first.
+    /// Takes back free cells. Called first with all cells of the pool, the highest first.
     fn put(&self, cells: &[u32]);
 
-    /// Hands out free cells from the front of `out`; how many. Fewer when there are no more.
+    /// Hands out free cells from the front of `out`. Returns how many; fewer than `out.len()` if no more are free.
     fn take(&self, out: &mut [u32]) -> usize;
 
-    /// How many are free.
+    /// Returns the number of free cells.
     fn free(&self) -> usize;
 }
 
-/// A policy, and which cells are out.
+/// A policy, and a record of the cells in use.
 pub(super) struct Own {
     policy: Box<dyn Policy>,
     out: Box<[AtomicBool]>,
 }
 
 impl Own {
-    /// For cells 0 to `cells` - 1, all of which are out at first.
+    /// Creates the pool part for cells 0 to `cells` - 1, all of which count as in use at first.
     pub fn new(policy: Box<dyn Policy>, cells: usize) -> Self {
         Self { policy, out: (0..cells).map(|_| AtomicBool::new(true)).collect() }
     }
@@ -37,13 +37,13 @@ impl Own {
         self.policy.free()
     }
 
-    /// Takes cells back, which are its own and out.
+    /// Takes back cells that belong to the pool and are in use.
     pub fn put(&self, cells: &[u32]) {
         cells.iter().for_each(|cell| self.out[*cell as usize].store(false, Ordering::Relaxed));
         self.policy.put(cells);
     }
 
-    /// Hands out cells from the front of `out`; how many, and how many were none to be handed out.
+    /// Hands out cells from the front of `out`. Returns how many, and how many the policy offered wrongly.
     pub fn take(&self, out: &mut [u32]) -> (usize, usize) {
         let n = self.policy.take(out).min(out.len());
         let mut good = 0;
@@ -65,7 +65,7 @@ mod tests {
     use crate::{Arena, ArenaConfig, Buffers, Pages, PoolError, PoolSet};
     use std::sync::Mutex;
 
-    /// First in, first out; what it says instead of a cell, once.
+    /// FIFO of free cells, and wrong cells to hand out first, once each.
     struct Queue(Mutex<std::collections::VecDeque<u32>>, Mutex<Vec<u32>>);
 
     impl Policy for Queue {
@@ -106,11 +106,11 @@ mod tests {
 
     #[test]
     fn a_policy_that_lies_hands_no_cell_out_twice() {
-        // A cell that is none, and one that is out already.
+        // A cell that does not exist, and one that is in use already.
         let pools = pools(&[15, 99, 15]);
         let mut bufs = Buffers::attach(&pools, 0);
         let (mut batch, cells) = take(&mut bufs, 8);
-        // Asked for eight it gave 15, the two lies, 15 once more, and four others.
+        // Asked for eight, the policy gave 15, the two wrong ones, 15 once more, and four others.
         assert_eq!(cells, [15, 14, 13, 12, 11]);
         assert_eq!(pools.pools()[0].stats().surplus, 3);
         bufs.free(&mut batch);

@@ -1,32 +1,32 @@
-//! The pools of one arena: some from the start, others that come and go while frames are out.
+//! The pools of one arena: those created at the start, and those added and removed at run time.
 
 use super::*;
 use crate::pool::guard::Guard;
 
 /// The pools of one arena.
 ///
-/// What of the arena belongs to no pool is spare: pools that come later ([`PoolSet::add`]) are made of it, and it has the
-/// cells again of those that went.
+/// Cells that belong to no pool are spare: [`PoolSet::add`] creates pools from them, and the cells of removed pools
+/// become spare again.
 pub struct PoolSet {
     arena: Arc<Arena>,
     guard: Option<Guard>,
-    /// Cells, or lines of them, up to the end of the last pool.
+    /// End of the last pool, in units: cells, or lines if the arena is packed.
     units: AtomicU32,
-    /// Which pools there are, by number: whoever uses them compares it with what it knows.
+    /// Version of the pool list; users compare it with the one they last saw.
     version: AtomicU32,
     changing: Mutex<Changing>,
 }
 
 struct Changing {
     pools: Arc<[Arc<Pool>]>,
-    /// Drained. Their cells are spare when nobody knows them any more.
+    /// Removed pools. Their cells become spare when no handle refers to them any more.
     gone: Vec<Arc<Pool>>,
-    /// Cells of no pool: first, how many; by their place.
+    /// Ranges of spare cells: first cell and count, in ascending order.
     spare: Vec<(usize, usize)>,
 }
 
 impl Changing {
-    /// Takes `cells` consecutive ones out of what is spare.
+    /// Takes a range of `cells` consecutive spare cells. Returns the first one, or `None` if no range is large enough.
     fn carve(&mut self, cells: usize) -> Option<usize> {
         let at = self.spare.iter().position(|(_, n)| *n >= cells)?;
         let (first, n) = self.spare[at];
@@ -49,7 +49,7 @@ impl Changing {
         });
     }
 
-    /// Pools that nobody knows any more become spare cells.
+    /// Turns the cells of removed pools without remaining handles into spare ones.
     fn bury(&mut self) {
         let mut at = 0;
         while at < self.gone.len() {
@@ -63,25 +63,25 @@ impl Changing {
     }
 }
 
-/// Where every cell of an arena is.
+/// Location of every cell of an arena, for conservation checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// Cells that belong to pools.
     pub cells: usize,
-    /// Free in pools.
+    /// Free cells in pools.
     pub free: usize,
-    /// Free in workers' caches.
+    /// Free cells in worker caches.
     pub cached: usize,
-    /// Given back to blocks that are not free yet.
+    /// Cells returned to blocks that are not free yet.
     pub parked: usize,
-    /// Held by ports, queues and workers, by their own count.
+    /// Cells held by ports, queues and workers, by their own count.
     pub held: usize,
-    /// In no place, or (negative) in two.
+    /// Cells unaccounted for; negative if some are counted twice.
     pub missing: i64,
 }
 
 impl PoolSet {
-    /// Makes pools out of `arena`'s cells, in order.
+    /// Creates pools from `arena`'s cells, in order.
     pub fn new(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut first = 0;
@@ -112,17 +112,17 @@ impl PoolSet {
         })
     }
 
-    /// One pool of `cells` of the arena's, by a policy of the caller's.
+    /// Creates a set of one pool of `cells` cells with a policy implemented by the caller.
     ///
     /// # Errors
-    /// As [`PoolSet::new`]; [`PoolError::Packed`] in an arena for packets of any length.
+    /// As for [`PoolSet::new`]; [`PoolError::Packed`] if the arena is packed.
     pub fn with_policy(
         arena: Arc<Arena>,
         name: &str,
         cells: usize,
         policy: Box<dyn Policy>,
     ) -> Result<Arc<Self>, PoolError> {
-        // (It is shown as what it is nearest to: cells one by one, without a cache.)
+        // (Reported as the nearest built-in kind: single cells without a cache.)
         let config = PoolConfig::stack(name, cells);
         config.check(&arena, arena.cells())?;
         let pool = Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)));
@@ -138,11 +138,11 @@ impl PoolSet {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes one more pool, of spare cells.
+    /// Creates one more pool from spare cells.
     ///
     /// # Errors
-    /// As [`PoolSet::new`]; and [`PoolError::Unwatched`] for one of blocks beside pools that have none: which of the
-    /// cells are out has not been noted from the start.
+    /// As for [`PoolSet::new`]; [`PoolError::Unwatched`] for a pool of blocks if the set was created without any: cells
+    /// in use have not been tracked from the start.
     pub fn add(&self, config: PoolConfig) -> Result<Arc<Pool>, PoolError> {
         let mut changing = self.changing();
         changing.bury();
@@ -163,18 +163,18 @@ impl PoolSet {
         Ok(pool)
     }
 
-    /// This pool is to go: it does when its takers take from another ([`crate::Buffers::take_from`]), and all of its
-    /// frames are back.
+    /// Marks the pool for removal. [`PoolSet::collect`] removes it once its takers use another pool
+    /// ([`crate::Buffers::take_from`]) and all of its frames are back.
     pub fn drain(&self, pool: &Pool) {
         let changing = self.changing();
         pool.drains.store(true, Ordering::Release);
         drop(changing);
-        // Whoever caches cells of it gives them back.
+        // Makes every handle return its cached cells of the pool.
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Lets pools go that have drained; whether there were any. Their cells are spare as soon as every [`crate::Buffers`]
-    /// has taken it in ([`crate::Buffers::refresh`]).
+    /// Removes pools that have drained. Returns whether there were any. Their cells become spare once every
+    /// [`crate::Buffers`] has updated its handles ([`crate::Buffers::refresh`]).
     pub fn collect(&self) -> bool {
         let mut changing = self.changing();
         changing.bury();
@@ -187,14 +187,14 @@ impl PoolSet {
         some
     }
 
-    /// Cells that belong to no pool.
+    /// Returns the number of cells that belong to no pool.
     pub fn spare(&self) -> usize {
         let mut changing = self.changing();
         changing.bury();
         changing.spare.iter().map(|(_, n)| n).sum()
     }
 
-    /// The pools, and which version of them this is.
+    /// Returns the current pools and the version of the list.
     pub(crate) fn current(&self) -> (u32, Arc<[Arc<Pool>]>) {
         let changing = self.changing();
         (self.version.load(Ordering::Acquire), changing.pools.clone())
@@ -202,11 +202,11 @@ impl PoolSet {
 
     #[inline]
     pub(crate) fn version(&self) -> u32 {
-        // Who is given a cell of a new pool has been so by one who knew the pool.
+        // Relaxed is enough: a cell of a new pool was passed on by a thread that already knew the pool.
         self.version.load(Ordering::Relaxed)
     }
 
-    /// These cells are handed out.
+    /// Records `cells` as in use.
     #[inline]
     pub(crate) fn taken(&self, cells: &[u32]) {
         if let Some(guard) = &self.guard {
@@ -214,12 +214,13 @@ impl PoolSet {
         }
     }
 
-    /// These come back, at most a batch. Moves those that may to the front, in order, and returns how many they are.
+    /// Records `cells`, at most a batch, as returned. Moves the valid ones to the front, in order, and returns how many
+    /// they are.
     #[inline]
     pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
         match &self.guard {
             Some(guard) => guard.give(cells),
-            // (The largest of all is found in vectors; the first that is too large would be looked for one by one.)
+            // (The maximum vectorises; a search for the first cell out of range would not.)
             None if cells.iter().fold(0, |most, c| most.max(*c)) < self.units.load(Ordering::Relaxed) => cells.len(),
             None => self.own(cells),
         }
@@ -237,7 +238,7 @@ impl PoolSet {
         kept
     }
 
-    /// Notes how many frames are held, for [`PoolStats::normal`] and [`PoolStats::peak`]: call it now and then.
+    /// Samples the number of frames in use, for [`PoolStats::normal`] and [`PoolStats::peak`]. Call it periodically.
     pub fn look(&self) {
         for pool in self.pools().iter() {
             let in_use = pool.in_use();
@@ -245,36 +246,37 @@ impl PoolSet {
         }
     }
 
-    /// The arena.
+    /// Returns the arena.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// The pools there are now: those it began with in config order, then those that came.
+    /// Returns the current pools: first those configured at the start, in order, then those added.
     pub fn pools(&self) -> Arc<[Arc<Pool>]> {
         self.changing().pools.clone()
     }
 
-    /// Counts every cell, given how many the ports, queues and workers say they hold. Exact when they stand still.
+    /// Counts every cell, given the number that ports, queues and workers report as held. Exact only while they are
+    /// stopped.
     pub fn audit(&self, held: usize) -> Audit {
         let stats: Vec<_> = self.pools().iter().map(|pool| pool.stats()).collect();
         let sum = |f: fn(&PoolStats) -> usize| stats.iter().map(f).sum::<usize>();
         let (cells, free, cached, parked) = (sum(|s| s.frames), sum(|s| s.free), sum(|s| s.cached), sum(|s| s.parked));
         let missing = match self.arena.marks() {
             None => cells as i64 - (free + cached + parked + held) as i64,
-            // A cell is in several places: packets are counted.
+            // A cell can hold several packets: count packets instead.
             Some(_) => sum(|s| s.in_use) as i64 - held as i64,
         };
         Audit { cells, free, cached, parked, held, missing }
     }
 
-    /// Looks at every free cell: each must be in its own pool, once. Call when all workers have let go: it empties
-    /// the pools and fills them again. Returns the cells that are missing and those found twice or in a wrong pool.
+    /// Checks that every free cell is in its own pool exactly once. Returns the missing cells, and those found twice or
+    /// in a wrong pool. It empties the pools and fills them again, so call it only after all workers have stopped.
     pub fn verify(&self) -> (Vec<u32>, Vec<u32>) {
         let (mut missing, mut wrong) = (vec![], vec![]);
         let marks = self.arena.marks();
         let is_out = |unit: &u32| {
-            // A slot is known by its first line.
+            // A slot is identified by its first line.
             let known = marks.map_or(*unit, |marks| marks.around(u64::from(*unit)).0 as u32);
             self.guard.as_ref().is_some_and(|guard| guard.is_out(known))
         };
@@ -287,7 +289,7 @@ impl PoolSet {
                 }
             }
             let unseen = (pool.first..).zip(&seen).filter(|(_, s)| !**s).map(|(c, _)| c);
-            // A block is not free before its last cell is: the others are only counted.
+            // Cells of a block that is not free are only counted, not listed.
             let parked = match &pool.backend {
                 Backend::Blocks(b) => b.parked(),
                 _ => 0,
@@ -341,7 +343,7 @@ mod tests {
             pools.drain(&first);
             let (mut of_second, cells) = take(&mut a, 40);
             assert!(cells.iter().all(|cell| (256..512).contains(cell)), "{kind}: {cells:?}");
-            // Another takes from it still, and has never heard of what it is given.
+            // `b` still takes from the first pool, and does not know the second, whose frames it frees.
             b.free(&mut of_second);
             assert_eq!((pools.collect(), first.stats().draining), (false, true), "{kind}");
             b.take_from(&second);
@@ -352,7 +354,7 @@ mod tests {
             assert!(pools.collect(), "{kind}: {:?}", first.stats());
             assert_eq!(names(&pools), ["second"]);
             drop(first);
-            // Whoever has not taken it in could give its cells to the wrong pool.
+            // A worker with outdated handles could give the cells to the wrong pool.
             assert_eq!(pools.spare(), 0, "{kind}");
             [&mut a, &mut b].into_iter().for_each(Buffers::refresh);
             assert_eq!(pools.spare(), 256, "{kind}");
@@ -403,7 +405,7 @@ mod tests {
                         to_b.send(batch).unwrap();
                     }
                 });
-                // It is told nothing: what it is given tells it.
+                // This worker is not notified: it learns of new pools from the frames it frees.
                 threads.spawn(move || {
                     from_a.iter().for_each(|mut batch| others.free(&mut batch));
                 });

@@ -1,13 +1,13 @@
-//! Cell indices in an array that several threads fill and empty, each its own part at a time, in one copy.
+//! Array of cell indices that several threads fill and empty in bulk, each its own part at a time.
 
 use bywash_sync::facade::UnsafeCell;
 
-/// The array. Who may touch which part, and when, is the affair of the pool around it.
+/// The array. The surrounding pool decides which thread may access which part.
 pub(super) struct Slots(Box<[UnsafeCell<u32>]>);
 
-// SAFETY: the elements are reached by `read` and `write` only, whose callers keep others from theirs meanwhile.
+// SAFETY: the elements are reached by `read` and `write` only, whose callers exclude others from their range meanwhile.
 unsafe impl Send for Slots {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Slots {}
 
 impl Slots {
@@ -19,36 +19,36 @@ impl Slots {
         self.0.len()
     }
 
-    /// Copies `cells` to the places from `at` on.
+    /// Copies `cells` to the elements from `at` on.
     ///
     /// # Safety
-    /// No other thread reads or writes these places meanwhile.
+    /// No other thread reads or writes these elements meanwhile.
     ///
     /// # Panics
-    /// When they are not all there.
+    /// If the range exceeds the array.
     #[inline]
     pub unsafe fn write(&self, at: usize, cells: &[u32]) {
         let places = &self.0[at..at + cells.len()];
         #[cfg(not(loom))]
-        // SAFETY: as many places as cells, nobody else's now, and in an array of its own. `UnsafeCell<u32>` lies in
-        // memory as `u32` does.
+        // SAFETY: as many elements as cells, not accessed by others now, and in an array of its own. `UnsafeCell<u32>`
+        // has the memory layout of `u32`.
         unsafe {
             std::ptr::copy_nonoverlapping(cells.as_ptr(), UnsafeCell::raw_get(places.as_ptr()), cells.len());
         }
         #[cfg(loom)]
         for (place, cell) in places.iter().zip(cells) {
-            // SAFETY: nobody else's now, which loom checks.
+            // SAFETY: not accessed by others now, which loom checks.
             place.with_mut(|p| unsafe { *p = *cell });
         }
     }
 
-    /// Copies the places from `at` on to `out`.
+    /// Copies the elements from `at` on to `out`.
     ///
     /// # Safety
-    /// No other thread writes these places meanwhile.
+    /// No other thread writes these elements meanwhile.
     ///
     /// # Panics
-    /// When they are not all there.
+    /// If the range exceeds the array.
     #[inline]
     pub unsafe fn read(&self, at: usize, out: &mut [u32]) {
         let places = &self.0[at..at + out.len()];
@@ -59,7 +59,7 @@ impl Slots {
         }
         #[cfg(loom)]
         for (place, cell) in places.iter().zip(out) {
-            // SAFETY: nobody writes it now, which loom checks.
+            // SAFETY: not written by others now, which loom checks.
             place.with(|p| unsafe { *cell = *p });
         }
     }

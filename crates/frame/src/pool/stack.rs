@@ -1,8 +1,8 @@
-//! The LIFO: hands back the cell that was freed last, while it is still in the cache.
+//! The LIFO: returns the cell that was freed last, while it is still in the CPU cache.
 //!
-//! An array under a spin lock, as DPDK's standard `rte_stack`: a lock-free list would touch every cell it pops.
-//! The lock is taken once a burst and held for a copy of its indices. A holder that is preempted delays the
-//! others: pin workers, or give each its own pool (the router's default).
+//! An array under a spin lock, like DPDK's standard `rte_stack`: a lock-free list would touch every cell it pops. The
+//! lock is taken once per burst and held while the indices are copied. A preempted lock holder delays the others: pin
+//! workers, or give each its own pool (the router's default).
 
 use super::slots::Slots;
 use bywash_sync::CachePadded;
@@ -13,22 +13,22 @@ pub(super) struct Stack {
     locked: CachePadded<AtomicBool>,
     /// Written under the lock; read without it for `len`.
     len: AtomicU32,
-    /// Touched under the lock only.
+    /// Accessed under the lock only.
     slots: Slots,
 }
 
 impl Stack {
-    /// An empty stack with room for `capacity` cells.
+    /// Creates an empty stack with room for `capacity` cells.
     pub fn new(capacity: usize) -> Self {
         Self { locked: CachePadded::new(AtomicBool::new(false)), len: AtomicU32::new(0), slots: Slots::new(capacity) }
     }
 
-    /// Cells in it.
+    /// Returns the number of cells.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire) as usize
     }
 
-    /// Adds all of `cells`, the last on top, or none when they do not fit.
+    /// Pushes all of `cells`, the last on top, or returns false and pushes none if they do not fit.
     pub fn push(&self, cells: &[u32]) -> bool {
         self.with_lock(|| {
             let len = self.len.load(Ordering::Relaxed) as usize;
@@ -42,7 +42,7 @@ impl Stack {
         })
     }
 
-    /// Takes up to `out.len()` cells from the top; returns how many, and how many are left.
+    /// Takes up to `out.len()` cells from the top. Returns how many, and how many are left.
     pub fn pop(&self, out: &mut [u32]) -> (usize, usize) {
         self.with_lock(|| {
             let len = self.len.load(Ordering::Relaxed) as usize;

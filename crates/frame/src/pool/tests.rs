@@ -1,4 +1,4 @@
-//! Pools: conservation under one thread, many threads, and every interleaving loom can find.
+//! Pool tests: conservation under one thread, many threads, and every interleaving that loom explores.
 
 use super::*;
 
@@ -34,7 +34,7 @@ pub(super) mod threads {
             assert_eq!(cells, [0, 1, 2]);
             let (mut other, cells) = take(&mut b, 3);
             assert_eq!(cells, [second, second + 1, second + 2], "{kind}");
-            // Freed by the other: nothing comes back before the whole block does.
+            // Freed by the other worker: no cell is reused before the whole block is back.
             b.free(&mut first);
             let (mut next, cells) = take(&mut a, 2);
             assert_eq!(cells[0], if kind == PoolKind::Sdb { 6 } else { 3 });
@@ -86,15 +86,16 @@ pub(super) mod threads {
             let (held, mut cells) = take(&mut dies, 5);
             cells.sort_unstable();
             drop(dies);
-            // What it held is missing, by name; everything else can be taken, its block's rest when that is complete.
+            // The cells it held are reported missing; all others can be allocated, those of its block once it is
+            // complete.
             assert_eq!(pools.verify(), (cells.clone(), vec![]), "{kind}");
             let mut bufs = Buffers::attach(&pools, 0);
             held.as_slice().iter().for_each(|f| {
-                // SAFETY: the holder is gone; this is its frame.
+                // SAFETY: the previous holder is gone; this is its frame.
                 unsafe { bufs.free_raw(std::iter::once(f.raw())) };
             });
             let mut batches: Vec<Batch> = (0..4).map(|_| take(&mut bufs, 64).0).collect();
-            // What came back to the block that `sdb` has open waits for the rest of it to be used.
+            // Cells returned to the block that `sdb` has open wait until it has been used up.
             let least = if kind == PoolKind::Sdb { 256 - 5 } else { 256 };
             assert_eq!(batches.iter().map(Batch::len).sum::<usize>(), least, "{kind}");
             batches.iter_mut().for_each(|b| bufs.free(b));
@@ -103,8 +104,8 @@ pub(super) mod threads {
         }
     }
 
-    /// With debug assertions the second free panics and tells the first; without, it is refused and counted, by `ring`
-    /// and `stack` only when the pool is full.
+    /// With debug assertions the second free panics and reports the first. Without them it is refused and counted;
+    /// `ring` and `stack` notice it only when the pool is full.
     #[test]
     fn what_is_freed_twice_or_is_foreign_is_refused() {
         for kind in PoolKind::ALL {
@@ -117,7 +118,7 @@ pub(super) mod threads {
             let foreign = RawFrame { addr: 1 << 40, len: 0, options: 0 };
             for twice in [raw, foreign] {
                 let free = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    // SAFETY: it is not ours to free: that is the test.
+                    // SAFETY: deliberately violated: freeing a frame that is not ours is the test.
                     unsafe { bufs.free_raw(std::iter::once(twice)) };
                 }));
                 if cfg!(debug_assertions) {
@@ -151,8 +152,8 @@ pub(super) mod threads {
     }
 
     proptest::proptest! {
-        /// Any order of taking and giving by three workers, one of which comes and goes, against a set of the cells
-        /// that are out: none twice, none lost, and exhaustion only when blocks explain it.
+        /// Random sequences of allocations and frees by three workers, one of which comes and goes, compared with a set
+        /// of the cells in use: no cell twice, none lost, and exhaustion only when blocks explain it.
         #[test]
         fn any_order_conserves(
             kind in 0usize..5,
@@ -332,7 +333,8 @@ pub(super) mod threads {
         let pools = set(&[blocks("p", PoolKind::Typewriter, 128, 64)]);
         let mut bufs = Buffers::attach(&pools, 0);
         let mut batch = Batch::new();
-        // 256 before the data, 60 and room for a check sequence: five lines, six to a cell of 32, and two left.
+        // 256 bytes before the data, 60, and room for a check sequence: five lines, so that a cell of 32 lines holds
+        // six and two lines are left.
         assert_eq!(bufs.alloc_for(&mut batch, &[60; 13]), 13);
         let at: Vec<u64> = batch.as_slice().iter().map(|f| f.addr() - 256).collect();
         let expected: Vec<u64> = (0..13).map(|n| n / 6 * 2048 + n % 6 * 320).collect();
@@ -343,7 +345,7 @@ pub(super) mod threads {
         assert!(arena.resize(frame, 64) && !arena.resize(frame, 65), "a check sequence, and no more");
         assert!(arena.push(frame, 128) && !arena.push(frame, 1), "down to its metadata");
         arena.meta_mut(frame).fill(7);
-        // Cut to nothing at its very end, it is still known.
+        // A frame cut to zero length at its slot's end is still attributed to its slot.
         frame.pull(192);
         assert_eq!((frame.len(), frame.addr()), (0, 640));
         assert_eq!(arena.meta_mut(frame), &[7; 128]);
@@ -352,7 +354,7 @@ pub(super) mod threads {
         let stats = pools.pools()[0].stats();
         assert_eq!((stats.in_use, pools.audit(13).missing, pools.audit(12).missing), (13, 0, 1));
         bufs.free(&mut batch);
-        // A whole cell does not fit what is left of one.
+        // A whole cell does not fit the rest of a partly used one.
         assert_eq!(bufs.alloc_for(&mut batch, &[1788, 9000, 0]), 3);
         let at: Vec<u64> = batch.as_slice().iter().map(|f| f.addr() - 256).collect();
         assert_eq!(at, [3 * 2048, 4 * 2048, 5 * 2048]);
@@ -375,8 +377,8 @@ pub(super) mod threads {
     }
 
     proptest::proptest! {
-        /// Packets of any length by any worker: each keeps what was written to it, all over, while it is out; all lines
-        /// come back.
+        /// Packets of any length by any worker: each keeps all bytes written to it while it is in use, and all lines
+        /// are returned.
         #[test]
         fn a_typewriter_never_types_over(
             cell in 0usize..2,
@@ -434,7 +436,7 @@ pub(super) mod threads {
     }
 }
 
-/// Buffers of others: any number of them, each request in full or not at all, every cell to be had.
+/// Cell pools: requests met in full or not at all, and every free cell can be allocated.
 #[cfg(not(loom))]
 mod cells {
     use super::*;
@@ -461,7 +463,7 @@ mod cells {
                     assert_eq!(pool.free(), 0, "{kind}");
                     all.sort_unstable();
                     assert!(all.iter().copied().eq(0..cells), "{kind}");
-                    // Every other cell back: of no block all.
+                    // Return every other cell, so that no block is complete.
                     let (odd, even): (Vec<u32>, Vec<u32>) = all.iter().partition(|c| *c % 2 == 1);
                     odd.chunks(7).for_each(|c| assert!(pool.give(c)));
                     assert_eq!(pool.free(), odd.len(), "{kind}");
@@ -499,7 +501,7 @@ mod cells {
                                     mine.push_back(*c);
                                 }
                             }
-                            // Oldest first, and of different ages, so that blocks end in all orders.
+                            // Oldest first, and of different ages, so that blocks complete in all orders.
                             let keep = (turn * 13 + me * 50) % 300;
                             while mine.len() > keep {
                                 let n = (mine.len() - keep).min(16);
@@ -524,7 +526,7 @@ mod interleavings {
     use super::*;
     use bywash_sync::facade::thread;
 
-    /// Two threads take and give; whatever the order, the cells at the end are those of the beginning.
+    /// Two threads allocate and free: in every interleaving the final set of cells equals the initial one.
     fn conserve<T: Send + Sync + 'static>(
         make: fn() -> T,
         push: fn(&T, &[u32]) -> bool,
@@ -561,13 +563,13 @@ mod interleavings {
         conserve(|| Stack::new(4), Stack::push, |s, out| s.pop(out).0);
     }
 
-    /// Takers with their own open block, as `tabm` has them, or sharing one, as `sdb`; each frees what the other took.
+    /// Takers with their own open block, as in `tabm`, or sharing one, as in `sdb`; each frees what the other took.
     fn blocks(shared: bool, lifo: bool) {
         loom::model(move || {
             let pool = loom::sync::Arc::new(Blocks::new(10, 2, 2, shared, lifo));
             let (mine, theirs) = (Counter::new(), Counter::new());
             [&mine, &theirs].iter().for_each(|own| own.set(pool.closed()));
-            // One cell in each hand, of the same block where the policy says so.
+            // Each taker holds one cell, of the same block if the policy shares it.
             let (mut a, mut b) = ([0], [0]);
             assert_eq!((pool.take(&mine, &mut a).0, pool.take(&theirs, &mut b).0), (1, 1));
             assert_ne!(a, b);
@@ -587,21 +589,22 @@ mod interleavings {
             assert!(!theirs.iter().any(|c| out[..n].contains(c)), "handed out twice");
             pool.release(&theirs);
             pool.release(&out[..n]);
-            // Whatever happened, every cell can be had again, once.
+            // In every interleaving each cell can be allocated again, exactly once.
             let mut all = [0; 5];
             let n = pool.take(&mine, &mut all).0;
             let mut all = all[..n].to_vec();
             all.sort_unstable();
             let left = pool.opened(std::iter::once(mine.get())).iter().map(ExactSizeIterator::len).sum::<usize>();
             assert_eq!(all.len() + left + pool.free() + pool.parked(), 4);
-            // A half-used shared block has to be used up before it comes round again.
+            // A half-used shared block has to be used up before it can be reopened.
             pool.release(&all);
             let mut again = [0; 5];
             assert!(pool.take(&mine, &mut again).0 >= 2);
         });
     }
 
-    /// One picks single cells while the other gives the last one of their block: it is whole, or picked from, not both.
+    /// One thread picks single cells while the other returns the last one of their block: the block becomes free or is
+    /// picked from, not both.
     #[test]
     fn picking_while_the_last_cell_comes_back() {
         loom::model(|| {
@@ -646,7 +649,7 @@ mod interleavings {
             let pool = loom::sync::Arc::new(Blocks::new(0, 64, 2, false, true));
             let (mine, theirs) = (Counter::new(), Counter::new());
             [&mine, &theirs].iter().for_each(|own| own.set(pool.closed()));
-            // The second does not fit behind the first: the end of the cell is nobody's.
+            // The second does not fit behind the first: the end of the cell stays unused.
             let (mut a, mut b) = ([20, 20], [5]);
             assert_eq!((pool.take_slots(&mine, &marks, &mut a).0, pool.take_slots(&theirs, &marks, &mut b).0), (2, 1));
             assert_eq!(a[1] - a[0], 32);
