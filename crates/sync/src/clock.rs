@@ -1,16 +1,17 @@
-//! Time for the hot path: the processor's time-stamp counter, and its rate.
+//! Time for the hot path: the processor's time-stamp counter and its rate.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The time-stamp counter. About 20 cycles; not serialising, so read it around bursts, never around packets.
+/// Reads the time-stamp counter. Takes about 20 cycles and is not serialising, so call it per burst, never per packet.
 #[inline]
 pub fn tsc() -> u64 {
     // SAFETY: RDTSC has no preconditions; every x86-64 processor has it and Linux leaves it enabled.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Ticks of the time-stamp counter a second, measured once against the monotonic clock (10 ms, at first use).
+/// Returns the rate of the time-stamp counter in ticks per second, measured once against the monotonic clock (sleeps 10
+/// ms at first use).
 pub fn tsc_hz() -> u64 {
     static HZ: OnceLock<u64> = OnceLock::new();
     *HZ.get_or_init(|| {
@@ -21,12 +22,12 @@ pub fn tsc_hz() -> u64 {
     })
 }
 
-/// Converts microseconds to ticks.
+/// Converts microseconds to time-stamp counter ticks.
 pub fn us_to_ticks(us: u64) -> u64 {
     (u128::from(us) * u128::from(tsc_hz()) / 1_000_000) as u64
 }
 
-/// Converts ticks to nanoseconds.
+/// Converts time-stamp counter ticks to nanoseconds.
 pub fn ticks_to_ns(ticks: u64) -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(tsc_hz())) as u64
 }

@@ -1,34 +1,34 @@
-//! Counters a worker writes and the control side reads.
+//! Counters written by one worker and read by the control plane.
 
 use crate::facade::{AtomicU64, Ordering};
 
-/// A counter with one writer at a time. Adding is a plain load and store, never a locked instruction; readers on
-/// other threads see a value that is at most a burst old and never torn.
+/// Counter with one writer at a time. Adding is a plain load and store, never a locked instruction. Readers on other
+/// threads see a value that is at most a burst old and never torn.
 ///
 /// # Thread-safety
-/// [`Counter::add`] from two threads at once loses counts (never more than that): keep it per worker.
+/// Concurrent calls of [`Counter::add`] lose counts (and do no other harm): use one counter per worker.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Zero.
+    /// Creates a counter at zero.
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds `n`; wraps at 2^64.
+    /// Adds `n`, wrapping at 2^64.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Replaces the value: for gauges and for figures read from elsewhere.
+    /// Replaces the value, for gauges and figures read from elsewhere.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// The value.
+    /// Returns the current value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! `std::sync` in programs, loom's twins under `--cfg loom`, so that the lock-free code is model-checked
-//! as it is written.
+//! Synchronisation primitives: `std::sync` in normal builds, the loom equivalents under `--cfg loom`, so that the
+//! lock-free code is model-checked unchanged.
 
 #[cfg(not(loom))]
 pub use std::{

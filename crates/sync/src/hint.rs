@@ -1,12 +1,12 @@
-//! Hints to the processor. With the feature `no-prefetch` there are none, to measure what they are worth.
+//! Prefetch hints. The feature `no-prefetch` turns them off, to measure their benefit.
 
-/// Starts loading the cache line of `what`, for reading soon.
+/// Prefetches the cache line of `what` for reading.
 #[inline(always)]
 pub fn prefetch<T>(what: &T) {
     prefetch_at(std::ptr::from_ref(what).cast());
 }
 
-/// The same by its address, which need not be one of ours.
+/// Prefetches the cache line at `at` for reading. The address need not be valid.
 #[inline(always)]
 pub fn prefetch_at(at: *const u8) {
     if cfg!(feature = "no-prefetch") {
@@ -19,14 +19,14 @@ pub fn prefetch_at(at: *const u8) {
     }
 }
 
-/// The same, to write there soon.
+/// Prefetches the cache line at `at` for writing. The address need not be valid.
 #[inline(always)]
 pub fn prefetch_to_write(at: *const u8) {
     if cfg!(feature = "no-prefetch") {
         return;
     }
-    // SAFETY: as for a prefetch to read. (The intrinsic becomes one to read, unless compiled for a named processor;
-    // those that do not know the instruction do nothing.)
+    // SAFETY: a prefetch reads nothing and cannot fault. (The intrinsic would become a read prefetch unless compiled
+    // for a specific processor; processors that lack PREFETCHW ignore it.)
     unsafe {
         std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }

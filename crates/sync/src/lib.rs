@@ -1,7 +1,7 @@
-//! What lets threads share without locks: a loom facade, quiescent-state reclamation ([`qsbr`]) and
-//! published snapshots ([`published`]).
+//! Lock-free sharing between threads: a loom facade, quiescent-state reclamation ([`qsbr`]) and published snapshots
+//! ([`published`]).
 //!
-//! Nothing here knows packets. It is the only crate below `frame`.
+//! This crate knows nothing about packets. It is the only one below `frame`.
 
 pub mod clock;
 pub mod counter;

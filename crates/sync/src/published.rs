@@ -1,13 +1,13 @@
-//! A snapshot that one writer replaces whole and many readers use without a lock.
+//! Snapshot that one writer replaces as a whole and many readers use without a lock.
 
 use crate::facade::{AtomicPtr, Ordering};
 use crate::qsbr::{Qsbr, Reader};
 
-/// The current version of an immutable `T`. Readers see one version for a whole burst; the writer frees an old
-/// version only after a grace period of the domain.
+/// Current version of an immutable `T`. Readers see one version for a whole burst; the writer frees an old version only
+/// after a grace period of the domain.
 ///
 /// # Thread-safety
-/// Any number of readers of the same [`Qsbr`]; writers serialise themselves.
+/// Any number of readers of the same [`Qsbr`] may load concurrently. Writers must serialise themselves.
 pub struct Published<T> {
     current: AtomicPtr<T>,
     domain: Qsbr,
@@ -15,17 +15,17 @@ pub struct Published<T> {
 
 // SAFETY: a `Published` hands out `&T` to readers on other threads and drops `T` on the writer's.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
-// SAFETY: as above; the pointer is owned.
+// SAFETY: as for `Sync`; the pointer is owned.
 unsafe impl<T: Send + Sync> Send for Published<T> {}
 
 impl<T> Published<T> {
-    /// Publishes `first` in `domain`.
+    /// Creates the first version, `first`, in `domain`.
     pub fn new(domain: &Qsbr, first: T) -> Self {
         Self { current: AtomicPtr::new(Box::into_raw(Box::new(first))), domain: domain.clone() }
     }
 
-    /// The current version, valid until the reader's next quiescent state. `reader` must be of the domain given
-    /// to [`Published::new`] (asserted), and online.
+    /// Returns the current version, valid until the reader's next quiescent state. `reader` must belong to the domain
+    /// given to [`Published::new`] (asserted), and be online.
     #[inline]
     pub fn load<'r>(&'r self, reader: &'r Reader) -> &'r T {
         assert!(reader.is_of(&self.domain), "reader of another domain");
@@ -34,8 +34,8 @@ impl<T> Published<T> {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Replaces the version, waits a grace period, frees the old one. When it returns every reader uses the new
-    /// version. Callers serialise themselves; control threads only.
+    /// Replaces the version, waits for a grace period and frees the old version. On return every reader uses the new
+    /// version. Callers must serialise themselves; for control threads only.
     pub fn replace(&self, next: T) {
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
         self.domain.synchronize();

@@ -27,7 +27,7 @@ pub struct Qsbr {
     shared: Arc<Shared>,
 }
 
-/// A point in time after which everything unlinked before it may be freed once [`Qsbr::passed`] says so.
+/// Token for a grace period: objects unlinked before it may be freed once [`Qsbr::passed`] returns true for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
@@ -38,12 +38,12 @@ impl Default for Qsbr {
 }
 
 impl Qsbr {
-    /// A domain without readers.
+    /// Creates a domain without readers.
     pub fn new() -> Self {
         Self { shared: Arc::new(Shared { epoch: CachePadded::new(AtomicU64::new(1)), slots: Mutex::new(Vec::new()) }) }
     }
 
-    /// Adds a reader, online from now on.
+    /// Registers a reader, which is online from now on.
     pub fn register(&self) -> Reader {
         let slot: Slot = Arc::new(CachePadded::new(AtomicU64::new(OFFLINE)));
         self.shared.slots.lock().expect("qsbr registry").push(slot.clone());
@@ -52,20 +52,21 @@ impl Qsbr {
         reader
     }
 
-    /// Starts a grace period: call after unlinking, keep the epoch with what is to be freed.
+    /// Starts a grace period. Call it after unlinking, and keep the epoch with the object to be freed.
     pub fn advance(&self) -> Epoch {
         // The unlinking stores must be visible to any reader that announces the new epoch.
         Epoch(self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Whether every online reader has announced since `epoch` began. Never blocks.
+    /// Returns whether every online reader has announced a quiescent state since `epoch` began. Waits only for the
+    /// registry lock.
     pub fn passed(&self, epoch: Epoch) -> bool {
         fence(Ordering::SeqCst);
         let slots = self.shared.slots.lock().expect("qsbr registry");
         slots.iter().all(|s| s.load(Ordering::SeqCst) >= epoch.0)
     }
 
-    /// Waits for a whole grace period. Control threads only: a reader that calls it waits for itself.
+    /// Waits for a whole grace period. For control threads only: a reader that calls it waits for itself.
     pub fn synchronize(&self) {
         let epoch = self.advance();
         while !self.passed(epoch) {
@@ -73,7 +74,7 @@ impl Qsbr {
         }
     }
 
-    /// Number of registered readers.
+    /// Returns the number of registered readers.
     pub fn readers(&self) -> usize {
         self.shared.slots.lock().expect("qsbr registry").len()
     }
@@ -87,7 +88,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Announces that this thread holds no reference into the domain's tables. Once per burst.
+    /// Announces that this thread holds no reference into the domain's tables. Call it once per burst.
     #[inline]
     pub fn quiescent(&mut self) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
@@ -99,18 +100,18 @@ impl Reader {
         }
     }
 
-    /// Whether this reader belongs to `domain`.
+    /// Returns whether this reader belongs to `domain`.
     #[inline]
     pub fn is_of(&self, domain: &Qsbr) -> bool {
         Arc::ptr_eq(&self.shared, &domain.shared)
     }
 
-    /// Leaves the domain's concern until [`Reader::online`]: call before sleeping.
+    /// Excludes this reader from grace periods until [`Reader::online`]. Call it before sleeping.
     pub fn offline(&mut self) {
         self.slot.store(OFFLINE, Ordering::Release);
     }
 
-    /// Back from [`Reader::offline`].
+    /// Includes this reader in grace periods again after [`Reader::offline`].
     pub fn online(&mut self) {
         // SeqCst store then fence: a writer either sees this reader online or this reader sees the writer's tables.
         let epoch = self.shared.epoch.load(Ordering::SeqCst);

@@ -1,9 +1,9 @@
-//! Numbers that look random, the same for the same seed.
+//! Reproducible pseudo-random numbers: the same sequence for the same seed.
 
-/// What the stream of a seed goes on by.
+/// Increment between consecutive states of a stream (the splitmix64 gamma).
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Number `i` of a seed's stream: splitmix64 (Steele, Lea, Flood 2014), a good hash of a counter.
+/// Returns number `i` of a seed's stream: splitmix64 (Steele, Lea, Flood 2014), a good hash of a counter.
 #[inline]
 pub fn splitmix64(seed: u64, i: u64) -> u64 {
     let z = seed.wrapping_add(i.wrapping_mul(STEP));
@@ -16,7 +16,7 @@ pub fn splitmix64(seed: u64, i: u64) -> u64 {
 mod tests {
     use super::splitmix64;
 
-    /// The first numbers of seed 1234567, by the authors' program.
+    /// First numbers for seed 1234567, from the authors' reference program.
     #[test]
     fn the_stream_is_the_published_one() {
         let first = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431];

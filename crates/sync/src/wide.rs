@@ -1,17 +1,18 @@
-//! One source for several widths of vector: the compiler makes the loops of a function into vectors of what the
-//! processor has, chosen when it runs.
+//! One source for several vector widths: the compiler vectorises the loops of a function for several instruction sets,
+//! and the processor's widest is chosen at run time.
 
 /// Plain loops over arrays, a burst at a time, to be run by [`widest`].
 pub trait Wide {
-    /// What comes out.
+    /// Result of the loops.
     type Out;
 
-    /// The loops. Must be `#[inline(always)]`, as must all it calls: what is not stays as narrow as the baseline.
+    /// Runs the loops. Must be `#[inline(always)]`, as must every function it calls: code that is not inlined is
+    /// compiled for the baseline only.
     fn run(self) -> Self::Out;
 }
 
-/// Runs `loops`, compiled for AVX-512, for AVX2 or for the baseline, whichever is the widest that the processor has.
-/// All three have one source: a test of `run` itself tests the others' twin.
+/// Runs `loops`, compiled for AVX-512, AVX2 or the baseline, whichever is the widest that the processor supports. All
+/// three are compiled from one source, so that testing `run` directly tests the same code.
 #[inline(always)]
 pub fn widest<W: Wide>(loops: W) -> W::Out {
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
@@ -19,10 +20,10 @@ pub fn widest<W: Wide>(loops: W) -> W::Out {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
         {
-            // SAFETY: the processor has the instructions (and what they imply, such as AVX-512F).
+            // SAFETY: the processor has the instructions (and those they imply, such as AVX-512F).
             return unsafe { avx512(loops) };
         }
-        // SAFETY: as above.
+        // SAFETY: the processor has the instructions.
         return unsafe { avx2(loops) };
     }
     loops.run()
