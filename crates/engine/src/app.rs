@@ -1,47 +1,47 @@
-//! What runs on a worker: the stages of a router, a switch, a tester.
+//! Applications that run on a worker: the stages of a router, a switch, a tester.
 
 use crate::{DropReason, Event, Outputs, PortId, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
 use bywash_sync::{Reader, clock::tsc};
 use std::cell::Cell;
 
-/// An application's stages on one worker.
+/// Processing stages of an application on one worker.
 ///
-/// It makes no system call, takes no lock, allocates nothing and logs nothing; tables come to it as published
-/// snapshots, what it has to say leaves by counters, and every frame it is given goes on a tx queue, into a named
-/// drop, or is kept and reported by [`App::held`].
+/// An implementation makes no system call, takes no lock, allocates no memory and logs nothing. It reads tables as
+/// published snapshots and reports through counters. Every frame it receives is put on a TX queue, dropped with a
+/// reason, or kept and reported by [`App::held`].
 pub trait App: Send {
-    /// Names of its stages, for [`Context::stage`].
+    /// Returns the names of the application's stages, for [`Context::stage`].
     fn stages(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Handles a burst received by port `from`. Leaves `batch` empty.
+    /// Processes a burst received by port `from`. Leaves `batch` empty.
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch);
 
-    /// Called once a turn, after all bursts: for what waits for time or for news. True when it still holds
-    /// something that does, so that the worker does not sleep for long.
+    /// Called once per turn, after all bursts, to handle timers and updates. Returns true while the application waits
+    /// for either, so that the worker does not sleep for long.
     fn turn(&mut self, _cx: &mut Context<'_>) -> bool {
         false
     }
 
-    /// Frames it keeps.
+    /// Returns the number of frames that the application holds.
     fn held(&self) -> usize {
         0
     }
 
-    /// Gives back every frame it keeps: the worker ends.
+    /// Frees every frame that the application holds. Called when the worker ends.
     fn close(&mut self, _cx: &mut Context<'_>) {}
 }
 
-/// What handles bursts and no more is an application as it is.
+/// A closure that processes bursts is an application without stages or state of its own.
 impl<F: FnMut(&mut Context<'_>, PortId, &mut Batch) + Send> App for F {
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         self(cx, from, batch);
     }
 }
 
-/// What an application may use while it handles a burst.
+/// Worker resources available to an application while it processes a burst.
 pub struct Context<'a> {
     /// The worker's buffers.
     pub bufs: &'a mut Buffers,
@@ -57,13 +57,13 @@ pub struct Context<'a> {
     pub(crate) mark: Cell<u64>,
 }
 
-/// One turn in this many is timed by stage, and stands for the others: reading the clock takes as long as looking up
-/// three packets.
+/// Interval in turns at which stages are timed; one timed turn represents this many. Reading the time-stamp counter
+/// takes as long as looking up three packets.
 pub(crate) const SAMPLE: u64 = 16;
 
 impl Context<'_> {
-    /// Puts `frame` on the tx queue of `to`. If that is full and its port takes nothing, the frame is dropped as
-    /// `tx-full` (or `port-down`) on the account of `from`, the port it came in by.
+    /// Puts `frame` on the TX queue of `to`. If the queue is full and its port accepts nothing, drops the frame as
+    /// `tx-full` (or `port-down`), counted for its ingress port `from`.
     #[inline]
     pub fn send(&mut self, from: PortId, to: PortId, frame: Frame) {
         if let Err((frame, reason)) = self.out.push(self.bufs, to, frame, self.now) {
@@ -71,7 +71,7 @@ impl Context<'_> {
         }
     }
 
-    /// As [`Context::send`] for a whole batch, which is empty afterwards.
+    /// Sends a whole batch as [`Context::send`] does, and leaves it empty.
     #[inline]
     pub fn send_batch(&mut self, from: PortId, to: PortId, batch: &mut Batch) {
         let reason = self.out.push_batch(self.bufs, to, batch, self.now);
@@ -80,13 +80,13 @@ impl Context<'_> {
         }
     }
 
-    /// Ends the sending of `packets`: the cycles since the last stage are the tx queues' and the ports'.
+    /// Marks the end of sending `packets` packets: the cycles since the last stage are counted for the `tx` stage.
     #[inline]
     pub fn sent(&self, packets: usize) {
         self.account(STAGE_TX, packets);
     }
 
-    /// Drops `frame`, which came in by `from`.
+    /// Drops `frame`, received by `from`, and counts it under `reason`.
     #[inline]
     pub fn drop(&mut self, from: PortId, reason: DropReason, frame: Frame) {
         self.counters.count_drops(from, reason, 1);
@@ -94,13 +94,13 @@ impl Context<'_> {
         self.discard(frame);
     }
 
-    /// Counts the loss of a packet that there was no frame for.
+    /// Counts the loss of a packet for which there was no frame.
     #[inline]
     pub fn lost(&mut self, from: PortId, reason: DropReason) {
         self.counters.count_drops(from, reason, 1);
     }
 
-    /// Frees `frame` without counting: for what was never a packet, or is counted elsewhere.
+    /// Frees `frame` without counting it, because it was never a packet or is counted elsewhere.
     #[inline]
     pub fn discard(&mut self, frame: Frame) {
         if let Err(frame) = self.trash.push(frame) {
@@ -110,14 +110,14 @@ impl Context<'_> {
         }
     }
 
-    /// Counts `n` events on the account of `port`.
+    /// Counts `n` events for `port`.
     #[inline]
     pub fn event(&self, port: PortId, event: Event, n: u64) {
         self.counters.count_events(port, event, n);
     }
 
-    /// Ends a stage: the cycles since the last call are its own, where this turn is timed. `stage` counts from 0 in
-    /// [`App::stages`].
+    /// Marks the end of a stage: if this turn is timed, the cycles since the last call are counted for it. `stage` is
+    /// an index into [`App::stages`].
     #[inline]
     pub fn stage(&self, stage: usize, packets: usize) {
         self.account(APP_STAGES + stage, packets);
@@ -134,7 +134,7 @@ impl Context<'_> {
         }
     }
 
-    /// What went before is no stage's.
+    /// Excludes the cycles since the last call from all stages.
     #[inline]
     pub(crate) fn skip(&self) {
         if self.timed {
@@ -143,7 +143,7 @@ impl Context<'_> {
     }
 }
 
-/// The engine's own stages come first.
+/// Indices of the engine's own stages, which precede those of the application.
 pub(crate) const STAGE_RX: usize = 0;
 pub(crate) const STAGE_TX: usize = 1;
 const APP_STAGES: usize = 2;

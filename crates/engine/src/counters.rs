@@ -1,10 +1,10 @@
-//! One worker's counters: written by it, read by anyone.
+//! Counters of one worker: written by that worker, readable by any thread.
 
 use crate::{DROP_REASONS, DropReason, EVENTS, Event, PortId};
 use bywash_frame::BATCH;
 use bywash_sync::Counter;
 
-/// Drops and events of packets that came in by one port.
+/// Drops and events of packets received by one port.
 pub struct PortDrops {
     drops: [Counter; DROP_REASONS.len()],
     events: [Counter; EVENTS.len()],
@@ -21,23 +21,23 @@ fn zeroes<const N: usize>() -> [Counter; N] {
 }
 
 impl PortDrops {
-    /// Packets dropped for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize].get()
     }
 
-    /// Times `event` happened.
+    /// Returns how often `event` happened.
     pub fn events(&self, event: Event) -> u64 {
         self.events[event as usize].get()
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the number of packets dropped for any reason.
     pub fn total(&self) -> u64 {
         self.drops.iter().map(Counter::get).sum()
     }
 }
 
-/// Where a worker's cycles went.
+/// Counters of one processing stage.
 #[derive(Default)]
 pub struct StageCounters {
     /// Name in `show workers` and profiles.
@@ -50,10 +50,10 @@ pub struct StageCounters {
     pub bursts: Counter,
 }
 
-/// Ports that a worker has counters for, however few it begins with.
+/// Minimum number of ports that a worker has counters for; ports may be added while it runs.
 pub const PORTS: usize = 64;
 
-/// One worker's counters. Cache lines are not shared with another worker's: each worker has its own allocation.
+/// Counters of one worker. Each worker has its own allocation, so that no cache line is shared between workers.
 pub struct WorkerCounters {
     ports: Vec<PortDrops>,
     /// The engine's stages `rx` and `tx`, then the application's.
@@ -66,13 +66,13 @@ pub struct WorkerCounters {
     pub sleeps: Counter,
     /// TSC ticks in turns that found something to do.
     pub busy_cycles: Counter,
-    /// The kernel's number of its thread; 0 before it runs.
+    /// Thread ID assigned by the kernel; 0 before the thread runs.
     pub thread: Counter,
-    /// TSC ticks since the worker started, asleep or not.
+    /// TSC ticks since the worker started, including sleep.
     pub cycles: Counter,
-    /// Bursts received, by their number of packets (index 1 to 64).
+    /// Bursts received, by number of packets (index 1 to 64).
     pub rx_bursts: [Counter; BATCH + 1],
-    /// Frames held by the worker itself and its ports, as of its last audit.
+    /// Frames held by the worker itself and its ports, as of the last report.
     pub held: Counter,
 }
 
@@ -93,12 +93,12 @@ impl WorkerCounters {
         }
     }
 
-    /// What happened to packets that came in by `port`.
+    /// Returns the drops and events of packets received by `port`.
     pub fn port(&self, port: PortId) -> &PortDrops {
         &self.ports[usize::from(port.0)]
     }
 
-    /// The number is another port's from now on. For the worker only.
+    /// Resets the counters of `port`, whose number is reused. To be called by the worker only.
     pub(crate) fn reset_port(&self, port: PortId) {
         if let Some(of) = self.ports.get(usize::from(port.0)) {
             of.drops.iter().chain(&of.events).for_each(|counter| counter.set(0));

@@ -1,4 +1,4 @@
-//! Why packets are dropped, and what else is worth counting. Every name a user sees stands here.
+//! Drop reasons and other counted events. All names shown to users are defined here.
 
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident, $all:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -7,11 +7,11 @@ macro_rules! named {
         #[repr(u8)]
         pub enum $name { $($(#[$doc])* $variant,)* }
 
-        /// All of them, in order.
+        /// All values, in order.
         pub const $all: &[$name] = &[$($name::$variant,)*];
 
         impl $name {
-            /// The name in `show`, in the API and in captures.
+            /// Returns the name used in `show`, the API and captures.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -26,97 +26,97 @@ macro_rules! named {
 }
 
 named! {
-    /// Why a packet was dropped. A dropped packet is counted under exactly one.
+    /// Reason why a packet was dropped. Each dropped packet is counted under exactly one.
     DropReason, DROP_REASONS {
-        /// Too short for the headers it must have.
+        /// Too short for the required headers.
         Runt = "runt",
-        /// The Ethernet type is neither IPv4 nor IPv6.
+        /// The EtherType is neither IPv4 nor IPv6.
         NotIp = "not-ip",
-        /// It is for another machine: the port receives every frame there is on its link.
+        /// Addressed to another host; the port receives every frame on its link.
         NotMine = "not-mine",
-        /// The IP version does not match the Ethernet type (RFC 1812 5.2.2).
+        /// The IP version does not match the EtherType (RFC 1812 5.2.2).
         BadVersion = "bad-version",
-        /// The IPv4 header length is below 20 bytes or beyond the packet (RFC 1812 5.2.2).
+        /// The IPv4 header length is below 20 bytes or exceeds the packet (RFC 1812 5.2.2).
         BadHeaderLength = "bad-header-length",
-        /// The IP length is beyond the frame, or below the header (RFC 1812 5.2.2).
+        /// The IP length exceeds the frame, or is less than the header (RFC 1812 5.2.2).
         BadLength = "bad-length",
         /// The IPv4 header checksum is wrong (RFC 1812 5.2.2).
         BadChecksum = "bad-checksum",
-        /// The source may not appear on a wire: multicast, broadcast, loopback, this network (RFC 1812 5.3.7).
+        /// The source address is not valid on a link: multicast, broadcast, loopback, this network (RFC 1812 5.3.7).
         MartianSource = "martian-source",
-        /// The destination may not be forwarded to (RFC 1812 5.3.7).
+        /// The destination address must not be forwarded to (RFC 1812 5.3.7).
         MartianDestination = "martian-destination",
-        /// TTL or hop limit ran out here (RFC 1812 5.3.1, RFC 8200 3).
+        /// The TTL or hop limit expired here (RFC 1812 5.3.1, RFC 8200 3).
         TtlExceeded = "ttl-exceeded",
-        /// The extension headers are cut off, or too many to follow (RFC 8200 4).
+        /// The extension headers are truncated, or too many to follow (RFC 8200 4).
         BadExtension = "bad-extension-header",
         /// No route to the destination.
         NoRoute = "no-route",
-        /// A blackhole route.
+        /// The route is a blackhole route.
         Blackhole = "blackhole",
-        /// An unreachable route.
+        /// The route is an unreachable route.
         Unreachable = "unreachable",
-        /// A prohibit route.
+        /// The route is a prohibit route.
         Prohibited = "prohibited",
-        /// Larger than the way out takes, and not to be fragmented (RFC 1191, RFC 8201).
+        /// Exceeds the egress MTU, and may not be fragmented (RFC 1191, RFC 8201).
         TooBig = "too-big",
         /// The neighbour did not answer.
         NeighbourFailed = "neighbour-failed",
-        /// Too many packets already wait for neighbours.
+        /// Too many packets are already waiting for neighbour resolution.
         NeighbourQueueFull = "neighbour-queue-full",
-        /// It is the kernel's, and could not be handed over.
+        /// Should be punted to the kernel, but could not be handed over.
         PuntFailed = "punt-failed",
-        /// No free buffer for what had to be made of it.
+        /// No free buffer for a packet to be built from it.
         NoBuffer = "no-buffer",
         /// The tx queue was full: the device did not keep up.
         TxFull = "tx-full",
-        /// The port it should leave by is down.
+        /// The egress port is down.
         PortDown = "port-down",
         /// Too large for a cell of the arena, or for the device.
         Oversize = "oversize",
-        /// Its destination address is no modem's.
+        /// The destination address belongs to no modem.
         UnknownModem = "unknown-modem",
-        /// A filter of its modem's says so.
+        /// Matched a dropping filter of its modem.
         Filtered = "filtered",
-        /// Above the rates of its flow.
+        /// Exceeds the rates of its service flow.
         Policed = "policed",
-        /// Its flow's queue was full, or it made room for a later packet.
+        /// The queue of its service flow was full, or it was evicted for a later packet.
         QueueOverflow = "queue-overflow",
         /// The switch has no flow for it.
         NoFlow = "no-flow",
-        /// A flow says so, or sends it nowhere.
+        /// A flow drops it, or has no output.
         FlowDrop = "flow-drop",
-        /// The flows look it up again and again without end.
+        /// The flows resubmit it more often than allowed.
         TooManyResubmits = "too-many-resubmits",
-        /// The bridge does not forward it: a wrong VLAN, a reserved destination, or the port it came from.
+        /// Not forwarded by the bridge: wrong VLAN, reserved destination, or the egress port is the ingress port.
         BridgeFiltered = "bridge-filtered",
-        /// It exceeds a meter's rate.
+        /// Exceeds a meter's rate.
         Metered = "metered",
-        /// It would be flooded, and exceeds its port's storm limit.
+        /// To be flooded, but exceeds its port's storm limit.
         Storm = "storm",
     }
 }
 
-// A capture's choice of reasons is a bit each.
+// A capture stores its set of reasons with one bit each.
 const _: () = assert!(DROP_REASONS.len() <= u64::BITS as usize);
 
 impl DropReason {
-    /// Its bit in a choice of reasons.
+    /// Returns the reason's bit in a set of reasons.
     pub const fn bit(self) -> u64 {
         1 << self as u8
     }
 }
 
 named! {
-    /// Something counted that is not a drop.
+    /// Counted event that is not a drop.
     Event, EVENTS {
         /// An ICMP or ICMPv6 error was sent.
         IcmpSent = "icmp-sent",
-        /// The kernel was given a copy of a packet, to send an ICMP error about it.
+        /// A copy of a packet was passed to the kernel, which sends an ICMP error about it.
         IcmpByKernel = "icmp-by-kernel",
-        /// An ICMP error was due, and withheld by the rate limit.
+        /// An ICMP error was due, and suppressed by the rate limit.
         IcmpLimited = "icmp-rate-limited",
-        /// An ICMP error was due, and must not be sent for such a packet (RFC 1812 4.3.2.7, RFC 4443 2.4).
+        /// An ICMP error was due, but must not be sent for such a packet (RFC 1812 4.3.2.7, RFC 4443 2.4).
         IcmpWithheld = "icmp-withheld",
         /// A packet was fragmented.
         Fragmented = "fragmented",
@@ -124,15 +124,16 @@ named! {
         FragmentMade = "fragment-made",
         /// A partial transport checksum was completed.
         ChecksumCompleted = "checksum-completed",
-        /// A packet began to wait for its neighbour.
+        /// A packet began to wait for neighbour resolution.
         NeighbourWait = "neighbour-wait",
-        /// A packet that had waited was sent.
+        /// A packet that had waited for neighbour resolution was sent.
         NeighbourReleased = "neighbour-released",
-        /// A packet was handed to the kernel from user space.
+        /// A packet was punted to the kernel from user space.
         Punted = "punted",
-        /// A packet was handed to the kernel because one of its policies (firewall, IPsec, rule, filter) concerns it.
+        /// A packet was punted to the kernel because one of the kernel's policies (firewall, IPsec, rule, filter)
+        /// applies to it.
         KeptByPolicy = "kept-by-policy",
-        /// A packet was copied, to be sent by one port more.
+        /// A packet was copied, to be sent by one more port.
         CopyMade = "copy-made",
     }
 }

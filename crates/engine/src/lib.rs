@@ -1,8 +1,9 @@
-//! What turns ports and stages into a running program: workers, drops with a name, and counters.
+//! Engine that runs ports and stages: workers, named drop reasons, and counters.
 //!
-//! A [`Worker`] is a pinned thread that owns one queue of each port and an [`App`], the stages. Every turn it takes
-//! a burst from each port, has the stages decide, and sends what they put on the tx queues. Control reaches it by
-//! published snapshots and, for the rare things, by [`WorkerHandle`] commands between turns.
+//! A [`Worker`] is a pinned thread that owns one queue of each port and an [`App`], the processing stages. In every
+//! turn it receives a burst from each port, runs the stages on it, and sends the frames on the TX queues. The control
+//! plane reaches it through published snapshots and, for rare operations, through [`WorkerHandle`] commands between
+//! turns.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,7 @@ pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use outputs::Outputs;
 pub use worker::{Change, Idle, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 
-/// A port's number in this process: its index in the config's order.
+/// Number of a port in this process: its index in configuration order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct PortId(pub u16);

@@ -1,4 +1,4 @@
-//! One worker's ports and the tx queues in front of them.
+//! Ports of one worker and the TX queues in front of them.
 
 use crate::DropReason;
 use crate::{PortId, WorkerCounters};
@@ -11,32 +11,32 @@ struct Slot {
     queue: TxQueue,
 }
 
-/// A worker's end of every port, by [`PortId`], each behind its tx queue.
+/// A worker's end of every port, by [`PortId`], each behind its TX queue.
 #[derive(Default)]
 pub struct Outputs {
     slots: Vec<Slot>,
-    /// Captures of packets; mostly none.
+    /// Active packet captures; usually empty.
     recorders: Vec<Recorder>,
 }
 
 impl Outputs {
-    /// No ports.
+    /// Creates an instance without ports.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the next port; its id is the number of ports added before.
+    /// Adds the next port and returns its ID, the number of ports added before.
     pub fn add(&mut self, port: Box<dyn Port>, queue: TxQueue) -> PortId {
         self.slots.push(Slot { port, queue });
         PortId((self.slots.len() - 1) as u16)
     }
 
-    /// Number of ports.
+    /// Returns the number of ports.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no ports.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -45,7 +45,7 @@ impl Outputs {
         self.slots.iter().map(|s| s.port.as_ref())
     }
 
-    /// Every port with the number of frames on its tx queue.
+    /// Returns every port with the number of frames on its TX queue.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (&dyn Port, usize)> {
         self.slots.iter().map(|s| (s.port.as_ref(), s.queue.len()))
     }
@@ -55,7 +55,7 @@ impl Outputs {
         self.slots[usize::from(id.0)].port.rx_burst(bufs, out)
     }
 
-    /// Shows packets received to those who record them.
+    /// Passes received packets to the active captures.
     #[inline]
     pub(crate) fn note_received(&mut self, bufs: &Buffers, from: PortId, frames: &[Frame]) {
         if !self.recorders.is_empty() {
@@ -68,7 +68,7 @@ impl Outputs {
         self.recorders.iter_mut().for_each(|recorder| recorder.received(bufs.arena(), from.0, frames));
     }
 
-    /// Shows a packet that is dropped to those who record it.
+    /// Passes a packet that is dropped to the active captures.
     #[inline]
     pub(crate) fn note_dropped(&mut self, bufs: &Buffers, from: PortId, reason: DropReason, frame: &Frame) {
         if !self.recorders.is_empty() {
@@ -102,7 +102,7 @@ impl Outputs {
         slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, to, frame, now, &mut self.recorders))
     }
 
-    /// As `push` for a whole batch; frames that stay in it could not be taken, for the reason given.
+    /// Queues a whole batch as `push` does. Frames that remain in it were not accepted, for the returned reason.
     #[inline]
     pub(crate) fn push_batch(&mut self, bufs: &mut Buffers, to: PortId, batch: &mut Batch, now: u64) -> DropReason {
         let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return DropReason::PortDown };
@@ -115,8 +115,8 @@ impl Outputs {
         if batch.is_empty() { DropReason::TxFull } else { slot.refusal() }
     }
 
-    /// Sends what is due on every queue before it is asked again, at `next`, and lets every port do its housekeeping.
-    /// Returns frames sent.
+    /// Sends the frames on every queue that are due before the next call, at `next`, and calls every port's
+    /// housekeeping. Returns the number of frames sent.
     #[inline]
     pub(crate) fn flush(&mut self, bufs: &mut Buffers, now: u64, next: u64, counters: &WorkerCounters) -> usize {
         let mut sent = 0;
@@ -133,12 +133,13 @@ impl Outputs {
         sent
     }
 
-    /// Whether a queue holds frames.
+    /// Returns whether any queue holds frames.
     pub(crate) fn waiting(&self) -> bool {
         self.slots.iter().any(|s| !s.queue.is_empty())
     }
 
-    /// Ticks until the first frame's deadline; none: no frame waits for one, or it is over and the device takes nothing.
+    /// Returns the ticks until the earliest deadline of a queued frame; `None` if no deadline is pending or all have
+    /// passed (a device that accepts nothing).
     pub(crate) fn patience(&self, now: u64) -> Option<u64> {
         let left = self.slots.iter().filter_map(|s| s.queue.deadline()).map(|at| at.wrapping_sub(now));
         left.filter(|ticks| *ticks < 1 << 63).min()
@@ -151,7 +152,8 @@ impl Outputs {
         }
     }
 
-    /// As the number counts, one of the ports or the next.
+    /// Sets the port with this ID, which may be the next free one. Frames queued on a port it replaces are sent, as far
+    /// as that port accepts them.
     pub(crate) fn set(&mut self, bufs: &mut Buffers, id: PortId, port: Box<dyn Port>, queue: TxQueue) {
         let at = usize::from(id.0);
         while self.slots.len() <= at {
@@ -173,7 +175,7 @@ impl Outputs {
 }
 
 impl Slot {
-    /// What waits is sent, as far as the port takes it.
+    /// Sends queued frames as far as the port accepts them, frees the others, and closes the port.
     fn close(&mut self, bufs: &mut Buffers) {
         if !self.queue.is_empty() {
             self.queue.flush(self.port.as_mut(), bufs, clock::tsc());
@@ -196,7 +198,7 @@ impl Slot {
         (Watched { port: self.port.as_mut(), number: id.0, recorders }, &mut self.queue)
     }
 
-    /// The queue is full: send at once, or say why the frame cannot be taken.
+    /// Handles a full queue: flushes it and retries, or returns the frame with the drop reason.
     #[cold]
     fn spill(
         &mut self,

@@ -1,4 +1,4 @@
-//! The worker: a pinned thread, its queues and its application.
+//! The worker: a pinned thread, its ports and its application.
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::{App, Context, Outputs, PortId, WorkerCounters};
@@ -11,88 +11,88 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a worker does when there is nothing to do.
+/// Idle behaviour of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Idle {
-    /// Sleeps until a port has something, after a while of polling in vain.
+    /// Sleeps until a port has packets, after polling for a while without any.
     #[default]
     Sleep,
-    /// Polls on: lowest latency, one CPU burnt.
+    /// Keeps polling: lowest latency, at the cost of one busy CPU.
     Spin,
 }
 
-/// What an extra receiving end is for.
+/// Role of an extra receiving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Another queue of this port: what it receives goes through the application.
+    /// Another RX queue of this port: its packets go through the application.
     Receive(PortId),
-    /// The end of a ring from another worker: what it receives is sent by this port.
+    /// The end of a ring from another worker: its packets are sent by this port.
     Transit(PortId),
 }
 
-/// A worker's settings.
+/// Configuration of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// Its number, and its thread's name.
+    /// Number of the worker, part of its thread's name.
     pub id: usize,
-    /// CPU to run on; none: wherever the kernel likes.
+    /// CPU to run on. If `None`, the kernel chooses.
     pub cpu: Option<usize>,
-    /// What to do when idle.
+    /// Behaviour when idle.
     pub idle: Idle,
 }
 
-/// How long a worker polls in vain before it sleeps: about what falling asleep and waking up cost together.
+/// Polling time in microseconds without packets before a worker sleeps: about the cost of falling asleep and waking up.
 const PATIENCE_US: u64 = 20;
-/// Longest sleep: ports still want their housekeeping.
+/// Longest sleep: ports need periodic housekeeping.
 const NAP: Duration = Duration::from_millis(10);
-/// Longest sleep while a port must be polled or something waits for time.
+/// Longest sleep while a port must be polled or a timer is pending.
 const SHORT_NAP: Duration = Duration::from_micros(100);
 
-/// How much later than asked for a sleeper wakes up: the kernel's timer slack, 50 us, and getting on the CPU.
+/// Typical wakeup latency of a sleeper: the kernel's timer slack, 50 us, and scheduling.
 const LATE: Duration = Duration::from_micros(100);
 
-/// What a worker says of itself when asked.
+/// State of a worker, reported on request.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Frames held by its ports, its queues and its application.
     pub held: usize,
-    /// Its ends of ports: those in id order, then the extra ones.
+    /// The worker's port ends: those in ID order, then the extra ones.
     pub ports: Vec<PortReport>,
 }
 
-/// One end of a port.
+/// State of one port end.
 #[derive(Clone, Debug)]
 pub struct PortReport {
     /// The port.
     pub id: PortId,
-    /// None for the port's main end on this worker.
+    /// Role of an extra end; `None` for the port's main end on this worker.
     pub role: Option<Role>,
-    /// Whether it works.
+    /// Link and device state.
     pub state: PortState,
-    /// Frames it holds, tx queue included.
+    /// Frames it holds, including its TX queue.
     pub held: usize,
-    /// Facts to show.
+    /// Driver-specific names and values to show.
     pub details: Vec<(&'static str, String)>,
 }
 
-/// A change to a worker that runs. The ports it does not name go on as they are.
+/// Change to a running worker. Ports that it does not name are not affected.
 pub enum Change {
-    /// This port, behind this empty tx queue, is the one with this number from now on. What had the number before is
-    /// closed, and what was counted on its account begins anew.
+    /// Sets this port, behind this empty TX queue, under this number. The port that had the number is closed, and the
+    /// counters of the number restart at zero.
     Set(PortId, Box<dyn Port>, Box<TxQueue>),
-    /// This port is the one with this number from now on, behind the tx queue there is; the ends that the number had are
-    /// closed. What is counted on its account goes on.
+    /// Replaces the port with this number, keeping its TX queue and its counters. All previous ends of the port are
+    /// closed.
     Replace(PortId, Box<dyn Port>),
-    /// One more receiving end.
+    /// Adds a receiving end.
     Add(Box<dyn Port>, Role),
-    /// What waits for the port is sent, and it is closed with all its ends. Its number is free.
+    /// Sends the frames queued for the port and closes all its ends. The number becomes free.
     Remove(PortId),
-    /// What to do when idle.
+    /// Sets the idle behaviour.
     Idle(Idle),
-    /// It runs on this CPU from now on.
+    /// Moves the worker to this CPU.
     Cpu(usize),
-    /// Frames are taken from this pool. Also, which pools there are is taken in ([`Buffers::refresh`]).
+    /// Allocates frames from this pool from now on. Also updates the list of pools ([`Buffers::refresh`]).
     Pool(Arc<Pool>),
 }
 
@@ -100,7 +100,7 @@ enum Command {
     Report(mpsc::Sender<Report>),
     Change(Vec<Change>, mpsc::Sender<()>),
     Record(Recorder),
-    /// It goes back to whoever asks, so that the worker need not take it apart.
+    /// Sends the recorder back to the caller, so that the worker need not free it.
     StopRecording(u64, mpsc::Sender<Recorder>),
 }
 
@@ -109,7 +109,7 @@ struct Mailbox {
     mail: AtomicBool,
 }
 
-/// A worker before it runs.
+/// A worker that is not started yet.
 pub struct Worker {
     config: WorkerConfig,
     out: Outputs,
@@ -118,20 +118,20 @@ pub struct Worker {
     bufs: Buffers,
     reader: Reader,
     counters: Arc<WorkerCounters>,
-    /// Ticks a turn takes, rather too many than too few.
+    /// Ticks per turn, an upper estimate.
     turn_ticks: u64,
 }
 
-/// How a worker ended.
+/// Cause of a worker's end.
 #[derive(Debug)]
 pub enum WorkerExit {
-    /// It was told to.
+    /// Stopped on request.
     Stopped,
-    /// It panicked, with this message. Its frames are lost, its ports are closed by being dropped.
+    /// Panicked with this message. Its frames are leaked; its ports are closed by being dropped.
     Panicked(String),
 }
 
-/// The control side's hold on a running worker. Dropping it stops the worker and waits for it.
+/// Handle to control a running worker. Dropping it stops the worker and waits for it.
 pub struct WorkerHandle {
     id: usize,
     counters: Arc<WorkerCounters>,
@@ -141,23 +141,23 @@ pub struct WorkerHandle {
 }
 
 impl Worker {
-    /// A worker that sends by `out`, takes frames from `bufs` and runs `app`.
+    /// Creates a worker that sends by `out`, allocates frames from `bufs` and runs `app`.
     pub fn new(config: WorkerConfig, out: Outputs, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
         let counters = Arc::new(WorkerCounters::new(out.len(), app.stages()));
         Self { config, out, extra: Vec::new(), app, bufs, reader, counters, turn_ticks: 0 }
     }
 
-    /// Adds a receiving end beside those in `out`.
+    /// Adds a receiving end in addition to those in `out`.
     pub fn add(&mut self, port: Box<dyn Port>, role: Role) {
         self.extra.push((port, role));
     }
 
-    /// Its counters.
+    /// Returns the worker's counters.
     pub fn counters(&self) -> Arc<WorkerCounters> {
         self.counters.clone()
     }
 
-    /// Starts its thread.
+    /// Starts the worker's thread.
     pub fn spawn(self) -> std::io::Result<WorkerHandle> {
         let mailbox = Arc::new(Mailbox { stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
         let (commands, inbox) = mpsc::channel();
@@ -172,7 +172,7 @@ impl Worker {
         Ok(WorkerHandle { id, counters, mailbox, commands, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Runs on this thread for `turns` turns, then closes: for benchmarks and tests.
+    /// Runs `turns` turns on the calling thread, then closes. For benchmarks and tests.
     pub fn run_turns(mut self, turns: u64) {
         self.pin();
         for _ in 0..turns {
@@ -186,7 +186,7 @@ impl Worker {
         let mut set = rustix::thread::CpuSet::new();
         set.set(cpu);
         if let Err(e) = rustix::thread::sched_setaffinity(None, &set) {
-            tracing::warn!("worker {}: cannot run on CPU {cpu} ({e}); it runs on any", self.config.id);
+            tracing::warn!("worker {}: cannot run on CPU {cpu} ({e}); it runs on any CPU", self.config.id);
         }
     }
 
@@ -200,7 +200,7 @@ impl Worker {
             let from = now;
             let (work, pending) = self.turn(from);
             now = clock::tsc();
-            // The longest of late, forgotten within some hundred turns: what tx queues may still be kept waiting.
+            // Decaying maximum (over about a hundred turns): bounds how long frames on TX queues can be left waiting.
             self.turn_ticks = (now - from).max(self.turn_ticks - self.turn_ticks / 64);
             self.counters.cycles.set(now - started);
             if work > 0 {
@@ -225,7 +225,8 @@ impl Worker {
         self.close();
     }
 
-    /// One turn, begun at `now`; returns the packets received, and whether something waits for time.
+    /// Runs one turn, started at `now`. Returns the number of packets received, and whether a timer or a queue is
+    /// pending.
     #[inline]
     fn turn(&mut self, now: u64) -> (usize, bool) {
         let Self { out, extra, app, bufs, reader, counters, turn_ticks, .. } = self;
@@ -247,7 +248,7 @@ impl Worker {
         if !cx.trash.is_empty() {
             cx.bufs.free(cx.trash);
         }
-        // This turn ends, and the next one comes here.
+        // Estimated time at which the next turn reaches this point.
         let next = now.saturating_add(2 * *turn_ticks);
         let sent = cx.out.flush(cx.bufs, now, next, counters);
         if sent > 0 {
@@ -325,7 +326,7 @@ impl Worker {
         }
     }
 
-    /// Closes all ends of a port but the one it sends by.
+    /// Closes all ends of a port except the main one, which sends.
     fn close_extra(&mut self, id: PortId) {
         let of_port = |end: &(_, Role)| matches!(end.1, Role::Receive(i) | Role::Transit(i) if i == id);
         while let Some(at) = self.extra.iter().position(of_port) {
@@ -350,7 +351,7 @@ impl Worker {
         Report { held: self.app.held() + ports.iter().map(|p| p.held).sum::<usize>(), ports }
     }
 
-    /// How long it may sleep for its tx queues' sake; none: not at all.
+    /// Returns how long the worker may sleep without missing a TX queue's deadline; `None` if it must not sleep.
     fn nap(&self, now: u64) -> Option<Duration> {
         let Some(left) = self.out.patience(now) else { return Some(NAP) };
         Duration::from_nanos(clock::ticks_to_ns(left)).checked_sub(LATE).filter(|nap| !nap.is_zero())
@@ -394,38 +395,39 @@ impl Worker {
 }
 
 impl WorkerHandle {
-    /// Its number.
+    /// Returns the worker's number.
     pub fn id(&self) -> usize {
         self.id
     }
 
-    /// Its counters.
+    /// Returns the worker's counters.
     pub fn counters(&self) -> &Arc<WorkerCounters> {
         &self.counters
     }
 
-    /// What it holds and how its ports are. None when it does not answer within `wait`.
+    /// Requests a report of the frames held and of the ports. Returns `None` if the worker does not answer within
+    /// `wait`.
     pub fn report(&self, wait: Duration) -> Option<Report> {
         let (answer, reply) = mpsc::channel();
         self.send(Command::Report(answer));
         reply.recv_timeout(wait).ok()
     }
 
-    /// Makes these changes, between two turns. False when the worker does not answer within `wait`: it makes them all the
-    /// same, later.
+    /// Applies `changes` between two turns. Returns false if the worker does not answer within `wait`; it then still
+    /// applies them later.
     pub fn change(&self, changes: Vec<Change>, wait: Duration) -> bool {
         let (done, reply) = mpsc::channel();
         self.send(Command::Change(changes, done));
         reply.recv_timeout(wait).is_ok()
     }
 
-    /// Has packets recorded from its next turn on, until [`WorkerHandle::stop_recording`].
+    /// Starts recording packets from the next turn on, until [`WorkerHandle::stop_recording`].
     pub fn record(&self, recorder: Recorder) {
         self.send(Command::Record(recorder));
     }
 
-    /// Ends the recording `id`: when this is true, no more is put on its ring. False when the worker has none such, or
-    /// does not answer within `wait`.
+    /// Stops the recording `id`. On true, nothing more is put on its ring. Returns false if the worker has no such
+    /// recording, or does not answer within `wait`.
     pub fn stop_recording(&self, id: u64, wait: Duration) -> bool {
         let (back, reply) = mpsc::channel();
         self.send(Command::StopRecording(id, back));
@@ -438,13 +440,13 @@ impl WorkerHandle {
         }
     }
 
-    /// Whether its thread has ended, told to or not.
+    /// Returns whether the thread has ended, on request or not.
     pub fn finished(&self) -> bool {
         self.thread.lock().expect("worker thread").as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops it and waits: when this returns, its ports are closed and its frames are back in their pools. Stopping
-    /// it again does nothing.
+    /// Stops the worker and waits: on return its ports are closed and its frames are back in their pools. Further calls
+    /// do nothing.
     pub fn stop(&self) -> WorkerExit {
         self.mailbox.stop.store(true, Ordering::Release);
         let thread = self.thread.lock().expect("worker thread").take();
