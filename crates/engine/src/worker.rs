@@ -68,7 +68,7 @@ pub struct PortReport {
     pub id: PortId,
     /// Role of an extra end; `None` for the port's main end on this worker.
     pub role: Option<Role>,
-    /// Link and device state.
+    /// Operational state.
     pub state: PortState,
     /// Frames it holds, including its TX queue.
     pub held: usize,

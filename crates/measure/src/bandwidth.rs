@@ -1,7 +1,7 @@
-//! Memory traffic as the machine counts it: by the memory controllers' own counters, else by the processor's monitoring
-//! of memory bandwidth (resctrl).
+//! Measurement of memory traffic, by the counters of the memory controllers or else by the processor's memory bandwidth
+//! monitoring (resctrl).
 //!
-//! Both count what the whole machine moves, not one program: what else runs is in the figures.
+//! Both count the traffic of the whole machine, not of one program: other programs are included.
 
 use crate::pmu;
 use perf_event::events::Dynamic;
@@ -10,9 +10,9 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a transfer, where the kernel gives an event no scale.
+/// Bytes per transfer, if the kernel gives an event no scale.
 const LINE: f64 = 64.0;
-/// What kernels call transfers of a memory controller: reads and writes (arch/x86/events/intel/uncore_*.c).
+/// Kernel names of a memory controller's read and write transfers (arch/x86/events/intel/uncore_*.c).
 const EVENTS: [[&str; 2]; 4] = [
     ["cas_count_read", "cas_count_write"],
     ["read", "write"],
@@ -20,16 +20,16 @@ const EVENTS: [[&str; 2]; 4] = [
     ["data_reads", "data_writes"],
 ];
 
-/// What was moved between memory and processors since the counters were opened.
+/// Traffic between memory and processors since the counters were opened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Moved {
-    /// Bytes read; none: the source does not tell reads from writes.
+    /// Bytes read; `None` if the source does not distinguish reads from writes.
     pub read_bytes: Option<f64>,
-    /// Bytes written.
+    /// Bytes written; `None` if the source does not distinguish reads from writes.
     pub written_bytes: Option<f64>,
     /// Bytes in both directions.
     pub bytes: f64,
-    /// Who counted.
+    /// Name of the source of the figures.
     pub source: &'static str,
 }
 
@@ -37,17 +37,17 @@ pub struct Moved {
 pub struct Bandwidth(Source);
 
 enum Source {
-    /// Reads and writes of each controller, and the bytes a count stands for.
+    /// Counters of reads and writes per controller, with the bytes that one count stands for.
     Controllers(Vec<[(Counter, f64); 2]>),
-    /// A file for each cache domain, and the sum of all when opened.
+    /// One file per cache domain, and the sum of all when opened.
     Resctrl(Vec<PathBuf>, u64),
 }
 
 impl Bandwidth {
-    /// Counters of the whole machine.
+    /// Opens counters of the whole machine.
     ///
     /// # Errors
-    /// Why there are none, by the kind of counter that was looked for.
+    /// Returns the reason for each kind of counter that is not available.
     pub fn open() -> Result<Self, String> {
         Self::open_in(Path::new("/sys"))
     }
@@ -67,10 +67,10 @@ impl Bandwidth {
         }
     }
 
-    /// What was moved since it was opened.
+    /// Returns the traffic since the counters were opened.
     ///
     /// # Errors
-    /// The kernel's, or a monitoring domain that has no figure at the moment.
+    /// Returns the kernel's error, or an error naming a monitoring domain that has no value at the moment.
     pub fn read(&mut self) -> io::Result<Moved> {
         match &mut self.0 {
             Source::Controllers(counters) => {
@@ -92,7 +92,7 @@ impl Bandwidth {
     }
 }
 
-/// The counters of every memory controller; of the kinds that a machine may have two of, the first that opens.
+/// Opens the counters of every memory controller. A machine may have two kinds of them; the first that opens is used.
 fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     let devices = sys.join("bus/event_source/devices");
     let mut names: Vec<String> = std::fs::read_dir(&devices)
@@ -103,7 +103,7 @@ fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     if names.is_empty() {
         return Err("memory controllers: no uncore_imc among the kernel's event sources".into());
     }
-    // The same transfers are counted by both.
+    // Both kinds count the same transfers.
     let (free, programmed): (Vec<String>, Vec<String>) = names.into_iter().partition(|n| n.contains("free_running"));
     let mut why = String::new();
     for kind in [programmed, free].into_iter().filter(|kind| !kind.is_empty()) {
@@ -115,7 +115,7 @@ fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     Err(format!("memory controllers: {why}"))
 }
 
-/// The counters of one, on each CPU that its figures are read on: one in each package.
+/// Opens the counters of one controller, on each CPU in its cpumask: one per package.
 fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     let name = pmu.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let events = EVENTS
@@ -123,7 +123,7 @@ fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
         .find(|events| events.iter().all(|event| pmu.join("events").join(event).exists()))
         .ok_or_else(|| format!("{name}: the kernel names no event for reads and writes"))?;
     let cpus = std::fs::read_to_string(pmu.join("cpumask")).unwrap_or_default();
-    let cpus = cpu_list(&cpus).ok_or_else(|| format!("{name}: its cpumask is none: `{}`", cpus.trim()))?;
+    let cpus = cpu_list(&cpus).ok_or_else(|| format!("{name}: invalid cpumask `{}`", cpus.trim()))?;
     let open = |event: &str, cpu: usize| -> io::Result<(Counter, f64)> {
         let mut description = Dynamic::builder(pmu)?;
         description.event(event)?;
@@ -148,7 +148,7 @@ fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     })
 }
 
-/// CPUs of a list such as `0,24` or `0-3`.
+/// Parses a CPU list such as `0,24` or `0-3`.
 fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = vec![];
     for part in text.trim().split(',') {
@@ -158,7 +158,7 @@ fn cpu_list(text: &str) -> Option<Vec<usize>> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-/// The files that count the traffic of the cache domains.
+/// Returns the files that count the traffic of the cache domains.
 fn resctrl(sys: &Path) -> Vec<PathBuf> {
     let Ok(domains) = std::fs::read_dir(sys.join("fs/resctrl/mon_data")) else { return vec![] };
     let mut files: Vec<PathBuf> = domains.flatten().map(|d| d.path().join("mbm_total_bytes")).collect();
@@ -170,7 +170,7 @@ fn resctrl(sys: &Path) -> Vec<PathBuf> {
 fn sum(files: &[PathBuf]) -> io::Result<u64> {
     let of = |file: &PathBuf| {
         let text = std::fs::read_to_string(file)?;
-        // "Unavailable" for a moment after a change of groups, "Unassigned" where counters are short.
+        // "Unavailable" briefly after a change of groups, "Unassigned" if there are too few counters.
         text.trim().parse::<u64>().map_err(|_| io::Error::other(format!("{}: {}", file.display(), text.trim())))
     };
     files.iter().map(of).sum()
@@ -209,7 +209,7 @@ mod tests {
         assert!(Bandwidth::open_in(sys.path()).err().unwrap().contains("mon_L3_01"));
     }
 
-    /// A memory controller whose events are the kernel's CPU clock, which every machine has.
+    /// A fake memory controller whose events are the kernel's CPU clock, which every machine has.
     #[test]
     fn controllers_are_read_by_their_scale() {
         let sys = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ mod tests {
                 let (read, written) = (moved.read_bytes.unwrap(), moved.written_bytes.unwrap());
                 assert!(written > 1024.0 && (1.5..2.5).contains(&(read / written)), "{moved:?}");
             }
-            // Whole CPUs are root's to watch.
+            // Watching whole CPUs requires root.
             Err(why) => assert!(why.contains("uncore_imc_0: "), "{why}"),
         }
         fs::remove_file(pmu.join("events/cas_count_write")).unwrap();

@@ -1,23 +1,23 @@
-//! Which hardware counters this machine has, and why not the others.
+//! Hardware counters available on this machine, and the reasons for those that are not.
 
 use serde::Serialize;
 use std::path::Path;
 
-/// A counter that would replace a modelled figure.
+/// Hardware counter that would replace a modelled figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Source {
-    /// What it counts.
+    /// Name of what it counts.
     pub name: &'static str,
-    /// Why it is not there; none: it is.
+    /// Reason why it is not available; `None` if it is.
     pub missing: Option<String>,
 }
 
-/// All that are looked for.
+/// Returns all counters that are looked for.
 pub fn sources() -> Vec<Source> {
     look(Path::new("/sys"), Path::new("/proc"))
 }
 
-/// Why the processor's own counters are not there; none: they are.
+/// Returns why the processor's own counters are not available; `None` if they are.
 pub fn core_pmu_missing() -> Option<String> {
     sources().into_iter().next().and_then(|core| core.missing)
 }

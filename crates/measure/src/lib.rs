@@ -1,10 +1,10 @@
-//! What a buffer policy costs in memory traffic and TLB misses: a model of the caches, and the counters that would
-//! measure the same where the machine has them.
+//! Cost of a buffer policy in memory traffic and TLB misses: a model of the caches, and the hardware counters that
+//! measure the same on machines that have them.
 //!
-//! [`topdown`] says from such counters which part of the processor a program waits for.
+//! [`topdown`] determines from such counters which part of the processor limits a program.
 //!
-//! The model has no fitted constants. Its geometry is a processor's ([`processor`]), each figure with the place it is
-//! published at; its input is the sequence of addresses that a real pool handed out.
+//! The model has no fitted constants. Its geometry is that of a real processor ([`processor`]), with a published source
+//! for each figure. Its input is the sequence of addresses that a real pool handed out.
 //!
 //! ```
 //! use bywash_measure::{Memory, XEON_GOLD_6148};

@@ -1,19 +1,20 @@
-//! Second-level caches, a shared last level, memory behind it, and devices that read and write through it.
+//! Model of second-level caches, a shared last-level cache, memory, and devices that read and write through the last
+//! level.
 //!
-//! What it leaves out, and which way that errs: first-level caches (what they answer never reaches memory: no effect),
-//! prefetchers (they read more, alike for every policy), replacement other than exact LRU in the second level, the choice of
-//! its victims that skip the last level (all go there).
+//! Not modelled, with the effect on the results: first-level caches (none, as their hits never reach memory),
+//! prefetchers (they read more, equally for every policy), replacement other than exact LRU in the second level, and
+//! the choice of victims that bypass the last level (here all go there).
 
 use crate::processor::{Processor, Replacement};
 use crate::sets::{Evicted, Sets};
 use serde::Serialize;
 
-/// What crossed the memory controllers, in lines.
+/// Traffic at the memory controllers, in cache lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Read.
+    /// Lines read from memory.
     pub read_lines: u64,
-    /// Written.
+    /// Lines written to memory.
     pub written_lines: u64,
 }
 
@@ -28,10 +29,10 @@ impl std::ops::Sub for Traffic {
     }
 }
 
-/// The caches of one socket.
+/// Caches of one socket.
 pub struct Memory {
     l2: Vec<Sets>,
-    /// Cores that may have each other's lines: neighbours, in groups of this many.
+    /// Size of the groups of adjacent cores that may take lines from each other.
     group: usize,
     llc: Sets,
     device_ways: usize,
@@ -40,13 +41,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty caches: `cores` second levels. Lines are shared within groups of `group` cores only.
+    /// Creates empty caches for `cores` cores. Lines are shared only within groups of `group` cores.
     pub fn new(of: &Processor, cores: usize, group: usize) -> Self {
         let lines = |cache: crate::processor::Cache| cache.bytes / of.line;
         Self {
             l2: (0..cores).map(|_| Sets::new(lines(of.l2), of.l2.ways, false, Replacement::Lru)).collect(),
             group,
-            // The last level is sliced over the cores by a hash that is not published, but even.
+            // The last level is sliced over the cores by an unpublished but uniform hash.
             llc: Sets::new(lines(of.llc), of.llc.ways, true, of.llc_replacement),
             device_ways: of.device_ways,
             line: of.line as u64,
@@ -54,26 +55,26 @@ impl Memory {
         }
     }
 
-    /// What went to memory so far. What is still in a cache has not been written.
+    /// Returns the memory traffic so far. Dirty lines still in a cache are not counted as written.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// `core` reads `len` bytes.
+    /// Reads `len` bytes on `core`.
     pub fn read(&mut self, core: usize, addr: u64, len: usize) {
         self.lines(addr, len).for_each(|line| self.touch(core, line, false));
     }
 
-    /// `core` writes `len` bytes: lines it does not have are read first.
+    /// Writes `len` bytes on `core`, which first reads lines it does not have.
     pub fn write(&mut self, core: usize, addr: u64, len: usize) {
         self.lines(addr, len).for_each(|line| self.touch(core, line, true));
     }
 
-    /// A device writes `len` bytes for `core`'s group; it writes whole lines.
+    /// Writes `len` bytes by a device, for `core`'s group. A device writes whole lines.
     pub fn device_write(&mut self, core: usize, addr: u64, len: usize) {
         for line in self.lines(addr, len) {
             for l2 in self.group_of(core) {
-                // What it held is overwritten.
+                // The previous contents are overwritten, so they need not be written back.
                 self.l2[l2].take(line);
             }
             if self.llc.touch(line, true) {
@@ -82,7 +83,7 @@ impl Memory {
             if self.device_ways == 0 {
                 self.traffic.written_lines += 1;
             } else {
-                // The highest ways, which others fill last (IIO_LLC_WAYS: 0x600 of eleven).
+                // Allocate in the highest ways, which others fill last (IIO_LLC_WAYS: 0x600 of eleven).
                 let all = self.llc.ways();
                 let out = self.llc.put_in(line, true, all - self.device_ways..all);
                 self.evict(out);
@@ -90,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// A device reads `len` bytes, which some core of `core`'s group may have. It leaves everything where it is.
+    /// Reads `len` bytes by a device; a core of `core`'s group may have them cached. The caches do not change.
     pub fn device_read(&mut self, core: usize, addr: u64, len: usize) {
         for line in self.lines(addr, len) {
             let cached = self.llc.has(line) || self.group_of(core).any(|l2| self.l2[l2].has(line));
@@ -111,7 +112,7 @@ impl Memory {
         if self.l2[core].touch(line, write) {
             return;
         }
-        // From a neighbour, from the last level, or from memory: it then is in this core's L2 only.
+        // The line comes from a neighbour, the last level or memory, and is then in this core's L2 only.
         let neighbours = self.group_of(core).filter(|l2| *l2 != core);
         let mut found = None;
         for l2 in neighbours {
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
     use crate::processor::{Cache, XEON_GOLD_6148, ZEN_5};
 
-    /// Lines read and written per pass over `bytes`, once warm.
+    /// Returns the lines read and written per pass over `bytes` bytes, once warm.
     fn pass(of: &Processor, bytes: u64, work: impl Fn(&mut Memory, u64)) -> Traffic {
         let mut memory = Memory::new(of, 1, 1);
         let all = |memory: &mut Memory| (0..bytes / 64).for_each(|n| work(memory, n * 64));
@@ -155,7 +156,8 @@ mod tests {
         let write = |m: &mut Memory, at| m.write(0, at, 64);
         assert_eq!(pass(of, 512 << 10, read), Traffic::default());
         assert_eq!(pass(of, 512 << 10, write), Traffic::default());
-        // L2 and last level together hold 28.5 MiB; twice that in order is never found again.
+        // L2 and last level together hold 28.5 MiB; with sequential passes over twice that, no line is still cached
+        // when it is read again.
         let lines = (57 << 20) / 64;
         let most = |n: u64| n > lines * 98 / 100 && n <= lines;
         let traffic = pass(of, 57 << 20, read);
@@ -174,14 +176,14 @@ mod tests {
         let traffic = pass(of, 20 << 20, write);
         assert_eq!(traffic.read_lines, 0);
         assert!(traffic.written_lines > lines * 95 / 100, "{traffic:?} of {lines}");
-        // A core that had read it gives it room in all ways: the device then writes where it is.
+        // A line that a core has read may occupy any way when it is evicted; the device then writes it in place.
         let both = |m: &mut Memory, at| {
             m.device_write(0, at, 64);
             m.read(0, at, 64);
         };
         let traffic = pass(of, 10 << 20, both);
         assert!(traffic.written_lines < (10 << 20) / 64 / 20, "{traffic:?}");
-        // Without such ways, everything goes to memory, and the core reads it from there.
+        // Without device ways, all device writes go to memory, and the core reads the data from there.
         let traffic = pass(&ZEN_5, 1 << 20, both);
         assert_eq!(traffic, Traffic { read_lines: 16384, written_lines: 16384 });
     }
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(memory.traffic().read_lines, 2);
     }
 
-    /// Every dirty line is written once: what was written is what was dirtied, less what is still cached.
+    /// Every dirty line is written once: lines written equal lines dirtied minus those still cached.
     #[test]
     fn writes_are_conserved() {
         let tiny = Processor {

@@ -1,18 +1,18 @@
-//! Hardware counters on a running thread, by `perf_event_open`.
+//! Hardware counters of a running thread, by `perf_event_open`.
 
 use crate::hardware;
 use crate::topdown::{Counts, Event};
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Dynamic, Hardware, Raw};
 use perf_event::{Builder, Counter, ReadFormat};
 
-/// What the kernel calls the processor's PMU; on processors with two kinds of core, the fast ones'.
+/// Kernel names of the processor's PMU; on processors with two kinds of core, that of the performance cores.
 const PMUS: [&str; 2] = ["cpu", "cpu_core"];
-/// The kernel's own top-down events: of Ice Lake and later, which must be one group led by `slots`, and of Haswell to
-/// Cascade Lake, which are the formulas' counters.
+/// Top-down events provided by the kernel. `OWN`: Ice Lake and later, which must form one group led by `slots`.
+/// `FORMULAS`: Haswell to Cascade Lake, the inputs of the formulas.
 const OWN: [&str; 5] = ["slots", "topdown-fe-bound", "topdown-bad-spec", "topdown-retiring", "topdown-be-bound"];
 const FORMULAS: [&str; 4] =
     ["topdown-fetch-bubbles", "topdown-slots-issued", "topdown-slots-retired", "topdown-recovery-bubbles"];
-/// Models of family 6 from Skylake to Ice Lake, which have the events below under these numbers.
+/// Models of family 6, from Skylake to Ice Lake, that support the events in `STALLS` under these numbers.
 const STALLS_ON: [u32; 13] = [0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d];
 /// Event, umask and counter mask (perfmon-events.intel.com, Skylake server).
 const STALLS: [(Event, u64); 5] = [
@@ -27,17 +27,17 @@ const fn raw(event: u64, umask: u64, mask: u64) -> u64 {
     event | umask << 8 | mask << 24
 }
 
-/// Counters on one thread, which count from when they are opened.
+/// Counters of one thread, counting from when they are opened.
 pub struct ThreadCounters {
     counters: Vec<(Event, f64, Counter)>,
     missing: Vec<String>,
 }
 
 impl ThreadCounters {
-    /// Counts what a thread does, user space and kernel, on whatever CPU.
+    /// Opens counters of `thread` in user space and kernel, on any CPU.
     ///
     /// # Errors
-    /// Why this machine has no hardware counters, or does not let us have them.
+    /// Returns why hardware counters are not available or not permitted.
     pub fn open(thread: i32) -> Result<Self, String> {
         if let Some(why) = hardware::core_pmu_missing() {
             return Err(format!("hardware counters: {why}"));
@@ -57,20 +57,20 @@ impl ThreadCounters {
                 }
             }
         } else {
-            these.missing.push("memory levels: not known how this processor counts them".into());
+            these.missing.push("memory levels: no known events for this processor".into());
         }
         Ok(these)
     }
 
-    /// What is not counted, and why.
+    /// Returns the figures that are not counted, with the reasons.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// What was counted until now; where counters took turns, by what they would have counted.
+    /// Returns the counts so far, extrapolated if counters were multiplexed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the kernel's error if a counter cannot be read.
     pub fn read(mut self) -> std::io::Result<Counts> {
         let mut counts = Counts::default();
         for (event, worth, counter) in &mut self.counters {
@@ -79,7 +79,7 @@ impl ThreadCounters {
         Ok(counts)
     }
 
-    /// Adds events that the kernel names; none if not all are there.
+    /// Adds kernel events by name. Adds none, and returns false, unless all are available.
     fn add_named(&mut self, names: &[&str], thread: i32, grouped: bool) -> bool {
         let before = self.counters.len();
         for name in names {
@@ -126,16 +126,16 @@ fn refused(why: std::io::Error) -> String {
     }
 }
 
-/// Misses of one thread in user space.
+/// Cache and TLB misses of one thread in user space.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Misses {
-    /// Of the last-level data TLB: loads, and stores where the processor counts them.
+    /// Last-level data TLB misses: loads, and stores if the processor counts them.
     pub dtlb: f64,
-    /// Of the last-level cache: loads.
+    /// Last-level cache misses of loads.
     pub llc: f64,
 }
 
-/// Counters of the calling thread's misses, which count from when they are opened.
+/// Counters of the calling thread's misses, counting from when they are opened.
 pub struct CacheMisses {
     dtlb: Counter,
     dtlb_stores: Option<Counter>,
@@ -143,10 +143,10 @@ pub struct CacheMisses {
 }
 
 impl CacheMisses {
-    /// On the calling thread, on whatever CPU.
+    /// Opens counters of the calling thread, on any CPU.
     ///
     /// # Errors
-    /// Why this machine has no hardware counters, or does not let us have them.
+    /// Returns why hardware counters are not available or not permitted.
     pub fn open() -> Result<Self, String> {
         if let Some(why) = hardware::core_pmu_missing() {
             return Err(format!("hardware counters: {why}"));
@@ -165,29 +165,29 @@ impl CacheMisses {
         })
     }
 
-    /// What was counted until now.
+    /// Returns the misses so far.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the kernel's error if a counter cannot be read.
     pub fn read(&mut self) -> std::io::Result<Misses> {
         let stores = self.dtlb_stores.as_mut().map_or(Ok(0.0), estimate)?;
         Ok(Misses { dtlb: estimate(&mut self.dtlb)? + stores, llc: estimate(&mut self.llc)? })
     }
 }
 
-/// What a counter would have counted, had it not taken turns with others.
+/// Returns a counter's value extrapolated to the full time, if it was multiplexed with others.
 pub(crate) fn estimate(counter: &mut Counter) -> std::io::Result<f64> {
     let got = counter.read_count_and_time()?;
     let share = if got.time_running == 0 { 0.0 } else { got.time_enabled as f64 / got.time_running as f64 };
     Ok(got.count as f64 * share)
 }
 
-/// An event as the kernel describes it.
+/// Returns the event that the kernel describes under `name`.
 fn named(name: &str) -> Option<Dynamic> {
     PMUS.iter().find_map(|pmu| Dynamic::builder(pmu).ok()?.event(name).ok()?.build().ok())
 }
 
-/// The processor's model, of Intel's family 6.
+/// Returns the processor's model number if it is of Intel's family 6, else 0.
 fn model() -> u32 {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let of = |key: &str| {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// The way to the kernel and back, by a counter that needs no PMU.
+    /// Tests the path to the kernel and back with a counter that needs no PMU.
     #[test]
     fn a_clock_stands_in() {
         use perf_event::events::Software;

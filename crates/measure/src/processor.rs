@@ -1,69 +1,69 @@
-//! Processors: the sizes of their caches and TLBs, and where those are published.
+//! Processor descriptions: sizes of caches and TLBs, with their published sources.
 
 use serde::Serialize;
 
-/// A cache.
+/// Geometry of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Ways.
+    /// Associativity.
     pub ways: usize,
 }
 
-/// A level of a TLB.
+/// Geometry of one TLB level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TlbLevel {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
-    /// Ways.
+    /// Associativity.
     pub ways: usize,
 }
 
-/// Which entry of a set has to go for another.
+/// Replacement policy within a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Replacement {
-    /// The least recently used.
+    /// Evicts the least recently used entry.
     Lru,
-    /// Two bits of age: the first of age 3 goes, what is new has age 1; when nothing is left of age 3, all grow older
-    /// until something is. Abel and Reineke, nanoBench (ISPASS 2020), call it QLRU_Hxx_M1_R0_Ux.
+    /// Two bits of age: the first entry of age 3 is evicted, and a new one gets age 1; if no entry has age 3, all ages
+    /// are raised until one has. Abel and Reineke, nanoBench (ISPASS 2020), call it QLRU_Hxx_M1_R0_Ux.
     QuadAge {
-        /// The age after a hit, by the age before.
+        /// Age after a hit, indexed by the age before.
         hits: [u8; 4],
-        /// What was used just now does not grow older with the others (U1; else U0).
+        /// Whether the entry just used is excluded from raising the ages (U1; else U0).
         others_only: bool,
     },
 }
 
-/// What the model needs to know of a processor.
+/// Processor parameters needed by the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Processor {
-    /// As its maker calls it.
+    /// Name given by the manufacturer.
     pub name: &'static str,
-    /// Bytes a line.
+    /// Bytes per cache line.
     pub line: usize,
-    /// Each core's second-level cache, shared by its threads.
+    /// Second-level cache of each core, shared by its threads.
     pub l2: Cache,
-    /// The last level, shared by all cores: it takes what falls out of the second levels, and holds no copy of what is
-    /// in one.
+    /// Last-level cache, shared by all cores. Exclusive: it is filled by L2 victims and holds no copy of a line in an
+    /// L2.
     pub llc: Cache,
-    /// How the last level replaces.
+    /// Replacement policy of the last level.
     pub llc_replacement: Replacement,
-    /// Ways of the last level that a device's writes may allocate in; 0: they go to memory.
+    /// Ways of the last level in which device writes may allocate; 0 if they go to memory.
     pub device_ways: usize,
-    /// First-level data TLB, 4 KiB pages.
+    /// First-level data TLB for 4 KiB pages.
     pub tlb_4k: TlbLevel,
-    /// First-level data TLB, 2 MiB pages.
+    /// First-level data TLB for 2 MiB pages.
     pub tlb_2m: TlbLevel,
     /// Whether both page sizes share the first level's entries.
     pub tlb_joint: bool,
-    /// Second level, both page sizes.
+    /// Second-level TLB, for both page sizes.
     pub tlb_l2: TlbLevel,
-    /// Where each of this is written.
+    /// Published source of each figure, by name of the figure.
     pub sources: &'static [(&'static str, &'static str)],
 }
 
-/// The document's processor: 20 cores, 2.4 GHz, Skylake server.
+/// Reference processor of the model: 20 cores, 2.4 GHz, Skylake server.
 pub const XEON_GOLD_6148: Processor = Processor {
     name: "Intel Xeon Gold 6148",
     line: 64,
@@ -118,7 +118,7 @@ pub const ZEN_5: Processor = Processor {
     ],
 };
 
-/// Ice Lake server, as the Xeon Platinum 8375C and its like.
+/// Ice Lake server, such as the Xeon Platinum 8375C.
 pub const ICE_LAKE: Processor = Processor {
     name: "Intel Xeon, third generation (Ice Lake)",
     line: 64,
@@ -169,7 +169,7 @@ pub const EMERALD_RAPIDS: Processor = Processor {
     ],
 };
 
-/// The processor this runs on, by its family and model; none: not one of those known here.
+/// Returns the processor this runs on, by family and model; `None` if it is not one of those known here.
 pub fn this() -> Option<&'static Processor> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let field = |name: &str| {

@@ -1,9 +1,9 @@
-//! A set-associative memory: the one mechanism of every cache and TLB here.
+//! Set-associative memory, the common mechanism of all caches and TLBs in the model.
 
 use crate::processor::Replacement;
 use std::ops::Range;
 
-/// An entry that had to go.
+/// Evicted entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Evicted {
     pub tag: u64,
@@ -15,29 +15,29 @@ struct Entry {
     there: bool,
     dirty: bool,
     tag: u64,
-    /// When it was last used, or by how much it is the next to go: its age, 0 to 3.
+    /// Time of the last use (LRU), or the age from 0 to 3 (quad-age).
     rank: u64,
 }
 
-/// The age of what goes next, and of what is empty.
+/// Age of the next entry to be evicted, and of empty entries.
 const OLDEST: u64 = 3;
 
-/// Sets of ways.
+/// A set-associative memory.
 pub(crate) struct Sets {
     entries: Vec<Entry>,
     sets: u64,
     ways: usize,
-    /// Sets are chosen by a hash of the tag, not by its lowest bits.
+    /// Whether sets are selected by a hash of the tag instead of its lowest bits.
     hashed: bool,
     replacement: Replacement,
     clock: u64,
 }
 
 impl Sets {
-    /// `entries` in sets of `ways`.
+    /// Creates a memory of `entries` entries in sets of `ways`.
     ///
     /// # Panics
-    /// When they are not whole sets.
+    /// If `entries` is not a positive multiple of `ways`.
     pub fn new(entries: usize, ways: usize, hashed: bool, replacement: Replacement) -> Self {
         assert!(ways > 0 && entries > 0 && entries.is_multiple_of(ways), "{entries} entries in sets of {ways}");
         let empty = Entry { there: false, dirty: false, tag: 0, rank: OLDEST };
@@ -59,7 +59,7 @@ impl Sets {
         self.set(tag).iter().position(|e| e.there && e.tag == tag)
     }
 
-    /// What an access to the set's entry `at`, found there or put there, does to the set's order.
+    /// Updates the replacement state of a set after an access to its entry `at`: a hit, or an insertion.
     fn rank(&mut self, tag: u64, at: usize, hit: bool) {
         self.clock += 1;
         let (now, replacement) = (self.clock, self.replacement);
@@ -74,7 +74,7 @@ impl Sets {
         set.iter_mut().enumerate().filter(raised).for_each(|(_, e)| e.rank += OLDEST - oldest);
     }
 
-    /// Whether `tag` is there; it has then been used, and is dirty if it was or is now.
+    /// Returns whether `tag` is present. If so, counts as a use, and marks the entry dirty if `dirty`.
     pub fn touch(&mut self, tag: u64, dirty: bool) -> bool {
         let Some(at) = self.find(tag) else { return false };
         self.set(tag)[at].dirty |= dirty;
@@ -82,12 +82,12 @@ impl Sets {
         true
     }
 
-    /// Whether `tag` is there; nothing changes.
+    /// Returns whether `tag` is present, without counting as a use.
     pub fn has(&mut self, tag: u64) -> bool {
         self.find(tag).is_some()
     }
 
-    /// Takes `tag` out: whether it was dirty, if it was there.
+    /// Removes `tag`. Returns whether it was dirty, or `None` if it was not present.
     pub fn take(&mut self, tag: u64) -> Option<bool> {
         let at = self.find(tag)?;
         let entry = &mut self.set(tag)[at];
@@ -95,22 +95,22 @@ impl Sets {
         Some(entry.dirty)
     }
 
-    /// Puts `tag`, which is not there, into the first empty way, or in place of the first that goes next.
+    /// Inserts `tag`, which must not be present, into the first empty way or in place of the entry to be evicted next.
     pub fn put(&mut self, tag: u64, dirty: bool) -> Option<Evicted> {
         self.put_in(tag, dirty, 0..self.ways)
     }
 
-    /// The same, in these ways only.
+    /// Inserts `tag` like [`Sets::put`], but only into these ways.
     pub fn put_in(&mut self, tag: u64, dirty: bool, ways: Range<usize>) -> Option<Evicted> {
         let by_age = matches!(self.replacement, Replacement::QuadAge { .. });
         let first = ways.start;
         let set = &mut self.set(tag)[ways];
         if by_age {
-            // Ages are those of the whole set: it may be that none of these ways is the oldest.
+            // Ages cover the whole set, so that none of these ways may have the highest.
             let raise = OLDEST - set.iter().map(|e| e.rank).max()?;
             set.iter_mut().for_each(|e| e.rank += raise);
         }
-        // The least recently used is the lowest, the oldest the highest. `min_by_key` gives the first of equals.
+        // LRU evicts the lowest rank, quad-age the highest. `min_by_key` returns the first of equal entries.
         let next = |e: &Entry| (e.there, if by_age { OLDEST - e.rank } else { e.rank });
         let (at, victim) = set.iter_mut().enumerate().min_by_key(|(_, e)| next(e))?;
         let evicted = victim.there.then_some(Evicted { tag: victim.tag, dirty: victim.dirty });
@@ -119,7 +119,7 @@ impl Sets {
         evicted
     }
 
-    /// Ways of a set.
+    /// Returns the number of ways per set.
     pub fn ways(&self) -> usize {
         self.ways
     }
@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a list of each set's tags in order of use.
+        /// Compared with a list of each set's tags in order of use.
         #[test]
         fn is_least_recently_used(
             ways in 1usize..5,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the published description, read literally: ages after every access, one set.
+        /// Compared with a literal implementation of the published description: ages after every access, one set.
         #[test]
         fn is_quad_age(
             ways in 1usize..6,
@@ -184,7 +184,7 @@ mod tests {
                     at
                 } else {
                     let empty = model.iter().position(|(t, _)| t.is_none());
-                    // With one way and its own age kept, nobody was raised to 3.
+                    // With one way whose own age is kept, no age was raised to 3.
                     let raise = 3 - model.iter().map(|(_, age)| *age).max().unwrap();
                     model.iter_mut().for_each(|(_, age)| *age += raise);
                     let at = empty.unwrap_or_else(|| model.iter().position(|(_, age)| *age == 3).unwrap());

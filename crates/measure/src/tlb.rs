@@ -1,11 +1,11 @@
-//! A data TLB of two levels.
+//! Model of a data TLB with two levels.
 
 use crate::processor::Processor;
 use crate::processor::Replacement;
 use crate::sets::Sets;
 use serde::Serialize;
 
-/// Size of the pages a mapping lies in.
+/// Page size of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PageSize {
     /// 4 KiB.
@@ -25,8 +25,8 @@ impl PageSize {
     }
 }
 
-/// One thread's data TLB. A miss of both levels is a page walk: what the counters call a dTLB miss that walks
-/// (`dTLB-load-misses` of perf).
+/// Data TLB of one thread. A miss in both levels is a page walk, which performance counters report as a dTLB miss
+/// (`dTLB-load-misses` in perf).
 pub struct Tlb {
     small: Sets,
     huge: Sets,
@@ -36,7 +36,7 @@ pub struct Tlb {
 }
 
 impl Tlb {
-    /// An empty one.
+    /// Creates an empty TLB.
     pub fn new(of: &Processor) -> Self {
         let level = |level: crate::processor::TlbLevel| Sets::new(level.entries, level.ways, false, Replacement::Lru);
         Self {
@@ -48,9 +48,9 @@ impl Tlb {
         }
     }
 
-    /// The byte at `addr` is read or written.
+    /// Accesses the byte at `addr`, for reading or writing.
     pub fn access(&mut self, addr: u64, page: PageSize) {
-        // Bit 0 keeps the page sizes apart where they share entries; above it, the page's number chooses the set.
+        // Bit 0 distinguishes the page sizes where they share entries; the bits above are the page number.
         let number = addr >> page.shift();
         let tag = number << 1 | u64::from(page == PageSize::Huge);
         let first = if page == PageSize::Huge && !self.joint { &mut self.huge } else { &mut self.small };
@@ -64,13 +64,13 @@ impl Tlb {
         }
     }
 
-    /// Page walks so far.
+    /// Returns the number of page walks so far.
     pub fn walks(&self) -> u64 {
         self.walks
     }
 }
 
-/// The page's number in the low bits, which choose the set; the size above them.
+/// Moves the page number to the low bits, which select the set, and the page size to the top bit.
 fn spread(tag: u64) -> u64 {
     tag.rotate_right(1)
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::processor::{EMERALD_RAPIDS, XEON_GOLD_6148, ZEN_5};
 
-    /// Walks per pass over `pages` pages, once warm.
+    /// Returns the walks per page in one pass over `pages` pages, once warm.
     fn walks(of: &Processor, pages: u64, page: PageSize, touches: u64) -> f64 {
         let mut tlb = Tlb::new(of);
         let pass = |tlb: &mut Tlb| {
@@ -98,7 +98,7 @@ mod tests {
         for of in [&XEON_GOLD_6148, &EMERALD_RAPIDS, &ZEN_5] {
             let reach = of.tlb_l2.entries as u64;
             for page in [PageSize::Small, PageSize::Huge] {
-                // What fits is walked to once; one more than fits a set, in order, every time.
+                // Pages that fit are walked once; with twice as many, in order, every access to a new page misses.
                 assert_eq!(walks(of, reach, page, 5), 0.0, "{}", of.name);
                 assert_eq!(walks(of, 2 * reach, page, 5), 1.0, "{}", of.name);
             }

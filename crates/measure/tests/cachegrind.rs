@@ -1,15 +1,15 @@
-//! The model of one cache against valgrind's cachegrind, on the same accesses.
+//! Compares the model of one cache with valgrind's cachegrind, on the same accesses.
 
 use bywash_measure::{Memory, Processor, XEON_GOLD_6148};
 use std::process::Command;
 
-/// The cache both have: 64 KiB, 8 ways. In front of cachegrind's is one of two lines, which it cannot do without.
+/// Geometry of the cache in both. Cachegrind requires a first level; it gets one of two lines.
 const BYTES: usize = 64 << 10;
 const WAYS: usize = 8;
 const BUFFER: usize = 192 << 10;
 const STEPS: usize = 60_000;
 
-/// Line by line, half of them in order, half anywhere; some written.
+/// Returns single-line accesses, half in order and half random; about a quarter are writes.
 fn accesses(steps: usize) -> impl Iterator<Item = (usize, bool)> {
     let mut x = 7u64;
     (0..steps).map(move |at| {
@@ -19,7 +19,7 @@ fn accesses(steps: usize) -> impl Iterator<Item = (usize, bool)> {
     })
 }
 
-/// Not a test: what runs under cachegrind, `BYWASH_STEPS` accesses.
+/// Workload to run under cachegrind, not a test: performs `BYWASH_STEPS` accesses.
 #[test]
 fn replay() {
     let Some(steps) = std::env::var("BYWASH_STEPS").ok().and_then(|n| n.parse().ok()) else { return };
@@ -38,7 +38,7 @@ fn replay() {
     std::hint::black_box(buffer);
 }
 
-/// Last-level data misses that cachegrind counts with so many accesses.
+/// Returns the last-level data misses that cachegrind counts for `steps` accesses.
 fn cachegrind(steps: usize) -> u64 {
     let exe = std::env::current_exe().unwrap();
     let out = std::env::temp_dir().join(format!("bywash-cachegrind-{}-{steps}", std::process::id()));
@@ -54,7 +54,7 @@ fn cachegrind(steps: usize) -> u64 {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&out).unwrap();
     let _ = std::fs::remove_file(&out);
-    // `events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw`, and their sums in `summary:`.
+    // The lines `events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw` and `summary:` with their sums.
     let field = |name: &str| text.lines().rev().find_map(|l| l.strip_prefix(name)).expect("a line").split_whitespace();
     let misses = field("events:").zip(field("summary:")).filter(|(event, _)| matches!(*event, "DLmr" | "DLmw"));
     misses.map(|(_, n)| n.parse::<u64>().unwrap()).sum()
@@ -63,14 +63,14 @@ fn cachegrind(steps: usize) -> u64 {
 #[test]
 fn misses_are_cachegrinds() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        // In the form of the lab's macros, which this crate lies below.
+        // In the form of the lab's macros; this crate cannot depend on the lab.
         println!("SKIP: no valgrind");
         return;
     }
-    // The program's own accesses are in both runs.
+    // The program's own accesses cancel out.
     let counted = cachegrind(2 * STEPS) - cachegrind(STEPS);
     let cache = bywash_measure::processor::Cache { bytes: BYTES, ways: WAYS };
-    // Nothing falls out of the second level into a last one of one line for each set that is not there before.
+    // A last level of a single line: in effect, only the second level caches anything.
     let one_level =
         Processor { l2: cache, llc: bywash_measure::processor::Cache { bytes: 64, ways: 1 }, ..XEON_GOLD_6148 };
     let mut memory = Memory::new(&one_level, 1, 1);

@@ -1,25 +1,25 @@
-//! The four formulas, and the level below.
+//! The four top-down formulas, and the breakdown of memory stalls.
 
 use super::Event;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Slots a cycle of the processors that the document's formulas are for: Sandy Bridge to Cascade Lake.
+/// Pipeline slots per cycle of the processors that the formulas apply to: Sandy Bridge to Cascade Lake.
 pub const SLOTS_PER_CYCLE: f64 = 4.0;
-/// How far a share may be outside of 0 to 1: counters are not read at one instant.
+/// Tolerance for shares outside of 0 to 1, because counters are not read at one instant.
 const SLACK: f64 = 0.02;
 
-/// What a thread, a stage or a function counted.
+/// Event counts of a thread, a stage or a function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts(BTreeMap<Event, f64>);
 
 impl Counts {
-    /// Adds to an event's count.
+    /// Adds `n` to the count of an event.
     pub fn add(&mut self, event: Event, n: f64) {
         *self.0.entry(event).or_default() += n;
     }
 
-    /// Its count; none: it was not counted.
+    /// Returns the count of an event; `None` if it was not counted.
     pub fn get(&self, event: Event) -> Option<f64> {
         self.0.get(&event).copied()
     }
@@ -28,33 +28,33 @@ impl Counts {
 /// Shares of all pipeline slots; they add up to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
-    /// Empty: no uop was delivered for them, though the back end would have taken it.
+    /// Slots left empty because the front end delivered no uop, although the back end could have accepted one.
     pub front_end_bound: f64,
-    /// Wasted: on uops that were thrown away, and on recovering from it.
+    /// Slots wasted on uops that were discarded, and on recovering from that.
     pub bad_speculation: f64,
-    /// Of use: their uops retired.
+    /// Slots used by uops that retired.
     pub retiring: f64,
-    /// Empty: the back end took no uop, for it waited for data or had no unit free.
+    /// Slots left empty because the back end accepted no uop, waiting for data or without a free execution unit.
     pub back_end_bound: f64,
 }
 
-/// Shares of all cycles in which nothing was executed and memory was waited for. None: not counted.
+/// Shares of all cycles in which execution stalled on memory, by level. `None` if not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Levels {
-    /// For what the L1 has, or comes to it: its latency, blocked forwarding, TLB.
+    /// Stalls on loads that hit or are served by the L1: its latency, blocked forwarding, TLB.
     pub l1_bound: Option<f64>,
-    /// For what missed the L1 and the L2 had.
+    /// Stalls on loads that missed the L1 and hit the L2.
     pub l2_bound: Option<f64>,
-    /// For what missed the L2 and the L3 had.
+    /// Stalls on loads that missed the L2 and hit the L3.
     pub l3_bound: Option<f64>,
-    /// For what missed the L3.
+    /// Stalls on loads that missed the L3.
     pub dram_bound: Option<f64>,
-    /// For room in the store buffer.
+    /// Stalls on a full store buffer.
     pub store_bound: Option<f64>,
 }
 
 impl Levels {
-    /// Those there are, by name.
+    /// Returns the levels that were counted, by name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
         [
             ("L1", self.l1_bound),
@@ -68,42 +68,42 @@ impl Levels {
     }
 }
 
-/// What counters say.
+/// Result of the analysis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// Core cycles, unhalted.
+    /// Unhalted core cycles.
     pub cycles: f64,
     /// Instructions retired.
     pub instructions: Option<f64>,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
-    /// Where the pipeline slots went.
+    /// Shares of the pipeline slots.
     pub slots: Option<Shares>,
-    /// Whether the shares are the processor's own and not by the formulas.
+    /// Whether the shares come from the processor's own metrics rather than from the formulas.
     pub own_metrics: bool,
-    /// What the back end waited for.
+    /// Memory stalls by level.
     pub memory: Option<Levels>,
 }
 
-/// Why counters cannot be analysed.
+/// Error from [`analyse`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnalysisError {
-    /// Some of what belongs together is missing.
-    #[error("{} {} not there, which {what} needs: record {}", list(missing), are(missing), list(all))]
+    /// Some events of a set that is only usable as a whole are missing.
+    #[error("{} {} missing but required for {what}: record {}", list(missing), are(missing), list(all))]
     Missing {
-        /// What cannot be told.
+        /// Figure that cannot be computed.
         what: &'static str,
-        /// What it lacks.
+        /// Events that are missing.
         missing: Vec<Event>,
-        /// What it needs.
+        /// All events that the figure requires.
         all: Vec<Event>,
     },
     /// The counts contradict each other.
     #[error("{what}: were these counted together, and over the same time?")]
     Impossible {
-        /// The event whose count it is about.
+        /// Event whose count is implausible.
         event: Event,
-        /// What is wrong.
+        /// Description of the contradiction.
         what: String,
     },
 }
@@ -120,11 +120,11 @@ const FORMULAS: [Event; 4] = [Event::NotDelivered, Event::Issued, Event::Retired
 const OWN: [Event; 5] =
     [Event::Slots, Event::FrontEndSlots, Event::BadSpeculationSlots, Event::RetiringSlots, Event::BackEndSlots];
 
-/// Analyses what was counted, on a processor with `width` slots a cycle.
+/// Analyses counts from a processor with `width` slots per cycle.
 ///
 /// # Errors
-/// [`AnalysisError`]: without cycles there is nothing to tell, some of the counters of a formula are not enough for it,
-/// and no share can be beyond all slots.
+/// [`AnalysisError`] if cycles were not counted, if only some of the events of a formula were, or if a share exceeds
+/// all slots.
 pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
     let slots = counts.get(Event::Slots);
     let cycles = counts.get(Event::Cycles).or(slots.map(|slots| slots / width)).unwrap_or(0.0);
@@ -156,7 +156,7 @@ pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
     })
 }
 
-/// All of them, or none; some are an error.
+/// Returns the counts of all `events`, or `None` if none was counted. Errors if only some were.
 fn whole<const N: usize>(
     counts: &Counts,
     events: &[Event; N],
@@ -170,7 +170,7 @@ fn whole<const N: usize>(
     }
 }
 
-/// The document's formulas.
+/// Computes the shares by the formulas (see the module documentation).
 fn formulas(
     [not_delivered, issued, retired, recovery]: [f64; 4],
     cycles: f64,
@@ -207,8 +207,8 @@ fn share(event: Event, what: &str, share: f64) -> Result<f64, AnalysisError> {
     Err(AnalysisError::Impossible { event, what })
 }
 
-/// The level below back-end bound, as far as there are counters: cycles stalled with a miss of one level and none of the
-/// next.
+/// Computes the shares of memory stalls as far as counted: stalled cycles with a miss in one level, minus those with a
+/// miss in the next.
 fn levels(counts: &Counts, cycles: f64) -> Result<Option<Levels>, AnalysisError> {
     let between = |what, event, next| match (counts.get(event), counts.get(next)) {
         (Some(here), Some(below)) => share(event, what, (here - below) / cycles).map(Some),
@@ -248,7 +248,7 @@ mod tests {
     fn formulas_by_hand() {
         let got = analyse(&counts(&KNOWN), 4.0).unwrap();
         let shares = got.slots.unwrap();
-        // 400 / 4000; (1500 - 1400 + 60) / 4000; 1400 / 4000; the rest.
+        // 400 / 4000; (1500 - 1400 + 60) / 4000; 1400 / 4000; and the remainder.
         let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
         assert!(close(shares.front_end_bound, 0.10) && close(shares.bad_speculation, 0.04), "{shares:?}");
         assert!(close(shares.retiring, 0.35) && close(shares.back_end_bound, 0.51), "{shares:?}");
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn what_is_missing_or_impossible_is_said() {
         let why = |all: &[(Event, f64)]| analyse(&counts(all), 4.0).unwrap_err().to_string();
-        assert!(why(&KNOWN[1..]).starts_with("CPU_CLK_UNHALTED.THREAD is not there, which every figure needs"));
+        assert!(why(&KNOWN[1..]).starts_with("CPU_CLK_UNHALTED.THREAD is missing but required for every figure"));
         let said = why(&KNOWN[..4]);
-        assert!(said.starts_with("UOPS_RETIRED.RETIRE_SLOTS, INT_MISC.RECOVERY_CYCLES are not there"), "{said}");
+        assert!(said.starts_with("UOPS_RETIRED.RETIRE_SLOTS, INT_MISC.RECOVERY_CYCLES are missing"), "{said}");
         let mut wrong = KNOWN;
         wrong[4].1 = 9000.0;
         assert!(why(&wrong).contains("bad speculation would be -"), "{}", why(&wrong));

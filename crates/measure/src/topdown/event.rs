@@ -1,8 +1,8 @@
-//! The counters the analysis uses, by the names they go by.
+//! Events that the analysis uses, by their names.
 
 use serde::Serialize;
 
-/// A counter.
+/// Hardware event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[allow(missing_docs, reason = "each name says which")]
 pub enum Event {
@@ -24,14 +24,14 @@ pub enum Event {
     StallsStore,
 }
 
-/// Every name: the processor's (Intel 64 and IA-32 architectures, perfmon-events.intel.com) first, then perf's own, with
-/// what one count of it is worth.
+/// Names of each event and the factor to apply to a count: the processor's names first (Intel 64 and IA-32
+/// architectures, perfmon-events.intel.com), then those of perf.
 const NAMES: &[(Event, &str, f64)] = &[
     (Event::Cycles, "CPU_CLK_UNHALTED.THREAD", 1.0),
     (Event::Cycles, "CPU_CLK_UNHALTED.THREAD_P", 1.0),
     (Event::Cycles, "cycles", 1.0),
     (Event::Cycles, "cpu-cycles", 1.0),
-    // Scaled by the kernel: four slots a cycle.
+    // Scaled by the kernel to four slots per cycle.
     (Event::Cycles, "topdown-total-slots", 0.25),
     (Event::Instructions, "INST_RETIRED.ANY", 1.0),
     (Event::Instructions, "INST_RETIRED.ANY_P", 1.0),
@@ -58,8 +58,8 @@ const NAMES: &[(Event, &str, f64)] = &[
 ];
 
 impl Event {
-    /// The event of this name and what one count of it is worth; none: the analysis does not use it. Names are taken as
-    /// perf prints them, in any case, with modifiers (`:u`) or as the PMU's own (`cpu_core/slots/`).
+    /// Returns the event with this name and the factor to apply to its count; `None` if the analysis does not use it.
+    /// Accepts names as printed by perf, in any case, with modifiers (`:u`) or with their PMU (`cpu_core/slots/`).
     pub fn named(name: &str) -> Option<(Self, f64)> {
         let name = match name.split_once('/') {
             Some((_, rest)) => rest.split_once('/').map_or(rest, |(inner, _)| inner),
@@ -69,7 +69,7 @@ impl Event {
         found.map(|(event, _, worth)| (*event, *worth))
     }
 
-    /// The processor's name for it.
+    /// Returns the processor's name of the event.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(event, _, _)| *event == self).map_or("?", |(_, name, _)| name)
     }

@@ -1,60 +1,60 @@
-//! What the figures mean, in words.
+//! Interpretation of the figures in words.
 
 use super::{Analysis, Shares};
 
-/// Share of retiring slots from which on a program of this kind (high-performance computing) is healthy.
+/// Share of retiring slots from which on a program of this kind (high-performance computing) is considered healthy.
 pub const HEALTHY_RETIRING: f64 = 0.70;
-/// Cycles per instruction up to which such a program does acceptably.
+/// Cycles per instruction up to which such a program is considered acceptable.
 pub const ACCEPTABLE_CPI: f64 = 1.0;
-/// Shares of slots from which on a loss is worth a look.
+/// Shares of slots from which on a loss is reported.
 const FRONT_END: f64 = 0.20;
 const BAD_SPECULATION: f64 = 0.10;
 const BACK_END: f64 = 0.20;
-/// The same for cycles stalled at one level of memory.
+/// Share of cycles stalled at one memory level from which on it is reported.
 const LEVEL: f64 = 0.10;
 
-/// Whether there is nothing to look at.
+/// Returns whether the figures need no attention.
 pub fn healthy(analysis: &Analysis) -> bool {
     let retiring = analysis.slots.is_none_or(|slots| slots.retiring >= HEALTHY_RETIRING);
     retiring && analysis.cpi.is_none_or(|cpi| cpi <= ACCEPTABLE_CPI)
 }
 
-/// A sentence for each figure that says something, the most important first. `width`: slots a cycle.
+/// Returns a sentence for each notable figure, the most important first. `width`: slots per cycle.
 pub fn meaning(analysis: &Analysis, width: f64) -> Vec<String> {
     let mut said = vec![];
     if let Some(slots) = &analysis.slots {
         let retiring = 100.0 * slots.retiring;
         said.push(if slots.retiring >= HEALTHY_RETIRING {
-            format!("retiring {retiring:.1} %: healthy, which is 70 % and more")
+            format!("retiring {retiring:.1} %: healthy (70 % or more)")
         } else {
-            format!("retiring {retiring:.1} %: below the 70 % that is healthy; {}", loss(slots))
+            format!("retiring {retiring:.1} %: below the 70 % of a healthy program; {}", loss(slots))
         });
     }
     if let Some(cpi) = analysis.cpi {
         let least = 1.0 / width;
         said.push(if cpi <= ACCEPTABLE_CPI {
-            format!("CPI {cpi:.3}: acceptable, which is up to 1.0 ({least:.2} is the least there is)")
+            format!("CPI {cpi:.3}: acceptable (at most 1.0; the minimum is {least:.2})")
         } else {
-            format!("CPI {cpi:.3}: above the 1.0 that is acceptable ({least:.2} is the least there is)")
+            format!("CPI {cpi:.3}: above the acceptable 1.0 (the minimum is {least:.2})")
         });
     }
     if let Some(slots) = &analysis.slots {
         if slots.front_end_bound >= FRONT_END {
             said.push(
-                "front end: instructions do not come fast enough; look at code size and layout, ITLB and L1I misses"
+                "front end: instructions are not delivered fast enough; check code size and layout, ITLB and L1I misses"
                     .into(),
             );
         }
         if slots.bad_speculation >= BAD_SPECULATION {
             said.push(
-                "bad speculation: branches are mispredicted, or the pipeline is cleared; look at branches by packet"
+                "bad speculation: branches are mispredicted, or the pipeline is cleared; check per-packet branches"
                     .into(),
             );
         }
         if slots.back_end_bound >= BACK_END && analysis.memory.is_none() {
             said.push(
-                "back end: instructions wait for data or for a unit; look at cache misses, and at device registers written \
-                 for each packet"
+                "back end: instructions wait for data or for an execution unit; check cache misses, and device \
+                 registers written for each packet"
                     .into(),
             );
         }
@@ -80,11 +80,11 @@ fn loss(slots: &Shares) -> String {
 
 fn advice(level: &str) -> &'static str {
     match level {
-        "L1" => "the data are there; loads wait for stores before them, for the TLB, or for a device's registers",
+        "L1" => "loads hit the L1, but wait for earlier stores, for the TLB, or for device registers",
         "L2" => "the burst's data do not fit in the L1",
         "L3" => "tables or buffers do not fit in the L2, or another core has the line",
         "DRAM" => "tables or buffers do not fit in the L3; prefetch, or use fewer buffers",
-        _ => "more is stored than memory takes: look at what is written for each packet",
+        _ => "stores exceed what memory accepts; check what is written for each packet",
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
             !healthy(&before) && said.contains("below the 70 %") && said.contains("back-end bound (93.0 %)"),
             "{said}"
         );
-        assert!(said.contains("CPI 4.921: above the 1.0") && said.contains("0.25 is the least"), "{said}");
+        assert!(said.contains("CPI 4.921: above the acceptable 1.0 (the minimum is 0.25)"), "{said}");
         let mut stalled = before;
         let none = None;
         stalled.memory = Some(Levels {
@@ -126,7 +126,7 @@ mod tests {
         });
         assert!(meaning(&stalled, 4.0).join("\n").contains("60.0 % of cycles wait at L1"));
         let good = analysis(0.72, 0.2, 0.6);
-        assert!(healthy(&good) && meaning(&good, 4.0)[0].contains("healthy, which is"));
+        assert!(healthy(&good) && meaning(&good, 4.0)[0].contains("healthy (70 %"));
         assert!(!healthy(&analysis(0.72, 0.2, 1.108)));
     }
 }

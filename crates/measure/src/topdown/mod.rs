@@ -1,16 +1,17 @@
-//! Top-down analysis: which part of the processor a program waits for.
+//! Top-down analysis: determines which part of the processor limits a program.
 //!
-//! Each cycle a core has a number of pipeline slots (four, where the formulas hold). Each slot of each cycle is put to one
-//! of four accounts: used by a uop that retired, lost to bad speculation, empty because the front end delivered none, or
-//! empty because the back end could take none. The formulas are those of Intel's tuning guides and of the analysis of
-//! OVS-DPDK that this project follows:
+//! Each cycle a core has a number of pipeline slots (four, where the formulas apply). Each slot is attributed to one of
+//! four categories: used by a uop that retired, lost to bad speculation, empty because the front end delivered no uop,
+//! or empty because the back end could accept none. The formulas are those of Intel's tuning guides and of the analysis
+//! of OVS-DPDK that this project follows:
 //!
 //! - front-end bound = IDQ_UOPS_NOT_DELIVERED.CORE / (4 * clocks)
 //! - bad speculation = (UOPS_ISSUED.ANY - UOPS_RETIRED.RETIRE_SLOTS + 4 * INT_MISC.RECOVERY_CYCLES) / (4 * clocks)
 //! - retiring = UOPS_RETIRED.RETIRE_SLOTS / (4 * clocks)
 //! - back-end bound = 1 - (front-end bound + bad speculation + retiring)
 //!
-//! Processors from Ice Lake on count the four themselves (`slots` and `topdown-*`); theirs are taken where they are.
+//! Processors from Ice Lake on count the four categories themselves (`slots` and `topdown-*`); if available, those
+//! counts are used instead.
 
 mod analysis;
 mod event;

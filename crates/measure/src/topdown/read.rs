@@ -1,41 +1,41 @@
-//! Recorded counters: what `perf stat -x,` writes, or JSON with stages.
+//! Reader of recorded counters: `perf stat -x` output, or JSON with stages.
 
 use super::{AnalysisError, Counts, Event};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Counters of a run.
+/// Counters of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// What was counted on its own: a thread, a CPU, a stage, a function.
+    /// Units counted separately: threads, CPUs, stages or functions.
     pub units: Vec<Unit>,
-    /// Slots a cycle, where the file says.
+    /// Slots per cycle, if the file states them.
     pub slots_per_cycle: Option<f64>,
-    /// What is to be known of the figures.
+    /// Notes on the quality of the figures.
     pub notes: Vec<String>,
 }
 
-/// One of them.
+/// One separately counted unit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unit {
-    /// Its name; empty: all there is.
+    /// Name of the unit; empty if the file has only one.
     pub name: String,
-    /// Its worker, where that is known.
+    /// Worker number, if known.
     pub worker: Option<u64>,
-    /// What it counted.
+    /// Event counts.
     pub counts: Counts,
-    /// Packets it handled, where that is known.
+    /// Packets handled, if known.
     pub packets: Option<u64>,
-    /// Bursts it handled, where that is known.
+    /// Bursts handled, if known.
     pub bursts: Option<u64>,
-    /// Where each event stands in the file.
+    /// Location of each event in the file.
     places: BTreeMap<Event, String>,
-    /// Events that were asked for and not counted, with the place and why.
+    /// Events that were requested but not counted, with location and reason.
     uncounted: BTreeMap<Event, String>,
 }
 
 impl Unit {
-    /// Says of what could not be analysed where in the file it stands.
+    /// Returns the error's message with the location in the file.
     pub fn explain(&self, error: &AnalysisError) -> String {
         let of = if self.name.is_empty() { String::new() } else { format!("{}: ", self.name) };
         match error {
@@ -51,46 +51,48 @@ impl Unit {
     }
 }
 
-/// What is wrong with a file of counters.
+/// Error in a file of counters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// There are none in it.
-    #[error("no counters in it: write some with `perf stat -x, -o FILE -e cycles,instructions,... -t THREAD sleep 10`")]
+    /// The file has no counters.
+    #[error(
+        "no counters in it: record some with `perf stat -x, -o FILE -e cycles,instructions,... -t THREAD sleep 10`"
+    )]
     Empty,
-    /// A line is not as perf writes it.
+    /// Line that is not in the format of perf.
     #[error("line {line}: {what}")]
     Line {
-        /// Counted from 1.
+        /// Line number, starting at 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
-    /// It looks like JSON, but is not.
+    /// The text starts like JSON but is not valid.
     #[error("not JSON: {0}")]
     Json(String),
-    /// A field of the JSON is missing or wrong.
+    /// JSON field that is missing or wrong.
     #[error("{field}: {what}")]
     Field {
-        /// Its path, such as `units[2].counters.cycles`.
+        /// Path of the field, such as `units[2].counters.cycles`.
         field: String,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
 }
 
-/// Reads a file of counters: JSON if its first character is a brace, else lines of perf.
+/// Parses a file of counters: JSON if its first character is a brace, else the output of `perf stat -x`.
 ///
 /// # Errors
-/// [`ReadError`] with the line or the field.
+/// [`ReadError`] with the line or field.
 pub fn read(text: &str) -> Result<Recorded, ReadError> {
     let recorded = if text.trim_start().starts_with('{') { json(text)? } else { perf(text)? };
     if recorded.units.is_empty() { Err(ReadError::Empty) } else { Ok(recorded) }
 }
 
-/// Units of `perf stat`, which stand where one would look for an event.
+/// Units printed by `perf stat`, to be distinguished from event names.
 const UNITS: [&str; 9] = ["msec", "ns", "Joules", "MiB", "KiB", "Bytes", "%", "Cel", "Watts"];
 
-/// Most fields in front of the value: a time, whose it is, and of how many.
+/// Maximum number of fields before the value: time, unit name, and number of CPUs in the unit.
 const MOST_BEFORE: usize = 3;
 
 enum Counted {
@@ -100,14 +102,16 @@ enum Counted {
 
 fn value(field: &str) -> Option<Counted> {
     match field.trim() {
-        "<not counted>" => Some(Counted::Not("it was not counted: the thread did not run, or others had the counters")),
-        "<not supported>" => Some(Counted::Not("this machine does not count it")),
+        "<not counted>" => {
+            Some(Counted::Not("not counted: the thread did not run, or other events occupied the counters"))
+        }
+        "<not supported>" => Some(Counted::Not("not supported by this machine")),
         number => number.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0).map(Counted::Number),
     }
 }
 
-/// Lines of `perf stat -x SEP`: perhaps a time (`-I`), perhaps whose it is (`-A`, `--per-thread`, ...), then value, unit,
-/// event, perhaps a deviation (`-r`), time counted, share of the time counted in percent.
+/// Parses lines of `perf stat -x SEP`: optionally a time (`-I`) and a unit name (`-A`, `--per-thread`, ...), then
+/// value, unit, event, optionally a deviation (`-r`), time counted, and percentage of the time counted.
 fn perf(text: &str) -> Result<Recorded, ReadError> {
     let mut units: Vec<Unit> = vec![];
     let (mut least, mut unused) = (100.0f64, vec![]);
@@ -126,9 +130,12 @@ fn perf(text: &str) -> Result<Recorded, ReadError> {
         else {
             return Err(wrong(match fields.len() {
                 0..=2 => {
-                    format!("`{}` is no line of `perf stat -x{separator}`: it has no value, unit and event", cut(text))
+                    format!(
+                        "`{}` is not a line of `perf stat -x{separator}`: expected value, unit and event",
+                        cut(text)
+                    )
                 }
-                _ => format!("`{}` is no count (expected value{separator}unit{separator}event)", cut(&fields[0])),
+                _ => format!("`{}` is not a count (expected value{separator}unit{separator}event)", cut(&fields[0])),
             }));
         };
         let before = &fields[..at];
@@ -154,11 +161,11 @@ fn perf(text: &str) -> Result<Recorded, ReadError> {
         match value(&fields[at]) {
             Some(Counted::Number(n)) => {
                 if let Some(earlier) = unit.places.get(&event).filter(|_| !timed) {
-                    return Err(wrong(format!("{event_name} is there twice: see {earlier}")));
+                    return Err(wrong(format!("duplicate event {event_name}: see {earlier}")));
                 }
                 unit.counts.add(event, n * worth);
                 unit.places.insert(event, place);
-                // Its share of the time, after a deviation, if there is one.
+                // Percentage of the time counted; follows the deviation, if there is one.
                 let mut rest = fields[at + 3..].iter().map(|f| f.trim()).filter(|f| !f.ends_with('%'));
                 if let Some(share) = rest.nth(1).and_then(|f| f.parse::<f64>().ok()) {
                     least = least.min(share);
@@ -167,22 +174,23 @@ fn perf(text: &str) -> Result<Recorded, ReadError> {
             Some(Counted::Not(why)) => {
                 unit.uncounted.insert(event, format!("{place}: {why}"));
             }
-            None => return Err(wrong(format!("`{}` is no count", cut(&fields[at])))),
+            None => return Err(wrong(format!("`{}` is not a count", cut(&fields[at])))),
         }
     }
     let mut notes = vec![];
     if least < 99.9 {
         notes.push(format!(
-            "counters took turns (each was on for {least:.0} % of the time or more): shares are estimates; record fewer at once"
+            "counters were multiplexed (each ran for {least:.0} % of the time or more): shares are estimates; record \
+             fewer at once"
         ));
     }
     if !unused.is_empty() {
-        notes.push(format!("not used: {}", unused.join(", ")));
+        notes.push(format!("events not used: {}", unused.join(", ")));
     }
     Ok(Recorded { units, slots_per_cycle: None, notes })
 }
 
-/// A line's fields. An event such as `cpu/event=0x9c,umask=0x1/` is one.
+/// Splits a line into fields. An event such as `cpu/event=0x9c,umask=0x1/` is one field.
 fn split(text: &str, separator: char) -> Vec<String> {
     let mut fields: Vec<String> = vec![];
     let mut open = false;
@@ -199,7 +207,7 @@ fn split(text: &str, separator: char) -> Vec<String> {
     fields
 }
 
-/// The worker whose thread perf calls so: `bywash-w3-1234`.
+/// Returns the worker number from a thread name as printed by perf: `bywash-w3-1234`.
 fn worker(name: &str) -> Option<u64> {
     let number = name.strip_prefix("bywash-w")?;
     number.split('-').next()?.parse().ok()
@@ -209,8 +217,8 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(40).map_or(text, |(end, _)| &text[..end])
 }
 
-/// `{"format": "bywash-counters", "slots_per_cycle": 4, "units": [{"worker": 0, "stage": "lookup", "packets": 64,
-/// "bursts": 1, "counters": {"CPU_CLK_UNHALTED.THREAD": 1000, ...}}, ...]}`
+/// Parses the JSON format: `{"format": "bywash-counters", "slots_per_cycle": 4, "units": [{"worker": 0, "stage":
+/// "lookup", "packets": 64, "bursts": 1, "counters": {"CPU_CLK_UNHALTED.THREAD": 1000, ...}}, ...]}`
 fn json(text: &str) -> Result<Recorded, ReadError> {
     let whole: Value = serde_json::from_str(text).map_err(|why| ReadError::Json(why.to_string()))?;
     let wrong = |field: &str, what: &str| ReadError::Field { field: field.into(), what: what.into() };
@@ -271,7 +279,7 @@ fn json(text: &str) -> Result<Recorded, ReadError> {
         }
         units.push(read);
     }
-    let notes = if unused.is_empty() { vec![] } else { vec![format!("not used: {}", unused.join(", "))] };
+    let notes = if unused.is_empty() { vec![] } else { vec![format!("events not used: {}", unused.join(", "))] };
     Ok(Recorded { units, slots_per_cycle, notes })
 }
 
@@ -292,7 +300,10 @@ mod tests {
                     0.2002,<not counted>,,cycles,8,100.00,,\n0.3002,5,,cycles,8,40.00,,\n";
         let intervals = read(text).unwrap();
         assert_eq!(counts(&intervals, 0), [Some(15.0), None]);
-        assert!(intervals.notes[0].contains("40 %") && intervals.notes[1] == "not used: task-clock", "{intervals:?}");
+        assert!(
+            intervals.notes[0].contains("40 %") && intervals.notes[1] == "events not used: task-clock",
+            "{intervals:?}"
+        );
         let threads =
             read("bywash-w1-77;10;;cpu/cycles,any=1/;8;100.00;;\nbywash-w1-77;4;;instructions;0.5%;8;90.00;;\n")
                 .unwrap();
@@ -312,12 +323,12 @@ mod tests {
         assert!(why("").starts_with("no counters in it"));
         assert!(why("# only a comment\n").starts_with("no counters in it"));
         assert!(why("12,,task-clock,1,100,,\n").starts_with("no counters in it"));
-        assert!(why("10,,cycles,8,100,,\nhello\n").starts_with("line 2: `hello` is no line of `perf stat -x,`"));
-        assert!(why("many,,cycles,8,100,,\n").starts_with("line 1: `many` is no count"));
+        assert!(why("10,,cycles,8,100,,\nhello\n").starts_with("line 2: `hello` is not a line of `perf stat -x,`"));
+        assert!(why("many,,cycles,8,100,,\n").starts_with("line 1: `many` is not a count"));
         let shifted = why("1.1e9 or so,,instructions,60000,100.00,1.12,insn per cycle\n");
-        assert!(shifted.starts_with("line 1: `1.1e9 or so` is no count"), "{shifted}");
-        assert!(why("-5,,cycles,8,100,,\n").starts_with("line 1: `-5` is no count"));
-        assert_eq!(why("1,,cycles,8,100,,\n2,,cpu-cycles,8,100,,\n"), "line 2: cpu-cycles is there twice: see line 1");
+        assert!(shifted.starts_with("line 1: `1.1e9 or so` is not a count"), "{shifted}");
+        assert!(why("-5,,cycles,8,100,,\n").starts_with("line 1: `-5` is not a count"));
+        assert_eq!(why("1,,cycles,8,100,,\n2,,cpu-cycles,8,100,,\n"), "line 2: duplicate event cpu-cycles: see line 1");
     }
 
     #[test]
