@@ -1,4 +1,4 @@
-//! The ports a tester has, and trials over them.
+//! The tester's ports, and trials over them.
 
 use crate::clock::now_ns;
 use crate::device::Device;
@@ -14,126 +14,126 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often ports are asked whether they work, and the caller is told how it goes.
+/// Interval in nanoseconds at which port states are checked and progress is reported.
 const LOOK: u64 = 20_000_000;
-/// A rate this much lower than asked for is the generator's limit.
+/// Relative shortfall of the rate from which on the generator counts as the limit.
 const TOLERANCE: f64 = 0.001;
 
-/// How long a trial is.
+/// Duration of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
-    /// Sending for a time, in nanoseconds. At a given rate: as many frames as that makes.
+    /// Sending time in nanoseconds. At a given rate, sends as many frames as fit that time.
     Time(u64),
-    /// So many frames of each lane.
+    /// Number of frames per lane.
     Frames(u64),
 }
 
-/// What sends frames by other means than a port: the kernel's own generator.
+/// Sender of frames by other means than a port, such as the kernel's own generator.
 pub trait Source: Send {
-    /// Sends a stream's frames until it is done or `stop` is set. Called from a thread of its own.
+    /// Sends a stream's frames until it is done or `stop` is set. Called on a thread of its own.
     ///
     /// # Errors
-    /// What went wrong, for a user to read.
+    /// Returns an error message for the user.
     fn send(&mut self, task: &Task, stop: &AtomicBool) -> Result<Sent, String>;
 }
 
-/// What a [`Source`] is to send.
+/// Request to a [`Source`].
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// The frames.
+    /// Frames to send.
     pub templates: Arc<Templates>,
-    /// The stream they are stamped with.
+    /// Stream number to stamp the frames with.
     pub stream: u16,
-    /// Frames a second; none: as many as go.
+    /// Rate in frames per second; `None` sends as fast as possible.
     pub pps: Option<f64>,
-    /// How long.
+    /// Duration.
     pub length: Length,
 }
 
-/// What a [`Source`] has sent.
+/// Result of a [`Source`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
-    /// Frames made.
+    /// Frames generated.
     pub frames: u64,
-    /// Nanoseconds from the first to the last.
+    /// Nanoseconds from the first to the last frame.
     pub time: u64,
-    /// Nanoseconds that were given up because frames came too late.
+    /// Nanoseconds by which the schedule was moved because frames were late.
     pub behind: u64,
-    /// Frames that the device did not take.
+    /// Frames that the device did not accept.
     pub refused: u64,
 }
 
-/// Frames from one port to another.
+/// Traffic from one port to another.
 #[derive(Clone)]
 pub struct Lane {
-    /// The port that sends.
+    /// Sending port.
     pub from: usize,
-    /// The port that what was sent is to arrive at. None: nobody looks.
+    /// Receiving port. If `None`, arrivals are not checked.
     pub to: Option<usize>,
-    /// The frames.
+    /// Frames to send.
     pub templates: Arc<Templates>,
-    /// Frames a second; none: as many as go.
+    /// Rate in frames per second; `None` sends as fast as possible.
     pub pps: Option<f64>,
-    /// Frames that go back to back.
+    /// Frames sent back to back.
     pub burst: u64,
-    /// From this frame on, another rate.
+    /// Change of rate: frame number from which on it applies, and the new rate in frames per second.
     pub change: Option<(u64, f64)>,
 }
 
-/// Something to be done in the middle of a trial: to the bench's devices, at this time.
+/// Callback in the middle of a trial, given the bench's devices and the time in nanoseconds.
 pub type Event<'a> = &'a mut dyn FnMut(&mut [Device], u64);
-/// Told nanoseconds since the beginning, and frames sent and received by lane.
+/// Progress callback, given the nanoseconds since the start, and frames sent and received by lane.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, &[(u64, u64)]);
 
-/// What is done once.
+/// Parameters of a single trial.
 pub struct Trial<'a> {
-    /// Lanes, all at the same time.
+    /// Lanes, all running at the same time.
     pub lanes: Vec<Lane>,
-    /// For how long.
+    /// Duration of sending.
     pub length: Length,
-    /// How long frames are waited for when all are sent, in nanoseconds.
+    /// Time in nanoseconds to wait for frames after all have been sent.
     pub drain: u64,
-    /// What a sender that comes late makes up for, in nanoseconds.
+    /// Longest delay in nanoseconds that a late sender makes up for.
     pub catch_up: u64,
-    /// Something to be done so many nanoseconds after the beginning.
+    /// Callback to run at this time, in nanoseconds after the start.
     pub event: Option<(u64, Event<'a>)>,
-    /// Ends it early when set.
+    /// Ends the trial early when set.
     pub stop: &'a AtomicBool,
-    /// Told how it goes, some times a second.
+    /// Called several times per second with the progress.
     pub progress: Progress<'a>,
 }
 
-/// Why a trial has no result.
+/// Error that ends a trial without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// A port does not work, or no longer.
+    /// A port went down during the trial.
     #[error("port `{port}` went down in the middle of a trial: {reason}")]
     Down {
-        /// Its name.
+        /// Name of the port.
         port: String,
-        /// Its own reason.
+        /// Reason given by the port.
         reason: String,
     },
-    /// A port does not work from the start.
+    /// A port is down before the trial starts.
     #[error("port `{port}` does not work: {reason}")]
     NotUp {
-        /// Its name.
+        /// Name of the port.
         port: String,
-        /// Its own reason.
+        /// Reason given by the port.
         reason: String,
     },
-    /// Frames that do not fit.
+    /// Frames exceed what a port can carry.
     #[error(
-        "port `{port}` carries frames of {most} bytes at most (FCS included), and {longest} are asked for: {advice}"
+        "port `{port}` carries frames of {most} bytes at most (FCS included), but {longest} are requested: {advice}"
     )]
     TooLong {
-        /// The port.
+        /// Name of the port.
         port: String,
-        /// Longest it sends.
+        /// Longest frame of the port in bytes, FCS included.
         most: usize,
-        /// Longest asked for.
+        /// Longest frame requested in bytes, FCS included.
         longest: usize,
-        /// What to do.
+        /// Advice for the user.
         advice: &'static str,
     },
     /// A source failed.
@@ -141,74 +141,74 @@ pub enum TrialError {
     Source(String),
 }
 
-/// What of the tester itself kept a result from being the device's.
+/// Limitation of the tester itself that affected a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
-    /// Frames went later than they were due, or more slowly than asked for.
+    /// Frames were sent late, or more slowly than requested.
     Generator,
-    /// The sending port lost some.
+    /// The sending port lost frames.
     Sender,
-    /// The receiving port lost some before they could be looked at.
+    /// The receiving port lost frames before they could be counted.
     Receiver,
 }
 
-/// What came of a lane.
+/// Result of a lane.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaneResult {
-    /// Names of its ports.
+    /// Name of the sending port.
     pub from: String,
-    /// None: nobody looked.
+    /// Name of the receiving port; `None` if arrivals were not checked.
     pub to: Option<String>,
-    /// Frames a second that were asked for.
+    /// Requested rate in frames per second.
     pub asked_pps: Option<f64>,
-    /// Frames a second that were sent.
+    /// Rate sent in frames per second.
     pub sent_pps: f64,
     /// Frames sent.
     pub sent: u64,
-    /// Time from the first to the last, in seconds.
+    /// Time from the first to the last frame sent, in seconds.
     pub seconds: f64,
-    /// Different frames received.
+    /// Distinct frames received.
     pub received: u64,
-    /// Frames a second of these, from the first to the last.
+    /// Rate of distinct frames in frames per second, from the first to the last.
     pub received_pps: f64,
-    /// Frames that did not come, whoever lost them.
+    /// Frames not received, regardless of where they were lost.
     pub lost: u64,
-    /// Of these, lost by the receiving port, or never sent by the sending one.
+    /// Lost frames that the receiving port dropped or the sending port did not send.
     pub lost_by_tester: u64,
-    /// Lost by the device, in percent of what was sent.
+    /// Frames lost by the device, in percent of those sent.
     pub loss_percent: f64,
-    /// Copies of frames that came before.
+    /// Further copies of frames received before.
     pub duplicates: u64,
-    /// Frames behind later ones.
+    /// Frames received behind later ones.
     pub reordered: u64,
-    /// How far, in frames.
+    /// Largest displacement of a reordered frame, in frames.
     pub displacement: u64,
-    /// Frames of the stream that came by another port.
+    /// Frames of the stream received by another port.
     pub astray: u64,
-    /// Frames without a stamp, on the receiving port.
+    /// Frames without a stamp received by the receiving port.
     pub plain: u64,
-    /// Delays.
+    /// Latency of the received frames.
     pub latency: Option<Latency>,
     /// Longest time without a frame between the first and the last, in seconds.
     pub longest_gap: f64,
-    /// Milliseconds by which frames went later than they were due, all in all.
+    /// Total time in milliseconds by which frames were sent late.
     pub behind_ms: f64,
-    /// Seconds from the change of rate until the last lost frame was sent; 0 when none was lost after it.
+    /// Seconds from the change of rate until the last lost frame was sent; 0 if none was lost after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<f64>,
-    /// What of it is the tester's own doing.
+    /// Limitations of the tester that affected the result.
     pub limits: Vec<Limit>,
 }
 
 impl LaneResult {
-    /// Frames lost by the device.
+    /// Returns the number of frames lost by the device.
     pub fn lost_by_device(&self) -> u64 {
         self.lost.saturating_sub(self.lost_by_tester)
     }
 }
 
-/// A port with what belongs to it.
+/// A port with its name and source.
 struct Place {
     name: String,
     port: Box<dyn Port>,
@@ -216,11 +216,11 @@ struct Place {
     plain: u64,
 }
 
-/// The tester's ports, and devices that are part of it.
+/// The tester's ports, and the devices simulated by it.
 ///
 /// # Thread-safety
-/// Belongs to one thread, which does all the work: what is sent at the same time is sent in turn, a few microseconds
-/// apart. Only a [`Source`] has a thread of its own.
+/// Used by one thread, which does all the work: lanes send in turn, a few microseconds apart. Only a [`Source`] has a
+/// thread of its own.
 pub struct Bench {
     bufs: Buffers,
     places: Vec<Place>,
@@ -230,28 +230,28 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A bench without ports, with buffers to send and receive with.
+    /// Creates a bench without ports that sends and receives with `bufs`.
     pub fn new(bufs: Buffers) -> Self {
         Self { bufs, places: vec![], devices: vec![], stream: 0, closed: false }
     }
 
-    /// Adds a port, and returns its number.
+    /// Adds a port and returns its number.
     pub fn add(&mut self, name: &str, port: Box<dyn Port>) -> usize {
         self.places.push(Place { name: name.into(), port, source: None, plain: 0 });
         self.places.len() - 1
     }
 
-    /// What this port sends is sent by a source from now on.
+    /// Sets the source that sends in place of this port; `None` removes it.
     pub fn set_source(&mut self, port: usize, source: Option<Box<dyn Source>>) {
         self.places[port].source = source;
     }
 
-    /// Adds a device whose ports were added.
+    /// Adds a device whose ports have been added.
     pub fn add_device(&mut self, device: Device) {
         self.devices.push(device);
     }
 
-    /// Turns all ports once, so that they can receive, and drops what they have received.
+    /// Polls all ports for `time`, so that they become ready to receive, and drops the frames received.
     pub fn settle(&mut self, time: Duration) {
         let until = now_ns() + time.as_nanos() as u64;
         loop {
@@ -268,7 +268,7 @@ impl Bench {
         }
     }
 
-    /// Sends frames as they are: by them the device learns where addresses are (RFC 2544, section 23).
+    /// Sends frames as they are, so that the device learns addresses (RFC 2544, section 23).
     pub fn teach(&mut self, frames: &[(usize, Vec<u8>)]) {
         for (port, bytes) in frames {
             let Some(mut frame) = self.bufs.alloc_one() else { continue };
@@ -320,7 +320,7 @@ impl Bench {
     /// Runs a trial.
     ///
     /// # Errors
-    /// [`TrialError`]; nothing is left half sent.
+    /// [`TrialError`]; frames not sent yet are freed.
     pub fn run(&mut self, trial: &mut Trial<'_>) -> Result<Vec<LaneResult>, TrialError> {
         trial.lanes.iter().try_for_each(|lane| self.check(lane))?;
         let first = self.first_stream(trial.lanes.len());
@@ -379,7 +379,7 @@ impl Bench {
         first
     }
 
-    /// Gives every frame back and closes the ports.
+    /// Frees every frame and closes the ports.
     pub fn close(&mut self) {
         self.closed = true;
         self.devices.iter_mut().for_each(|device| device.close(&mut self.bufs));
@@ -395,7 +395,7 @@ impl Drop for Bench {
     }
 }
 
-/// Counters of a lane's ports that tell what the tester lost: at the sender, at the receiver.
+/// Returns the frames lost by the tester: refused by the sending port, and lost by the receiving one.
 fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     let refused = bench.places[lane.from].port.counters().tx_refused.get();
     let lost = lane.to.map_or(0, |to| {
@@ -405,7 +405,7 @@ fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     [refused, lost]
 }
 
-/// A trial as it goes.
+/// State of a running trial.
 struct Run {
     first: u16,
     senders: Vec<Option<Sender>>,
@@ -528,7 +528,7 @@ impl Run {
                 match (lanes.get(lane), self.receivers.get_mut(lane)) {
                     (Some(lane), Some(receiver)) if lane.to == Some(port) => receiver.see(stamp, frame.len(), now),
                     (Some(_), Some(receiver)) => receiver.astray += 1,
-                    // Of a trial before this, or by which the device learns.
+                    // Frame of an earlier trial, or a learning frame.
                     _ => {}
                 }
             }
@@ -550,16 +550,16 @@ impl Run {
                 (None, None) => (0, 0, 0),
             };
             let per_second = |n: u64, ns: u64| if ns == 0 { 0.0 } else { n as f64 * 1e9 / ns as f64 };
-            // The last frame's own time is not in between.
+            // The duration of the last frame itself is not part of the interval.
             let sent_pps = per_second(frames.saturating_sub(1), time);
             let order = &receiver.order;
             let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
-            // What has no stamp is counted, and that is all.
+            // Frames without a stamp are only counted.
             let received = if lane.templates.is_replay() { plain } else { order.received };
             let lost = if lane.to.is_some() { frames.saturating_sub(received) } else { 0 };
             let lost_by_tester = lost.min(refused + lost_here);
             let mut limits = vec![];
-            // Of a few frames the rate is not told to a thousandth.
+            // The rate of a few frames is not precise to a thousandth.
             let slow = lane.pps.is_some_and(|pps| frames > 1000 && sent_pps < pps * (1.0 - TOLERANCE));
             if lane.change.is_none() && slow || behind as f64 > time as f64 * TOLERANCE {
                 limits.push(Limit::Generator);

@@ -1,9 +1,9 @@
-//! The tester's time.
+//! Time source of the tester.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of CLOCK_MONOTONIC: it never steps when the time of day is set, and is the one that the kernel's own
-/// generator stamps frames with (`bpf_ktime_get_ns`).
+/// Returns the time in nanoseconds of CLOCK_MONOTONIC, which does not step when the time of day is set. The kernel's
+/// own generator stamps frames with the same clock (`bpf_ktime_get_ns`).
 #[inline]
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

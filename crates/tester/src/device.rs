@@ -1,37 +1,37 @@
-//! A device under test whose limits are known: to check the tester itself.
+//! Simulated device under test with known limits, to check the tester itself.
 
 use bywash_frame::{Batch, Buffers};
 use bywash_port::{Fault, Faults, PairPort, Port, pair};
 
-/// Frames that may be on their way to a port of the device.
+/// Maximum number of frames in flight to a port of the device.
 const DEPTH: usize = 4096;
 
-/// What it can do, in each direction.
+/// Properties of the device, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Planted {
-    /// Frames a second that it forwards; 0: any.
+    /// Forwarding rate in frames per second; 0: unlimited.
     pub limit_pps: u64,
-    /// Frames that wait for their turn when more come; beyond, they are lost.
+    /// Queue length in frames; frames beyond it are lost.
     pub buffer: usize,
-    /// Every frame leaves this many nanoseconds later.
+    /// Delay added to every frame, in nanoseconds.
     pub delay_ns: u64,
-    /// Share of frames lost at random.
+    /// Share of frames dropped at random.
     pub drop: f64,
-    /// Share of frames that come twice.
+    /// Share of frames duplicated.
     pub duplicate: f64,
-    /// Share of frames that change places with the one before.
+    /// Share of frames swapped with the previous one.
     pub reorder: f64,
 }
 
-/// Two ports, and what joins them: frames that come in by one leave by the other.
+/// Two connected ports: frames received by one are sent by the other.
 pub struct Device {
     sides: [Fault<PairPort>; 2],
-    /// Forwards nothing until then.
+    /// Time in nanoseconds until which nothing is forwarded.
     down_until: u64,
 }
 
 impl Device {
-    /// A device, and the two ports that it is connected to. It works while it is turned.
+    /// Creates a device, and the two ports connected to it. It forwards only while [`Device::turn`] is called.
     pub fn new(planted: Planted, seed: u64) -> (Self, PairPort, PairPort) {
         let faults = Faults {
             limit_pps: planted.limit_pps,
@@ -50,12 +50,12 @@ impl Device {
         (Self { sides: [left, right], down_until: 0 }, a, b)
     }
 
-    /// Loses what comes until then.
+    /// Drops received frames until the time `until`, in nanoseconds.
     pub fn fail_until(&mut self, until: u64) {
         self.down_until = until;
     }
 
-    /// Moves what may go.
+    /// Forwards the frames that are due.
     #[inline]
     pub fn turn(&mut self, bufs: &mut Buffers, now: u64) {
         for (from, to) in [(0, 1), (1, 0)] {
@@ -70,7 +70,7 @@ impl Device {
         }
     }
 
-    /// Gives every frame back.
+    /// Frees every frame and closes the ports.
     pub fn close(&mut self, bufs: &mut Buffers) {
         self.sides.iter_mut().for_each(|side| side.close(bufs));
     }

@@ -1,8 +1,9 @@
-//! A tester: sends frames that carry sequence numbers and timestamps, at an exact rate, and says what came of them.
+//! Traffic tester: sends frames with sequence numbers and timestamps at an exact rate, and measures their arrival.
 //!
-//! A [`Stream`] describes the frames, [`Templates`] are what it comes to. A [`Bench`] holds the ports and runs a
-//! [`Trial`] over them in one thread: lanes from port to port, each with a [`Sender`] and a [`Receiver`]. What is told
-//! of a lane is a [`LaneResult`]: it keeps apart what the device did and what the tester itself could not do.
+//! A [`Stream`] describes the frames, and [`Templates`] are the frames prepared from it. A [`Bench`] holds the ports
+//! and runs a [`Trial`] over them in one thread: lanes from port to port, each with a [`Sender`] and a [`Receiver`].
+//! The result of a lane is a [`LaneResult`], which separates the effects of the device from the limits of the tester
+//! itself.
 
 #![forbid(unsafe_code)]
 

@@ -1,32 +1,33 @@
-//! Which of a stream's frames came, how often, and in what order.
+//! Loss, duplication and reordering of a stream's frames.
 
 use serde::Serialize;
 
-/// Sequence numbers that are remembered one by one: a frame that comes later than this is not told from its duplicate.
+/// Number of recent sequence numbers remembered individually. A frame delayed by more cannot be distinguished from a
+/// duplicate.
 const WINDOW: u64 = 1 << 20;
 
-/// What sequence numbers tell.
+/// Statistics from sequence numbers.
 ///
-/// A frame is *reordered* when one with a higher number came before it (RFC 4737, section 3); how many numbers it is
-/// behind is its displacement. A frame that came before is a *duplicate*, wherever it comes, and counts as nothing
-/// else. The stream is looked at as a whole: a device that only keeps the order within each flow shows reordering here
-/// when there is more than one.
+/// A frame is *reordered* if one with a higher number arrived before it (RFC 4737, section 3); its displacement is how
+/// many numbers it is behind. A frame that arrived before is a *duplicate* and is not counted as anything else. The
+/// stream is considered as a whole: a device that keeps order only within each flow shows reordering here if there are
+/// several flows.
 #[derive(Debug, Serialize)]
 pub struct Order {
-    /// Different frames.
+    /// Distinct frames received.
     pub received: u64,
-    /// Further copies of them.
+    /// Further copies of frames received before.
     pub duplicates: u64,
-    /// Frames that came behind a later one.
+    /// Frames that arrived behind a later one.
     pub reordered: u64,
     /// The largest displacement, in frames.
     pub displacement: u64,
-    /// Frames that came more than 1,048,576 behind: taken for reordered ones.
+    /// Frames that arrived more than 1,048,576 behind; counted as reordered.
     pub late: u64,
-    /// One more than the highest number.
+    /// Highest number received, plus one.
     #[serde(skip)]
     next: u64,
-    /// A bit for each of the last numbers below `next`, at its place modulo the window.
+    /// Bitmap of the last numbers below `next`, indexed modulo the window.
     #[serde(skip)]
     seen: Vec<u64>,
 }
@@ -46,7 +47,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Takes note of a frame by its number modulo 2^32. False for a number that cannot be: from before the first.
+    /// Records a frame by its number modulo 2^32. Returns false for a number before the start of the stream.
     #[inline]
     pub fn see(&mut self, sequence: u32) -> bool {
         let ahead = i64::from(sequence.wrapping_sub(self.next as u32) as i32);
@@ -73,12 +74,12 @@ impl Order {
         true
     }
 
-    /// Frames of the first `sent` that have not come.
+    /// Returns how many of the first `sent` frames have not arrived.
     pub fn lost(&self, sent: u64) -> u64 {
         sent.saturating_sub(self.received)
     }
 
-    /// The last of the first `sent` frames that has not come, as far back as is remembered.
+    /// Returns the last of the first `sent` frames that has not arrived, within the window.
     pub fn last_lost(&self, sent: u64) -> Option<u64> {
         if sent > self.next {
             return Some(sent - 1);
@@ -90,7 +91,7 @@ impl Order {
         self.seen[place(number)] >> (number % 64) & 1 != 0
     }
 
-    /// Makes `number` the highest, and forgets what was at the places of those between.
+    /// Sets `number` as the highest, and clears the entries of the numbers skipped.
     #[inline]
     fn advance(&mut self, number: u64) {
         if number - self.next >= WINDOW {

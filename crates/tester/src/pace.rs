@@ -1,31 +1,31 @@
-//! When frames are to go.
+//! Pacing of frames.
 
-/// Gives out frames at an exact rate, by the clock that its caller reads.
+/// Schedules frames at an exact rate, by a clock read by the caller.
 ///
-/// Frames are due at fixed times from the first on, so that nothing adds up. A caller who comes late sends what has
-/// become due in one go, but not more than some time's worth: what is beyond is given up, the times move on, and by how
-/// much is kept: that was the generator's fault, and no device's.
+/// Frames are due at fixed times relative to the first, so that rounding errors do not accumulate. A late caller may
+/// send the frames that have become due at once, up to a limit; beyond it, the schedule moves, and the delay is
+/// recorded as the generator's, so that it is not attributed to the device.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    /// Frames a nanosecond; none: always due.
+    /// Rate in frames per nanosecond; `None`: always due.
     rate: Option<f64>,
     burst: u64,
     catch_up: u64,
-    /// When the first frame was due.
+    /// Time at which the first frame was due.
     origin: Option<u64>,
-    /// Frames that went since.
+    /// Frames sent since.
     gone: u64,
     behind: u64,
 }
 
 impl Pacer {
-    /// `pps` frames a second on average, `burst` at a time back to back; at most `catch_up` nanoseconds are made up
-    /// for.
+    /// Creates a pacer for `pps` frames per second on average, `burst` at a time back to back. Delays of up to
+    /// `catch_up` nanoseconds are made up for.
     pub fn new(pps: Option<f64>, burst: u64, catch_up: u64) -> Self {
         Self { rate: pps.map(|pps| pps / 1e9), burst: burst.max(1), catch_up, origin: None, gone: 0, behind: 0 }
     }
 
-    /// Frames that may go now, in nanoseconds of a clock that never steps.
+    /// Returns how many frames may be sent at `now`, in nanoseconds of a monotonic clock.
     #[inline]
     pub fn due(&mut self, now: u64) -> u64 {
         let origin = *self.origin.get_or_insert(now);
@@ -42,18 +42,18 @@ impl Pacer {
         due
     }
 
-    /// So many went.
+    /// Records that `n` frames were sent.
     #[inline]
     pub fn spend(&mut self, n: u64) {
         self.gone += n;
     }
 
-    /// Another rate, from now on.
+    /// Changes the rate from now on.
     pub fn set_rate(&mut self, now: u64, pps: Option<f64>) {
         (self.rate, self.origin, self.gone) = (pps.map(|pps| pps / 1e9), Some(now), 0);
     }
 
-    /// Nanoseconds that could not be made up for.
+    /// Returns the nanoseconds by which the schedule has moved because of delays that were not made up for.
     pub fn behind(&self) -> u64 {
         self.behind
     }
@@ -63,7 +63,7 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Asks every `step` nanoseconds for `time`; all that went.
+    /// Polls the pacer every `step` nanoseconds for `time` nanoseconds; returns the frames sent.
     fn run(pacer: &mut Pacer, from: u64, time: u64, step: u64) -> u64 {
         let mut sent = 0;
         for now in (from..from + time).step_by(step as usize) {
@@ -95,7 +95,7 @@ mod tests {
         let mut pacer = Pacer::new(Some(1_000_000.0), 1, 100_000);
         assert_eq!(pacer.due(0), 1);
         pacer.spend(1);
-        // A millisecond later: a hundred frames at once, and 900 us are lost.
+        // A millisecond late: a hundred frames at once, and 900 us are given up.
         let n = pacer.due(1_000_000);
         assert_eq!(n, 101);
         pacer.spend(n);

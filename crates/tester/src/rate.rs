@@ -1,36 +1,37 @@
-//! How fast to send, as a user says it.
+//! Transmit rates as given by the user.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes a frame takes on the wire beside itself: preamble, start of frame, and the gap behind it (IEEE 802.3).
+/// Bytes that a frame occupies on the wire in addition to itself: preamble, start of frame, and interframe gap (IEEE
+/// 802.3).
 pub const OVERHEAD: usize = 20;
 
-/// Bits that a frame of this size, FCS included, takes on the wire.
+/// Returns the bits that a frame of `size` bytes, FCS included, occupies on the wire.
 pub fn wire_bits(size: f64) -> f64 {
     (size + OVERHEAD as f64) * 8.0
 }
 
-/// A rate.
+/// Transmit rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Rate {
-    /// As fast as it goes.
+    /// As fast as possible.
     #[default]
     Full,
-    /// Frames a second.
+    /// Frames per second.
     Packets(f64),
-    /// Bits a second on the wire, with FCS, preamble and gap: `1gbps` fills a gigabit link.
+    /// Bits per second on the wire, with FCS, preamble and gap: `1gbps` fills a gigabit link.
     Bits(f64),
-    /// Of the link's rate, from 0 to 100.
+    /// Percentage of the link's rate, above 0 and up to 100.
     Percent(f64),
 }
 
 impl Rate {
-    /// Frames a second for frames of this mean size (FCS included) on a link of this rate in bits a second.
-    /// None: as fast as it goes.
+    /// Returns the rate in frames per second for frames of the mean size `size` (bytes, FCS included) on a link of
+    /// `link` bits per second; `None` means as fast as possible.
     ///
     /// # Errors
-    /// A percentage of a link whose rate is not known.
+    /// If the rate is a percentage and the link's rate is not known.
     pub fn pps(self, size: f64, link: Option<f64>) -> Result<Option<f64>, String> {
         Ok(match self {
             Self::Full => None,
@@ -48,7 +49,7 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no rate: expected such as 100kpps, 1.5mpps, 1gbps, 50% or max");
+        let wrong = || format!("invalid rate `{text}`: expected a value such as 100kpps, 1.5mpps, 1gbps, 50% or max");
         let lower = text.trim().to_ascii_lowercase();
         if lower == "max" {
             return Ok(Self::Full);
@@ -74,9 +75,11 @@ impl FromStr for Rate {
             return Err(wrong());
         };
         match rate {
-            Self::Percent(p) if p > 100.0 => Err(format!("`{text}` is more than the link has: 100% at most")),
+            Self::Percent(p) if p > 100.0 => {
+                Err(format!("rate `{text}` exceeds the link's rate: must be at most 100%"))
+            }
             Self::Percent(n) | Self::Packets(n) | Self::Bits(n) if n <= 0.0 => {
-                Err(format!("`{text}` is no rate: it must be above 0"))
+                Err(format!("invalid rate `{text}`: must be above 0"))
             }
             rate => Ok(rate),
         }

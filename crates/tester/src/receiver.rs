@@ -1,31 +1,31 @@
-//! What is told from the frames that came.
+//! Measurements on received frames.
 
 use crate::order::Order;
 use crate::stamp::Stamp;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Longest delay told apart, in nanoseconds: a minute.
+/// Longest delay recorded, in nanoseconds: one minute.
 const LONGEST: u64 = 60_000_000_000;
-/// Points of a delay curve, in percent.
+/// Percentiles at which the delay curve is reported.
 const CURVE: [f64; 17] =
     [0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
 
-/// One stream as it arrives.
+/// Receiving side of one stream.
 pub struct Receiver {
-    /// By sequence numbers.
+    /// Statistics from sequence numbers.
     pub order: Order,
-    /// Bytes of frames, without FCS.
+    /// Bytes of the received frames, without FCS.
     pub bytes: u64,
-    /// Frames from the future: sender and receiver do not share a clock.
+    /// Frames stamped later than they arrived: sender and receiver do not share a clock.
     pub unclocked: u64,
-    /// Frames that came by a port where they were not expected.
+    /// Frames received by another port, or with an impossible sequence number.
     pub astray: u64,
-    /// When the first and the last came.
+    /// Arrival time of the first frame, in nanoseconds.
     pub first: Option<u64>,
-    /// When the last came.
+    /// Arrival time of the last frame, in nanoseconds.
     pub last: u64,
-    /// The longest time without a frame, between the first and the last, and when it began.
+    /// Longest time without a frame between the first and the last, and when it began, in nanoseconds.
     pub gap: (u64, u64),
     delays: Option<Histogram<u64>>,
 }
@@ -40,14 +40,14 @@ impl Default for Receiver {
             first: None,
             last: 0,
             gap: (0, 0),
-            // The bounds are in order and three digits possible: it is there.
+            // Cannot fail: the bounds are in order and three digits are supported.
             delays: Histogram::new_with_bounds(1, LONGEST, 3).ok(),
         }
     }
 }
 
 impl Receiver {
-    /// A frame of this stream came at `now`.
+    /// Records a frame of this stream that arrived at `now`.
     #[inline]
     pub fn see(&mut self, stamp: Stamp, len: usize, now: u64) {
         if !self.order.see(stamp.sequence) {
@@ -67,7 +67,7 @@ impl Receiver {
         self.last = now;
     }
 
-    /// The delays.
+    /// Returns the delays; `None` if none was measured.
     pub fn latency(&self) -> Option<Latency> {
         let (h, us) = (self.delays.as_ref()?, |ns: u64| ns as f64 / 1e3);
         let at = |percent| us(h.value_at_percentile(percent));
@@ -87,29 +87,29 @@ impl Receiver {
     }
 }
 
-/// Delays from handing a frame to the sending port until it was found in the receiving one, in microseconds.
+/// Delays from passing a frame to the sending port until reading it from the receiving one, in microseconds.
 #[derive(Clone, Debug, Serialize, serde::Deserialize)]
 pub struct Latency {
     /// Frames measured.
     pub frames: u64,
-    /// The shortest.
+    /// Minimum.
     pub min_us: f64,
-    /// The mean.
+    /// Mean.
     pub mean_us: f64,
     /// Standard deviation.
     pub stddev_us: f64,
-    /// Half took no longer.
+    /// Median.
     pub p50_us: f64,
-    /// 90 % took no longer.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// 99 % took no longer.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % took no longer.
+    /// 99.9th percentile.
     pub p99_9_us: f64,
-    /// 99.99 % took no longer.
+    /// 99.99th percentile.
     pub p99_99_us: f64,
-    /// The longest.
+    /// Maximum.
     pub max_us: f64,
-    /// Percent of the frames, and what they took at most.
+    /// Percentiles: percentage of frames, and their longest delay.
     pub curve: Vec<(f64, f64)>,
 }

@@ -1,4 +1,4 @@
-//! A stream as it is sent by a port.
+//! Sending side of one stream.
 
 use crate::pace::Pacer;
 use crate::stamp::Stamp;
@@ -7,38 +7,38 @@ use bywash_frame::{BATCH, Batch, Buffers};
 use bywash_port::Port;
 use std::sync::Arc;
 
-/// Sends a stream: stamps each frame when it is due, and hands it to the port.
+/// Sends a stream: stamps each frame when it is due, and passes it to the port.
 pub struct Sender {
     templates: Arc<Templates>,
     stream: u16,
-    /// When it ends: after so many frames.
+    /// Total number of frames to send.
     frames: u64,
-    /// Number of the next frame to be written, and its place in the templates.
+    /// Number of the next frame to build, and its index in the templates.
     next: u64,
     place: usize,
-    /// Written, and not yet taken by the port.
+    /// Frames built but not yet accepted by the port.
     waiting: Batch,
-    /// Frames the port took.
+    /// Frames accepted by the port.
     pub sent: u64,
-    /// When the first was due, and when the last was taken.
+    /// Times at which the first frame was due and the last accepted, in nanoseconds.
     pub span: Option<(u64, u64)>,
-    /// When what is to go goes.
+    /// Schedule of the frames.
     pub pacer: Pacer,
 }
 
 impl Sender {
-    /// At most `frames` frames of a stream.
+    /// Creates a sender of at most `frames` frames of a stream.
     pub fn new(templates: Arc<Templates>, stream: u16, frames: u64, pacer: Pacer) -> Self {
         let (next, place, sent, span) = (0, 0, 0, None);
         Self { templates, stream, frames, next, place, waiting: Batch::new(), sent, span, pacer }
     }
 
-    /// Sends what is due; `now` is the time that is written into the frames. Returns how many the port took.
+    /// Sends the frames due at `now`, the time written into them in nanoseconds. Returns how many the port accepted.
     #[inline]
     pub fn turn(&mut self, bufs: &mut Buffers, port: &mut dyn Port, now: u64) -> usize {
         let room = (BATCH - self.waiting.len()) as u64;
         let left = self.frames - self.next;
-        // A pacer that is asked for nothing is not behind.
+        // Do not query the pacer when nothing is left to send: it would count as late.
         let want = if left == 0 { 0 } else { self.pacer.due(now).min(room).min(left) as usize };
         if want > 0 {
             let before = self.waiting.len();
@@ -66,12 +66,12 @@ impl Sender {
         taken
     }
 
-    /// No frame is to be sent any more.
+    /// Returns whether all frames have been sent.
     pub fn ended(&self) -> bool {
         self.next == self.frames && self.waiting.is_empty()
     }
 
-    /// Ends before its time: what the port did not take is given back.
+    /// Ends the stream early, and frees the frames not accepted by the port.
     pub fn stop(&mut self, bufs: &mut Buffers) {
         bufs.free(&mut self.waiting);
         self.frames = self.next;

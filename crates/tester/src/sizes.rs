@@ -6,23 +6,23 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes(pub Vec<usize>);
 
-/// Sizes that a range is spread over.
+/// Number of sizes that a range is divided into.
 const SPREAD: usize = 64;
-/// Smallest and largest frame there is.
+/// Valid frame sizes in bytes.
 const BOUNDS: std::ops::RangeInclusive<usize> = 64..=9216;
 
 impl Sizes {
-    /// The simple iMix: of twelve frames seven are of 64 bytes, four of 594, one of 1518, mixed.
+    /// Returns the simple IMIX: of twelve frames seven have 64 bytes, four 594 and one 1518, interleaved.
     pub fn imix() -> Self {
         Self(vec![64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64])
     }
 
-    /// The mean.
+    /// Returns the mean size.
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<usize>() as f64 / self.0.len().max(1) as f64
     }
 
-    /// The largest.
+    /// Returns the largest size.
     pub fn largest(&self) -> usize {
         self.0.iter().copied().max().unwrap_or(0)
     }
@@ -31,14 +31,14 @@ impl Sizes {
 impl FromStr for Sizes {
     type Err = String;
 
-    /// `64`, `64,512,1518` in turn, `64-1518` spread evenly and mixed, `imix`.
+    /// Parses `64`, `64,512,1518` (sent in turn), `64-1518` (spread evenly and mixed) or `imix`.
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "imix" {
             return Ok(Self::imix());
         }
         let size = |text: &str| {
             let size = text.trim().parse().ok().filter(|size| BOUNDS.contains(size));
-            size.ok_or_else(|| format!("`{text}` is no frame size: expected {} to {}", BOUNDS.start(), BOUNDS.end()))
+            size.ok_or_else(|| format!("invalid frame size `{text}`: expected {} to {}", BOUNDS.start(), BOUNDS.end()))
         };
         let Some((low, high)) = text.split_once('-') else {
             return Ok(Self(text.split(',').map(size).collect::<Result<_, _>>()?));
@@ -47,7 +47,7 @@ impl FromStr for Sizes {
         if low > high {
             return Err(format!("`{text}` runs backwards: write `{high}-{low}`"));
         }
-        // Steps of a number prime to the count: mixed, and the same in every run.
+        // The step is coprime to the number of sizes: mixed, and the same in every run.
         let spread = |i: usize| low + (high - low) * (i * 37 % SPREAD) / (SPREAD - 1);
         Ok(Self((0..SPREAD).map(spread).collect()))
     }

@@ -1,27 +1,27 @@
-//! What is written into each frame to know it again: the first bytes of its UDP payload.
+//! Stamp that identifies a frame: the first bytes of its UDP payload.
 
 use bywash_wire::ethernet::ethertype;
 
-/// Bytes of a stamp: as many as a UDP datagram over IPv4 has room for in the shortest frame.
+/// Size of a stamp in bytes: the room for UDP payload over IPv4 in the shortest frame.
 pub const STAMP: usize = 18;
-/// What a stamp begins with.
+/// First bytes of a stamp.
 pub const MAGIC: [u8; 4] = *b"BWt1";
-/// The stream of frames that teach the device where addresses are, and are not counted.
+/// Stream number of learning frames, from which the device learns addresses. They are not counted.
 pub const LEARNING: u16 = u16::MAX;
 
-/// Who a frame is.
+/// Identity of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Its stream: another one for each trial, so that a late frame of the last is not taken for one of this.
+    /// Stream number, different for each trial, so that a late frame of one trial is not counted in the next.
     pub stream: u16,
-    /// Its place in the stream, modulo 2^32.
+    /// Sequence number in the stream, modulo 2^32.
     pub sequence: u32,
-    /// When it was handed to the port, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time when the frame was passed to the port, in nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
 }
 
 impl Stamp {
-    /// As it stands in a frame, in network byte order.
+    /// Returns the stamp as written in a frame, in network byte order.
     #[inline]
     pub fn bytes(&self) -> [u8; STAMP] {
         let mut bytes = [0; STAMP];
@@ -32,7 +32,7 @@ impl Stamp {
         bytes
     }
 
-    /// Reads one, if these bytes begin with one.
+    /// Parses a stamp at the start of `bytes`; `None` if there is none.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; STAMP] = bytes.first_chunk()?;
@@ -46,7 +46,7 @@ impl Stamp {
     }
 }
 
-/// The stamp of an Ethernet frame: behind up to two VLAN tags, IPv4 with or without options or IPv6, and UDP.
+/// Returns the stamp of an Ethernet frame with up to two VLAN tags, IPv4 with or without options or IPv6, and UDP.
 #[inline]
 pub fn find(frame: &[u8]) -> Option<Stamp> {
     const UDP_HEADER: usize = 8;

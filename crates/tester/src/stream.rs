@@ -1,4 +1,4 @@
-//! What a stream's frames look like: a description, and the frames' beginnings made from it.
+//! Description of a stream's frames, and frame templates built from it.
 
 use crate::sizes::Sizes;
 use crate::stamp::{STAMP, Stamp};
@@ -8,27 +8,27 @@ use bywash_wire::ethernet::{FCS_LEN, MacAddr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// Bytes of a frame that are not zeros: headers and stamp, at most (VLAN tag, IPv6, UDP, rounded up to a word).
+/// Bytes of a frame that may be nonzero: headers and stamp, at most (VLAN tag, IPv6, UDP, rounded up to a word).
 pub const HEAD: usize = 88;
-/// Most frames that differ: beyond, a run through them takes minutes at any rate.
+/// Maximum number of different frames: cycling through more would take minutes at any rate.
 const MOST: usize = 1 << 20;
 
-/// Addresses from one on.
+/// Range of consecutive addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// The first.
+    /// First address.
     pub first: IpAddr,
-    /// How many.
+    /// Number of addresses.
     pub count: u64,
 }
 
 impl Addresses {
-    /// One address.
+    /// Creates a range of one address.
     pub fn one(address: impl Into<IpAddr>) -> Self {
         Self { first: address.into(), count: 1 }
     }
 
-    /// The one at this place, counted from 0, round and round.
+    /// Returns the address at index `i`, modulo the count.
     pub fn at(&self, i: u64) -> IpAddr {
         let i = i % self.count.max(1);
         match self.first {
@@ -41,9 +41,9 @@ impl Addresses {
 impl FromStr for Addresses {
     type Err = String;
 
-    /// `198.18.0.1`, `198.18.0.1-198.18.0.9`, `198.18.0.0/24`, and the same of IPv6.
+    /// Parses `198.18.0.1`, `198.18.0.1-198.18.0.9` or `198.18.0.0/24`, or the same with IPv6 addresses.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` are no addresses: expected one, a range `a-b` or a prefix `a/24`");
+        let wrong = || format!("invalid addresses `{text}`: expected one address, a range `a-b` or a prefix `a/24`");
         let address = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| wrong());
         let number = |address| match address {
             IpAddr::V4(a) => u128::from(u32::from(a)),
@@ -55,20 +55,22 @@ impl FromStr for Addresses {
             let len: u32 = len.parse().ok().filter(|len| *len <= bits).ok_or_else(wrong)?;
             let host = (1u128.checked_shl(bits - len).unwrap_or(0)).wrapping_sub(1);
             if number(first) & host != 0 {
-                return Err(format!("`{text}` has bits set behind the prefix"));
+                return Err(format!("`{text}` has bits set beyond the prefix length"));
             }
             return Ok(Self { first, count: u64::try_from(host).unwrap_or(u64::MAX).saturating_add(1) });
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let (first, last) = (address(first)?, address(last)?);
         if first.is_ipv4() != last.is_ipv4() || number(first) > number(last) {
-            return Err(format!("`{text}` are no addresses from the first to the last"));
+            return Err(format!(
+                "invalid address range `{text}`: expected two addresses of one family, the lower one first"
+            ));
         }
         Ok(Self { first, count: u64::try_from(number(last) - number(first)).unwrap_or(u64::MAX).saturating_add(1) })
     }
 }
 
-/// UDP ports from the first to the last.
+/// Range of UDP ports, first and last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports(pub u16, pub u16);
 
@@ -86,17 +88,17 @@ impl FromStr for Ports {
         let port = |text: &str| text.trim().parse::<u16>().ok();
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self(first, last)),
-            _ => Err(format!("`{text}` is no port, and no range of them such as 1024-2047")),
+            _ => Err(format!("invalid port `{text}`: expected a port or a range such as 1024-2047")),
         }
     }
 }
 
-/// A stream of UDP datagrams.
+/// Description of a stream of UDP datagrams.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// Source MAC address.
     pub src_mac: MacAddr,
-    /// Destination MAC address: the device's port.
+    /// Destination MAC address: that of the device's port.
     pub dst_mac: MacAddr,
     /// VLAN tag, if any.
     pub vlan: Option<u16>,
@@ -104,23 +106,24 @@ pub struct Stream {
     pub src: Addresses,
     /// Destination addresses.
     pub dst: Addresses,
-    /// Source ports.
+    /// UDP source ports.
     pub src_port: Ports,
-    /// Destination ports.
+    /// UDP destination ports.
     pub dst_port: Ports,
-    /// Different sets of these. Flow n has the nth of each, round and round; the source ports go on when all addresses
-    /// have been used.
+    /// Number of flows. Flow n uses the nth value of each range, modulo its length; the source port advances each time
+    /// all address pairs have been used.
     pub flows: usize,
-    /// The fields are chosen from their ranges at random, the same in every run with the same seed.
+    /// Seed to choose the fields from their ranges at random, reproducibly. If `None`, they are used in order.
     pub random: Option<u64>,
     /// Frame sizes.
     pub sizes: Sizes,
-    /// Time to live.
+    /// IPv4 TTL or IPv6 hop limit.
     pub ttl: u8,
 }
 
 impl Default for Stream {
-    /// One flow between addresses for benchmarks (RFC 2544, appendix C.2.2), 64-byte frames, to the discard port.
+    /// Returns a stream of one flow between benchmark addresses (RFC 2544, appendix C.2.2), with 64-byte frames, to the
+    /// discard port.
     fn default() -> Self {
         Self {
             src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
@@ -138,64 +141,61 @@ impl Default for Stream {
     }
 }
 
-/// Why a stream cannot be sent.
+/// Error from building a stream's frames.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// Too small for headers and stamp.
-    #[error(
-        "a frame of {size} bytes has no room for the headers and the {STAMP} bytes that it is known by: {minimum} at \
-         least"
-    )]
+    /// Frame too small for headers and stamp.
+    #[error("a frame of {size} bytes has no room for the headers and the {STAMP}-byte stamp: use at least {minimum}")]
     Small {
-        /// What was asked for.
+        /// Requested frame size in bytes.
         size: usize,
-        /// What is possible.
+        /// Minimum frame size in bytes.
         minimum: usize,
     },
-    /// Addresses of different families.
+    /// Source and destination addresses of different families.
     #[error("sources {0} and destinations {1} are of different families")]
     Families(IpAddr, IpAddr),
-    /// No frame can be built otherwise.
+    /// Frame that cannot be built for another reason.
     #[error("cannot build a frame of {size} bytes: {reason}")]
     Build {
-        /// Its size.
+        /// Frame size in bytes.
         size: usize,
-        /// Why not.
+        /// Reason reported by the packet builder.
         reason: String,
     },
-    /// No flows or sizes, or too many frames that differ.
-    #[error("{0} flows: from 1 to {MOST} are possible")]
+    /// No flows or no sizes, or too many flows.
+    #[error("invalid number of flows {0}: must be from 1 to {MOST}")]
     Flows(usize),
 }
 
-/// The beginning of a frame; the rest of it is zeros.
+/// Start of a frame; the remainder of the frame is zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
-    /// Headers and the magic number, then zeros.
+    /// Headers and the stamp's magic number, then zeros.
     pub head: [u8; HEAD],
-    /// Bytes of the frame, without FCS.
+    /// Length of the frame in bytes, without FCS.
     pub len: u32,
-    /// What the UDP checksum sums up, not folded: all but stream, sequence number and time, which are still to be
-    /// written.
+    /// Unfolded sum for the UDP checksum over everything except stream, sequence number and time, which are written
+    /// later.
     pub sum: u32,
 }
 
-/// A stream's frames: sent one after the other, round and round.
+/// Frames of a stream, to be sent in turn, cyclically.
 #[derive(Clone, Debug)]
 pub struct Templates {
     frames: Vec<Template>,
-    /// Where the stamp is: the same in all.
+    /// Offset of the stamp, the same in all frames.
     at: usize,
     mean: f64,
-    /// Frames that are sent as they are, without a stamp; none: they are made.
+    /// Frames that are sent unchanged, without a stamp; empty if frames are built from the templates.
     replayed: Vec<Vec<u8>>,
 }
 
 impl Stream {
-    /// Its frames.
+    /// Builds the frames of the stream.
     ///
     /// # Errors
-    /// [`StreamError`]: what cannot be built.
+    /// [`StreamError`] if they cannot be built.
     pub fn templates(&self) -> Result<Templates, StreamError> {
         if self.flows == 0 || self.flows > MOST || self.sizes.0.is_empty() {
             return Err(StreamError::Flows(self.flows));
@@ -204,7 +204,7 @@ impl Stream {
             return Err(StreamError::Families(self.src.first, self.dst.first));
         }
         let at = self.stamp_at();
-        // Every flow with every size where that is no great number.
+        // Combine every flow with every size unless that needs too many frames.
         let count = lcm(self.flows, self.sizes.0.len()).min(MOST);
         let count = if count > 16 * self.flows { self.flows } else { count };
         let frame = |i: usize| self.template(i % self.flows, self.sizes.0[i % self.sizes.0.len()]);
@@ -213,7 +213,7 @@ impl Stream {
         Ok(Templates { frames, at, mean, replayed: vec![] })
     }
 
-    /// Behind Ethernet, VLAN tag, IP and UDP.
+    /// Returns the offset of the stamp, behind Ethernet, VLAN tag, IP and UDP.
     fn stamp_at(&self) -> usize {
         let tag = if self.vlan.is_some() { 4 } else { 0 };
         14 + tag + if self.src.first.is_ipv4() { 20 } else { 40 } + 8
@@ -223,7 +223,7 @@ impl Stream {
         let n = flow as u64;
         let field = |which: u64, i| self.random.map_or(i, |seed| splitmix64(seed ^ which << 56, n));
         let (src, dst) = (self.src.at(field(1, n)), self.dst.at(field(2, n)));
-        // Addresses come round together after this many flows; from then on other ports tell them apart.
+        // Address pairs repeat after this many flows; further flows differ in their ports.
         let round = lcm(self.src.count.min(1 << 20) as usize, self.dst.count.min(1 << 20) as usize).max(1) as u64;
         let ports = (self.src_port.at(field(3, n / round)), self.dst_port.at(field(4, n)));
         let payload = Stamp { stream: 0, sequence: 0, time: 0 }.bytes();
@@ -249,8 +249,8 @@ impl Stream {
 }
 
 impl Templates {
-    /// Frames that are sent as they are, without FCS: they are not stamped, and only counted where they arrive. None
-    /// without any.
+    /// Creates templates from frames to be sent unchanged, given without FCS: they are not stamped, and only counted on
+    /// arrival. `None` if there are no frames.
     pub fn replay(frames: Vec<Vec<u8>>) -> Option<Self> {
         let total: usize = frames.iter().map(|frame| frame.len() + FCS_LEN).sum();
         let blank = |frame: &Vec<u8>| Template { head: [0; HEAD], len: frame.len() as u32, sum: 0 };
@@ -259,32 +259,32 @@ impl Templates {
         (!templates.frames.is_empty()).then_some(templates)
     }
 
-    /// Whether its frames are sent as they are.
+    /// Returns whether the frames are sent unchanged.
     pub fn is_replay(&self) -> bool {
         !self.replayed.is_empty()
     }
 
-    /// The frames' beginnings.
+    /// Returns the frame templates.
     pub fn frames(&self) -> &[Template] {
         &self.frames
     }
 
-    /// Where the stamp is in each of them. The UDP checksum stands in the two bytes before.
+    /// Returns the offset of the stamp in each frame. The UDP checksum is in the two bytes before it.
     pub fn stamp_at(&self) -> usize {
         self.at
     }
 
-    /// Mean frame size, FCS included.
+    /// Returns the mean frame size in bytes, FCS included.
     pub fn mean_size(&self) -> f64 {
         self.mean
     }
 
-    /// The longest frame, without FCS.
+    /// Returns the length of the longest frame in bytes, without FCS.
     pub fn longest(&self) -> usize {
         self.frames.iter().map(|t| t.len as usize).max().unwrap_or(0)
     }
 
-    /// Writes the frame at this place of the stream, as long as `out`, which is as long as the template says.
+    /// Writes the frame at index `place` to `out`, whose length must be that of the template.
     #[inline]
     pub fn write(&self, place: usize, stamp: Stamp, out: &mut [u8]) {
         if let Some(frame) = self.replayed.get(place) {
@@ -296,7 +296,7 @@ impl Templates {
         out[..n].copy_from_slice(&template.head[..n]);
         out[n..].fill(0);
         let (sequence, time) = (stamp.sequence, stamp.time);
-        // 16-bit words in network order; the sum of 8 does not overflow.
+        // 16-bit words in network order; the sum of eight does not overflow 32 bits.
         let sum = template.sum
             + u32::from(stamp.stream)
             + (sequence >> 16)
@@ -306,7 +306,7 @@ impl Templates {
             + (time >> 16) as u16 as u32
             + time as u16 as u32;
         let folded = (sum & 0xffff) + (sum >> 16);
-        // Zero would mean that there is none (RFC 768).
+        // A checksum of zero would mean that there is none (RFC 768).
         let checksum = match !(((folded & 0xffff) + (folded >> 16)) as u16) {
             0 => 0xffff,
             checksum => checksum,

@@ -1,4 +1,4 @@
-//! What a stream's frames look like on the wire.
+//! Format of a stream's frames on the wire.
 
 use bywash_tester::{Addresses, LEARNING, Ports, Sizes, Stamp, Stream, StreamError, find};
 use bywash_wire::ethernet::carried;
@@ -13,7 +13,7 @@ fn frame(stream: &Stream, place: usize, stamp: Stamp) -> Vec<u8> {
     frame
 }
 
-/// The IP packet of a frame without a tag.
+/// Returns the IP packet of an untagged frame.
 fn l3(frame: &[u8]) -> &[u8] {
     &frame[14..]
 }
@@ -77,7 +77,7 @@ fn flows_differ() {
         let distinct = all.iter().collect::<std::collections::HashSet<_>>().len();
         (all.len(), distinct)
     };
-    // Three pairs of addresses, then other ports.
+    // Three address pairs, then other ports.
     let stream = Stream {
         src: "198.18.0.1-198.18.0.3".parse().unwrap(),
         src_port: Ports(1000, 1999),

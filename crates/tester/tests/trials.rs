@@ -1,4 +1,4 @@
-//! Trials over a device whose limits are known, in one thread.
+//! Trials over a simulated device with known limits, in one thread.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{NullPort, Port, pair};
@@ -54,7 +54,7 @@ fn a_wire_loses_nothing_and_the_rate_is_exact() {
         (result.sent, result.received, result.lost, result.duplicates, result.reordered),
         (50_000, 50_000, 0, 0, 0)
     );
-    // Whoever takes the processor for longer than what is made up for is told of.
+    // If another process used the CPU for longer than is made up for, the limit is reported.
     if !result.limits.contains(&Limit::Generator) {
         assert!((result.sent_pps / 100_000.0 - 1.0).abs() < 0.001, "{}", result.sent_pps);
     }
@@ -70,7 +70,7 @@ fn a_known_delay_is_found() {
     let result = &run(&mut bench, vec![lane(50_000.0)], Length::Time(300 * MS)).unwrap()[0];
     let latency = result.latency.as_ref().unwrap();
     assert_eq!((latency.frames, result.lost), (result.sent, 0));
-    // The histogram keeps three digits; whoever takes the processor delays some frames more.
+    // The histogram keeps three digits; scheduling delays some frames further.
     assert!((1990.0..2040.0).contains(&latency.min_us), "{latency:?}");
     assert!((1990.0..2200.0).contains(&latency.p50_us), "{latency:?}");
     assert!(latency.curve.windows(2).all(|w| w[0].1 <= w[1].1), "{latency:?}");
@@ -88,7 +88,7 @@ fn each_kind_of_harm_is_told_from_the_others() {
     let r = &run(&mut twice, vec![lane(200_000.0)], Length::Frames(20_000)).unwrap()[0];
     assert_eq!((r.received, r.lost, r.reordered), (20_000, 0, 0));
     assert!((share(r.duplicates, r.sent) - 0.2).abs() < 0.02, "{r:?}");
-    // Frames change places with the one before them only where that waits still.
+    // Frames can be swapped with the previous one only while that is still queued.
     let mut mixed = bench(&pools, Planted { reorder: 0.5, delay_ns: MS, ..Planted::default() });
     let r = &run(&mut mixed, vec![lane(200_000.0)], Length::Frames(20_000)).unwrap()[0];
     assert_eq!((r.received, r.lost, r.duplicates), (20_000, 0, 0));

@@ -1,4 +1,4 @@
-//! Charts as SVG, to stand in a page of HTML.
+//! SVG charts for embedding in an HTML page.
 
 use std::fmt::Write as _;
 
@@ -8,25 +8,25 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 50.0;
-/// Told apart by people who do not see all colours (Okabe and Ito, 2008).
+/// Palette distinguishable with colour blindness (Okabe and Ito, 2008).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
 
-/// A line of a chart: its name, and its points.
+/// Named series of points.
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,
 }
 
-/// What is on an axis.
+/// Axis of a chart.
 pub struct Axis {
     pub title: &'static str,
-    /// Values that are written at it, and how.
+    /// Tick values with their labels.
     pub ticks: Vec<(f64, String)>,
     pub logarithmic: bool,
 }
 
 impl Axis {
-    /// From 0 to the first round number above `most`.
+    /// Creates a linear axis from 0 to the first round number that is at least `most`.
     pub fn linear(title: &'static str, most: f64) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         let unit = 10f64.powf((most / 5.0).log10().floor());
@@ -37,14 +37,14 @@ impl Axis {
         Self { title, ticks, logarithmic: false }
     }
 
-    /// Powers of ten around these values, which are above 0.
+    /// Creates a logarithmic axis over the powers of ten that enclose these values, which must be positive.
     pub fn logarithmic(title: &'static str, least: f64, most: f64) -> Self {
         let (low, high) = (least.max(1e-3).log10().floor() as i32, most.max(1e-2).log10().ceil() as i32);
         let ticks = (low..=high.max(low + 1)).map(|n| 10f64.powi(n)).map(|value| (value, short(value))).collect();
         Self { title, ticks, logarithmic: true }
     }
 
-    /// These values at even distances.
+    /// Creates an axis with these labels at even distances.
     pub fn names(title: &'static str, names: Vec<String>) -> Self {
         let ticks = names.into_iter().enumerate().map(|(i, name)| (i as f64, name)).collect();
         Self { title, ticks, logarithmic: false }
@@ -77,7 +77,7 @@ fn y(share: f64) -> f64 {
     HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 }
 
-/// Text as it may stand in a page.
+/// Returns the text escaped for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -117,7 +117,7 @@ fn frame(id: &str, title: &str, across: &Axis, up: &Axis) -> String {
     svg
 }
 
-/// Lines, with their names beside.
+/// Returns a line chart with the series names beside it.
 pub fn lines(id: &str, title: &str, across: &Axis, up: &Axis, lines: &[Line]) -> String {
     let mut svg = frame(id, title, across, up);
     for (i, line) in lines.iter().enumerate() {
@@ -138,7 +138,7 @@ pub fn lines(id: &str, title: &str, across: &Axis, up: &Axis, lines: &[Line]) ->
     svg + "</svg>\n"
 }
 
-/// Bars, and above each a mark for what would have been the most.
+/// Returns a bar chart with a mark above each bar for its maximum. `values`: (value, maximum).
 pub fn bars(id: &str, title: &str, across: &Axis, up: &Axis, values: &[(f64, f64)]) -> String {
     let mut svg = frame(id, title, across, up);
     let width = (WIDTH - LEFT - RIGHT) / values.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: no script, no file beside it.
+//! The report as a self-contained HTML page, without scripts or external files.
 
 use super::chart::{Axis, Line, bars, escape, lines};
 use super::{Report, SizeReport};
@@ -19,7 +19,7 @@ svg text { font: 12px system-ui, sans-serif; fill: #444 }
   .grid { stroke: #333 } th, td { border-color: #333 } }
 ";
 
-/// The page.
+/// Returns the report as an HTML page.
 pub fn html(report: &Report) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -31,7 +31,7 @@ pub fn html(report: &Report) -> String {
     }
     let _ = writeln!(
         page,
-        "<tr><td>Trial</td><td>{} s, frames waited for {} s, accepted loss {} %, resolution {} %</td></tr></table>",
+        "<tr><td>Trial</td><td>{} s, drain time {} s, accepted loss {} %, resolution {} %</td></tr></table>",
         report.plan.seconds, report.plan.drain, report.plan.accepted_loss, report.plan.resolution
     );
     table(&mut page, report);

@@ -1,7 +1,7 @@
-//! Benchmarking a device as RFC 2544 asks for, with back-to-back frames as in RFC 9004 and reset as in RFC 6201.
+//! Benchmarks of a device by RFC 2544, with back-to-back frames as in RFC 9004 and reset as in RFC 6201.
 //!
-//! What is done is in a [`Plan`]; how a single trial is done, a [`Rig`] knows. What was found is a [`Report`], which is
-//! handed on after each test so that it can be kept, and gone on from.
+//! A [`Plan`] states what to measure; a [`Rig`] performs the single trials. The results form a [`Report`], which is
+//! passed on after each test, so that it can be saved and an interrupted benchmark resumed.
 
 mod chart;
 mod html;
@@ -15,54 +15,54 @@ use serde::{Deserialize, Serialize};
 
 pub use html::html;
 
-/// The tests.
+/// Benchmark tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// The highest rate without loss (section 26.1).
+    /// Highest rate without loss (section 26.1).
     Throughput,
-    /// Delays at and below that rate (26.2).
+    /// Latency at and below that rate (26.2).
     Latency,
-    /// Loss from the highest rate down (26.3).
+    /// Frame loss, from the highest rate down (26.3).
     Loss,
-    /// The longest burst without loss, and the buffer that it tells of (26.4, RFC 9004).
+    /// Longest burst without loss, and the buffer size derived from it (26.4, RFC 9004).
     BackToBack,
-    /// How long loss goes on after an overload (26.5).
+    /// Time that loss continues after an overload (26.5).
     Recovery,
-    /// How long nothing comes after a reset (26.6, RFC 6201).
+    /// Time without frames after a reset (26.6, RFC 6201).
     Reset,
 }
 
-/// A burst whose frames come this much slower than is due is none.
+/// Relative shortfall of the rate from which on frames no longer count as a burst.
 const BURST: f64 = 0.02;
 
-/// What is to be done. Times in seconds, shares in percent.
+/// Parameters of the benchmark. Times in seconds, shares in percent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Frame sizes, FCS included.
+    /// Frame sizes in bytes, FCS included.
     pub sizes: Vec<usize>,
-    /// Tests, done in this order for each size.
+    /// Tests, run in this order for each size.
     pub tests: Vec<Test>,
-    /// Length of a trial; RFC 2544 asks for 60.
+    /// Duration of a trial; RFC 2544 asks for 60.
     pub seconds: f64,
-    /// How long frames are waited for behind each; RFC 2544 asks for 2.
+    /// Time to wait for frames after each trial; RFC 2544 asks for 2.
     pub drain: f64,
-    /// Frames by which the device learns addresses, sent before each trial.
+    /// Learning frames sent before each trial, from which the device learns addresses.
     pub learning: usize,
-    /// Two rates this near are the same.
+    /// Relative difference below which two rates are considered equal.
     pub resolution: f64,
-    /// Loss that still counts as none.
+    /// Loss that is still accepted as none.
     pub accepted_loss: f64,
-    /// A trial in which the generator was kept from sending at its rate is tried so many times more.
+    /// Number of times a trial is repeated if the generator could not send at its rate.
     pub retries: usize,
-    /// Shares of the throughput at which delays are measured.
+    /// Loads at which latency is measured, relative to the throughput.
     pub latency_loads: Vec<f64>,
-    /// Trials at each; RFC 2544 asks for 20.
+    /// Trials at each load; RFC 2544 asks for 20.
     pub latency_trials: usize,
     /// Searches for the longest burst; RFC 9004 asks for 50.
     pub burst_trials: usize,
-    /// Longest burst, in seconds; RFC 2544 asks for at least 2.
+    /// Longest burst tried, in seconds; RFC 2544 asks for at least 2.
     pub burst_seconds: f64,
 }
 
@@ -86,130 +86,130 @@ impl Default for Plan {
     }
 }
 
-/// A trial to be done.
+/// Parameters of a requested trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Want {
-    /// Frame size, FCS included.
+    /// Frame size in bytes, FCS included.
     pub size: usize,
-    /// Frames a second, each way.
+    /// Rate in frames per second, in each direction.
     pub pps: f64,
-    /// How long.
+    /// Duration.
     pub length: Length,
-    /// From this frame on, another rate.
+    /// Change of rate: frame number from which on it applies, and the new rate in frames per second.
     pub change: Option<(u64, f64)>,
-    /// The device is to be reset in the middle of it.
+    /// Whether to reset the device in the middle of the trial.
     pub reset: bool,
 }
 
-/// Does trials.
+/// Performs the trials of a benchmark.
 pub trait Rig {
-    /// Highest rate for frames of this size, in frames a second each way.
+    /// Returns the highest rate for frames of this size, in frames per second in each direction.
     fn highest(&self, size: usize) -> f64;
 
-    /// Does one.
+    /// Runs one trial.
     ///
     /// # Errors
-    /// [`TrialError`]: the whole benchmark ends with it.
+    /// [`TrialError`], which ends the whole benchmark.
     fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError>;
 
-    /// Whether to end.
+    /// Returns whether the benchmark should end.
     fn stopped(&self) -> bool {
         false
     }
 }
 
-/// What was found.
+/// Results of a benchmark.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// What it is about, when and where it was done.
+    /// Subject, time and environment, as names and values.
     pub facts: Vec<(String, String)>,
-    /// What was done.
+    /// Parameters of the benchmark.
     pub plan: Plan,
-    /// By frame size.
+    /// Results by frame size.
     pub sizes: Vec<SizeReport>,
 }
 
-/// What was found with frames of one size. Rates are for each way of each pair of ports.
+/// Results for one frame size. Rates apply to each direction of each pair of ports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SizeReport {
-    /// Bytes, FCS included.
+    /// Frame size in bytes, FCS included.
     pub size: usize,
-    /// Highest rate there was to try, in frames a second.
+    /// Highest rate available, in frames per second.
     pub highest_pps: f64,
-    /// The highest rate without loss.
+    /// Highest rate without loss.
     pub throughput: Option<Throughput>,
-    /// Delays, by load.
+    /// Latency by load.
     pub latency: Option<Vec<LatencyAt>>,
     /// Loss, from the highest rate down.
     pub loss: Option<Vec<LossAt>>,
-    /// The longest burst.
+    /// Longest burst without loss.
     pub back_to_back: Option<BackToBack>,
-    /// Seconds from the end of an overload to the last frame lost.
+    /// Seconds from the end of an overload to the last lost frame.
     pub recovery: Option<f64>,
     /// Seconds without a frame after a reset.
     pub reset: Option<f64>,
 }
 
-/// The highest rate without loss.
+/// Highest rate without loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Throughput {
-    /// Frames a second.
+    /// Rate in frames per second.
     pub pps: f64,
-    /// Bits a second on the wire, with FCS, preamble and gap.
+    /// Rate in bits per second on the wire, with FCS, preamble and gap.
     pub bits: f64,
-    /// Of the highest rate tried.
+    /// Percentage of the highest rate available.
     pub percent: f64,
-    /// The generator could not send faster: the device may be able to do more.
+    /// Whether the generator could not send faster, so that the device may be capable of more.
     pub generator_was_the_limit: bool,
-    /// Rates tried, in frames a second, and what was lost at them, in percent.
+    /// Rates tried, in frames per second, and the loss at each, in percent.
     pub trials: Vec<(f64, f64)>,
 }
 
-/// Delays at a load.
+/// Latency at one load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LatencyAt {
-    /// Of the throughput, in percent.
+    /// Load in percent of the throughput.
     pub load: f64,
-    /// Frames a second.
+    /// Rate in frames per second.
     pub pps: f64,
-    /// The trial whose mean is the median of all.
+    /// Latency of the trial with the median mean.
     pub latency: Latency,
 }
 
-/// Loss at a rate.
+/// Loss at one rate.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LossAt {
-    /// Frames a second that were sent.
+    /// Rate sent in frames per second.
     pub pps: f64,
-    /// Of the highest rate, in percent.
+    /// Load in percent of the highest rate.
     pub load: f64,
-    /// Frames lost, in percent.
+    /// Loss in percent.
     pub loss: f64,
 }
 
-/// The longest burst without loss.
+/// Longest burst without loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BackToBack {
-    /// Frames a second within a burst.
+    /// Rate within a burst in frames per second.
     pub pps: f64,
-    /// Frames: the mean of all searches.
+    /// Length in frames: the mean of all searches.
     pub frames: f64,
-    /// The shortest and the longest found.
+    /// Shortest and longest burst found.
     pub range: (u64, u64),
-    /// Seconds that so many frames take.
+    /// Duration of such a burst in seconds.
     pub implied_seconds: f64,
-    /// Seconds of buffering, less what the device forwards meanwhile (RFC 9004, section 6.3).
+    /// Buffer time in seconds, corrected for frames forwarded meanwhile (RFC 9004, section 6.3).
     pub corrected_seconds: f64,
-    /// The same in frames.
+    /// Corrected buffer size in frames.
     pub buffer_frames: f64,
-    /// No burst was too long: the buffer is at least that, or there is no need for one.
+    /// Whether even the longest burst passed: the buffer is at least that large, or is not needed.
     pub unbounded: bool,
 }
 
 impl Report {
-    /// What is found next, if this is what is known: handed on to `keep` after each test.
+    /// Runs the tests whose results are missing, and passes the report to `keep` after each.
     ///
-    /// # Errors
+    /// Errors of the trials, and of `keep`.
     /// Of the trials, and of `keep`.
     pub fn complete<E: From<TrialError>>(
         &mut self,
@@ -256,19 +256,19 @@ impl SizeReport {
         }
     }
 
-    /// The throughput, or where it was not looked for the highest rate.
+    /// Returns the throughput or, if it was not measured, the highest rate.
     fn rate(&self) -> f64 {
         self.throughput.as_ref().map_or(self.highest_pps, |t| t.pps)
     }
 }
 
-/// What a trial came to, over all lanes.
+/// Result of a trial over all lanes.
 struct Outcome {
-    /// The lowest rate sent.
+    /// Lowest rate sent, in frames per second.
     pps: f64,
-    /// The highest loss of a lane, in percent.
+    /// Highest loss of a lane, in percent.
     loss: f64,
-    /// The generator was late.
+    /// Whether the generator missed its rate.
     slow: bool,
     lanes: Vec<LaneResult>,
 }
@@ -301,13 +301,13 @@ impl<R: Rig> Doing<'_, R> {
         let lanes = self.rig.trial(&want)?;
         let pps = lanes.iter().map(|lane| lane.sent_pps).fold(f64::INFINITY, f64::min);
         let loss = lanes.iter().map(|lane| lane.loss_percent).fold(0.0, f64::max);
-        // A rate that is as good as the one asked for is no other: the search does not tell them apart either.
+        // A rate within the resolution counts as reached: the search does not distinguish such rates either.
         let near = if matches!(want.length, Length::Frames(_)) { BURST } else { self.plan.resolution / 100.0 };
         let slow = lanes.iter().any(|lane| lane.sent_pps < lane.asked_pps.unwrap_or(0.0) * (1.0 - near));
         Ok(Outcome { pps, loss, slow, lanes })
     }
 
-    /// A trial; when the generator was kept from its CPU, the best of several.
+    /// Runs a trial; repeats it if the generator missed its rate, and returns the best.
     fn best(&mut self, want: Want) -> Result<Outcome, TrialError> {
         let mut best = self.once(want)?;
         for _ in 0..self.plan.retries {
@@ -351,7 +351,7 @@ impl<R: Rig> Doing<'_, R> {
                 (self.tell)(&format!("{} B, latency at {load} %: trial {}", self.size, n + 1));
                 let want = self.want(pps, self.time());
                 let lanes = self.best(want)?.lanes;
-                // The way that takes longer is the one that is told.
+                // Report the direction with the longer delay.
                 let slowest = lanes.into_iter().filter_map(|lane| lane.latency);
                 got.extend(slowest.max_by(|a, b| a.mean_us.total_cmp(&b.mean_us)));
                 if self.rig.stopped() {
@@ -374,7 +374,7 @@ impl<R: Rig> Doing<'_, R> {
             let got = self.best(self.want(found.highest_pps * load / 100.0, length))?;
             all.push(LossAt { pps: got.pps, load: got.pps * 100.0 / found.highest_pps, loss: got.loss });
             without = if got.loss > 0.0 { 0 } else { without + 1 };
-            // Two in a row without loss are the end (26.3).
+            // Two trials in a row without loss end the test (26.3).
             if without == 2 || self.rig.stopped() {
                 break;
             }

@@ -1,15 +1,15 @@
-//! The highest value that is good.
+//! Search for the highest passing value.
 
-/// What a trial at a value said.
+/// Result of a trial at one value.
 pub enum Answer {
-    /// Good, at this value: lower than what was asked for where that could not be reached.
+    /// Passed at this value, which is lower than requested if the generator could not reach that.
     Good(f64),
-    /// Not.
+    /// Failed.
     Bad,
 }
 
-/// Looks for the highest good value up to `most` by halving, until bad and good are no further apart than `resolution`
-/// of the value (and one frame). The highest is tried first (RFC 2544, section 26.1 and 26.4).
+/// Finds the highest passing value up to `most` by bisection, until passing and failing values differ by at most
+/// `resolution` of the value (or half a frame). The highest is tried first (RFC 2544, section 26.1 and 26.4).
 pub fn highest<E>(most: f64, resolution: f64, mut good: impl FnMut(f64) -> Result<Answer, E>) -> Result<f64, E> {
     let (mut low, mut high, mut at, mut found) = (0.0, most, most, 0.0);
     loop {
