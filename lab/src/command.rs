@@ -1,4 +1,4 @@
-//! Running a program to its end, with its output kept and a limit on its time.
+//! Runs programs to completion, capturing their output, with a time limit.
 
 use crate::error::{Error, Result};
 use crate::patience;
@@ -8,15 +8,15 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A limit that no set-up command comes near; it turns a hang into an error.
+/// Time limit far above any set-up command's duration; it turns a hang into an error.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a finished program left.
+/// Result of a finished program.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// The command line, for messages.
+    /// Command line, for messages.
     pub command: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Standard output, invalid UTF-8 replaced.
     pub stdout: String,
@@ -40,7 +40,7 @@ pub fn run_host<S: AsRef<OsStr>>(argv: &[S]) -> Result<Output> {
     run_host_with_timeout(argv, DEFAULT_TIMEOUT)
 }
 
-/// As [`run_host`], ended with SIGKILL and [`Error::Timeout`] after `timeout`.
+/// Runs a program like [`run_host`]. After `timeout` it is killed (SIGKILL), and [`Error::Timeout`] returned.
 pub fn run_host_with_timeout<S: AsRef<OsStr>>(argv: &[S], timeout: Duration) -> Result<Output> {
     run(argv, None, timeout)?.ok()
 }
@@ -56,12 +56,12 @@ pub(crate) fn command<S: AsRef<OsStr>>(argv: &[S]) -> Result<Command> {
     })?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Tools' messages are parsed (ping) or matched in tests.
+    // The tools' messages are parsed (ping) or matched in tests.
     command.env("LC_ALL", "C");
     Ok(command)
 }
 
-/// Runs to the end whatever the status; `input` goes to standard input.
+/// Runs a program to its end and returns its output whatever its status. `input` is passed on standard input.
 pub(crate) fn run<S: AsRef<OsStr>>(argv: &[S], input: Option<&str>, timeout: Duration) -> Result<Output> {
     let (text, timeout) = (words(argv), patience(timeout));
     let mut command = command(argv)?;
@@ -77,7 +77,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(argv: &[S], input: Option<&str>, timeout: Dur
     thread::scope(|scope| {
         let writer = scope.spawn(move || {
             if let (Some(mut pipe), Some(input)) = (stdin, input) {
-                // A program that ends without reading its input is judged by its status.
+                // If a program ends without reading its input, only its status matters.
                 let _ = pipe.write_all(input.as_bytes());
             }
         });
@@ -104,7 +104,7 @@ fn drain(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Waits at most `timeout`; `None` when the child still runs then.
+/// Waits at most `timeout` for the child to end; returns `None` if it is still running then.
 pub(crate) fn wait(child: &mut std::process::Child, timeout: Duration) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + timeout;
     let mut step = Duration::from_micros(500);

@@ -1,10 +1,10 @@
-//! An interface's own counters, as the kernel keeps them.
+//! Interface counters, as kept by the kernel.
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use serde_json::Value;
 
-/// `struct rtnl_link_stats64` (linux/if_link.h), the fields of use here.
+/// Interface counters: the fields of `struct rtnl_link_stats64` (linux/if_link.h) used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Packets received.
@@ -19,14 +19,14 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets dropped on the way out.
+    /// Packets dropped on transmit.
     pub tx_dropped: u64,
     /// Transmit errors.
     pub tx_errors: u64,
 }
 
 impl Counters {
-    /// What was added since `earlier`.
+    /// Returns the increase since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -1,51 +1,51 @@
-//! One error type for the lab: every variant says which command or file it was about.
+//! Error type of the lab: each variant names the command or file concerned.
 
 use std::io;
 use std::time::Duration;
 
-/// What went wrong while building or using a lab.
+/// Error while building or using a lab.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program could not be started (missing, or no permission).
     #[error("cannot start `{command}`: {source}")]
     Start {
-        /// The command line.
+        /// Command line.
         command: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A program ended with a failure.
+    /// A program ended with a failure status.
     #[error("`{command}` failed ({status}): {stderr}")]
     Failed {
-        /// The command line.
+        /// Command line.
         command: String,
         /// Exit status or signal, in words.
         status: String,
-        /// What it wrote to standard error, or to standard output where that was empty.
+        /// Its standard error, or its standard output if that was empty.
         stderr: String,
     },
-    /// Something did not happen in time.
-    #[error("{what}: not within {after:?}")]
+    /// A condition was not met in time.
+    #[error("timed out after {after:?} waiting for {what}")]
     Timeout {
-        /// What was waited for.
+        /// Condition that was awaited.
         what: String,
-        /// How long.
+        /// Time limit.
         after: Duration,
     },
-    /// A tool's output was not what this crate knows how to read.
+    /// Output of a tool could not be parsed.
     #[error("cannot read the output of {what}: {detail}")]
     Parse {
-        /// Which tool.
+        /// Name of the tool.
         what: &'static str,
-        /// What was missing or odd.
+        /// Missing or unexpected part of the output.
         detail: String,
     },
     /// A system call or a file access failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted, with the path where there is one.
+        /// Operation attempted, with the path if there is one.
         what: String,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Throughput by iperf3 between two namespaces, with its JSON report read.
+//! Throughput measurement with iperf3 between two namespaces, with its JSON report parsed.
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const PORT: u16 = 5201;
 
-/// Who sends.
+/// Direction of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The client sends to the server.
@@ -18,7 +18,7 @@ pub enum Direction {
     Reverse,
 }
 
-/// An iperf3 run to be: TCP, 2 s, one stream.
+/// Parameters of an iperf3 run. Default: TCP, 2 s, one stream.
 #[derive(Debug, Clone)]
 pub struct Iperf {
     seconds: u32,
@@ -27,12 +27,12 @@ pub struct Iperf {
     udp_payload: Option<u32>,
 }
 
-/// What it measured.
+/// Result of an iperf3 run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IperfReport {
     /// Payload bits received per second.
     pub bits_per_second: f64,
-    /// TCP segments sent again; 0 for UDP.
+    /// TCP segments retransmitted; 0 for UDP.
     pub retransmits: u64,
     /// UDP datagrams lost; 0 for TCP.
     pub lost: u64,
@@ -47,32 +47,32 @@ impl Default for Iperf {
 }
 
 impl Iperf {
-    /// TCP for `seconds`, whole seconds being all iperf3 takes.
+    /// Creates a TCP run of `seconds`; iperf3 accepts whole seconds only.
     pub fn tcp(seconds: u32) -> Self {
         Self { seconds, ..Self::default() }
     }
 
-    /// UDP at a rate in bits of payload per second; 0 is as fast as it can.
+    /// Creates a UDP run at a rate in payload bits per second; 0 sends as fast as possible.
     pub fn udp(seconds: u32, bits_per_second: u64) -> Self {
         Self { seconds, udp_bits_per_second: Some(bits_per_second), ..Self::default() }
     }
 
-    /// Parallel streams.
+    /// Sets the number of parallel streams.
     #[must_use]
     pub fn streams(mut self, streams: u32) -> Self {
         self.streams = streams;
         self
     }
 
-    /// Bytes of payload in a UDP datagram.
+    /// Sets the payload of a UDP datagram in bytes.
     #[must_use]
     pub fn udp_payload(mut self, bytes: u32) -> Self {
         self.udp_payload = Some(bytes);
         self
     }
 
-    /// Runs a server for `address` in `server` and a client in `client`, at port 5201: one run at a time for each
-    /// server namespace.
+    /// Runs a server for `address` in `server` and a client in `client`, on port 5201. Only one run at a time is
+    /// possible per server namespace.
     pub fn run(
         &self,
         client: &Namespace,
@@ -99,7 +99,7 @@ impl Iperf {
     }
 }
 
-/// iperf3 reports its own errors as JSON too, with a failure status.
+/// Parses the JSON report. iperf3 reports its own errors as JSON, too, with a failure status.
 fn parse(text: &str, udp: bool) -> Result<IperfReport> {
     let report: Value =
         serde_json::from_str(text).map_err(|error| Error::parse("iperf3", format!("{error}: {text}")))?;
@@ -107,7 +107,7 @@ fn parse(text: &str, udp: bool) -> Result<IperfReport> {
         return Err(Error::parse("iperf3", error));
     }
     let end = &report["end"];
-    // UDP before 3.12 has only `sum`.
+    // For UDP, versions before 3.12 report only `sum`.
     let received = if udp && end["sum_received"].is_null() { &end["sum"] } else { &end["sum_received"] };
     let missing = || Error::parse("iperf3", format!("no end.sum_received in {text}"));
     Ok(IperfReport {
@@ -119,7 +119,7 @@ fn parse(text: &str, udp: bool) -> Result<IperfReport> {
 }
 
 impl Namespace {
-    /// Whether a TCP socket listens on `port`, on any address of either family.
+    /// Returns whether a TCP socket listens on `port`, on any IPv4 or IPv6 address.
     pub fn is_listening(&self, port: u16) -> bool {
         let tables = self.enter(|| {
             ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
@@ -129,7 +129,7 @@ impl Namespace {
     }
 }
 
-/// proc_net_tcp: `sl local_address rem_address st ...`, with state 0A listening.
+/// Searches a table in the format of proc_net_tcp: `sl local_address rem_address st ...`, where state 0A is listening.
 fn listens(table: &str, port: u16) -> bool {
     let suffix = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {

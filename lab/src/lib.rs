@@ -1,8 +1,8 @@
-//! Network-namespace topologies as code: what the demo, the end-to-end tests and the veth benchmarks stand on.
+//! Network-namespace topologies as code, the basis of the demo, the end-to-end tests and the veth benchmarks.
 //!
-//! Everything lives in network namespaces this crate made; no interface of the host is touched. A [`Namespace`] is
-//! deleted when it is dropped, a [`Process`] ended when it is dropped, so a failed assertion leaves nothing behind;
-//! after a `kill -9` the next run's [`sweep`] clears up.
+//! Everything runs in network namespaces created by this crate; no interface of the host is touched. Dropping a
+//! [`Namespace`] deletes it and dropping a [`Process`] ends it, so that a failed assertion leaves nothing behind. After
+//! a `kill -9`, the next run's [`sweep`] removes what was left.
 //!
 //! ```no_run
 //! use bywash_lab::{Ping, Topology};
@@ -13,7 +13,7 @@
 //! # Ok::<(), bywash_lab::Error>(())
 //! ```
 //!
-//! All calls block; all types are `Send`, and `Sync` where they are handles. Nothing here belongs near a worker.
+//! All calls block; all types are `Send`, and handles are `Sync` as well. Do not use this crate on a worker thread.
 
 #![forbid(unsafe_code)]
 
@@ -50,23 +50,23 @@ pub use wire::Wire;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How many times slower than a real machine this one is: `BYWASH_TEST_SLOWNESS`, 1 to 1000, by default 1. Above 1 it
-/// is emulated, and what it does in a second means nothing: tests judge no rates there.
+/// Returns the slowdown of this machine relative to a real one: `BYWASH_TEST_SLOWNESS`, 1 to 1000, by default 1. Above
+/// 1 the machine is emulated, and its speed means nothing: tests do not judge rates there.
 pub fn slowness() -> u32 {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     let read = || std::env::var("BYWASH_TEST_SLOWNESS").ok()?.parse().ok();
     *SLOWNESS.get_or_init(|| read().unwrap_or(1).clamp(1, 1000))
 }
 
-/// A time limit for this machine: `limit` times [`slowness`]. Every limit this crate takes goes through here; give it
-/// plain ones.
+/// Returns a time limit scaled for this machine: `limit` times [`slowness`]. Every limit passed to this crate is scaled
+/// here; callers pass unscaled ones.
 pub fn patience(limit: Duration) -> Duration {
     limit * slowness()
 }
 
-/// Polls `condition` until it holds or `timeout` ([`patience`]) is over; the error names `what` was waited for.
+/// Polls `condition` until it holds. After `timeout` ([`patience`]) returns an error naming `what` was awaited.
 ///
-/// The step grows from 1 ms to 20 ms, so that short waits are short.
+/// The interval grows from 1 ms to 20 ms, so that short waits stay short.
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     let timeout = patience(timeout);
     let deadline = Instant::now() + timeout;

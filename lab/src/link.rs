@@ -1,4 +1,4 @@
-//! veth pairs between namespaces, made complete in one go: names, MACs, addresses, MTU, queues, offloads.
+//! veth pairs between namespaces, created with names, MAC addresses, IP addresses, MTU, queues and offloads.
 
 use crate::error::Result;
 use crate::namespace::Namespace;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// `IFA_F_TENTATIVE` (linux/if_addr.h).
 const TENTATIVE: u32 = 0x40;
 
-/// One end of a [`Veth`]: where it is and what it is set to.
+/// One end of a [`Veth`]: its namespace and settings.
 #[derive(Debug, Clone)]
 pub struct End<'a> {
     namespace: &'a Namespace,
@@ -20,19 +20,19 @@ pub struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    /// An end named `name` (at most 15 bytes, the kernel's limit) in `namespace`.
+    /// Creates an end named `name` (at most 15 bytes, the kernel's limit) in `namespace`.
     pub fn new(namespace: &'a Namespace, name: impl Into<String>) -> Self {
         Self { namespace, name: name.into(), mac: None, addresses: Vec::new(), offloads: Vec::new() }
     }
 
-    /// Its MAC address, `02:00:00:00:00:01`; the kernel picks one otherwise.
+    /// Sets the MAC address, such as `02:00:00:00:00:01`; without it the kernel chooses one.
     #[must_use]
     pub fn mac(mut self, mac: impl Into<String>) -> Self {
         self.mac = Some(mac.into());
         self
     }
 
-    /// Adds an address with prefix length, IPv4 or IPv6.
+    /// Adds an IPv4 or IPv6 address with prefix length.
     #[must_use]
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.addresses.push(address.into());
@@ -48,7 +48,8 @@ impl<'a> End<'a> {
 }
 
 impl End<'_> {
-    /// The kernel adds the link-local address from a work queue once there is carrier: the last thing to come.
+    /// Returns whether the link-local address is usable. The kernel adds it from a work queue once there is carrier,
+    /// after everything else.
     fn is_ready(&self) -> bool {
         let table = self.namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"));
         match table {
@@ -59,7 +60,8 @@ impl End<'_> {
     }
 }
 
-/// if_inet6: address, interface index, prefix length, scope, flags (all hexadecimal), name.
+/// Searches a table in the format of if_inet6: address, interface index, prefix length, scope, flags (all hexadecimal),
+/// name.
 fn has_link_local(table: &str, name: &str) -> bool {
     table.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -69,7 +71,7 @@ fn has_link_local(table: &str, name: &str) -> bool {
     })
 }
 
-/// A veth pair to be. Deleted with either end's namespace.
+/// Parameters of a veth pair. The pair is deleted with either end's namespace.
 #[derive(Debug, Clone)]
 pub struct Veth<'a> {
     ends: [End<'a>; 2],
@@ -78,29 +80,29 @@ pub struct Veth<'a> {
 }
 
 impl<'a> Veth<'a> {
-    /// A pair with MTU 1500 and one queue a side.
+    /// Creates a pair with MTU 1500 and one queue per end.
     pub fn new(one: End<'a>, other: End<'a>) -> Self {
         Self { ends: [one, other], mtu: 1500, queues: 1 }
     }
 
-    /// MTU of both ends, in bytes. With a native XDP program without multi-buffer support veth takes at most 3,506
-    /// or so (page size less headroom and `skb_shared_info`).
+    /// Sets the MTU of both ends, in bytes. With a native XDP program without multi-buffer support, veth accepts at
+    /// most about 3,506 (page size less headroom and `skb_shared_info`).
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Receive and transmit queues of both ends. Native XDP redirect wants the peer to have at least as many
-    /// receive queues as this end transmit queues: both ends get the same number.
+    /// Sets the number of receive and transmit queues of both ends. Native XDP redirect requires the peer to have at
+    /// least as many receive queues as this end has transmit queues, hence one number for both.
     #[must_use]
     pub fn queues(mut self, queues: u32) -> Self {
         self.queues = queues;
         self
     }
 
-    /// Makes the pair, sets addresses and brings both ends up. Both are in their namespaces from the start, so the
-    /// names only have to be free there. Returns when carrier is up and IPv6 link-local addresses are in place.
+    /// Creates the pair, sets addresses and brings both ends up. Both ends are created in their namespaces, so the
+    /// names need to be free only there. Returns when carrier is up and IPv6 link-local addresses are usable.
     pub fn create(self) -> Result<()> {
         let [one, other] = &self.ends;
         let (mtu, queues) = (self.mtu, self.queues);
@@ -131,7 +133,7 @@ fn settings(end: &End<'_>) -> String {
     let mut lines = String::new();
     let name = &end.name;
     for address in &end.addresses {
-        // `nodad` is refused for IPv4.
+        // `nodad` is not accepted for IPv4.
         let nodad = if address.contains(':') { " nodad" } else { "" };
         let _ = writeln!(lines, "address add {address} dev {name}{nodad}");
     }

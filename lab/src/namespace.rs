@@ -1,4 +1,4 @@
-//! A named network namespace that lives as long as its guard.
+//! A named network namespace that is deleted when its guard is dropped.
 
 use crate::command::{self, DEFAULT_TIMEOUT, Output};
 use crate::error::{Error, Result};
@@ -14,25 +14,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Where iproute2 keeps named namespaces (`NETNS_RUN_DIR`).
+/// Directory where iproute2 keeps named namespaces (`NETNS_RUN_DIR`).
 pub(crate) const RUN_DIR: &str = "/run/netns";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static SWEPT: Once = Once::new();
 
 /// A network namespace named `bw-<pid>-<n>-<hint>`, with `lo` up and IPv6 addresses usable at once (no duplicate
-/// address detection, no router advertisements). Deleted on drop, together with whatever still runs in it.
+/// address detection, no router advertisements). Deleted on drop, together with the processes in it.
 ///
-/// A handle: methods take `&self` and may be called from several threads.
+/// All methods take `&self` and may be called from several threads.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes one. `hint` is for people reading `ip netns`; it must be usable in a file name. Needs CAP_SYS_ADMIN.
+    /// Creates a namespace. `hint` helps readers of `ip netns`; it must be usable in a file name. Requires
+    /// CAP_SYS_ADMIN.
     pub fn new(hint: &str) -> Result<Self> {
-        // Once per process: what an earlier run left behind when it was killed.
+        // Once per process: remove what an earlier run left behind when it was killed.
         SWEPT.call_once(|| {
             let _ = sweep::sweep();
         });
@@ -55,60 +56,62 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The name, as `ip netns` shows it.
+    /// Returns the name, as shown by `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it, to open and pass to `setns`.
+    /// Returns the path of its file, to open and pass to `setns`.
     pub fn path(&self) -> PathBuf {
         [RUN_DIR, &self.name].iter().collect()
     }
 
-    /// Runs a program in it; a failure status is an error, as is running longer than 60 s.
+    /// Runs a program in the namespace. A failure status is an error, as is running longer than 60 s.
     pub fn run<S: AsRef<OsStr>>(&self, argv: &[S]) -> Result<Output> {
         self.run_with_timeout(argv, DEFAULT_TIMEOUT)
     }
 
-    /// As [`Self::run`] with another limit.
+    /// Runs a program like [`Self::run`], with another time limit.
     pub fn run_with_timeout<S: AsRef<OsStr>>(&self, argv: &[S], timeout: Duration) -> Result<Output> {
         self.try_run(argv, timeout)?.ok()
     }
 
-    /// Runs a program in it and leaves the judgement of its status to the caller.
+    /// Runs a program in the namespace and returns its output whatever its status.
     pub fn try_run<S: AsRef<OsStr>>(&self, argv: &[S], timeout: Duration) -> Result<Output> {
         command::run(&self.exec(argv), None, timeout)
     }
 
-    /// Starts a program in it; the guard ends it.
+    /// Starts a program in the namespace; dropping the returned guard ends it.
     pub fn spawn<S: AsRef<OsStr>>(&self, argv: &[S]) -> Result<Process> {
         Process::start(&self.exec(argv))
     }
 
-    /// `ip netns exec` rather than a plain `setns`: it also mounts this namespace's own /sys, which the program
-    /// needs to see its interfaces there. /sys/fs/bpf is hidden by that mount.
+    /// Returns the command line that runs a program in the namespace. `ip netns exec` is used instead of `setns`
+    /// because it also mounts the namespace's own /sys, where the program sees its interfaces. That mount hides
+    /// /sys/fs/bpf.
     fn exec<S: AsRef<OsStr>>(&self, argv: &[S]) -> Vec<OsString> {
         let mut all: Vec<OsString> = ["ip", "netns", "exec", &self.name].iter().map(OsString::from).collect();
         all.extend(argv.iter().map(|word| word.as_ref().to_owned()));
         all
     }
 
-    /// `ip -n <this> ARGUMENTS`.
+    /// Runs `ip -n NAMESPACE ARGUMENTS`.
     pub fn ip<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Result<Output> {
         let mut all: Vec<OsString> = ["ip", "-n", &self.name].iter().map(OsString::from).collect();
         all.extend(arguments.iter().map(|word| word.as_ref().to_owned()));
         command::run(&all, None, DEFAULT_TIMEOUT)?.ok()
     }
 
-    /// `ip -batch`: one command a line, without the leading `ip`; stops at the first failure. For many routes.
+    /// Runs `ip -batch`: one command per line, without the leading `ip`, stopping at the first failure. For many
+    /// routes.
     pub fn ip_batch(&self, lines: &str) -> Result<Output> {
         command::run(&["ip", "-n", &self.name, "-batch", "-"], Some(lines), DEFAULT_TIMEOUT)?.ok()
     }
 
-    /// Runs `work` on a new thread inside the namespace and returns what it returned; a panic in it goes on here.
+    /// Runs `work` on a new thread inside the namespace and returns its result; a panic in it is resumed on the caller.
     ///
-    /// Sockets opened in it belong to the namespace for good. /proc/sys/net and /proc/thread-self/net are the
-    /// namespace's; /sys and /proc/self/net are still the caller's.
+    /// Sockets opened by `work` stay in the namespace. It sees the namespace's /proc/sys/net and /proc/thread-self/net,
+    /// but the caller's /sys and /proc/self/net.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let file = self.open()?;
         thread::scope(|scope| {
@@ -120,8 +123,8 @@ impl Namespace {
         })
     }
 
-    /// As [`Self::enter`] for work that outlives the call. The namespace's devices go when both this guard and the
-    /// work's sockets are gone.
+    /// Runs `work` like [`Self::enter`], without waiting for it. The namespace's devices are removed when both this
+    /// guard and the sockets opened by `work` are gone.
     pub fn thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -136,13 +139,13 @@ impl Namespace {
         File::open(&path).map_err(|source| Error::io(format!("opening {}", path.display()), source))
     }
 
-    /// Sets a sysctl. `key` uses slashes (`net/ipv4/ip_forward`) or, where no part has a dot in it, dots.
+    /// Sets a sysctl. `key` uses slashes (`net/ipv4/ip_forward`), or dots if no component contains one.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let key = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
         self.enter(|| write_sysctl(&key, value))?
     }
 
-    /// Reads a sysctl, trimmed. `key` as in [`Self::sysctl`].
+    /// Reads a sysctl, without surrounding whitespace. `key` as in [`Self::sysctl`].
     pub fn read_sysctl(&self, key: &str) -> Result<String> {
         let key = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
         let path = format!("/proc/sys/{key}");
@@ -168,7 +171,7 @@ fn move_in(file: &File, name: &str) -> Result<()> {
         .map_err(|source| Error::io(format!("entering namespace {name}"), source))
 }
 
-/// For the calling thread's namespace; `key` with slashes.
+/// Sets a sysctl in the calling thread's namespace; `key` uses slashes.
 fn write_sysctl(key: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/{key}");
     fs::write(&path, value).map_err(|source| Error::io(format!("writing {value} to {path}"), source))

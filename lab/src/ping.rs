@@ -1,4 +1,4 @@
-//! ICMP echo by the system's `ping` (iputils), with its report parsed.
+//! ICMP echo with the system's `ping` (iputils), with its report parsed.
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -6,7 +6,7 @@ use crate::patience;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// An echo run to be: 3 requests, 20 ms apart, 56 bytes of data.
+/// Parameters of a ping run. Default: 3 requests, 20 ms apart, 56 bytes of data.
 #[derive(Debug, Clone)]
 pub struct Ping {
     destination: IpAddr,
@@ -18,23 +18,23 @@ pub struct Ping {
     wait: Duration,
 }
 
-/// What came of it.
+/// Result of a ping run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PingReport {
     /// Requests sent.
     pub sent: u32,
-    /// Replies received, duplicates not counted.
+    /// Replies received, without duplicates.
     pub received: u32,
     /// ICMP errors received instead of replies.
     pub errors: u32,
-    /// Mean round-trip time; `None` without a reply.
+    /// Mean round-trip time; `None` if there was no reply.
     pub mean: Option<Duration>,
-    /// All that `ping` printed; ICMP errors are in it with their sender.
+    /// Complete output of `ping`, including ICMP errors with their senders.
     pub text: String,
 }
 
 impl Ping {
-    /// To an IPv4 or IPv6 address.
+    /// Creates a run to an IPv4 or IPv6 address.
     pub fn to(destination: impl Into<IpAddr>) -> Self {
         Self {
             destination: destination.into(),
@@ -47,50 +47,50 @@ impl Ping {
         }
     }
 
-    /// Number of requests.
+    /// Sets the number of requests.
     #[must_use]
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
     }
 
-    /// Time between requests; below 2 ms needs root.
+    /// Sets the time between requests; below 2 ms requires root.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Bytes of data after the ICMP header (`-s`).
+    /// Sets the number of data bytes after the ICMP header (`-s`).
     #[must_use]
     pub fn size(mut self, size: u32) -> Self {
         self.size = Some(size);
         self
     }
 
-    /// TTL or hop limit.
+    /// Sets the TTL or hop limit.
     #[must_use]
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Sets DF, and has the kernel not fragment locally on a path MTU it learnt (`-M probe` would hide the ICMP
-    /// error's effect).
+    /// Sets DF and prevents the kernel from fragmenting locally by a learnt path MTU (`-M do`; `-M probe` would hide
+    /// the effect of ICMP errors).
     #[must_use]
     pub fn dont_fragment(mut self) -> Self {
         self.dont_fragment = true;
         self
     }
 
-    /// How long to wait for the last reply.
+    /// Sets the time to wait for the last reply.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Runs it in `namespace`. Lost replies are in the report, not an error; an unreachable network on the sender
+    /// Runs `ping` in `namespace`. Lost replies are reported, not an error; a network unreachable from the sender
     /// itself is an error.
     pub fn run(&self, namespace: &Namespace) -> Result<PingReport> {
         let mut argv: Vec<String> = ["ping", "-n", "-c"].map(String::from).to_vec();
@@ -109,7 +109,7 @@ impl Ping {
         argv.push(self.destination.to_string());
         let limit = Duration::from_secs(10) + self.wait + self.interval * self.count;
         let output = namespace.try_run(&argv, limit)?;
-        // 1 is "no reply"; 2 is any other error.
+        // Status 1 means "no reply"; 2 is any other error.
         if !matches!(output.status.code(), Some(0 | 1)) {
             return Err(output.ok().err().unwrap_or_else(|| Error::parse("ping", "odd status")));
         }
@@ -117,7 +117,7 @@ impl Ping {
     }
 }
 
-/// "3 packets transmitted, 2 received, +1 errors, 33% packet loss, time 40ms"
+/// Parses a summary such as "3 packets transmitted, 2 received, +1 errors, 33% packet loss, time 40ms".
 fn parse(text: &str) -> Result<PingReport> {
     let summary = text.lines().find(|line| line.contains("packets transmitted"));
     let summary = summary.ok_or_else(|| Error::parse("ping", format!("no summary in {text:?}")))?;

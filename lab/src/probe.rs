@@ -1,4 +1,4 @@
-//! What this machine can do. Each probe says why not, for the `SKIP:` line of a test.
+//! Probes of this machine's capabilities. Each returns a reason on failure, for the `SKIP:` line of a test.
 
 use crate::namespace::Namespace;
 use rustix::process::geteuid;
@@ -7,12 +7,12 @@ use std::fmt;
 use std::io::Write;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
-/// Why a test cannot run here.
+/// Reason why a test cannot run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(String);
 
 impl Reason {
-    /// A reason of the caller's own.
+    /// Creates a reason from text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -24,15 +24,15 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a probe returns.
+/// Result of a probe.
 pub type Probe = Result<(), Reason>;
 
-/// Effective user id 0.
+/// Requires effective user ID 0.
 pub fn require_root() -> Probe {
     if geteuid().is_root() { Ok(()) } else { Err(Reason::new("root needed")) }
 }
 
-/// Everything a topology needs: root, `ip`, network namespaces (a container may forbid them) and veth.
+/// Requires everything a topology needs: root, `ip`, network namespaces (a container may forbid them) and veth.
 pub fn require_lab() -> Probe {
     static ONCE: OnceLock<Probe> = OnceLock::new();
     let probe = || {
@@ -44,7 +44,7 @@ pub fn require_lab() -> Probe {
     ONCE.get_or_init(probe).clone()
 }
 
-/// A program on PATH, or in the sbin directories that a user's PATH lacks.
+/// Requires a program on PATH, or in the sbin directories that a user's PATH lacks.
 pub fn has_tool(name: &str) -> Probe {
     let path = std::env::var("PATH").unwrap_or_default();
     let found = path
@@ -54,9 +54,9 @@ pub fn has_tool(name: &str) -> Probe {
     if found { Ok(()) } else { Err(Reason::new(format!("no `{name}` on this machine"))) }
 }
 
-/// Whether the running kernel has a feature, found by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that is
-/// up: since 6.2). Needs root. Cached.
+/// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
+/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that
+/// is up: since 6.2). Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
     static CACHE: LazyLock<Mutex<HashMap<String, Probe>>> = LazyLock::new(Mutex::default);
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,8 +98,8 @@ fn try_feature(feature: &str) -> Probe {
     namespace.run(&command).map(drop).map_err(missing)
 }
 
-/// Prints `SKIP: reason` where the test runner cannot swallow it: the runner captures the print macros of a passing
-/// test, and a skipped test passes.
+/// Prints `SKIP: reason` directly to standard error: the test runner captures the print macros of a passing test, and a
+/// skipped test passes.
 pub fn report_skip(reason: &dyn fmt::Display) {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let line = format!("SKIP: {reason} ({test})").replace('\n', " ");
@@ -115,7 +115,7 @@ macro_rules! skip {
     }};
 }
 
-/// Runs probes and leaves the test with a `SKIP:` line at the first that fails.
+/// Runs probes and, at the first that fails, prints a `SKIP:` line and returns from the test.
 ///
 /// ```no_run
 /// # fn some_test() {

@@ -1,4 +1,4 @@
-//! A program left running beside the test: its output can be read while it runs, and it ends with its guard.
+//! Background programs of a test: output is readable while they run, and dropping the guard ends them.
 
 use crate::command::{command, wait, words};
 use crate::error::{Error, Result};
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a dropped process may take to put things back before it is killed.
+/// Time for a dropped process to clean up before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A running program. Dropping it sends SIGTERM, then SIGKILL after 3 s, to this one process id.
+/// A running program. Dropping it sends SIGTERM, and SIGKILL after 3 s, to this process only.
 #[derive(Debug)]
 pub struct Process {
     command: String,
@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program in the caller's own namespace. [`crate::Namespace::spawn`] starts one in a namespace.
+    /// Starts a program in the caller's own namespace. See [`crate::Namespace::spawn`] for other namespaces.
     pub fn start<S: AsRef<OsStr>>(argv: &[S]) -> Result<Self> {
         let text = words(argv);
         let mut child = command(argv)?.spawn().map_err(|source| Error::Start { command: text.clone(), source })?;
@@ -39,18 +39,18 @@ impl Process {
         Ok(Self { command: text, child, output, readers })
     }
 
-    /// Its process id. `ip netns exec` replaces itself, so this is the program's own.
+    /// Returns the process ID. `ip netns exec` replaces itself, so this is the ID of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Both output streams so far, in order of arrival.
+    /// Returns the output so far, both streams in order of arrival.
     pub fn output(&self) -> String {
         let bytes = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until the output contains `text`. The error carries the output, also when the program ended instead.
+    /// Waits until the output contains `text`. On timeout, or if the program ends first, the error carries the output.
     pub fn wait_for_output(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let timeout = patience(timeout);
         let deadline = Instant::now() + timeout;
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal to it; an error when it has ended.
+    /// Sends a signal to the process. Errors if it has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.try_status()? {
             return Err(Error::Failed {
@@ -89,24 +89,24 @@ impl Process {
                 stderr: self.output(),
             });
         }
-        // Not reaped yet (checked above, and only this guard reaps), so the id is still ours.
+        // It has not been reaped (checked above, and only this guard reaps), so the process ID is still valid.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).map_err(|source| Error::io(format!("signalling `{}`", self.command), source))
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Kills the process with SIGKILL and waits for its end.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.child.kill().map_err(|source| Error::io(format!("killing `{}`", self.command), source))?;
         self.child.wait().map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))
     }
 
-    /// SIGTERM, and waits for the end, at most `timeout`.
+    /// Sends SIGTERM and waits for the end, at most `timeout`.
     pub fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         self.wait(timeout)
     }
 
-    /// Waits for the end, at most `timeout`; it still runs after a timeout.
+    /// Waits for the end, at most `timeout`. After a timeout the process is still running.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
         let timeout = patience(timeout);
         let waited = wait(&mut self.child, timeout);
@@ -119,12 +119,13 @@ impl Process {
         Ok(status)
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Returns the exit status, or `None` while the process runs.
     pub fn try_status(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))
     }
 
-    /// Only after the end: until then the pipes stay open. A grandchild may hold them longer; it gets 200 ms.
+    /// Waits for the output readers; call only after the process has ended. A grandchild may keep the pipes open: it
+    /// gets 200 ms.
     fn join_readers(&mut self) {
         let deadline = Instant::now() + patience(Duration::from_millis(200));
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {

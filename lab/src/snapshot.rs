@@ -1,5 +1,5 @@
-//! "Leave the host as found", as something a test can check: all settings a dataplane could touch, flattened to
-//! key and value, taken before and after.
+//! Snapshots of network settings, to test that the host is left as found: all settings that a dataplane could touch,
+//! flattened to keys and values, compared before and after.
 
 use crate::command::{self, DEFAULT_TIMEOUT};
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The settings of one network namespace: links (flags, MTU, promiscuity, attached XDP, qdisc), addresses, routes of
-/// all tables, rules, permanent neighbours, `ethtool -k` features, channels, per-device polling settings, sysctls.
+/// Settings of one network namespace: links (flags, MTU, promiscuity, attached XDP, qdisc), addresses, routes of all
+/// tables, rules, permanent neighbours, `ethtool -k` features, channels, per-device polling settings, sysctls.
 ///
-/// Left out because they change by themselves: counters, operational state, lifetimes, learnt neighbours.
+/// Values that change by themselves are excluded: counters, operational state, lifetimes, learnt neighbours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<String, String>);
 
-/// Fields that move without anyone changing a setting.
+/// Fields that change without a change of settings.
 const VOLATILE: [&str; 8] = [
     "operstate",
     "valid_life_time",
@@ -32,28 +32,28 @@ const VOLATILE: [&str; 8] = [
 /// Per-device files of /sys/class/net that user-space packet I/O may write.
 const DEVICE_FILES: &str = "flags mtu tx_queue_len gro_flush_timeout napi_defer_hard_irqs threaded";
 
-/// Sysctls that are readings, not settings.
+/// Sysctls that are measurements, not settings.
 const READINGS: [&str; 5] =
     ["nf_conntrack_count", "tcp_fastopen_key", "dentry-state", "ipfrag_secret_interval", "nf_conntrack_buckets"];
 
 impl Snapshot {
-    /// Of a namespace.
+    /// Takes a snapshot of a namespace.
     pub fn of(namespace: &Namespace) -> Result<Self> {
         let sysctls = namespace.enter(sysctls)?;
         take(Some(namespace), sysctls)
     }
 
-    /// Of the caller's own namespace.
+    /// Takes a snapshot of the caller's own namespace.
     pub fn of_host() -> Result<Self> {
         take(None, sysctls())
     }
 
-    /// The value under a key, as [`Self::differences`] shows keys.
+    /// Returns the value of a key in the form shown by [`Self::differences`].
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// One line for each setting that is not as it was: `key: before -> after`, `(none)` where there is none.
+    /// Returns one line for each setting that differs: `key: before -> after`, with `(none)` for a missing one.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let keys = self.0.keys().chain(after.0.keys().filter(|key| !self.0.contains_key(*key)));
         let shown = |snapshot: &Self, key: &str| snapshot.0.get(key).cloned().unwrap_or_else(|| "(none)".to_owned());
@@ -105,7 +105,7 @@ fn take(namespace: Option<&Namespace>, sysctls: BTreeMap<String, String>) -> Res
     }
     for device in &devices {
         for option in ["-k", "-l"] {
-            // Not every device has channels, and ethtool says so by failing.
+            // Not every device has channels; ethtool then fails.
             let Ok(text) = tool(&["ethtool", option, device]) else { continue };
             insert_ethtool(&format!("ethtool {option} {device}"), &text, &mut all);
         }
@@ -124,7 +124,7 @@ fn json(what: &'static str, text: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// One key for each leaf; `addr_info` of a link is dealt with by the caller.
+/// Inserts one key per leaf. The caller handles `addr_info` of a link.
 fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(fields) => {
@@ -145,18 +145,19 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// For tables without a natural key: the whole row is the key, so a change shows as one row gone and one come.
+/// Inserts a row of a table without a natural key: the whole row is the key, so that a change shows as one row removed
+/// and one added.
 fn insert_line(table: &str, row: &Value, into: &mut BTreeMap<String, String>) {
     let mut fields = BTreeMap::new();
     flatten("", row, &mut fields);
-    // A route of a link without carrier is flagged `linkdown`, `dead`: not a setting.
+    // A route on a link without carrier is flagged `linkdown` and `dead`; that is not a setting.
     let text: Vec<String> = fields.iter().map(|(key, value)| format!("{}={value}", key.trim())).collect();
     let key = format!("{table} {}", text.join(" "));
     let times = into.get(&key).and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
     into.insert(key, (times + 1).to_string());
 }
 
-/// `name: on [fixed]` lines; `ethtool -l` has the same names twice, under two headings.
+/// Inserts lines such as `name: on [fixed]`; `ethtool -l` has the same names twice, under two headings.
 fn insert_ethtool(prefix: &str, text: &str, into: &mut BTreeMap<String, String>) {
     let mut heading = String::new();
     for line in text.lines() {
@@ -169,7 +170,7 @@ fn insert_ethtool(prefix: &str, text: &str, into: &mut BTreeMap<String, String>)
     }
 }
 
-/// All readable ones under /proc/sys/net of the calling thread's namespace.
+/// Returns all readable sysctls under /proc/sys/net of the calling thread's namespace.
 fn sysctls() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     walk(Path::new("/proc/sys/net"), &mut found);

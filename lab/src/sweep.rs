@@ -1,4 +1,4 @@
-//! Clearing up after runs that were killed: namespaces carry the process id of their maker in their name.
+//! Cleanup after killed runs: the name of a namespace contains the process ID of its creator.
 
 use crate::command;
 use crate::namespace::RUN_DIR;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 pub(crate) const PREFIX: &str = "bw-";
 
-/// Removes every `bw-<pid>-*` namespace whose process is gone, with what still runs in it. Returns their names.
+/// Removes every `bw-<pid>-*` namespace whose creator is gone, with the processes in it. Returns the names.
 ///
-/// [`crate::Namespace::new`] calls it once per process. A process of another PID namespace that shares /run/netns
-/// looks dead from here: do not share /run/netns between containers.
+/// [`crate::Namespace::new`] calls it once per process. A creator in another PID namespace appears dead: do not share
+/// /run/netns between containers.
 pub fn sweep() -> Vec<String> {
     let stale: Vec<String> = ours().into_iter().filter(|(_, pid)| !is_alive(*pid)).map(|(name, _)| name).collect();
     for name in &stale {
@@ -20,14 +20,14 @@ pub fn sweep() -> Vec<String> {
     stale
 }
 
-/// Removes every namespace of this process, with what runs in it: for one that ends without unwinding, as by a signal.
+/// Removes every namespace of this process, with the processes in it. For exits without unwinding, such as by a signal.
 pub fn sweep_own() {
     for (name, _) in ours().into_iter().filter(|(_, pid)| *pid == std::process::id()) {
         remove(&name);
     }
 }
 
-/// Every namespace with a name of this crate's form, with its maker's process id.
+/// Returns every namespace named in this crate's format, with its creator's process ID.
 fn ours() -> Vec<(String, u32)> {
     let Ok(entries) = fs::read_dir(RUN_DIR) else { return Vec::new() };
     entries
@@ -52,10 +52,10 @@ fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Ends what runs in a namespace of ours and deletes it. Errors are not reported: it runs in `Drop`.
+/// Kills the processes in a namespace of this crate and deletes it. Ignores errors, because it runs in `Drop`.
 pub(crate) fn remove(name: &str) {
     let pids = command::run(&["ip", "netns", "pids", name], None, command::DEFAULT_TIMEOUT);
-    // A process left inside would keep the devices alive after the name is gone.
+    // A process left inside would keep the devices after the name is gone.
     let pids = pids.iter().flat_map(|output| output.stdout.split_whitespace()).filter_map(|pid| pid.parse().ok());
     for pid in pids.filter_map(Pid::from_raw).filter(|pid| *pid != rustix::process::getpid()) {
         let _ = kill_process(pid, Signal::KILL);

@@ -1,4 +1,4 @@
-//! The lab everyone uses: hosts around one router.
+//! The standard lab: hosts around one router.
 //!
 //! ```text
 //!   namespace a            namespace r            namespace b
@@ -17,12 +17,12 @@ thread_local! {
     static DETACHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While `work` runs, topologies made by this thread have, on their first `ports` ports, what a router has whose NICs are
-/// not the kernel's: the host's link ends at `w0`, `w1`, ..., where the kernel takes nothing, and `r0`, `r1`, ... are
-/// persistent TAP interfaces with the router's addresses, whose other ends are whoever opens them. Hosts do not leave
-/// segmentation to their links.
+/// Runs `work` with detached ports: in topologies created by this thread meanwhile, the first `ports` ports model a
+/// router whose NICs are not handled by the kernel. The host's link ends at `w0`, `w1`, ..., where the kernel receives
+/// nothing; `r0`, `r1`, ... are persistent TAP interfaces with the router's addresses, whose other ends belong to the
+/// program that opens them. Segmentation offload is off on the hosts' links.
 pub fn detached<T>(ports: usize, work: impl FnOnce() -> T) -> T {
-    /// Also when it panics: the thread may be another test's next.
+    /// Restores the previous value, also on panic: another test may reuse the thread.
     struct Back(usize);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -33,35 +33,35 @@ pub fn detached<T>(ports: usize, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// How many ports [`detached`] has detached for this thread now.
+/// Returns the number of ports currently detached on this thread by [`detached`].
 pub fn detached_ports() -> usize {
     DETACHED.get()
 }
 
-/// A host and the router port it hangs on.
+/// A host and the router port it is connected to.
 #[derive(Debug)]
 pub struct Host {
-    /// Its namespace.
+    /// Namespace of the host.
     pub ns: Namespace,
-    /// Its interface: `a0`, `b0`, ...
+    /// Interface of the host: `a0`, `b0`, ...
     pub interface: String,
-    /// Its MAC address: `02:00:00:00:<port>:02`, ports from 1.
+    /// MAC address of the host: `02:00:00:00:<port>:02`, ports counted from 1.
     pub mac: String,
-    /// Its address, 10.0.`port`.2/24.
+    /// IPv4 address of the host, 10.0.`port`.2/24.
     pub v4: Ipv4Addr,
-    /// Its address, fd00:`port`::2/64.
+    /// IPv6 address of the host, fd00:`port`::2/64.
     pub v6: Ipv6Addr,
     /// The router's interface on this link: `r0`, `r1`, ...
     pub router_interface: String,
-    /// The router's MAC address there: `02:00:00:00:<port>:01`.
+    /// MAC address of that interface: `02:00:00:00:<port>:01`.
     pub router_mac: String,
-    /// The router's address there, this host's default gateway: 10.0.`port`.1.
+    /// IPv4 address of that interface, this host's default gateway: 10.0.`port`.1.
     pub router_v4: Ipv4Addr,
-    /// The router's address there, this host's default gateway: fd00:`port`::1.
+    /// IPv6 address of that interface, this host's default gateway: fd00:`port`::1.
     pub router_v6: Ipv6Addr,
 }
 
-/// A router with two or more hosts, each on a link of its own. Gone when dropped.
+/// A router with two or more hosts, each on its own link. Deleted on drop.
 #[derive(Debug)]
 pub struct Topology {
     hosts: Vec<Host>,
@@ -69,49 +69,49 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Host a - router r - host b, all at their defaults.
+    /// Creates host a, router r and host b with default settings.
     pub fn router() -> Result<Self> {
         Self::builder().build()
     }
 
-    /// A router with `ports` hosts: a, b, c, ...; at most 17, so that no host is called r.
+    /// Creates a router with `ports` hosts a, b, c, ...; at most 17, so that no host is called r.
     pub fn router_n(ports: usize) -> Result<Self> {
         Self::builder().ports(ports).build()
     }
 
-    /// For other settings.
+    /// Returns a builder for other settings.
     pub fn builder() -> TopologyBuilder {
         TopologyBuilder::default()
     }
 
-    /// All hosts in port order.
+    /// Returns all hosts in port order.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// The host on port 0.
+    /// Returns the host on port 0.
     pub fn a(&self) -> &Host {
         &self.hosts[0]
     }
 
-    /// The host on port 1.
+    /// Returns the host on port 1.
     pub fn b(&self) -> &Host {
         &self.hosts[1]
     }
 
-    /// The router's namespace.
+    /// Returns the router's namespace.
     pub fn r(&self) -> &Namespace {
         &self.router
     }
 
-    /// The router's interfaces in port order, as arguments for `bywash run`.
+    /// Returns the router's interfaces in port order, as arguments for `bywash run`.
     pub fn router_interfaces(&self) -> Vec<&str> {
         self.hosts.iter().map(|host| host.router_interface.as_str()).collect()
     }
 }
 
-/// Settings of a [`Topology`]; the defaults are two ports, one queue, MTU 1500, neighbours found by ARP and ND,
-/// forwarding on, offloads as the kernel sets them.
+/// Settings of a [`Topology`]. Default: two ports, one queue, MTU 1500, neighbour resolution by ARP and ND, forwarding
+/// on, offloads as set by the kernel.
 #[derive(Debug, Clone)]
 pub struct TopologyBuilder {
     ports: usize,
@@ -138,56 +138,56 @@ impl Default for TopologyBuilder {
 }
 
 impl TopologyBuilder {
-    /// Router ports, each with a host: 2 to 17.
+    /// Sets the number of router ports, each with a host: 2 to 17.
     #[must_use]
     pub fn ports(mut self, ports: usize) -> Self {
         self.ports = ports;
         self
     }
 
-    /// Receive and transmit queues of every veth.
+    /// Sets the number of receive and transmit queues of every veth.
     #[must_use]
     pub fn queues(mut self, queues: u32) -> Self {
         self.queues = queues;
         self
     }
 
-    /// MTU of every veth, in bytes.
+    /// Sets the MTU of every veth, in bytes.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Permanent neighbour entries on both sides of every link, so that no ARP or ND is needed.
+    /// Sets whether both sides of every link get permanent neighbour entries, so that no ARP or ND is needed.
     #[must_use]
     pub fn static_neighbours(mut self, on: bool) -> Self {
         self.static_neighbours = on;
         self
     }
 
-    /// Whether the router's kernel forwards.
+    /// Sets whether the router's kernel forwards.
     #[must_use]
     pub fn forwarding(mut self, on: bool) -> Self {
         self.forwarding = on;
         self
     }
 
-    /// An `ethtool -K` feature of every host's end.
+    /// Sets an `ethtool -K` feature on every host's end.
     #[must_use]
     pub fn host_offload(mut self, feature: impl Into<String>, on: bool) -> Self {
         self.host_offloads.push((feature.into(), on));
         self
     }
 
-    /// An `ethtool -K` feature of every router's end.
+    /// Sets an `ethtool -K` feature on every router's end.
     #[must_use]
     pub fn router_offload(mut self, feature: impl Into<String>, on: bool) -> Self {
         self.router_offloads.push((feature.into(), on));
         self
     }
 
-    /// Makes it: namespaces, links, addresses, default routes, forwarding.
+    /// Creates the topology: namespaces, links, addresses, default routes, forwarding.
     pub fn build(self) -> Result<Topology> {
         if !(2..=17).contains(&self.ports) {
             let why = std::io::Error::new(std::io::ErrorKind::InvalidInput, "2 to 17 ports");
@@ -252,10 +252,10 @@ impl TopologyBuilder {
         host.ns.ip_batch(&lines).map(drop)
     }
 
-    /// The kernel takes nothing at `wire`, and has a TAP interface instead.
+    /// Makes the kernel receive nothing on `wire`, and creates a TAP interface in its place.
     fn detach(&self, router: &Namespace, host: &Host, wire: &str) -> Result<()> {
         let Host { router_interface: tap, router_mac, router_v4, router_v6, .. } = host;
-        // Its MAC address is not the one that hosts send to, so packets are another machine's; and no ARP, no IPv6.
+        // Hosts send to another MAC address than that of `wire`, so the kernel drops the packets; ARP and IPv6 are off.
         router.sysctl(&format!("net/ipv6/conf/{wire}/disable_ipv6"), "1")?;
         router.ip_batch(&format!(
             "link set {wire} arp off\ntuntap add dev {tap} mode tap\n\

@@ -1,4 +1,4 @@
-//! A hashed TCP transfer between two namespaces: bytes that arrive are compared one by one with bytes that were sent.
+//! Verified TCP transfer between two namespaces: the bytes received are compared with those sent, and both are hashed.
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const CHUNK: usize = 64 * 1024;
 
-/// A transfer to be. The content is pseudo-random, so that no byte can stand in for another.
+/// Parameters of a transfer. The content is pseudo-random, so that misplaced bytes are detected.
 #[derive(Debug, Clone)]
 pub struct Transfer {
     bytes: u64,
@@ -19,47 +19,47 @@ pub struct Transfer {
     stall: Duration,
 }
 
-/// What came of it.
+/// Result of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferReport {
-    /// Bytes the receiver got.
+    /// Bytes received.
     pub received: u64,
-    /// SHA-256 of what was sent, in hex.
+    /// SHA-256 of the bytes sent, in hex.
     pub sent_hash: String,
-    /// SHA-256 of what was received, in hex.
+    /// SHA-256 of the bytes received, in hex.
     pub received_hash: String,
-    /// Offset of the first byte that differs from what was sent.
+    /// Offset of the first byte that differs from the one sent.
     pub first_difference: Option<u64>,
-    /// From the connection to the receiver's end of file.
+    /// Time from the connection to the receiver's end of file.
     pub elapsed: Duration,
 }
 
 impl TransferReport {
-    /// Everything arrived as it was sent.
+    /// Returns whether everything arrived as it was sent.
     pub fn is_intact(&self) -> bool {
         self.first_difference.is_none() && self.sent_hash == self.received_hash
     }
 
-    /// Payload bits received per second.
+    /// Returns the payload bits received per second.
     pub fn bits_per_second(&self) -> f64 {
         self.received as f64 * 8.0 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
 impl Transfer {
-    /// Of `bytes` bytes.
+    /// Creates a transfer of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, seed: 1, stall: Duration::from_secs(10) }
     }
 
-    /// Another content.
+    /// Sets the seed of the content.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// How long either side waits without progress before it gives up with an error; 10 s by default.
+    /// Sets how long either side waits without progress before it fails; 10 s by default.
     #[must_use]
     pub fn stall(mut self, stall: Duration) -> Self {
         self.stall = stall;
@@ -72,7 +72,7 @@ impl Transfer {
         let (tell_port, port) = mpsc::channel();
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| to.enter(|| self.receive(address, tell_port)).and_then(|result| result));
-            // The channel closes without a port when the receiver could not listen; its own error says why.
+            // The channel closes without a port if the receiver could not listen; its own error gives the reason.
             let sent = match port.recv() {
                 Ok(socket) => from.enter(|| self.send(socket)).and_then(|result| result),
                 Err(_) => Ok(String::new()),
@@ -81,7 +81,7 @@ impl Transfer {
                 Ok(received) => received,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
-            // The sender's error is the cause where both fail; the receiver then only saw the connection not come.
+            // If both fail, the sender's error is the cause: the receiver only missed the connection.
             let sent_hash = sent?;
             Ok(TransferReport { sent_hash, ..received? })
         })
@@ -162,7 +162,7 @@ impl Transfer {
     }
 }
 
-/// Reads until the buffer is full or the stream ends, so that chunks line up with the sender's.
+/// Reads until the buffer is full or the stream ends, so that chunks align with the sender's.
 fn fill(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -180,7 +180,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014), eight bytes a step.
+/// Content generator: SplitMix64 (Steele, Lea, Flood 2014), eight bytes per step.
 struct Content(u64);
 
 impl Content {
@@ -203,7 +203,7 @@ impl Content {
 mod tests {
     use super::*;
 
-    /// What the receiver says about a stream of 200,000 bytes that `spoil` got its hands on.
+    /// Returns the receiver's report on a stream of 200,000 bytes modified by `spoil`.
     fn received(spoil: impl FnOnce(&mut Vec<u8>)) -> TransferReport {
         let transfer = Transfer::new(200_000).seed(7);
         let mut stream = vec![0; 200_000];

@@ -1,11 +1,11 @@
-//! Two hosts and what lies between them: for what forwards frames as they are.
+//! Two hosts and a namespace between them, for programs that forward frames unchanged.
 
 use crate::error::Result;
 use crate::link::{End, Veth};
 use crate::namespace::Namespace;
 use std::net::Ipv4Addr;
 
-/// Hosts a and b in one network, with nothing but `r0` and `r1` of the namespace `r` between them. Gone when dropped.
+/// Hosts a and b in one subnet, connected only through `r0` and `r1` of the namespace `r`. Deleted on drop.
 ///
 /// ```text
 ///   10.0.0.1 a0 ───── r0 r r1 ───── b0 10.0.0.2
@@ -14,19 +14,20 @@ use std::net::Ipv4Addr;
 pub struct Wire {
     /// Host a.
     pub a: Namespace,
-    /// What lies between.
+    /// Namespace between the hosts.
     pub r: Namespace,
     /// Host b.
     pub b: Namespace,
 }
 
 impl Wire {
-    /// Host a's address.
+    /// Address of host a.
     pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    /// Host b's address.
+    /// Address of host b.
     pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-    /// Makes it. The hosts finish their checksums themselves: nobody on the way does.
+    /// Creates the namespaces and links. Checksum offload is off on the hosts, because nothing on the path completes
+    /// checksums.
     pub fn new() -> Result<Self> {
         let (a, r, b) = (Namespace::new("a")?, Namespace::new("r")?, Namespace::new("b")?);
         for (host, interface, address, port) in [(&a, "a0", Self::A, "r0"), (&b, "b0", Self::B, "r1")] {

@@ -1,4 +1,4 @@
-//! The lab tested on itself: it must build what it says, measure what happens, and leave nothing.
+//! Self-test of the lab: it builds what it claims, measures correctly, and leaves nothing behind.
 
 use bywash_lab::{
     Direction, End, Iperf, Namespace, Ping, Snapshot, Topology, Transfer, Veth, counters, has_tool, require,
@@ -25,7 +25,7 @@ fn a_namespace_goes_with_its_guard_even_on_panic() {
     })
     .join();
     assert!(result.is_err() && !exists(&name));
-    // What ran inside was ended, not left holding the devices.
+    // The process inside was ended and does not keep the devices.
     let mut process = process;
     let status = process.wait(Duration::from_secs(5)).unwrap();
     assert!(!status.success() && pid != 0);
@@ -35,7 +35,7 @@ fn a_namespace_goes_with_its_guard_even_on_panic() {
 fn sweep_takes_the_dead_and_leaves_the_living() {
     require!(require_lab());
     let living = Namespace::new("living").unwrap();
-    // A process id above the kernel's limit of 2^22: nobody has it.
+    // A process ID above the kernel's limit of 2^22, so it cannot exist.
     let stale = format!("bw-4194999-{}-stale", std::process::id());
     run_host(&["ip", "netns", "add", &stale]).unwrap();
     sweep();
@@ -72,7 +72,7 @@ fn enter_sees_the_namespace_and_lets_panics_through() {
 fn a_veth_is_made_as_asked() {
     require!(require_lab(), has_tool("ethtool"));
     let (one, other) = (Namespace::new("one").unwrap(), Namespace::new("other").unwrap());
-    // The same name on both sides: ends are made in their namespaces, not moved there.
+    // The same name on both sides: ends are created in their namespaces, not moved there.
     let near = End::new(&one, "v0").mac("02:00:00:00:00:aa").address("192.0.2.1/24").address("2001:db8::1/64");
     let far = End::new(&other, "v0").mac("02:00:00:00:00:bb").address("192.0.2.2/24").offload("tx", false);
     Veth::new(near, far).mtu(1400).queues(2).create().unwrap();
@@ -163,7 +163,7 @@ fn a_snapshot_sees_every_kind_of_change() {
     let lab = Topology::router().unwrap();
     let r = lab.r();
     let before = Snapshot::of(r).unwrap();
-    // Traffic changes counters and learns neighbours: not settings.
+    // Traffic changes counters and learns neighbours, which are not settings.
     assert_eq!(Ping::to(lab.b().v4).run(&lab.a().ns).unwrap().received, 3);
     assert_eq!(before.differences(&Snapshot::of(r).unwrap()), Vec::<String>::new());
 
