@@ -176,7 +176,8 @@ mod tests {
         let traffic = pass(of, 20 << 20, write);
         assert_eq!(traffic.read_lines, 0);
         assert!(traffic.written_lines > lines * 95 / 100, "{traffic:?} of {lines}");
-        // A line that a core has read may occupy any way when it is evicted; the device then writes it in place.
+        // A line that a core has read is evicted from its L2 to any way of the last level; the device then writes it
+        // in place.
         let both = |m: &mut Memory, at| {
             m.device_write(0, at, 64);
             m.read(0, at, 64);

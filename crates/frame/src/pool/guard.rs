@@ -80,7 +80,7 @@ impl Guard {
         #[cfg(debug_assertions)]
         if let Some(cell) = cells.iter().enumerate().find(|(i, _)| good >> i & 1 == 0).map(|(_, c)| *c) {
             let told = self.history(cell);
-            panic!("cell {cell} freed twice, or a frame of another arena; the cell was last: {told}");
+            panic!("cell {cell} freed twice, or of another arena; last events: {told}");
         }
         let mut kept = 0;
         for i in 0..cells.len() {

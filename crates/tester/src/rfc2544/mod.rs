@@ -54,7 +54,7 @@ pub struct Plan {
     pub resolution: f64,
     /// Loss that is still accepted as none.
     pub accepted_loss: f64,
-    /// Number of times a trial is repeated if the generator could not send at its rate.
+    /// Maximum number of repetitions of a trial in which the generator could not send at its rate.
     pub retries: usize,
     /// Loads at which latency is measured, relative to the throughput.
     pub latency_loads: Vec<f64>,
@@ -209,8 +209,8 @@ pub struct BackToBack {
 impl Report {
     /// Runs the tests whose results are missing, and passes the report to `keep` after each.
     ///
-    /// Errors of the trials, and of `keep`.
-    /// Of the trials, and of `keep`.
+    /// # Errors
+    /// The first error of a trial, or of `keep`.
     pub fn complete<E: From<TrialError>>(
         &mut self,
         rig: &mut impl Rig,
