@@ -1,7 +1,7 @@
-//! nf_tables: the ruleset as the kernel holds it, and which packets between ports it may touch.
+//! nf_tables: the kernel's ruleset, and the forwarded packets that it may affect.
 //!
 //! [`Reader`] reads tables, chains, rules and objects by nfnetlink (linux/netfilter/nf_tables.h), but no set elements;
-//! [`analyse`] is a pure function of that. Rules that iptables writes (iptables-nft) are found there as well.
+//! [`analyse`] is a pure function of the result. Rules written by iptables-nft are included.
 
 mod analyse;
 mod parse;
@@ -16,7 +16,7 @@ use crate::effect::IfMatch;
 /// All tables of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// In the kernel's order.
+    /// Tables in the kernel's order.
     pub tables: Vec<Table>,
 }
 
@@ -35,7 +35,7 @@ pub enum Family {
     Bridge,
     /// "arp".
     Arp,
-    /// None of those this crate knows.
+    /// A family unknown to this crate, by number.
     Other(u8),
 }
 
@@ -44,83 +44,83 @@ pub enum Family {
 pub struct Table {
     /// Its family.
     pub family: Family,
-    /// Its name, one of a kind in its family.
+    /// Name, unique in its family.
     pub name: String,
-    /// Its base chains are hooked nowhere (NFT_TABLE_F_DORMANT).
+    /// Whether the table is dormant (NFT_TABLE_F_DORMANT): its base chains are not hooked.
     pub dormant: bool,
     /// Its chains.
     pub chains: Vec<Chain>,
-    /// Sets and objects that turn connection tracking on by being there, each named: "ct helper ftp".
+    /// Sets and objects whose mere existence enables connection tracking, by name: "ct helper ftp".
     pub tracking: Vec<String>,
 }
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name, one of a kind in its table.
+    /// Name, unique in its table.
     pub name: String,
-    /// The hook it hangs on. `None` for a chain that is only jumped to.
+    /// Hook of a base chain; `None` for a chain that is only jumped to.
     pub base: Option<Base>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
-    /// The reason why this is not all of it, if so: "unknown attribute 13".
+    /// Reason why the chain is not fully understood, if so: "unknown attribute 13".
     pub opaque: Option<String>,
 }
 
-/// A hook that a base chain hangs on.
+/// Hook, policy and devices of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// NF_INET_* or NF_NETDEV_*, by the table's family.
     pub hook: u32,
-    /// The place among the chains of that hook.
+    /// Priority among the chains of that hook.
     pub priority: i32,
     /// "filter", "nat" or "route".
     pub kind: String,
-    /// Whether packets that meet no verdict go on (NF_ACCEPT).
+    /// Whether the policy is to accept (NF_ACCEPT).
     pub accepts: bool,
     /// The devices of an ingress or egress chain, sorted.
     pub devices: Vec<IfMatch>,
 }
 
-/// A rule: its expressions run until one of them breaks off.
+/// A rule, whose expressions run until one of them ends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its number in its table, as `nft -a` shows it.
+    /// Handle in its table, as shown by `nft -a`.
     pub handle: u64,
-    /// What it consists of.
+    /// Expressions, in order.
     pub expressions: Vec<Expression>,
 }
 
-/// An expression, as far as it matters here.
+/// An expression, reduced to the properties that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     /// Reads, computes or compares, and does nothing else.
     Reads,
-    /// Loads one of those into a register, all of it.
+    /// Loads the whole value into a register.
     Load(Loaded, u32),
-    /// Breaks off unless the register begins with the value.
+    /// Ends the rule unless the register begins with the value.
     Equals(u32, Vec<u8>),
-    /// Ends or leaves the chain.
+    /// Gives a verdict, or leaves the chain.
     Verdict(Verdict),
-    /// Does something.
+    /// Has side effects, or is not understood.
     Acts {
-        /// In plain words: "masquerade".
+        /// Description: "masquerade".
         how: String,
-        /// Its part in connection tracking.
+        /// Role in connection tracking.
         tracking: Tracking,
     },
 }
 
-/// Registers' contents that tell interfaces or families apart (NFT_META_*).
+/// Metadata (NFT_META_*) that tells interfaces or families apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
-    /// Name of the interface it came by.
+    /// Name of the ingress interface.
     IifName,
-    /// Name of the interface it goes by.
+    /// Name of the egress interface.
     OifName,
-    /// ifindex of the interface it came by, in host order.
+    /// ifindex of the ingress interface, in host order.
     Iif,
-    /// ifindex of the interface it goes by, in host order.
+    /// ifindex of the egress interface, in host order.
     Oif,
     /// AF_INET or AF_INET6, one octet.
     Nfproto,
@@ -129,22 +129,21 @@ pub enum Loaded {
 /// A verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The packet goes on, to the next chain, rule or caller: accept, continue, return.
+    /// The packet continues in the next chain, rule or caller: accept, continue, return.
     GoesOn,
-    /// Another chain is run (jump, goto).
+    /// Jumps to another chain (jump, goto).
     Chain(String),
     /// Anything else: "drop".
     Other(String),
 }
 
-/// The part of an expression in connection tracking.
+/// Role of an expression in connection tracking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tracking {
-    /// None.
+    /// No role.
     No,
-    /// Looks at what it knows: packets of both directions have to be seen by it.
+    /// Uses the state of connection tracking, which must see the packets of both directions.
     Uses,
-    /// Turns it, or the putting together of fragments, on in the namespace for the table's families, wherever the rule
-    /// is.
+    /// Enables connection tracking or defragmentation in the namespace for the table's families, wherever the rule is.
     TurnsOn,
 }

@@ -1,11 +1,11 @@
-//! Rulesets that the kernel holds, loaded by the tools that users load them with, and the effects found in them.
+//! Loads rulesets with the tools that users load them with, and checks the effects found in the kernel.
 
 use bywash_exceptions::{Effect, Families, IfMatch, Scope, legacy, nft};
 use bywash_lab::{Namespace, has_tool, require, require_lab};
 use std::net::UdpSocket;
 use std::time::Duration;
 
-/// A namespace with the interfaces p0 and p1.
+/// Creates a namespace with the interfaces p0 and p1.
 fn router(hint: &str) -> Namespace {
     let namespace = Namespace::new(hint).unwrap();
     namespace.ip_batch("link add p0 type veth peer name p1\nlink set p0 up\nlink set p1 up\nlink set lo up\n").unwrap();
@@ -24,7 +24,7 @@ fn load(namespace: &Namespace, ruleset: &str) -> bool {
     loaded.status.success()
 }
 
-/// The families that the kernel tracks connections of, as far as two datagrams of the host's own show it.
+/// Returns the families whose connections the kernel tracks, tested with one local datagram of each.
 fn tracked(namespace: &Namespace) -> Families {
     let count = || namespace.read_sysctl("net/netfilter/nf_conntrack_count").map_or(0, |n| n.trim().parse().unwrap());
     let grows = |address: &'static str| {
@@ -41,7 +41,7 @@ fn effects(namespace: &Namespace) -> Vec<Effect> {
     nft::analyse(&ruleset)
 }
 
-/// Effects in short: "all46 drop", "in4(p0) counter", "fragments4". What tracks is not told.
+/// Formats effects briefly: "all46 drop", "in4(p0) counter", "fragments4". The reason for tracking is left out.
 fn short(effects: &[Effect]) -> Vec<String> {
     let families = |f: &Families| ["", "4"][usize::from(f.v4)].to_owned() + ["", "6"][usize::from(f.v6)];
     let by = |interfaces: &[IfMatch]| {
@@ -63,7 +63,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
     effects.iter().map(one).collect()
 }
 
-/// A chain of the table "inet t", on `hook`, with `rules`.
+/// Returns a ruleset with a chain of the table "inet t" on `hook`, with `rules`.
 fn inet(hook: &str, rules: &str) -> String {
     format!("table inet t {{\n chain c {{ type filter hook {hook} priority 0; policy accept;\n{rules}\n }}\n}}\n")
 }
@@ -76,7 +76,7 @@ fn rulesets_of_nft() {
     let by_index = [by_index.as_str()];
     let forward = |rules: &str| inet("forward", rules);
     let cases: Vec<(String, &[&str])> = vec![
-        // Nothing that bears on forwarded packets.
+        // Rulesets that do not affect forwarded packets.
         (String::new(), &[]),
         ("table inet t { }\n".into(), &[]),
         (forward(""), &[]),
@@ -189,7 +189,7 @@ fn rulesets_of_nft() {
           add @s { ip saddr ct count over 3 } drop; }\n}\n".into(), &["fragments4"]),
         ("table inet t {\n chain c { type filter hook prerouting priority -150; tcp dport 80 tproxy ip to :81 accept; \
           }\n}\n".into(), &["all46 tproxy", "fragments46"]),
-        // As distributions ship it.
+        // The default of distributions.
         (
             "table inet filter {\n chain input { type filter hook input priority 0; policy drop;\n\
              iif lo accept\n ct state established,related accept\n tcp dport 22 accept\n }\n\
@@ -230,7 +230,7 @@ fn interface_index(namespace: &Namespace, name: &str) -> u32 {
     shown.stdout.trim().parse().unwrap()
 }
 
-/// Runs commands, one a line.
+/// Runs commands, one per line.
 fn run(namespace: &Namespace, commands: &str) {
     for command in commands.lines() {
         let argv: Vec<&str> = command.split_whitespace().collect();
@@ -259,7 +259,7 @@ fn rulesets_of_iptables() {
             "iptables-nft -t nat -A POSTROUTING -o p1 -j MASQUERADE",
             &["all4 counter, xt target MASQUERADE", "fragments4"],
         ),
-        // What Docker sets up.
+        // The rules that Docker sets up.
         (
             "iptables-nft -P FORWARD DROP\niptables-nft -t nat -N DOCKER\n\
              iptables-nft -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER\n\
@@ -329,7 +329,7 @@ fn a_reader_sees_every_change() {
     assert_eq!(reader.read().unwrap(), nft::Ruleset::default());
     assert_eq!(reader.generation().unwrap(), before);
     assert!(load(&namespace, &inet("forward", "drop")));
-    // From another namespace's thread: the socket stays where it was opened.
+    // Called from a thread in another namespace: the socket stays where it was opened.
     assert_ne!(reader.generation().unwrap(), before);
     assert_eq!(reader.read().unwrap().tables.len(), 1);
 }
@@ -357,7 +357,7 @@ fn rulesets_of_legacy_iptables() {
     if !probe.try_run(&["iptables-legacy", "-S"], Duration::from_secs(20)).unwrap().status.success() {
         bywash_lab::skip!("this kernel has no legacy iptables");
     }
-    // The table is there now, without a rule.
+    // The table exists now, without rules.
     assert!(!probe.enter(|| legacy.changed()).unwrap());
     let cases: &[(&str, &[&str])] = &[
         ("iptables-legacy -A FORWARD -j ACCEPT", &["all4 rules", "fragments4"]),
@@ -390,6 +390,6 @@ fn rulesets_of_legacy_iptables() {
         assert_eq!(probe.enter(legacy::read).unwrap().unwrap(), found);
         before = found;
     }
-    // Nothing of it is nf_tables'.
+    // None of it appears in nf_tables.
     assert_eq!(effects(&probe), []);
 }

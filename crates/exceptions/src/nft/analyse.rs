@@ -1,8 +1,8 @@
-//! Which packets between ports a ruleset may touch.
+//! Determines the forwarded packets that a ruleset may affect.
 //!
-//! Everything is taken for more than it may be: a rule may match whatever its interfaces allow, and an `accept` before
-//! it spares nothing. A chain has no effect only if its policy is accept and no rule that forwarded packets can reach
-//! does anything but read and let go on. The policy's own packet counter does not count as an effect.
+//! The analysis overestimates: a rule is assumed to match every packet that its interfaces allow, and an earlier
+//! `accept` exempts no packet from it. A chain has no effect only if its policy is accept and the rules that forwarded
+//! packets can reach only read and let packets continue. The policy's own packet counter does not count as an effect.
 
 use super::{Base, Chain, Expression, Family, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
@@ -10,10 +10,10 @@ use bywash_route::model::Families;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// NFT_JUMP_STACK_SIZE: the kernel takes no ruleset with deeper jumps.
+/// NFT_JUMP_STACK_SIZE: the kernel rejects rulesets with deeper jumps.
 const DEPTH: usize = 16;
 
-/// Says for every chain of `ruleset` which forwarded packets it may touch, and which families are tracked.
+/// Returns the effects of the chains of `ruleset` on forwarded packets, and the families that it tracks.
 pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
     let mut effects = Vec::new();
     for table in &ruleset.tables {
@@ -29,7 +29,7 @@ pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
     effects
 }
 
-/// The packets that a base chain sees.
+/// Packets that a base chain sees.
 enum Place<'a> {
     Nothing,
     Forwarded,
@@ -76,7 +76,7 @@ fn family_name(family: Family) -> String {
 fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, effects: &mut Vec<Effect>) {
     let object = format!("table {} {} chain {}", family_name(table.family), table.name, chain.name);
     let place = match (table.family, &chain.opaque) {
-        // A chain that is not understood may hang anywhere.
+        // A chain that is not understood may be on any hook.
         (family, Some(_)) if !matches!(family, Family::Bridge | Family::Arp) => Place::Forwarded,
         (family, _) => place(family, base),
     };
@@ -85,13 +85,13 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     }
     let found = match base.accepts || chain.opaque.is_some() {
         true => walk.chain(&chain.name, 0),
-        // Nothing can be wider.
+        // The policy concerns every packet; rules cannot add to that.
         false => Rc::new(vec![Found::everything("policy drop".into(), "policy drop".into())]),
     };
     let mut own: Vec<Effect> = Vec::new();
     for found in found.iter() {
         let families = families(table.family) & found.seen.families;
-        // Replies are translated back on their way, wherever they come in.
+        // Replies are translated back on any interface, so a nat chain is not limited to the interface of its rule.
         let side = found.seen.side.clone().filter(|_| base.kind != "nat");
         let scope = match (&place, side) {
             (Place::Local, _) => Scope::Errors(families),
@@ -115,7 +115,7 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         effects.push(own.swap_remove(widest));
         return;
     }
-    // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS see what the router itself sends as well.
+    // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends.
     if matches!(place, Place::Egress(_)) || base.hook == 4 {
         for at in 0..own.len() {
             let Scope::Out(_, families) = own[at].scope else { continue };
@@ -128,7 +128,8 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     effects.append(&mut own);
 }
 
-/// Connection tracking is turned on by what stands in a rule or object, be it hooked or not (nf_ct_netns_get).
+/// Returns the effect on fragments if the table enables connection tracking. A rule or object enables it whether or not
+/// it is hooked (nf_ct_netns_get).
 fn fragments(table: &Table) -> Option<Effect> {
     let families = families(table.family);
     let rule = |chain: &Chain, rule: &Rule| {
@@ -152,14 +153,14 @@ fn fragments(table: &Table) -> Option<Effect> {
     })
 }
 
-/// A side by which the packets of a rule go.
+/// Ingress or egress interface of the packets that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Side {
     In(IfMatch),
     Out(IfMatch),
 }
 
-/// The packets that get as far as an expression.
+/// Packets that reach an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     families: Families,
@@ -169,19 +170,21 @@ struct Seen {
 impl Seen {
     const ALL: Self = Self { families: Families::BOTH, side: None };
 
-    /// Those that are also in `inner`; of two sides one is enough, and the first is kept.
+    /// Returns the intersection with `inner`. If both are limited to an interface, the limit of `self` is kept: one
+    /// suffices.
     fn and(&self, inner: &Self) -> Self {
         Self { families: self.families & inner.families, side: self.side.clone().or_else(|| inner.side.clone()) }
     }
 }
 
-/// Something that a chain does.
+/// An effect found in a chain.
 #[derive(Clone, Debug)]
 struct Found {
     seen: Seen,
-    /// Connection tracking has a part in it: packets of the other direction belong to it, whatever their sides.
+    /// Whether connection tracking is involved: packets of the reverse direction are then concerned too, on any
+    /// interface.
     both_ways: bool,
-    /// Within the chain: "rule handle 5".
+    /// Position within the chain: "rule handle 5".
     place: String,
     reason: String,
 }
@@ -195,7 +198,7 @@ impl Found {
         self.both_ways >= other.both_ways && (self.seen == other.seen || self.seen == Seen::ALL)
     }
 
-    /// As found by packets that are in `seen`.
+    /// Returns the effect limited to packets in `seen`, at another place.
     fn within(&self, seen: &Seen, place: String) -> Self {
         let mut seen = seen.and(&self.seen);
         if self.both_ways {
@@ -222,7 +225,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Everything that chain `name` does, the first for each kind of packets.
+    /// Returns the effects of chain `name`, without those that an earlier one covers.
     fn chain(&mut self, name: &str, depth: usize) -> Rc<Vec<Found>> {
         let everything = |place: &str, why: &str| Rc::new(vec![Found::everything(place.into(), why.into())]);
         let Some(&chain) = self.chains.get(name) else { return everything("", "jump to an unknown chain") };
@@ -233,9 +236,9 @@ impl<'a> Walk<'a> {
             return everything("", why);
         }
         if depth > DEPTH {
-            return everything("", "jumps too deep");
+            return everything("", "jumps nested too deeply");
         }
-        self.done.insert(&chain.name, everything("", "jumps in a circle"));
+        self.done.insert(&chain.name, everything("", "jump loop"));
         let mut all: Vec<Found> = Vec::new();
         for rule in &chain.rules {
             for found in self.rule(rule, depth) {
@@ -263,7 +266,7 @@ impl<'a> Walk<'a> {
                     loaded = Some((*what, *register));
                     continue;
                 }
-                // Only right behind the load is it certain that the register still holds it.
+                // Only directly after the load is it certain that the register still holds the value.
                 Expression::Equals(register, value) => {
                     if let Some((what, _)) = before.filter(|(_, r)| r == register) {
                         match narrowed(what, value) {
@@ -296,7 +299,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The packets for which `what` begins with `value`. `None` if no forwarded packet is among them.
+/// Returns the packets for which `what` begins with `value`; `None` if no forwarded packet is among them.
 fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
     let interface = match what {
         Loaded::IifName | Loaded::OifName => name(value),
@@ -320,12 +323,13 @@ fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
     Some(Seen { families: Families::BOTH, side })
 }
 
-/// Whether no interface but the loopback one, the first of every namespace, is meant.
+/// Returns whether `interface` matches only the loopback interface, the first one of every namespace.
 fn is_loopback(interface: &IfMatch) -> bool {
     matches!(interface, IfMatch::Name(name) if name == "lo") || *interface == IfMatch::Index(1)
 }
 
-/// A name padded with zeroes is compared whole, one without any as the beginning of names. `None` if it is neither.
+/// Parses the value of a name comparison: with NUL padding it is a whole name, without any NUL a prefix. `None` if it
+/// is neither.
 fn name(value: &[u8]) -> Option<IfMatch> {
     let end = value.iter().position(|&octet| octet == 0);
     let name = std::str::from_utf8(&value[..end.unwrap_or(value.len())]).ok().filter(|name| !name.is_empty())?;

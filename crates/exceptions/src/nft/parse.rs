@@ -1,12 +1,12 @@
-//! nf_tables' objects out of attributes. Numbers in them are in network order. Anything not known makes the chain
-//! opaque, or the expression one that may do anything.
+//! Parses nf_tables objects from netlink attributes, whose numbers are in network order. Anything unknown makes the
+//! chain opaque, or the expression one that may do anything.
 
 use super::xt;
 use super::{Base, Chain, Expression, Family, Loaded, Rule, Table, Tracking, Verdict};
 use crate::effect::IfMatch;
 use bywash_mirror::wire::{Attributes, u32_at};
 
-/// struct nfgenmsg.
+/// Size of struct nfgenmsg, in octets.
 pub const NFGENMSG: usize = 4;
 
 const NFTA_TABLE_NAME: u16 = 1;
@@ -21,7 +21,7 @@ const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_TYPE: u16 = 7;
 const NFTA_CHAIN_FLAGS: u16 = 10;
 const NFTA_CHAIN_USERDATA: u16 = 12;
-/// NFT_CHAIN_BASE, NFT_CHAIN_HW_OFFLOAD, NFT_CHAIN_BINDING.
+/// Known chain flags: NFT_CHAIN_BASE, NFT_CHAIN_HW_OFFLOAD, NFT_CHAIN_BINDING.
 const CHAIN_FLAGS: u32 = 7;
 
 const NFTA_HOOK_HOOKNUM: u16 = 1;
@@ -71,14 +71,14 @@ const NFTA_DYNSET_EXPRESSIONS: u16 = 10;
 /// NFTA_MATCH_NAME and NFTA_TARGET_NAME.
 const XT_NAME: u16 = 1;
 
-/// The table that `body` names and the rest of its object.
+/// A parsed object and the table it belongs to.
 pub struct Of<T> {
     pub family: Family,
     pub table: String,
     pub object: T,
 }
 
-/// The table of NFT_MSG_NEWTABLE, and whether all of it is understood.
+/// Parses NFT_MSG_NEWTABLE; the flag tells whether all its attributes are known.
 pub fn table(body: &[u8]) -> Option<(Table, bool)> {
     let attributes = Attributes::after(body, NFGENMSG);
     let known = attributes.clone().all(|(kind, _)| kind <= NFTA_TABLE_OWNER);
@@ -94,7 +94,7 @@ pub fn table(body: &[u8]) -> Option<(Table, bool)> {
     ))
 }
 
-/// The chain of NFT_MSG_NEWCHAIN.
+/// Parses NFT_MSG_NEWCHAIN.
 pub fn chain(body: &[u8]) -> Option<Of<Chain>> {
     let attributes = Attributes::after(body, NFGENMSG);
     let (mut table, mut name, mut hook, mut opaque) = (None, None, None, None);
@@ -140,7 +140,7 @@ fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Opti
                 });
                 listed = devices.collect::<Option<Vec<_>>>();
                 if listed.is_none() {
-                    opaque = Some("unknown way to name devices".into());
+                    opaque = Some("unknown device attribute".into());
                 }
             }
             other => opaque = Some(format!("unknown hook attribute {other}")),
@@ -158,7 +158,7 @@ fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Opti
     (base, opaque)
 }
 
-/// A name that does not end within the attribute is the beginning of names (Linux 6.16, before NFTA_DEVICE_PREFIX).
+/// Parses a device name. A name without a terminating NUL is a prefix (Linux 6.16, before NFTA_DEVICE_PREFIX).
 fn device(value: &[u8]) -> IfMatch {
     match value.contains(&0) {
         true => IfMatch::Name(text(value)),
@@ -166,7 +166,7 @@ fn device(value: &[u8]) -> IfMatch {
     }
 }
 
-/// The rule of NFT_MSG_NEWRULE, with its chain's name.
+/// Parses NFT_MSG_NEWRULE: the name of its chain, and the rule.
 pub fn rule(body: &[u8]) -> Option<Of<(String, Rule)>> {
     let (mut table, mut chain, mut handle, mut expressions) = (None, None, None, Vec::new());
     for (attribute, value) in Attributes::after(body, NFGENMSG) {
@@ -183,8 +183,8 @@ pub fn rule(body: &[u8]) -> Option<Of<(String, Rule)>> {
     Some(Of { family: family(*body.first()?), table: table?, object })
 }
 
-/// The object of NFT_MSG_NEWOBJ, named, if it turns connection tracking on (each such has an init with
-/// nf_ct_netns_get).
+/// Parses NFT_MSG_NEWOBJ: the object's type and name if it enables connection tracking (such types have an init that
+/// calls nf_ct_netns_get).
 pub fn object(body: &[u8]) -> Option<Of<Option<String>>> {
     let attributes = Attributes::after(body, NFGENMSG);
     let name = text(find(attributes.clone(), NFTA_OBJ_NAME)?);
@@ -193,7 +193,7 @@ pub fn object(body: &[u8]) -> Option<Of<Option<String>>> {
     Some(Of { family: family(*body.first()?), table: text(find(attributes, NFTA_OBJ_TABLE)?), object })
 }
 
-/// The set of NFT_MSG_NEWSET, named, if its elements' expressions turn connection tracking on ("ct count").
+/// Parses NFT_MSG_NEWSET: the set's name if expressions of its elements enable connection tracking ("ct count").
 pub fn set(body: &[u8]) -> Option<Of<Option<String>>> {
     let attributes = Attributes::after(body, NFGENMSG);
     let name = text(find(attributes.clone(), NFTA_SET_NAME)?);
@@ -225,7 +225,7 @@ fn list(elements: &[u8]) -> impl Iterator<Item = Expression> {
     })
 }
 
-/// The most of what the expressions nested in a set or in its user do.
+/// Returns the strongest tracking role of the expressions nested in a set or in a set update.
 fn nested(attributes: Attributes<'_>, single: u16, several: u16) -> Tracking {
     let tracking = |expression: Expression| match expression {
         Expression::Acts { tracking, .. } => tracking,
@@ -244,7 +244,7 @@ fn expression(element: &[u8]) -> Expression {
         return anything(format!("unknown part of expression {name}"));
     }
     let attributes = Attributes::after(data, 0);
-    // Those that can be told to read only, with the last attribute known.
+    // Expressions that may only read, with their last known attribute.
     let last = match name.as_str() {
         "immediate" | "rt" => 2,
         "meta" | "cmp" | "fib" => 3,
@@ -298,10 +298,10 @@ fn immediate(attributes: Attributes<'_>) -> Expression {
     match find(attributes, DREG).and_then(be32) {
         Some(NFT_REG_VERDICT) => {}
         Some(_) => return Expression::Reads,
-        None => return anything("verdict not understood".into()),
+        None => return anything("malformed verdict".into()),
     }
     let Some(verdict) = find(Attributes::after(data, 0), NFTA_DATA_VERDICT) else {
-        return anything("verdict not understood".into());
+        return anything("malformed verdict".into());
     };
     let parts = Attributes::after(verdict, 0);
     let chain = find(parts.clone(), NFTA_VERDICT_CHAIN).map(text);
@@ -314,10 +314,10 @@ fn immediate(attributes: Attributes<'_>) -> Expression {
     })
 }
 
-/// Expressions that do something, or that this crate does not know.
+/// Classifies an expression that has side effects, or that this crate does not know.
 ///
-/// A counter counts: past the kernel it would stand still, which a user of the ruleset would see. A set's element may
-/// carry a counter, a limit or a verdict of its own, so that a look into a set counts as well.
+/// A counter is a side effect: it would miss packets forwarded past the kernel, and users of the ruleset would notice.
+/// A set element may carry a counter, a limit or a verdict of its own, so a set lookup is a side effect too.
 fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
     let (how, tracking) = match name {
         "counter" | "log" | "limit" | "quota" | "reject" | "queue" | "dup" | "fwd" | "numgen" | "last" | "xfrm"

@@ -1,4 +1,4 @@
-//! The ruleset out of the kernel.
+//! Reads the ruleset from the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
 use super::{Chain, Family, Ruleset, Table};
@@ -17,10 +17,10 @@ const NFT_MSG_GETSET: u16 = NFNL_SUBSYS_NFTABLES | 10;
 const NFT_MSG_GETGEN: u16 = NFNL_SUBSYS_NFTABLES | 16;
 const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES | 19;
 const NFTA_GEN_ID: u16 = 1;
-/// struct nfgenmsg: of any family, version NFNETLINK_V0.
+/// struct nfgenmsg for any family, version NFNETLINK_V0.
 const ANY: [u8; NFGENMSG] = [0; NFGENMSG];
 
-/// Readings that a change interrupted before it is given up.
+/// Attempts at reading the ruleset before giving up because changes interrupt it.
 const TRIES: usize = 8;
 
 /// Reads the ruleset of the calling thread's network namespace once.
@@ -30,22 +30,22 @@ pub fn read() -> Result<Ruleset, Unknown> {
 
 /// Reads the ruleset of the network namespace of the thread that opened it. Holds one socket.
 ///
-/// As with `nft list ruleset`, a kernel that has nf_tables as a module may load it when it is asked.
+/// As with `nft list ruleset`, the kernel may load its nf_tables module on a request.
 #[derive(Debug)]
 pub struct Reader {
-    /// `None` where the kernel has no nfnetlink.
+    /// `None` if the kernel has no nfnetlink.
     socket: Option<Socket>,
     buffer: Vec<u8>,
 }
 
-/// One attempt's end.
+/// Reason why an attempt to read the ruleset failed.
 enum Failed {
     Changed,
     Unknown(Unknown),
 }
 
 impl Reader {
-    /// Opens one in the calling thread's network namespace.
+    /// Opens a reader in the calling thread's network namespace.
     pub fn open() -> Result<Self, Unknown> {
         let socket = match Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), &[], 1 << 20) {
             Ok(socket) => Some(socket),
@@ -55,7 +55,7 @@ impl Reader {
         Ok(Self { socket, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Reads all tables. None is there if the kernel has no nf_tables.
+    /// Reads all tables. The ruleset is empty if the kernel has no nf_tables.
     pub fn read(&mut self) -> Result<Ruleset, Unknown> {
         for _ in 0..TRIES {
             let Some(before) = self.generation()? else { return Ok(Ruleset::default()) };
@@ -65,11 +65,11 @@ impl Reader {
                 Err(Failed::Unknown(unknown)) => return Err(unknown),
             }
         }
-        Err(Unknown { why: "nf_tables' ruleset changes too fast to be read".into() })
+        Err(Unknown { why: "the nf_tables ruleset changes too fast to be read".into() })
     }
 
-    /// Returns the number of the ruleset, which every change by netlink makes another. `None` if the kernel has no
-    /// nf_tables. Interfaces that come, go or are renamed change the devices of chains without a new number.
+    /// Returns the generation id of the ruleset, which every change by netlink changes; `None` if the kernel has no
+    /// nf_tables. Adding, removing or renaming an interface changes the devices of chains but not the generation id.
     pub fn generation(&mut self) -> Result<Option<u32>, Unknown> {
         let Some(socket) = &mut self.socket else { return Ok(None) };
         let mut generation = None;
@@ -80,8 +80,8 @@ impl Reader {
         });
         match answer {
             Ok(()) if generation.is_some() => Ok(generation),
-            Ok(()) => Err(Unknown { why: "nf_tables tells no generation".into() }),
-            // nfnetlink knows no such subsystem (nfnetlink_rcv_msg says EINVAL).
+            Ok(()) => Err(Unknown { why: "nf_tables reported no generation id".into() }),
+            // nfnetlink does not know the subsystem (nfnetlink_rcv_msg returns EINVAL).
             Err(error) if matches!(errno(&error), Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT)) => Ok(None),
             Err(error) => Err(unknown(error)),
         }
@@ -122,9 +122,9 @@ impl Reader {
         };
         match socket.dump(question, &ANY, &[], &mut self.buffer, each, || Ok(())) {
             Ok(Dumped::Whole) if understood => Ok(all),
-            Ok(Dumped::Whole) => Err(not("an answer of nf_tables is not understood")),
+            Ok(Dumped::Whole) => Err(not("malformed answer from nf_tables")),
             Ok(Dumped::Interrupted) => Err(Failed::Changed),
-            // Objects came with Linux 4.10.
+            // Linux has objects since 4.10.
             Ok(Dumped::Unsupported) if question == NFT_MSG_GETOBJ => Ok(Vec::new()),
             Ok(Dumped::Unsupported) => Err(not("nf_tables cannot be read")),
             Err(error) => Err(Failed::Unknown(unknown(error))),
@@ -134,7 +134,7 @@ impl Reader {
 
 type Parse = fn(&[u8]) -> Option<Of<Option<String>>>;
 
-/// A ruleset being put together, and where its parts are.
+/// A ruleset under construction, with the positions of its tables and chains.
 #[derive(Default)]
 struct Gathered {
     ruleset: Ruleset,

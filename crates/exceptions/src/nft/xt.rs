@@ -1,7 +1,7 @@
-//! Extensions of x_tables (iptables) that may stand in nf_tables' rules ("match", "target").
+//! x_tables (iptables) extensions that nf_tables rules may contain (expressions "match" and "target").
 
-/// Those, of hosts' usual rules, that leave connection tracking and the putting together of fragments off
-/// (net/netfilter/xt_*.c: nf_ct_netns_get and nf_defrag_*_enable are not called). All others may turn it on.
+/// Common extensions that do not enable connection tracking or defragmentation (net/netfilter/xt_*.c: nf_ct_netns_get
+/// and nf_defrag_*_enable are not called). All others may.
 const UNTRACKED_MATCHES: [&str; 30] = [
     "addrtype",
     "ah",
@@ -37,7 +37,7 @@ const UNTRACKED_MATCHES: [&str; 30] = [
 const UNTRACKED_TARGETS: [&str; 11] =
     ["CLASSIFY", "DSCP", "HL", "LOG", "MARK", "NFLOG", "NFQUEUE", "REJECT", "TCPMSS", "TOS", "TTL"];
 
-/// Whether the extension `name` certainly leaves connection tracking off.
+/// Returns whether the extension `name` is known not to enable connection tracking.
 pub fn is_untracked(target: bool, name: &str) -> bool {
     match target {
         true => UNTRACKED_TARGETS.contains(&name),

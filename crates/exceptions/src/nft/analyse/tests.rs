@@ -26,7 +26,7 @@ fn jump(chain: &str) -> Expression {
     Expression::Verdict(Verdict::Chain(chain.into()))
 }
 
-/// Loads and compares, as nft and iptables write it.
+/// Returns a load and a comparison, as nft and iptables generate them.
 fn interface(what: Loaded, name: &str) -> [Expression; 2] {
     let mut value = name.as_bytes().to_vec();
     value.resize(16, 0);
@@ -112,7 +112,7 @@ fn hooks_tell_whose_packets_they_see() {
     assert_eq!(of(Family::Inet, 3), [Scope::Errors(Families::BOTH)]);
     assert_eq!(of(Family::Bridge, 2), []);
     assert_eq!(of(Family::Arp, 0), []);
-    // Hooks and families that are not known.
+    // Unknown hooks and families.
     assert_eq!(of(Family::Ip, 9), [Scope::All(Families::V4)]);
     assert_eq!(of(Family::Other(12), 0), [ALL]);
 }
@@ -143,7 +143,7 @@ fn an_interface_before_the_action_narrows_it() {
     let out = Scope::Out(vec![IfMatch::Name("p1".into())], v4);
     assert_eq!(one(&[&oif("p1"), &[drop()]]), [out]);
     assert_eq!(one(&[&iif("p0"), &oif("p1"), &[drop()]]), [came_by("p0", v4)]);
-    // Too late, of another register, or overwritten since.
+    // The comparison comes too late, is of another register, or of one overwritten since.
     assert_eq!(one(&[&[acts("counter")], &iif("p0"), &[drop()]]), [Scope::All(v4)]);
     let [load, Expression::Equals(_, value)] = iif("p0") else { unreachable!() };
     let other = Expression::Equals(2, value.clone());
@@ -177,7 +177,7 @@ fn interfaces_are_compared_as_the_kernel_does() {
 fn nothing_forwarded_goes_by_the_loopback_interface() {
     let rules = [[&iif("lo")[..], &[drop()]].concat(), [&oif("lo")[..], &[drop()]].concat()];
     assert_eq!(effects(Family::Inet, &[base("c", 0, &rules), base("d", 4, &rules)]), []);
-    // Not so the names that begin like it.
+    // A prefix match covers other interfaces too.
     let prefix = rule(&[Expression::Load(Loaded::IifName, 1), Expression::Equals(1, b"lo".to_vec()), drop()]);
     assert_eq!(scopes(Family::Inet, &[base("c", 0, &[prefix])]).len(), 1);
 }
@@ -224,7 +224,7 @@ fn chains_without_a_hook_do_nothing_themselves() {
 fn tracking_concerns_both_directions() {
     let narrow = [&iif("p0")[..], &[ct(), drop()]].concat();
     assert_eq!(scopes(Family::Inet, &[base("c", 2, std::slice::from_ref(&narrow))]), [ALL, FRAGMENTS]);
-    // By a jump too, and beside a rule that is narrower.
+    // Through a jump too, and next to a narrower rule.
     let jumping = [&iif("p0")[..], &[jump("sub")]].concat();
     let sub = chain("sub", &[rule(&[acts("log")]), narrow]);
     assert_eq!(scopes(Family::Inet, &[base("c", 2, &[jumping]), sub]), [ALL, FRAGMENTS]);
@@ -310,8 +310,8 @@ fn any_table() -> impl Strategy<Value = Table> {
     })
 }
 
-/// A packet between ports, in the eyes of the plainest possible run of a rule: whether any expression acts on it, if
-/// every comparison whose outcome is not known holds.
+/// Returns whether any expression acts on a packet between two ports, if every comparison with an unknown outcome
+/// holds. The simplest possible reference for the analysis.
 fn touched(table: &Table, rules: &[Rule], families: Families, from: &str, to: &str, depth: usize) -> bool {
     rules.iter().any(|rule| {
         let mut register = None;

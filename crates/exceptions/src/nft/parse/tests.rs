@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// An attribute of `value`, padded.
+/// Returns an attribute with `value`, padded.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
     bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -56,7 +56,7 @@ fn what_writes_or_is_unknown_acts() {
     written("meta", NFTA_META_SREG);
     written("payload", NFTA_PAYLOAD_SREG);
     written("exthdr", NFTA_EXTHDR_SREG);
-    // An option is taken away by an expression with neither register.
+    // An expression with neither register removes the option.
     assert!(matches!(read("exthdr", &[]), Expression::Acts { .. }));
     let all = [read("cmp", &[number(9, 0)]), read("brandnew", &[]), expression(&[]), expression(&attribute(7, &[]))];
     for read in all {
@@ -95,7 +95,7 @@ fn devices_are_names_or_their_beginnings() {
     let name = |name: &str| IfMatch::Name(name.into());
     let prefix = |name: &str| IfMatch::Prefix(name.into());
     assert_eq!(devices(&[attribute(1, b"p1\0"), attribute(1, b"p0\0")]), (false, vec![name("p0"), name("p1")]));
-    // Linux 6.16 ends no wildcard; 6.18 has an attribute for it.
+    // Linux 6.16 does not terminate a prefix; 6.18 has an attribute for it.
     assert_eq!(devices(&[attribute(1, b"eth")]), (false, vec![prefix("eth")]));
     assert_eq!(devices(&[attribute(2, b"eth\0")]), (false, vec![prefix("eth")]));
     assert!(devices(&[attribute(3, b"eth\0")]).0);
