@@ -1,4 +1,4 @@
-//! Effects: which forwarded packets a piece of kernel state concerns, and why.
+//! Effects: the forwarded packets that a piece of kernel state concerns, and the reason.
 
 use bywash_route::model::{Families, Prefix};
 use serde::{Deserialize, Serialize};
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// nf_tables, iptables-nft included.
     Netfilter,
-    /// iptables and ip6tables of the old kernel interface (`iptables-legacy`).
+    /// Legacy iptables and ip6tables, of the x_tables kernel interface (`iptables-legacy`).
     IptablesLegacy,
     /// IPsec policies (`ip xfrm policy`).
     Ipsec,
-    /// Policy routing rules (`ip rule`) and tables beside main and local.
+    /// Policy routing rules (`ip rule`), and tables other than main and local.
     Rules,
     /// Switches under `/proc/sys/net` that decide whether and how packets are forwarded.
     Sysctls,
     /// Queueing disciplines, filters and policers (`tc`).
     TrafficControl,
-    /// BPF programs of others on a port (tcx).
+    /// BPF programs that others have attached to a port (tcx).
     Programs,
 }
 
@@ -54,14 +54,14 @@ impl Kind {
 pub enum IfMatch {
     /// The interface of this name.
     Name(String),
-    /// Interfaces whose names begin so (`eth*`).
+    /// Interfaces whose names begin with this string (`eth*`).
     Prefix(String),
     /// The interface of this kernel index.
     Index(u32),
 }
 
 impl IfMatch {
-    /// Returns whether an interface is meant.
+    /// Returns whether the interface with this kernel index and name matches.
     pub fn covers(&self, index: u32, name: &str) -> bool {
         match self {
             Self::Name(this) => this == name,
@@ -76,19 +76,19 @@ impl IfMatch {
 pub enum Scope {
     /// Every forwarded packet of these families.
     All(Families),
-    /// Packets that enter by one of these interfaces.
+    /// Packets received on one of these interfaces.
     In(Vec<IfMatch>, Families),
-    /// Packets that would leave by one of these interfaces.
+    /// Packets that would be sent on one of these interfaces.
     Out(Vec<IfMatch>, Families),
     /// Packets to this destination.
     To(Prefix),
-    /// Packets that the router itself sends: ICMP errors about forwarded ones.
+    /// ICMP errors about forwarded packets, which the router itself sends.
     Errors(Families),
-    /// Fragments: connection tracking reassembles them.
+    /// Fragments, which connection tracking reassembles.
     Fragments(Families),
 }
 
-/// A piece of kernel state that bears on forwarded packets.
+/// A piece of kernel state that affects forwarded packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Effect {
     /// Kind of state.
@@ -101,7 +101,7 @@ pub struct Effect {
     pub reason: String,
 }
 
-/// Kernel state that could not be read: every packet that it might concern is the kernel's.
+/// Error for kernel state that could not be read. Every packet that it might concern is left to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unknown {

@@ -1,41 +1,41 @@
-//! The gate between an announcement and its effect: closed by the watcher, opened by the control side.
+//! The gate that the watcher closes on a kernel announcement and the control side opens again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Closes the gate when the kernel announces a change, and lets it be opened only for a reading that is still the
-/// newest. Clones share one gate.
+/// Closes the gate when the kernel announces a change, and lets it open only for the newest reading. Clones share one
+/// gate.
 ///
 /// # Thread-safety
-/// Any thread may call it. The closing function runs under a lock that the opening one takes too: it must be short and
-/// must not call back.
+/// Any thread may call it. The closing function runs under a lock that [`Keeper::open`] takes too: it must be short and
+/// must not call back into the keeper.
 #[derive(Clone)]
 pub struct Keeper(Arc<Inner>);
 
 struct Inner {
-    /// Announcements so far.
+    /// Number of announcements so far.
     announced: Mutex<u64>,
     close: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Keeper {
-    /// A keeper that closes the gate by `close`. The gate is the owner's, and closed to begin with.
+    /// Creates a keeper that closes the gate by calling `close`. The owner provides the gate, initially closed.
     pub fn new(close: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { announced: Mutex::new(0), close: Box::new(close) }))
     }
 
-    /// Closes the gate: the state known so far may not hold any more.
+    /// Closes the gate because the known state may be out of date.
     pub(crate) fn close(&self) {
         let mut announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
         *announced += 1;
         (self.0.close)();
     }
 
-    /// Number of announcements so far: taken before the state is read, it names the reading.
+    /// Returns the number of announcements so far. Taken before the state is read, it identifies the reading.
     pub(crate) fn announced(&self) -> u64 {
         *self.0.announced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `open` unless something has been announced since reading `number` was begun; returns whether it ran.
+    /// Runs `open` unless a change was announced after reading `number` began; returns whether it ran.
     pub fn open(&self, number: u64, open: impl FnOnce()) -> bool {
         let announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = *announced == number;

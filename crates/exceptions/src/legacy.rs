@@ -1,8 +1,8 @@
-//! The tables of legacy iptables and ip6tables (x_tables), which nfnetlink does not show.
+//! Tables of legacy iptables and ip6tables (x_tables), which nfnetlink does not show.
 //!
-//! Only the outline of a table is read (struct ipt_getinfo): which hooks have rules and which policy. Rules that forwarded
-//! packets pass are taken to match all of them; rules anywhere are taken to turn connection tracking on. A table that
-//! is there with neither rules nor a policy other than ACCEPT, as `iptables-legacy -L` leaves one, does nothing.
+//! Only the outline of a table is read (struct ipt_getinfo): which hooks have rules, and their policies. Rules on the
+//! path of forwarded packets are assumed to match all of them; any rule is assumed to enable connection tracking. A
+//! table without rules and with ACCEPT policies only, as `iptables-legacy -L` leaves one, has no effect.
 
 mod outline;
 mod sockopt;
@@ -14,7 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sockopt::RawSocket;
 
-/// Names of tables are at most 31 octets (XT_TABLE_MAXNAMELEN), and few.
+/// Size of the buffer for table names, in octets. Names have at most 31 octets (XT_TABLE_MAXNAMELEN), and tables are
+/// few.
 const NAMES: usize = 4096;
 
 /// Reads the tables of the calling thread's network namespace once.
@@ -23,7 +24,7 @@ pub fn read() -> Result<Vec<Effect>, Unknown> {
     std::mem::replace(&mut legacy.effects, Ok(Vec::new()))
 }
 
-/// Watches the tables of one network namespace by reading them again.
+/// Watches the tables of one network namespace by polling.
 #[derive(Debug)]
 pub struct Legacy {
     tables: [Tables; 2],
@@ -41,11 +42,11 @@ impl Legacy {
         legacy
     }
 
-    /// Reads the tables again, and returns whether their effects are other ones than before. To be called by threads of
-    /// the network namespace it was opened in.
+    /// Reads the tables again and returns whether their effects have changed. Must be called from a thread in the
+    /// network namespace in which it was opened.
     ///
-    /// Two to four system calls where no table is registered, and two for each that is. A table whose policies have to
-    /// be looked at, as forwarded packets meet no rule of it, is copied whole.
+    /// Takes two to four system calls if no table is registered, and two for each registered one. A table without rules
+    /// on the path of forwarded packets is copied whole, to read its policies.
     pub fn changed(&mut self) -> bool {
         let effects = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>().map(|all| all.concat());
         let changed = effects != self.effects;
@@ -59,11 +60,11 @@ impl Legacy {
     }
 }
 
-/// The tables of one family.
+/// Tables of one family.
 #[derive(Debug)]
 struct Tables {
     family: sockopt::Family,
-    /// The file of their names. The system makes it when it first has a table of the family.
+    /// File of the table names. The kernel creates it with the first table of the family.
     names: Option<OwnedFd>,
     socket: Option<RawSocket>,
 }
@@ -96,7 +97,7 @@ impl Tables {
         if self.names.is_none() {
             self.names = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
                 Ok(file) => Some(file),
-                // Without a table of the family there is no file; without its directory nothing is known.
+                // Without a table of the family the file does not exist. Without its directory the state is unknown.
                 Err(Errno::NOENT) => rustix::fs::stat("/proc/thread-self/net").map(|_| None).map_err(unknown)?,
                 Err(error) => return Err(unknown(error)),
             };
@@ -108,7 +109,7 @@ impl Tables {
                 Ok(more) => length += more,
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    // It may be gone with its module: the next time it is opened anew.
+                    // The file may have gone with its module; the next read opens it again.
                     self.names = None;
                     return Err(unknown(error));
                 }
@@ -121,23 +122,23 @@ impl Tables {
         Ok(text.lines())
     }
 
-    /// The outline of a table. `None` if there is none any more.
+    /// Reads the outline of a table; `None` if the table no longer exists.
     fn outline(&mut self, name: &str) -> Result<Option<Outline>, String> {
         let socket = match &self.socket {
             Some(socket) => socket,
             None => self.socket.insert(RawSocket::open(self.family).map_err(|error| error.to_string())?),
         };
-        // The kernel says EAGAIN when the table changed between the two questions.
+        // The kernel returns EAGAIN if the table changed between the two requests.
         for _ in 0..8 {
             let info = match socket.info(name) {
                 Ok(info) => info,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(error.to_string()),
             };
-            let mut outline = Outline::of(&info).ok_or("its outline is not understood")?;
+            let mut outline = Outline::of(&info).ok_or("malformed ipt_getinfo")?;
             if outline.hides_policies() {
                 match socket.entries(name, outline.size) {
-                    Ok(entries) => outline.policies(self.family, &entries).ok_or("its rules are not understood")?,
+                    Ok(entries) => outline.policies(self.family, &entries).ok_or("malformed table entries")?,
                     Err(Errno::AGAIN) => continue,
                     Err(error) => return Err(error.to_string()),
                 }

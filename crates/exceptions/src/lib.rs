@@ -1,12 +1,13 @@
-//! Exceptions: kernel state that bears on forwarded packets and that a dataplane beside the kernel does not repeat.
+//! Kernel state that affects forwarded packets and that a dataplane beside the kernel does not implement.
 //!
-//! A packet that bypasses the kernel meets none of its firewall, IPsec policies, routing rules, queueing disciplines
-//! and switches. This crate reads all of them, in the network namespace it is started in, and turns them into
-//! [`Effect`]s; [`judge`] turns those into a [`Verdict`]: which packets of which ports stay the kernel's.
+//! A packet that bypasses the kernel passes none of its firewall rules, IPsec policies, routing rules, queueing
+//! disciplines and sysctl switches. This crate reads all of them in the network namespace it is started in and turns
+//! them into [`Effect`]s; [`judge`] turns those into a [`Verdict`]: the packets of each port that are left to the
+//! kernel.
 //!
-//! The rule is to fail closed. A [`Watcher`] closes the gate, through a function of its owner's, the moment the kernel
-//! announces that something has changed, reads the state anew, and lets the owner open the gate as far as the new state
-//! allows. State that cannot be read concerns every packet.
+//! The crate fails closed. When the kernel announces a change, a [`Watcher`] closes the gate at once through a callback
+//! of its owner, reads the state again, and lets the owner open the gate as far as the new state allows. State that
+//! cannot be read is taken to concern every packet.
 //!
 //! | state | read by | announced by |
 //! |---|---|---|
@@ -16,7 +17,7 @@
 //! | `ip rule` | rtnetlink dump | `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE` |
 //! | qdiscs, filters | rtnetlink dump | `RTNLGRP_TC` |
 //! | sysctls | `/proc/sys/net` | `RTNLGRP_IPV4_NETCONF`, `RTNLGRP_IPV6_NETCONF`; the others read every [`POLL`] |
-//! | tcx programs | `BPF_PROG_QUERY` | nothing: asked for every [`POLL`] |
+//! | tcx programs | `BPF_PROG_QUERY` | nothing: queried every [`POLL`] |
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Policy routing rules (`ip rule`): those that could send a forwarded packet another way than tables local and main.
+//! Policy routing rules (`ip rule`) that could route a forwarded packet differently from tables local and main.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_mirror::wire::{Attributes, u8_at, u32_at};
@@ -18,27 +18,27 @@ const FIB_RULE_INVERT: u32 = 2;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// Rules that a namespace begins with: priority and table (`fib_default_rules_init`, `fib6_rules_net_init`). The third
-/// IPv4 one, for table default, may be missing: that table is empty, or [`crate::judge`]'s caller says otherwise.
+/// Default rules of a new network namespace: priority and table (`fib_default_rules_init`, `fib6_rules_net_init`). The
+/// third IPv4 rule, for table default, may be missing: that table is assumed to be empty.
 const BORN4: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
 const BORN6: [(u32, u32); 2] = [(0, 255), (32766, 254)];
 
-/// A rule, as far as it matters here.
+/// A policy routing rule, reduced to the properties that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     v6: bool,
     priority: u32,
     table: u32,
-    /// It selects by something, or does anything but look into `table`.
+    /// Whether it has a selector, or does anything but look up `table`.
     special: bool,
-    /// It concerns members of VRFs alone.
+    /// Whether it applies only to members of VRFs.
     l3mdev: bool,
     invert: bool,
     input: Option<String>,
     to: Option<Prefix>,
 }
 
-/// Reads the body of an `RTM_NEWRULE` message. `None` for one of another family; `Err` for one cut short.
+/// Parses the body of an `RTM_NEWRULE` message. `None` if it is of another family; `Err` if it is truncated.
 pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
     let family = u8_at(body, 0).ok_or(())?;
     if family != AF_INET && family != AF_INET6 {
@@ -82,7 +82,7 @@ pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
     Ok(Some(rule))
 }
 
-/// The effects of all rules of both families.
+/// Returns the effects of the rules of both families.
 pub fn analyse(rules: &[Rule]) -> Vec<Effect> {
     let mut effects = vec![];
     for (v6, families, born) in [(false, Families::V4, &BORN4[..]), (true, Families::V6, &BORN6[..])] {
@@ -90,23 +90,23 @@ pub fn analyse(rules: &[Rule]) -> Vec<Effect> {
         let is_born = |rule: &&Rule| !rule.special && !rule.l3mdev && born.contains(&(rule.priority, rule.table));
         let name = |rule: &Rule| format!("ip {}rule {}", if v6 { "-6 " } else { "" }, rule.priority);
         for rule in of_family().filter(|rule| !is_born(rule)) {
-            // The kernel asks it of members of VRFs alone, whose packets are the kernel's anyway.
+            // The kernel applies it only to members of VRFs, whose packets are left to the kernel anyway.
             if rule.l3mdev && !rule.special {
                 continue;
             }
             let (scope, reason) = match (&rule.input, rule.to) {
-                _ if rule.invert => (Scope::All(families), "selects by exclusion".into()),
-                // Of packets that the router itself sends.
-                (Some(input), _) if input == "lo" => (Scope::Errors(families), "from this host".into()),
+                _ if rule.invert => (Scope::All(families), "inverted selector".into()),
+                // `iif lo` selects packets that the router itself sends.
+                (Some(input), _) if input == "lo" => (Scope::Errors(families), "packets from this host".into()),
                 (Some(input), _) => {
-                    (Scope::In(vec![IfMatch::Name(input.clone())], families), format!("packets that enter by {input}"))
+                    (Scope::In(vec![IfMatch::Name(input.clone())], families), format!("packets received on {input}"))
                 }
                 (None, Some(to)) => (Scope::To(to), format!("packets to {to}")),
                 (None, None) => (Scope::All(families), format!("may route any packet by table {}", rule.table)),
             };
             effects.push(Effect { kind: Kind::Rules, scope, object: name(rule), reason });
         }
-        // A kernel without policy routing has no rules at all, and goes by tables local and main.
+        // A kernel without policy routing has no rules at all and looks up tables local and main.
         if of_family().next().is_none() {
             continue;
         }
@@ -116,7 +116,7 @@ pub fn analyse(rules: &[Rule]) -> Vec<Effect> {
                     kind: Kind::Rules,
                     scope: Scope::All(families),
                     object: format!("ip {}rule {priority}", if v6 { "-6 " } else { "" }),
-                    reason: format!("the kernel's own rule for table {table} is gone"),
+                    reason: format!("the default rule for table {table} is missing"),
                 });
             }
         }

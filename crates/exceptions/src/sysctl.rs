@@ -1,7 +1,8 @@
 //! Switches under `/proc/sys/net` that decide whether the kernel forwards a packet, and how.
 //!
-//! Some are announced as NETCONF messages, most are not: the files stay open and are read again every few milliseconds,
-//! a microsecond each. `/proc/sys/net` is that of the network namespace of the thread that opened it.
+//! The kernel announces changes of some of them as NETCONF messages, but not of most: the files stay open and are read
+//! again every [`crate::POLL`], in about a microsecond each. An open file below `/proc/sys/net` belongs to the network
+//! namespace of the thread that opened it.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
@@ -11,20 +12,20 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Switches that are obeyed rather than left to the kernel.
+/// Settings that the dataplane applies itself instead of leaving packets to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Reverse-path check, by interface index; absent where there is none.
+    /// Reverse-path check, by interface index; absent if it is off.
     pub source_check: BTreeMap<u32, SourceCheck>,
-    /// IPv6's own MTU of an interface, in bytes, by interface index.
+    /// IPv6 MTU of an interface in bytes (`net.ipv6.conf.IF.mtu`), by interface index.
     pub mtu6: BTreeMap<u32, u32>,
-    /// Choice among equal IPv4 next hops.
+    /// Hash policy for the choice among equal IPv4 next hops.
     pub hash4: HashPolicy,
-    /// Choice among equal IPv6 next hops.
+    /// Hash policy for the choice among equal IPv6 next hops.
     pub hash6: HashPolicy,
 }
 
-/// Switches of all interfaces together, below `/proc/sys/net`.
+/// Switches for all interfaces, as paths below `/proc/sys/net`.
 const GLOBAL: [&str; 7] = [
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/all/route_localnet",
@@ -44,11 +45,11 @@ const OF_PORT: [(&str, &str); 5] = [
     ("ipv6", "mtu"),
 ];
 
-/// A switch and its value when last read; `None` where there is no such switch.
+/// A switch and its value when last read; `None` if the switch does not exist.
 #[derive(Debug, Default)]
 struct Switch {
     path: PathBuf,
-    /// Opened again when it cannot be read: an interface loses its switches of IPv6 with an MTU below 1,280, say.
+    /// Opened again after a failed read: an interface with an MTU below 1280 loses its IPv6 switches, for example.
     file: Option<File>,
     value: Option<i64>,
 }
@@ -60,7 +61,7 @@ impl Switch {
         switch
     }
 
-    /// Reads it again; returns whether the value is another.
+    /// Reads the value again and returns whether it has changed.
     fn read(&mut self) -> bool {
         let mut text = [0; 24];
         let mut read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
@@ -73,7 +74,7 @@ impl Switch {
     }
 }
 
-/// All switches that matter for some ports.
+/// All switches that matter for a set of ports.
 #[derive(Debug, Default)]
 pub struct Sysctls {
     global: Vec<Switch>,
@@ -84,7 +85,7 @@ impl Sysctls {
     /// Opens the switches of these ports, and those of all interfaces, in the calling thread's network namespace.
     pub fn open(ports: &[PortLink]) -> Self {
         let of = |port: &PortLink| {
-            // An interface's name holds no slash; a path made of anything else would lead elsewhere.
+            // An interface name contains no slash; any other name could lead out of the directory.
             let named = !port.name.is_empty() && !port.name.contains('/') && port.name != "." && port.name != "..";
             let path = |(family, key): &(&str, &str)| [family, "conf", port.name.as_str(), key].iter().collect();
             let open = |at| if named { Switch::open(path(at)) } else { Switch::default() };
@@ -96,13 +97,13 @@ impl Sysctls {
         }
     }
 
-    /// Reads all again; returns whether any changed.
+    /// Reads all switches again and returns whether any has changed.
     pub fn changed(&mut self) -> bool {
         let of_ports = self.ports.iter_mut().flat_map(|(_, switches)| switches);
         self.global.iter_mut().chain(of_ports).filter_map(|switch| switch.read().then_some(())).count() > 0
     }
 
-    /// Settings to be obeyed, and effects of switches that are not repeated.
+    /// Returns the settings to apply, and the effects of switches that the dataplane does not implement.
     pub fn analyse(&self) -> (Settings, Vec<Effect>) {
         let mut found = Found::default();
         let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
@@ -120,11 +121,11 @@ impl Sysctls {
             found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
         }
         if use_pmtu.unwrap_or(0) != 0 {
-            found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "goes by path MTUs");
+            found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
         }
         if inbound.unwrap_or(0) != 0 {
             let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
-            found.add(Scope::Errors(Families::V4), object, "sends errors from other addresses");
+            found.add(Scope::Errors(Families::V4), object, "sends ICMP errors from the receiving interface's address");
         }
         for (port, switches) in &self.ports {
             let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
@@ -136,7 +137,7 @@ impl Sysctls {
             let on = || vec![IfMatch::Index(index)];
             if forwarding4 != Some(1) {
                 let object = format!("net.ipv4.conf.{name}.forwarding=0");
-                found.add(Scope::In(on(), Families::V4), &object, "does not forward what the port receives");
+                found.add(Scope::In(on(), Families::V4), &object, "does not forward packets received on the port");
             }
             // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
             match own_rp_filter.max(rp_filter).unwrap_or(0) {
@@ -148,10 +149,11 @@ impl Sysctls {
                 let object = format!("net.ipv4.conf.{name}.route_localnet=1");
                 found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
             }
-            // An interface with an MTU below 1,280 has no IPv6, and none of its switches. Nor has any where the kernel has none.
+            // An interface with an MTU below 1280 has no IPv6 and no IPv6 switches. A kernel without IPv6 has none at
+            // all.
             if disabled6 != Some(0) && forwarding6.is_some() {
                 let object = format!("net.ipv6.conf.{name}.disable_ipv6=1");
-                found.add(Scope::In(on(), Families::V6), &object, "takes no IPv6");
+                found.add(Scope::In(on(), Families::V6), &object, "accepts no IPv6");
                 found.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
             }
             if let Some(mtu) = mtu6.and_then(|mtu| u32::try_from(mtu).ok()) {
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(scope(of_all(2, 1)), Scope::All(Families::V4));
         assert_eq!(scope(of_all(3, 1)), Scope::Errors(Families::V4));
         assert_eq!(scope(of_all(5, 0)), Scope::All(Families::V6));
-        // The greater of all's and the interface's: 2, loose, goes before 1.
+        // The greater value of conf/all and the interface applies: 2 (loose) overrides 1 (strict).
         assert_eq!(of_port(1, 1).0.source_check[&7], SourceCheck::Strict);
         assert_eq!(of_all(0, 2).0.source_check[&7], SourceCheck::Loose);
         assert_eq!(of_all(4, 1).0.hash4, HashPolicy::L4);

@@ -1,7 +1,7 @@
-//! Traffic control: queueing disciplines that somebody chose, and filters before or behind a port.
+//! Traffic control: configured queueing disciplines, and filters on a port's ingress or egress.
 //!
-//! A qdisc that the kernel attached by itself has handle 0; one that was configured has another. The former queue what
-//! a device cannot take at once and are passed over knowingly (docs/decisions/differences.md).
+//! A qdisc that the kernel attached by itself has handle 0, a configured one has another handle. The former only queue
+//! packets that a device cannot take at once and are deliberately ignored (docs/decisions/differences.md).
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_mirror::wire::{Attributes, u32_at};
@@ -13,13 +13,13 @@ pub const RTM_GETQDISC: u16 = 38;
 pub const RTM_NEWTFILTER: u16 = 44;
 pub const RTM_GETTFILTER: u16 = 46;
 pub const RTNLGRP_TC: u32 = 4;
-/// Octets of struct tcmsg.
+/// Size of struct tcmsg, in octets.
 pub const TCMSG: usize = 20;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const TCA_KIND: u16 = 1;
 const TCA_INGRESS_BLOCK: u16 = 13;
 const TCA_EGRESS_BLOCK: u16 = 14;
-/// Where filters may hang: of an `ingress` qdisc, and of the two sides of `clsact`.
+/// Parents of filters: the `ingress` qdisc, and the two sides of `clsact`.
 pub const INGRESS: u32 = 0xffff_0000;
 pub const CLSACT_INGRESS: u32 = 0xffff_fff2;
 pub const CLSACT_EGRESS: u32 = 0xffff_fff3;
@@ -31,11 +31,11 @@ pub struct Object {
     pub handle: u32,
     pub parent: u32,
     pub kind: String,
-    /// It shares its filters with other interfaces.
+    /// Whether it shares its filters with other interfaces.
     pub shared: bool,
 }
 
-/// Reads the body of `RTM_NEWQDISC` or `RTM_NEWTFILTER`; `None` for one cut short.
+/// Parses the body of `RTM_NEWQDISC` or `RTM_NEWTFILTER`; `None` if it is truncated.
 pub fn parse(body: &[u8]) -> Option<Object> {
     let (index, handle, parent) = (u32_at(body, 4)?, u32_at(body, 8)?, u32_at(body, 12)?);
     let mut object = Object { index, handle, parent, kind: String::new(), shared: false };
@@ -53,7 +53,8 @@ pub fn parse(body: &[u8]) -> Option<Object> {
 }
 
 impl Object {
-    /// Returns whether filters may hang on this qdisc before the network stack or behind it.
+    /// Returns whether this qdisc (`ingress` or `clsact`) only holds filters that run before or after the network
+    /// stack.
     pub fn holds_filters(&self) -> bool {
         self.parent == TC_H_INGRESS
     }
@@ -62,8 +63,8 @@ impl Object {
         vec![IfMatch::Index(self.index)]
     }
 
-    /// The effect of a qdisc of its own; `None` for those that the kernel attached, and for those that only hold
-    /// filters.
+    /// Returns the effect of the qdisc itself. `None` if the kernel attached it, or if it only holds filters that it
+    /// does not share.
     pub fn qdisc_effect(&self, name: &str) -> Option<Effect> {
         let handle = format!("{:x}:", self.handle >> 16);
         let effect = |scope, reason: &str| {
@@ -71,14 +72,14 @@ impl Object {
             Some(Effect { kind: Kind::TrafficControl, scope, object, reason: reason.into() })
         };
         if self.holds_filters() {
-            let reason = "may have filters, in a block that it shares with other interfaces";
+            let reason = "may have filters in a block shared with other interfaces";
             return if self.shared { effect(Scope::All(Families::BOTH), reason) } else { None };
         }
         let configured = self.handle >> 16 != 0;
-        configured.then(|| effect(Scope::Out(self.on(), Families::BOTH), "queues, shapes or drops what leaves"))?
+        configured.then(|| effect(Scope::Out(self.on(), Families::BOTH), "queues, shapes or drops outgoing packets"))?
     }
 
-    /// The effect of a filter.
+    /// Returns the effect of a filter.
     pub fn filter_effect(&self, name: &str) -> Effect {
         let egress = self.parent == CLSACT_EGRESS;
         let scope = if egress { Scope::Out } else { Scope::In }(self.on(), Families::BOTH);

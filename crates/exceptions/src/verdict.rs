@@ -1,4 +1,4 @@
-//! The verdict: which packets of which ports stay the kernel's, worked out from all effects.
+//! The verdict: the packets of each port that are left to the kernel, derived from all effects.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::sysctl::Settings;
@@ -6,10 +6,10 @@ use crate::watch::Reading;
 use bywash_route::model::{Families, Gate, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A port that packets are forwarded by.
+/// A port on which the dataplane forwards packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLink {
-    /// Its number.
+    /// Port number.
     pub id: u16,
     /// Kernel index of its interface; 0 while there is none.
     pub index: u32,
@@ -17,40 +17,41 @@ pub struct PortLink {
     pub name: String,
 }
 
-/// Kinds of kernel state that are respected, and those that the operator has decided to ignore.
+
+/// The operator's choice of kinds of kernel state to ignore; all others are respected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Respect {
     /// Kinds that are ignored.
     pub ignored: BTreeSet<Kind>,
 }
 
-/// An effect, and the ports it keeps packets of.
+/// An effect and the ports whose packets it keeps for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The effect.
     pub effect: Effect,
-    /// Ports by number, ascending.
+    /// Port numbers, ascending.
     pub ports: Vec<u16>,
-    /// The operator has decided to ignore it: it keeps nothing.
+    /// Whether the operator has chosen to ignore it; it then keeps nothing.
     pub ignored: bool,
 }
 
-/// What workers, programs and tables obey.
+/// Decisions that workers, XDP programs and forwarding tables apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Gates by port number.
     pub gates: BTreeMap<u16, Gate>,
-    /// Interfaces, by index, by which packets of these families are only sent by the kernel.
+    /// Families whose packets only the kernel may send, by index of the egress interface.
     pub egress: BTreeMap<u32, Families>,
-    /// Destinations that are the kernel's.
+    /// Destinations that are left to the kernel.
     pub prefixes: Vec<Prefix>,
-    /// Switches that are obeyed.
+    /// Settings that the dataplane applies itself.
     pub settings: Settings,
-    /// Reasons for all of it, and what is ignored.
+    /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
 
-/// Works out what a reading means for these ports.
+/// Derives the verdict for `ports` from a reading. Effects on interfaces that are not ports are left out.
 pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdict {
     let mut verdict = Verdict {
         gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
@@ -63,7 +64,6 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(&effect.scope, ports);
-        // An effect on interfaces that are no ports concerns nothing here.
         if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..)) {
             continue;
         }
@@ -78,7 +78,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     verdict
 }
 
-/// Ports that packets of this scope come by, or leave by.
+/// Returns the ports on which packets of this scope are received or sent.
 fn concerned<'a>(scope: &Scope, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| one.covers(port.index, &port.name));
     match scope {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(verdict.gates[&1], Gate { errors: Families::V6, ..Gate::default() });
         assert_eq!(verdict.egress, [(10, Families::V4), (11, Families::BOTH)].into());
         assert_eq!(verdict.prefixes, [prefix]);
-        assert_eq!(verdict.kept.len(), 5, "what concerns no port is not told");
+        assert_eq!(verdict.kept.len(), 5, "effects that concern no port are left out");
         assert_eq!(verdict.kept[0].ports, [0]);
     }
 

@@ -1,4 +1,5 @@
-//! The watcher: one thread that hears of changes, closes the gate, reads anew and reports.
+//! The watcher: one thread that receives the kernel's announcements, closes the gate, reads the state again and reports
+//! it.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
@@ -23,12 +24,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Interval at which state is read that the kernel does not announce.
+/// Interval between reads of state whose changes the kernel does not announce.
 pub const POLL: Duration = Duration::from_millis(5);
 
-/// Attempts at a dump that changes of the tables interrupt.
+/// Attempts at a dump before giving up because changes interrupt it.
 const TRIES: u32 = 8;
-/// Receive buffer for announcements, in octets. An overflow closes the gate and has everything read again.
+/// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
 // linux/rtnetlink.h, linux/netconf.h, linux/netfilter/nfnetlink.h
@@ -46,34 +47,34 @@ const NFNLGRP_NFTABLES: u32 = 7;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// A BPF program of somebody else's on a port.
+/// A BPF program that another process has attached to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// The program's number, as bpftool shows it.
+    /// Program id, as shown by bpftool.
     pub id: u32,
-    /// It runs on what the port receives; else on what leaves by it.
+    /// Whether it runs on received packets (tcx ingress); otherwise it runs on sent ones (tcx egress).
     pub ingress: bool,
 }
 
-/// Tells the programs of others on the interface of this index: none where the kernel has no such programs, or the
-/// interface is gone.
+/// Returns the foreign BPF programs on the interface with this index; empty if the kernel does not support such
+/// programs or the interface is gone.
 pub type Programs = Box<dyn Fn(u32) -> io::Result<Vec<Foreign>> + Send>;
 
-/// The kernel's state at one moment, as far as it concerns forwarded packets.
+/// Snapshot of the kernel state that concerns forwarded packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Names it to [`Keeper::open`].
+    /// Number of the reading, for [`Keeper::open`].
     pub number: u64,
     /// Effects of all kinds, in the order of [`Kind::ALL`].
     pub effects: Vec<Effect>,
-    /// Switches that are obeyed.
+    /// Settings that the dataplane applies itself.
     pub settings: Settings,
 }
 
-/// Watches the kernel until dropped.
+/// Watches the kernel's state until dropped.
 ///
-/// One thread, `bywash-except`, does all the work. Every reading that differs in number from the last is sent; the owner
-/// judges it and opens the gate by [`Keeper::open`].
+/// One thread, `bywash-except`, does all the work. It sends a first reading and another one after each change; the
+/// owner passes each to [`crate::judge`] and opens the gate by [`Keeper::open`].
 #[derive(Debug)]
 pub struct Watcher {
     readings: Receiver<Reading>,
@@ -90,17 +91,19 @@ struct Shared {
 }
 
 impl Watcher {
-    /// Starts watching the network namespace of the calling thread, for these ports. The first reading follows soon.
+    /// Starts watching the calling thread's network namespace for `ports`. The first reading arrives shortly
+    /// afterwards.
     ///
     /// # Errors
-    /// When no routing netlink socket can be opened, or no thread started. What else the kernel refuses to tell is an
-    /// effect on every packet.
+    /// If the eventfd or a netlink socket cannot be opened, or the thread cannot be started. A netlink protocol that
+    /// the kernel lacks is not an error. State that the kernel later refuses to report becomes an effect on every
+    /// packet.
     pub fn start(ports: Vec<PortLink>, keeper: Keeper, programs: Programs) -> Result<Self, Error> {
-        let opening = |source: Errno| Error::Socket { doing: "wake", source: source.into() };
+        let opening = |source: Errno| Error::Socket { doing: "create a wake-up descriptor for", source: source.into() };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(opening)?;
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake });
         let (sender, readings) = channel();
-        // Opened here: the thread that starts it is in the right namespace.
+        // The sockets are opened on this thread because it is in the network namespace to watch.
         let runner = Runner {
             sockets: Sockets::open()?,
             nft: nft::Reader::open()
@@ -122,17 +125,18 @@ impl Watcher {
         Ok(Self { readings, shared, keeper, thread: Some(thread) })
     }
 
-    /// Where readings arrive. It closes when the watcher has failed: nothing may be forwarded past the kernel then.
+    /// Returns the channel on which readings arrive. It disconnects when the watcher has failed; nothing may be
+    /// forwarded past the kernel then.
     pub fn readings(&self) -> &Receiver<Reading> {
         &self.readings
     }
 
-    /// The gate's keeper.
+    /// Returns the keeper of the gate.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
     }
 
-    /// Watches these ports from now on. The gate closes until they are known.
+    /// Watches these ports from now on. Closes the gate until their state has been read.
     pub fn set_ports(&self, ports: Vec<PortLink>) {
         *self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner) = Some(ports);
         self.keeper.close();
@@ -152,13 +156,13 @@ impl Drop for Watcher {
 
 impl Shared {
     fn wake(&self) {
-        // Full means that a wake-up is under way.
+        // A full counter means that a wake-up is already pending.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// Sockets that hear of changes, and one of each protocol to ask by. `None` where the kernel lacks the protocol, and so
-/// all that is asked for by it.
+/// Sockets that receive announcements, and those for routing and IPsec requests ([`nft::Reader`] has its own). `None`
+/// if the kernel lacks the protocol, and with it the state that is read through it.
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),
@@ -203,11 +207,11 @@ struct Runner {
     ports: Vec<PortLink>,
     keeper: Keeper,
     programs: Programs,
-    /// Programs of others when last asked, by interface index; `None` where that failed.
+    /// Foreign programs from the last query, by interface index; `None` if the query failed.
     foreign: BTreeMap<u32, Option<Vec<Foreign>>>,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
-    /// Kinds to be read again.
+    /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
     buffer: Vec<u8>,
     sender: Sender<Reading>,
@@ -219,7 +223,7 @@ impl Runner {
         self.ask_programs();
         while !self.shared.stop.load(Ordering::Acquire) {
             if !self.dirty.is_empty() {
-                // Before anything is read: what is announced from here on is not in the reading.
+                // Taken before anything is read: later announcements are not part of the reading.
                 let number = self.keeper.announced();
                 let reading = self.read(number);
                 if self.sender.send(reading).is_err() {
@@ -240,12 +244,12 @@ impl Runner {
         let mut fds: Vec<PollFd<'_>> = self.sockets.heard().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));
         let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
-        // Interrupted or not: all is looked at.
+        // Everything is checked, whether or not the wait was interrupted.
         let _ = poll(&mut fds, Some(&timeout));
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
     }
 
-    /// Takes in all announcements; returns the kinds that they concern.
+    /// Reads all pending announcements and returns the kinds they concern.
     fn hear(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
         let ports: BTreeSet<u32> = self.ports.iter().map(|port| port.index).collect();
@@ -260,7 +264,7 @@ impl Runner {
         changed
     }
 
-    /// Looks at what is not announced; returns the kinds that have changed.
+    /// Polls the state that is not announced and returns the kinds that have changed.
     fn look(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
         if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -279,7 +283,7 @@ impl Runner {
         changed
     }
 
-    /// Asks for the programs of others; returns whether there are other ones than before.
+    /// Queries the foreign programs and returns whether they have changed.
     fn ask_programs(&mut self) -> bool {
         let indices = self.ports.iter().map(|port| port.index).filter(|index| *index != 0);
         let foreign = indices.map(|index| (index, (self.programs)(index).ok())).collect();
@@ -363,7 +367,7 @@ impl Runner {
                 body[12..16].copy_from_slice(&parent.to_ne_bytes());
                 let filters = dump(asked, tc::RTM_GETTFILTER, &body, buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
                 let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(&port.name)).collect();
-                // A filter comes as a head and one message for each of its parts.
+                // The kernel reports a filter as one head message and one message for each of its parts.
                 filters.dedup();
                 effects.extend(filters);
             }
@@ -379,7 +383,7 @@ impl Runner {
                 |scope, object, reason: &str| Effect { kind: Kind::Programs, scope, object, reason: reason.into() };
             let Some(found) = found else {
                 let object = format!("BPF programs of {}", name(*index));
-                return vec![effect(Scope::In(on, Families::BOTH), object, "cannot be asked for")];
+                return vec![effect(Scope::In(on, Families::BOTH), object, "cannot be queried")];
             };
             let one = |foreign: &Foreign| {
                 let scope = if foreign.ingress { Scope::In } else { Scope::Out }(on.clone(), Families::BOTH);
@@ -393,7 +397,7 @@ impl Runner {
     }
 }
 
-/// The effect of state that cannot be read: it may concern any packet.
+/// Returns the effect of state that cannot be read, which may concern any packet.
 fn unknown(kind: Kind, why: &str) -> Effect {
     let object = match kind {
         Kind::Netfilter => "nf_tables",
@@ -408,7 +412,8 @@ fn unknown(kind: Kind, why: &str) -> Effect {
     Effect { kind, scope: Scope::All(Families::BOTH), object: object.into(), reason }
 }
 
-/// Takes in all that a socket has; notes the kinds that `concerns` tells of messages, and every kind after a loss.
+/// Reads all pending messages of a socket and adds the kinds that `concerns` returns for them. Adds every kind after a
+/// loss or a socket error.
 fn drain(
     socket: &Socket,
     buffer: &mut [u8],
@@ -421,7 +426,7 @@ fn drain(
             Ok(Received::Datagram(length)) => {
                 changed.extend(Messages::new(&buffer[..length]).filter_map(|message| concerns(&message)));
             }
-            // The overflow is told once; what follows is heard again.
+            // The kernel reports an overflow once; later messages arrive normally.
             Ok(Received::Lost) => changed.extend(Kind::ALL),
             Err(_) => {
                 changed.extend(Kind::ALL);
@@ -431,17 +436,19 @@ fn drain(
     }
 }
 
-/// The kind of state that a routing announcement is about; `None` for what is about interfaces that are no ports.
+/// Returns the kind of state that a routing announcement concerns; `None` if it concerns an interface that is not a
+/// port.
 fn concerns(message: &Message<'_>, ports: &BTreeSet<u32>) -> Option<Kind> {
     match message.kind {
         RTM_NEWRULE | RTM_DELRULE => Some(Kind::Rules),
         RTM_NEWNETCONF | RTM_DELNETCONF => {
             let index = Attributes::after(message.body, 4).find(|(kind, _)| *kind == NETCONFA_IFINDEX);
             let index = index.and_then(|(_, value)| u32_at(value, 0));
-            // Of all interfaces, or the default for new ones, the number is negative.
+            // The index is negative for all interfaces (NETCONFA_IFINDEX_ALL) and for the default of new ones
+            // (NETCONFA_IFINDEX_DEFAULT).
             index.is_none_or(|index| index > i32::MAX as u32 || ports.contains(&index)).then_some(Kind::Sysctls)
         }
-        // Qdiscs and filters, their classes and chains. A block shared by several has no interface.
+        // Qdiscs, filters, classes and chains. A filter block shared by several interfaces has no interface index.
         36..=46 | 100..=102 => {
             let index = u32_at(message.body, 4);
             index.is_none_or(|index| index > i32::MAX as u32 || ports.contains(&index)).then_some(Kind::TrafficControl)
@@ -450,7 +457,7 @@ fn concerns(message: &Message<'_>, ports: &BTreeSet<u32>) -> Option<Kind> {
     }
 }
 
-/// Asks for all objects of a kind. One that cannot be read spoils the dump.
+/// Dumps all objects of a kind. Errors if a message is malformed or changes interrupt every attempt.
 fn dump<T>(
     socket: &mut Socket,
     kind: u16,
@@ -466,16 +473,16 @@ fn dump<T>(
         };
         let dumped = socket.dump(kind, body, &[], buffer, each, || Ok(())).map_err(|error| text(&error))?;
         match dumped {
-            _ if malformed => return Err("a message of the kernel's is not understood".into()),
+            _ if malformed => return Err("malformed netlink message from the kernel".into()),
             Dumped::Whole => return Ok(found),
             Dumped::Unsupported => return Ok(vec![]),
             Dumped::Interrupted => {}
         }
     }
-    Err("it changes faster than it can be read".into())
+    Err("changes interrupted every attempt".into())
 }
 
-/// Asks for the IPsec policy of packets that no policy selects; kernels before 5.14 have none.
+/// Requests the default IPsec policy, which applies to packets that no policy selects. Kernels before 5.14 have none.
 fn ask_default(socket: &mut Socket, buffer: &mut [u8]) -> Result<Option<Effect>, String> {
     let mut effect = None;
     let answer = socket.ask(xfrm::XFRM_MSG_GETDEFAULT, &[0; 4], buffer, |message| {

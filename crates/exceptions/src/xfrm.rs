@@ -14,8 +14,8 @@ const XFRM_POLICY_OUT: u8 = 1;
 const XFRM_POLICY_FWD: u8 = 2;
 const XFRM_USERPOLICY_BLOCK: u8 = 1;
 
-/// Reads the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` for a policy that no
-/// forwarded packet meets; `Err` for a message cut short.
+/// Parses the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` if the policy does not
+/// apply to forwarded packets; `Err` if the message is truncated.
 pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
     let (family, len) = (u16_at(body, 40).ok_or(())?, u8_at(body, 42).ok_or(())?);
     let (index, direction) = (u32_at(body, 156).ok_or(())?, u8_at(body, 160).ok_or(())?);
@@ -38,11 +38,12 @@ pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
         kind: Kind::Ipsec,
         scope,
         object: format!("ip xfrm policy dir {direction} index {index}"),
-        reason: format!("{reason} what it selects"),
+        reason: format!("{reason} the packets it selects"),
     }))
 }
 
-/// The effect of the answer to `XFRM_MSG_GETDEFAULT` (struct xfrm_userpolicy_default: in, fwd, out).
+/// Returns the effect of an answer to `XFRM_MSG_GETDEFAULT` (struct xfrm_userpolicy_default: in, fwd, out). `None` if
+/// neither forwarded nor sent packets are blocked.
 pub fn parse_default(body: &[u8]) -> Option<Effect> {
     let blocked = |at| u8_at(body, at) == Some(XFRM_USERPOLICY_BLOCK);
     (blocked(1) || blocked(2)).then(|| Effect {

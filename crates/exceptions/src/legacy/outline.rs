@@ -1,4 +1,4 @@
-//! The outline of a table out of what the kernel answers. Nothing here trusts a length or an offset.
+//! Parses the outline of a table from the kernel's answers. No length or offset in them is trusted.
 
 use super::sockopt::{Family, INFO};
 use bywash_mirror::wire::{u16_at, u32_at};
@@ -7,15 +7,15 @@ const HOOKS: usize = 5;
 const CHAINS: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 const FORWARDED: [usize; 3] = [0, 2, 4];
 const OUTPUT: usize = 3;
-/// The verdict of a standard target that accepts: -NF_ACCEPT - 1.
+/// Verdict of a standard target that accepts: -NF_ACCEPT - 1.
 const ACCEPT: u32 = -2i32 as u32;
-/// More than any table is.
+/// Upper bound of the size of a table's entries, in octets.
 const SIZE: u32 = 1 << 30;
 
-/// What a table's built-in chains are.
+/// Built-in chains of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Octets of its entries.
+    /// Size of its entries, in octets.
     pub size: u32,
     entries: u32,
     chains: [Option<BuiltIn>; HOOKS],
@@ -24,14 +24,14 @@ pub struct Outline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BuiltIn {
     first: u32,
-    /// The entry that is the policy, the last of the chain.
+    /// Offset of the policy entry, the last one of the chain.
     policy: u32,
     /// Whether the policy is known to be ACCEPT.
     accepts: bool,
 }
 
 impl Outline {
-    /// Out of struct ipt_getinfo.
+    /// Parses struct ipt_getinfo; `None` if it is inconsistent.
     pub fn of(info: &[u8; INFO]) -> Option<Self> {
         let at = |offset| u32_at(info, offset);
         let (valid, entries, size) = (at(32)?, at(76)?, at(80)?);
@@ -46,12 +46,12 @@ impl Outline {
         (size <= SIZE && valid < 1 << HOOKS).then_some(Self { size, entries, chains })
     }
 
-    /// Whether the policies matter: no rule is in the way of forwarded packets.
+    /// Returns whether the policies must be read, as they are when forwarded packets pass no rule.
     pub fn hides_policies(&self) -> bool {
         !FORWARDED.iter().any(|&hook| self.rules_in(hook))
     }
 
-    /// Reads the policies out of the table's entries. `None` if they are no such entries.
+    /// Reads the policies from the table's entries; `None` if the entries are malformed.
     pub fn policies(&mut self, family: Family, entries: &[u8]) -> Option<()> {
         // struct ipt_entry and ip6t_entry: target_offset, next_offset.
         let (header, target_at) = match family {
@@ -70,12 +70,12 @@ impl Outline {
         Some(())
     }
 
-    /// Whether there is more than one policy for each hook and the entry that ends the table.
+    /// Returns whether the table has entries other than one policy per hook and the terminating entry.
     pub fn has_rules(&self) -> bool {
         self.entries as usize != self.chains.iter().flatten().count() + 1
     }
 
-    /// The first chain that does something to forwarded packets, and its doing.
+    /// Returns the first chain that affects forwarded packets, and its effect.
     pub fn forwarded(&self) -> Option<(&'static str, &'static str)> {
         let with_rules = FORWARDED.iter().find(|&&hook| self.rules_in(hook));
         let dropping = || FORWARDED.iter().find(|&&hook| self.does(hook).is_some());
@@ -83,7 +83,7 @@ impl Outline {
         Some((CHAINS[hook], self.does(hook)?))
     }
 
-    /// What is done to the router's own packets.
+    /// Returns the effect of chain OUTPUT on the router's own packets, if any.
     pub fn local(&self) -> Option<&'static str> {
         self.does(OUTPUT)
     }
@@ -115,7 +115,7 @@ mod tests {
         info
     }
 
-    /// Policy entries of the filter table, one behind the other, and its end.
+    /// Returns a filter table of three policy entries and the terminating entry.
     fn filter(family: Family, verdicts: [i32; 3]) -> (Outline, Vec<u8>) {
         let (header, target_at) = match family {
             Family::Ip => (112, 88),

@@ -1,4 +1,4 @@
-//! The questions to x_tables: getsockopt on a raw socket (linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
+//! Requests to x_tables: getsockopt on a raw socket (linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
 
 #![allow(unsafe_code)]
 
@@ -7,11 +7,11 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// XT_TABLE_MAXNAMELEN.
+/// Size of a table name, in octets (XT_TABLE_MAXNAMELEN).
 const NAME: usize = 32;
-/// struct ipt_getinfo, which is struct ip6t_getinfo.
+/// Size of struct ipt_getinfo, in octets. struct ip6t_getinfo is the same.
 pub const INFO: usize = 84;
-/// The table of struct ipt_get_entries begins here, aligned for its counters.
+/// Offset of the entry table in struct ipt_get_entries, aligned for its counters.
 const ENTRIES: usize = 40;
 /// IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
 const GET_INFO: libc::c_int = 64;
@@ -55,7 +55,7 @@ impl Family {
     }
 }
 
-/// A raw socket that nothing is sent or received by.
+/// A raw socket that only serves getsockopt: it neither sends nor receives.
 #[derive(Debug)]
 pub struct RawSocket {
     fd: OwnedFd,
@@ -74,7 +74,7 @@ impl RawSocket {
         Ok(Self { fd, family })
     }
 
-    /// The table's struct ipt_getinfo.
+    /// Returns the table's struct ipt_getinfo.
     pub fn info(&self, table: &str) -> Result<[u8; INFO], Errno> {
         let mut info = [0; INFO];
         put_name(&mut info, table)?;
@@ -82,7 +82,7 @@ impl RawSocket {
         Ok(info)
     }
 
-    /// The table's entries, which are `size` octets long; the kernel says EAGAIN if they are not any more.
+    /// Returns the table's entries, which are `size` octets long. Errors with EAGAIN if their size has changed.
     pub fn entries(&self, table: &str, size: u32) -> Result<Vec<u8>, Errno> {
         let mut entries = vec![0; ENTRIES + size as usize];
         put_name(&mut entries, table)?;
@@ -114,7 +114,7 @@ impl RawSocket {
     }
 }
 
-/// Writes the name with which the questions begin, ended by a zero.
+/// Writes the NUL-terminated table name at the start of a request.
 fn put_name(buffer: &mut [u8], name: &str) -> Result<(), Errno> {
     if name.len() >= NAME {
         return Err(Errno::NAMETOOLONG);
