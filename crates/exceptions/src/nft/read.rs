@@ -30,7 +30,7 @@ pub fn read() -> Result<Ruleset, Unknown> {
 
 /// Reads the ruleset of the network namespace of the thread that opened it. Holds one socket.
 ///
-/// As with `nft list ruleset`, the kernel may load its nf_tables module on a request.
+/// Like `nft list ruleset`, a request may make the kernel load its nf_tables module.
 #[derive(Debug)]
 pub struct Reader {
     /// `None` if the kernel has no nfnetlink.
