@@ -1,4 +1,4 @@
-//! Route bodies, each stored once: a full table has a million routes and a few dozen bodies.
+//! Route bodies, each stored once: a full table has a million routes but only a few dozen bodies.
 
 use crate::parse::{Body, Leg, Object};
 use crate::state::RouteBody;
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Names a body while something holds it.
+/// Id of a body, valid while the body is held.
 pub type BodyId = u32;
 
-/// A stored body and what it comes to.
+/// A stored body and the route body it resolves to.
 #[derive(Debug)]
 pub struct Entry {
     pub body: Arc<Body>,
@@ -19,7 +19,7 @@ pub struct Entry {
     holders: u32,
 }
 
-/// What a body's outcome depends on beside itself.
+/// Links and next-hop objects, on which the resolution of a body depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Around<'a> {
     pub links: &'a BTreeMap<u32, crate::kernel::Stamped<Link>>,
@@ -27,13 +27,12 @@ pub struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Whether a link is up, and has carrier. One not heard of yet is thought to.
+    /// Returns whether a link is up and whether it has carrier. Both are assumed for an unknown link.
     fn link(&self, index: u32) -> (bool, bool) {
         self.links.get(&index).map_or((true, true), |link| (link.value.up, link.value.carrier))
     }
 
-    /// Leaves the marks of death only where the link does not explain them, so that a link coming back revives its legs
-    /// at once.
+    /// Clears dead marks that the state of the link explains, so that legs are usable as soon as the link comes back.
     pub fn excuse(&self, legs: &mut [Leg]) {
         for leg in legs {
             let (up, carrier) = self.link(leg.index);
@@ -42,7 +41,7 @@ impl Around<'_> {
         }
     }
 
-    /// Whether the kernel uses a leg: over a link without carrier it does, unless it says otherwise.
+    /// Returns whether the kernel uses a leg. It does so without carrier too, unless the leg is marked as ignored then.
     fn uses(&self, leg: &Leg) -> bool {
         let (up, carrier) = self.link(leg.index);
         up && !leg.dead && (carrier || !leg.ignored)
@@ -57,7 +56,7 @@ impl Around<'_> {
         }
     }
 
-    /// What `body` does, next-hop objects followed.
+    /// Resolves `body`, following its next-hop objects.
     pub fn resolve(&self, body: &Body) -> RouteBody {
         let mut kind = match body.kind {
             RTN_LOCAL | RTN_BROADCAST | RTN_ANYCAST | RTN_MULTICAST => RouteKind::Local,
@@ -84,7 +83,7 @@ impl Around<'_> {
         } else if kind == RouteKind::Unicast {
             hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }
-        // Alone, it takes everything, whatever its weight in its group.
+        // A single next hop takes all packets, whatever its weight in its group.
         if let [only] = &mut hops[..] {
             only.weight = 1;
         }
@@ -92,7 +91,7 @@ impl Around<'_> {
     }
 }
 
-/// The bodies.
+/// All bodies, with reference counts.
 #[derive(Debug, Default)]
 pub struct Bodies {
     entries: Vec<Option<Entry>>,
@@ -102,9 +101,9 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// Stores `body`, or finds it stored. To be released.
+    /// Stores `body` or finds it stored, and adds a reference, which [`Bodies::release`] drops.
     pub fn hold(&mut self, body: Body, around: &Around<'_>) -> BodyId {
-        // Neighbouring routes of a dump are mostly alike.
+        // Consecutive routes of a dump mostly have equal bodies.
         let last = self.entries.get(self.last as usize).and_then(Option::as_ref);
         let known = match last.filter(|entry| *entry.body == body) {
             Some(_) => Some(self.last),
@@ -139,7 +138,7 @@ impl Bodies {
         id
     }
 
-    /// Gives back one hold.
+    /// Drops one reference and removes the body with the last one.
     pub fn release(&mut self, id: BodyId) {
         let slot = &mut self.entries[id as usize];
         let Some(entry) = slot else { return };
@@ -151,29 +150,29 @@ impl Bodies {
         }
     }
 
-    /// A body that is held.
+    /// Returns the entry of a held body.
     pub fn get(&self, id: BodyId) -> &Entry {
         self.entries[id as usize].as_ref().expect("a body is stored while it is held")
     }
 
-    /// Makes `resolved` the outcome of `id`.
+    /// Sets the resolved body of `id`.
     pub fn settle(&mut self, id: BodyId, resolved: Arc<RouteBody>) {
         if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
             entry.resolved = resolved;
         }
     }
 
-    /// All bodies.
+    /// Returns all bodies with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (BodyId, &Entry)> {
         (0..).zip(&self.entries).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
     }
 
-    /// How many there are.
+    /// Returns the number of bodies.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// What the routes with these bodies come to: the first usable one counts, as in the kernel's lookup, else the
+    /// Returns the body that decides among those of one key: the first usable one, as in the kernel's lookup, else the
     /// first.
     pub fn effective(&self, list: &[BodyId]) -> Option<Arc<RouteBody>> {
         let first = *list.first()?;
@@ -186,7 +185,7 @@ impl Bodies {
 }
 
 impl Body {
-    /// Whether this is the same route as `other`, seen at another time: what the kernel marks dead may differ.
+    /// Returns whether this is the same route as `other`, ignoring dead marks, which change over time.
     pub fn is(&self, other: &Self) -> bool {
         (self.kind, self.protocol, self.scope, self.mtu, self.source, self.object)
             == (other.kind, other.protocol, other.scope, other.mtu, other.source, other.object)
@@ -194,31 +193,31 @@ impl Body {
             && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b) && a.weight == b.weight)
     }
 
-    /// Whether an IPv6 route becomes one leg among the others of its prefix and metric (rt6_qualify_for_ecmp).
+    /// Returns whether an IPv6 route becomes one leg among the others of its prefix and metric (rt6_qualify_for_ecmp).
     pub fn joins(&self) -> bool {
         self.object == 0 && self.protocol != RTPROT_RA && self.legs.iter().any(|leg| leg.gateway.is_some())
     }
 
-    /// Whether two IPv6 routes differ by nothing that the kernel tells routes apart by.
+    /// Returns whether two IPv6 routes are equal in everything by which the kernel tells routes apart.
     pub fn leads_where(&self, other: &Self) -> bool {
         (self.kind, self.object) == (other.kind, other.object)
             && self.legs.len() == other.legs.len()
             && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b))
     }
 
-    /// Whether anything of it goes over a link.
+    /// Returns whether a leg uses a link.
     pub fn uses(&self, index: u32) -> bool {
         self.legs.iter().any(|leg| leg.index == index)
     }
 
-    /// Whether it prefers `addr` as a source.
+    /// Returns whether `addr` is its preferred source.
     pub fn prefers(&self, addr: IpAddr) -> bool {
         self.source == Some(addr)
     }
 }
 
 impl Leg {
-    /// Same interface and gateway.
+    /// Returns whether both legs have the same interface and gateway.
     pub fn leads_where(&self, other: &Self) -> bool {
         self.index == other.index && self.gateway == other.gateway
     }

@@ -1,9 +1,9 @@
-//! The mirror's thread: hears the kernel, reads its tables again when they may have changed silently or messages were
-//! lost, and reports.
+//! The mirror's thread: receives notifications, reads the kernel's tables again when they may have changed silently or
+//! messages were lost, and reports changes.
 //!
-//! Dumps come over a socket of their own. Notifications that arrive meanwhile are put by as they are and taken in
-//! after it: one that the dump has overtaken is then followed by all that came after it, so the end is right in
-//! whatever order the kernel wrote the two. The other way round, a dump's datagram could bring back what a
+//! Dumps use a socket of their own. Notifications that arrive during a dump are stored unparsed and applied after it: a
+//! notification that the dump has overtaken is followed by all later ones, so the final state is right in whatever
+//! order the kernel wrote the two. In the opposite order, a dump's datagram could bring back an object that a
 //! notification had already removed.
 
 use crate::error::Error;
@@ -16,33 +16,34 @@ use crate::wire::{Message, Messages};
 use bywash_route::model::Change;
 use std::time::{Duration, Instant};
 
-/// Datagrams taken from the socket before changes are reported.
+/// Datagrams read from the socket before changes are reported.
 const TURN: usize = 8192;
-/// Notifications put by during a dump, in octets; beyond that the socket's own buffer holds them, and may overflow.
+/// Notifications stored during a dump, in octets; beyond that they stay in the socket's own buffer, which may overflow.
 const PUT_BY: usize = 256 << 20;
-/// A dump that is interrupted so often is taken as it is, nothing removed, and asked for again later.
+/// Attempts at a dump. When all are interrupted, the data is kept, nothing is removed, and another dump is requested
+/// for later.
 const TRIES: u32 = 5;
-/// How long after a dump of IPv6 routes that was disturbed the next one is taken, at the least.
+/// Minimum delay between a disturbed dump of IPv6 routes and the next one.
 const DISTURBED: Duration = Duration::from_secs(1);
-/// Changes after which a dump under way reports.
+/// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
-/// The kernel as followed by one thread.
+/// Follows the kernel's tables; owned by one thread.
 #[derive(Debug)]
 pub struct Follower {
     heard: Socket,
     asked: Socket,
     kernel: Kernel,
-    /// Notifications put by during a dump, one after the other.
+    /// Notifications stored during a dump, each preceded by its length.
     log: Vec<u8>,
     buffer: Vec<u8>,
     dump_buffer: Vec<u8>,
-    /// What is followed at all.
+    /// Kinds of objects that are followed.
     follows: Scope,
     wanted: Scope,
     /// Whether the next reading ends with [`Change::Synced`].
     announce: bool,
-    /// IPv6 routes changed while they were dumped.
+    /// Whether IPv6 routes changed while they were being dumped.
     disturbed: bool,
     due: Option<Instant>,
     settle: Duration,
@@ -52,8 +53,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Subscribes, in the calling thread's network namespace: to all, or only to links and their addresses. Nothing is read
-    /// yet.
+    /// Subscribes in the calling thread's network namespace: to everything, or only to links and their addresses. Reads
+    /// nothing yet.
     pub fn new(receive_buffer: usize, settle: Duration, routes: bool) -> Result<Self, Error> {
         let (groups, follows): (&[u32], _) = match routes {
             true => (&crate::socket::GROUPS, Scope::ALL),
@@ -80,17 +81,17 @@ impl Follower {
         })
     }
 
-    /// The socket to wait on.
+    /// Returns the socket to poll for notifications.
     pub fn heard(&self) -> &Socket {
         &self.heard
     }
 
-    /// When the tables are to be read again.
+    /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Everything is to be read again, and the end of it announced.
+    /// Schedules a full read, which ends with [`Change::Synced`].
     pub fn want_all(&mut self) {
         self.announce = true;
         self.want(Scope::ALL);
@@ -102,12 +103,12 @@ impl Follower {
             return;
         }
         self.wanted.add(scope);
-        // Whatever happens, two thirds of the time is left for what is heard.
+        // A pause of twice the last read's duration leaves two thirds of the time for notifications.
         let rest = self.ended + 2 * self.took;
         self.due.get_or_insert_with(|| (Instant::now() + self.settle).max(rest));
     }
 
-    /// Takes in what has been heard, and reports; returns whether there may be more.
+    /// Applies pending notifications; returns whether there may be more.
     pub fn hear(&mut self, emit: &mut dyn FnMut(Change)) -> Result<bool, Error> {
         for _ in 0..TURN {
             match self.heard.receive(&mut self.buffer)? {
@@ -126,7 +127,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Reports what has changed.
+    /// Reports the changes since the last report and updates the statistics.
     pub fn report(&mut self, emit: &mut dyn FnMut(Change)) {
         self.kernel.report(emit);
         self.stats.warnings = self.kernel.warnings();
@@ -140,14 +141,15 @@ impl Follower {
         ] = self.kernel.sizes();
     }
 
-    /// Reads again what is wanted. `emit` gets the differences; those of a large table while it is being read.
+    /// Reads the scheduled tables again. `emit` receives the differences, those of a large table while it is being
+    /// read.
     pub fn read(&mut self, emit: &mut dyn FnMut(Change)) -> Result<(), Error> {
         let (scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
         self.due = None;
         let began = Instant::now();
         self.kernel.begin(scope);
-        // Links first, always: that dump waits for the lock under which the kernel is still clearing routes, perhaps,
-        // for a link that has already been reported down. The others do not all wait for it.
+        // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
+        // a link that it has already reported down. Not all other dumps wait for that lock.
         for kind in [
             Scope::LINKS,
             Scope::RULES,
@@ -169,7 +171,7 @@ impl Follower {
         self.took = self.ended - began;
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
-        // Wanted while reading: no sooner than a rest from now.
+        // Reads scheduled during this one wait for at least the same pause.
         if let Some(due) = &mut self.due {
             *due = (*due).max(self.ended + 2 * self.took);
         }
@@ -196,8 +198,8 @@ impl Follower {
                 }
             }
             if whole {
-                // When the tree changes, the kernel goes on with the dump of IPv6 routes by counting those already
-                // shown (fib6_dump_table), and may leave some out without saying so.
+                // When the tree changes, the kernel resumes the dump of IPv6 routes by counting those already shown
+                // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
                 self.kernel.finish(kind, quiet);
                 self.disturbed |= !quiet;
@@ -279,7 +281,7 @@ impl Follower {
     }
 }
 
-/// Puts by what has been heard, as it is; returns whether something was lost.
+/// Stores pending notifications unparsed; returns whether any were lost.
 fn put_by(heard: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
     let mut lost = false;
     while log.len() < PUT_BY {
@@ -298,7 +300,7 @@ fn put_by(heard: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stat
     Ok(lost)
 }
 
-/// The datagrams put by in a log.
+/// Returns the datagrams stored in a log.
 fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (length, rest) = log.split_first_chunk::<4>()?;
@@ -308,13 +310,13 @@ fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether any of them is about an IPv6 route.
+/// Returns whether any stored notification is about an IPv6 route.
 fn routes6_in(log: &[u8]) -> bool {
     let about = |m: Message<'_>| matches!(m.kind, RTM_NEWROUTE | RTM_DELROUTE) && m.body.first() == Some(&AF_INET6);
     datagrams(log).any(|datagram| Messages::new(datagram).any(about))
 }
 
-/// The dumps that show all objects of a kind: message type and family.
+/// Returns the dump requests for all objects of a kind: message type and family.
 fn requests(kind: Scope) -> &'static [(u16, u8)] {
     match kind {
         Scope::LINKS => &[(RTM_GETLINK, AF_UNSPEC)],

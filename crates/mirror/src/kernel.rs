@@ -1,5 +1,5 @@
-//! What the kernel has, as its messages tell: kept close enough to the kernel's own structure that every message can
-//! be taken in, and turned into the model's changes.
+//! The kernel's tables as its messages describe them, kept close enough to the kernel's own structure that every
+//! message can be applied, and converted to changes of the model.
 
 use crate::bodies::{Around, Bodies, BodyId};
 use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule};
@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A value and the dump in which it was last seen.
+/// A value and the generation of the dump in which it was last seen.
 #[derive(Clone, Debug)]
 pub struct Stamped<T> {
     pub value: T,
     pub generation: u32,
 }
 
-/// Kinds of objects, as a set.
+/// Set of object kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope(u8);
 
@@ -33,14 +33,14 @@ impl Scope {
     pub const NEIGHBOURS: Self = Self(32);
     pub const RULES: Self = Self(64);
     pub const ALL: Self = Self(127);
-    /// What goes silently when a link does.
+    /// Kinds whose objects the kernel removes or changes silently with a link.
     const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
 
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// What both have.
+    /// Returns the kinds in both sets.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
@@ -66,12 +66,12 @@ impl std::ops::BitOr for Scope {
     }
 }
 
-/// Where an event comes from.
+/// Source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A dump: one of several bodies of a key, in order.
     Dump,
-    /// A notification, newer than all that is known.
+    /// A notification, newer than all known state.
     Live,
     /// A notification that a dump may have overtaken.
     Replay,
@@ -88,19 +88,19 @@ pub struct Kernel {
     routes6: Routes<Key6>,
     bodies: Bodies,
     rules: BTreeSet<Rule>,
-    /// Tables' prefixes with routes for some packets only, and the links of those routes.
+    /// Prefixes, by table, with routes for some packets only, and the links of those routes.
     selective: BTreeMap<(u32, Prefix), Stamped<BTreeSet<u32>>>,
     generation: u32,
-    /// Generations of the last two dumps of IPv6 routes.
+    /// Generations of the previous and the current dump of IPv6 routes.
     generations6: [u32; 2],
     pending: Pending,
-    /// Links and next-hop objects whose bodies are to be resolved anew before anything is reported.
+    /// Links whose bodies must be resolved again before anything is reported.
     stirred_links: BTreeSet<u32>,
     stirred_objects: bool,
 }
 
 impl Kernel {
-    /// Takes in one event; returns what must be read again because the kernel changes it without a word.
+    /// Applies one event. Returns the kinds that must be read again because the kernel changes them without a message.
     pub fn apply(&mut self, event: Event, origin: Origin) -> Scope {
         match event {
             Event::Link { link, switched } => self.link(link, switched, origin),
@@ -108,7 +108,7 @@ impl Kernel {
             Event::Address(address) => self.address(address, origin),
             Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
             Event::Route { key, body, flags, gone } => self.route(key, body, flags, gone, origin),
-            // The prefix may have others.
+            // The prefix may have other selective routes.
             Event::Selective { prefix, gone: true, .. } => routes_of(prefix),
             Event::Selective { table, prefix, links, .. } => {
                 self.selective(table, prefix, links);
@@ -133,7 +133,7 @@ impl Kernel {
         }
     }
 
-    /// Begins a dump.
+    /// Begins a reading of the kinds in `scope`.
     pub fn begin(&mut self, scope: Scope) {
         self.generation = self.generation.wrapping_add(1);
         if scope.has(Scope::RULES) {
@@ -144,8 +144,8 @@ impl Kernel {
         }
     }
 
-    /// Ends the dump of one kind: what it did not show is gone. One that was not `quiet` may have left something out;
-    /// then only what the dump before it did not show either goes.
+    /// Ends the dump of one kind and removes the objects that it did not show. A dump that is not `quiet` may have
+    /// skipped objects; then only those that the previous dump did not show either are removed.
     pub fn finish(&mut self, kind: Scope, quiet: bool) {
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
@@ -186,18 +186,19 @@ impl Kernel {
         }
     }
 
-    /// How many objects have changed since the last report.
+    /// Returns the number of objects that have changed since the last report.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// A link came back under the index of one that went since the last report: report before going on.
+    /// Returns whether changes must be reported before `event` is applied: it brings a link with the index of one that
+    /// has gone since the last report.
     pub fn must_report(&self, event: &Event) -> bool {
         matches!(event, Event::Link { link, .. }
             if !self.links.contains_key(&link.index) && self.pending.links.get(&link.index).is_some_and(Option::is_some))
     }
 
-    /// The changes since the last report, each object once.
+    /// Emits the changes since the last report, one for each object.
     pub fn report(&mut self, mut emit: impl FnMut(Change)) {
         self.settle();
         let mut gone = Vec::new();
@@ -246,13 +247,13 @@ impl Kernel {
         self.routes6.trim();
     }
 
-    /// Links, addresses, routes of both families, neighbours, and distinct route bodies.
+    /// Returns the numbers of links, addresses, routes of both families, neighbours, and distinct route bodies.
     pub fn sizes(&self) -> [usize; 6] {
         let (four, six) = (self.routes4.len(), self.routes6.len());
         [self.links.len(), self.addresses.len(), four, six, self.neighbours.len(), self.bodies.len()]
     }
 
-    /// What steers packets in the kernel and is not followed, in words.
+    /// Returns warnings about kernel state that affects routing and is not followed.
     pub fn warnings(&self) -> Vec<String> {
         crate::warnings::of(&self.rules)
     }
@@ -265,13 +266,15 @@ impl Kernel {
         let mut scope = Scope::NONE;
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
-            // Read again even when this message changes nothing: the kernel sends a first one before it clears the
-            // routes and a second one after.
+            // The tables are read again even if this message changes nothing: the kernel sends a first message before
+            // it clears the routes and a second one after.
             let shaken = (switched || turned || moved) && self.is_used(index);
-            // A message can show the carrier before the kernel's link watch has cleared its mark on the legs (fib_sync_up,
-            // rt6_sync_up), and so can the dump asked for on its account. The one sent after that shows nothing new.
+            // A message can show the carrier before the kernel's link watch has cleared the dead marks of the legs
+            // (fib_sync_up, rt6_sync_up), and so can the dump that it triggers. The later message of the link watch
+            // shows nothing new.
             let revived = sending(&link) && self.is_dead_over(index);
-            // Nor need the link's loss of carrier be news: a dump can have shown it before the link watch has marked the legs.
+            // Nor does the loss of carrier have to be new: a dump can have shown it before the link watch marked the
+            // legs.
             let lost = link.up && !link.carrier && self.is_used(index);
             scope = Scope::when(shaken || revived || lost, Scope::UNDER_LINKS);
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
@@ -298,15 +301,15 @@ impl Kernel {
         Scope::when(self.is_used(index), Scope::UNDER_LINKS)
     }
 
-    /// Which routes are to be read again when the kernel may think otherwise of those without carrier: it marks them in
-    /// what it shows, and sends no message.
+    /// Returns the routes to read again after `ignore_routes_with_linkdown` has changed: the kernel then marks next
+    /// hops without carrier differently in its dumps, but sends no message.
     fn linkdown(&self, index: u32, v6: bool) -> Scope {
         let concerned = |link: &Link| [link.index, NETCONFA_IFINDEX_ALL].contains(&index) && link.up && !link.carrier;
         let any = self.links.values().any(|link| concerned(&link.value) && self.is_used(link.value.index));
         Scope::when(any, if v6 { Scope::ROUTES6 } else { Scope::ROUTES4 })
     }
 
-    /// Whether a route or next-hop object goes over a link.
+    /// Returns whether a route or next-hop object uses a link.
     fn is_used(&self, index: u32) -> bool {
         self.bodies.iter().any(|(_, entry)| entry.body.uses(index))
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if leg.index == index))
@@ -328,7 +331,7 @@ impl Kernel {
         }
     }
 
-    /// Forgets those of a family that no dump has shown for too long.
+    /// Removes the selective prefixes of a family for whose generation `stale` is true.
     fn clear_selective(&mut self, family: Scope, stale: impl Fn(u32) -> bool) {
         let pending = &mut self.pending.selective;
         self.selective.retain(|key, known| {
@@ -340,7 +343,7 @@ impl Kernel {
         });
     }
 
-    /// Whether a leg over a link is marked dead.
+    /// Returns whether a leg over a link is marked dead.
     fn is_dead_over(&self, index: u32) -> bool {
         let dead = |leg: &Leg| leg.index == index && (leg.dead || leg.ignored);
         self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(dead))
@@ -363,11 +366,11 @@ impl Kernel {
 
     fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8) -> Scope {
         self.drop_address((index, addr, len));
-        // Another address may remain that differs by its peer only.
+        // Another address may remain that differs only by its peer.
         let mut scope = Scope::ADDRESSES;
         let preferred = self.bodies.iter().any(|(_, entry)| entry.body.prefers(addr));
         if addr.is_ipv4() {
-            // With the last address all IPv4 routes of the link go, silently (fib_disable_ip).
+            // The kernel silently removes all IPv4 routes of a link with its last address (fib_disable_ip).
             let last = !self.addresses.keys().any(|(of, addr, _)| *of == index && addr.is_ipv4());
             scope.add(Scope::when(preferred || last, Scope::ROUTES4));
         } else {
@@ -415,7 +418,7 @@ impl Kernel {
     fn object_gone(&mut self, id: u32) -> Scope {
         self.objects.remove(&id);
         self.stirred_objects = true;
-        // IPv4 routes through it go silently, and groups shrink.
+        // IPv4 routes that use it are removed silently, and groups shrink.
         let grouped = |object: &Object| matches!(object, Object::Group(members) if members.iter().any(|m| m.0 == id));
         let used = self.objects.values().any(|object| grouped(&object.value))
             || self.bodies.iter().any(|(_, entry)| entry.body.object == id);
@@ -432,18 +435,18 @@ impl Kernel {
             true => take_in(&mut self.routes4, message, bodies, &around, pending),
             false => take_in(&mut self.routes6, message, bodies, &around, pending),
         };
-        // A replayed message may be older than the dump before it; it tells nothing about drift.
+        // A replayed message may be older than the dump before it and does not indicate drift.
         let drifted = outcome == Outcome::Unsure && (origin == Origin::Live || !gone);
         Scope::when(drifted, if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 })
     }
 
-    /// Resolves anew what links and next-hop objects have changed for.
+    /// Resolves the bodies again that depend on changed links and next-hop objects.
     fn settle(&mut self) {
         if self.stirred_links.is_empty() && !self.stirred_objects {
             return;
         }
         let links = std::mem::take(&mut self.stirred_links);
-        // A link may be behind any object.
+        // Any object may depend on a link.
         let objects = std::mem::take(&mut self.stirred_objects) || !links.is_empty();
         let around = Around { links: &self.links, objects: &self.objects };
         let mut changed: HashMap<BodyId, Arc<RouteBody>> = HashMap::new();
@@ -470,12 +473,12 @@ impl Kernel {
     }
 }
 
-/// The scope of routes to a prefix.
+/// Returns the scope of routes to a prefix.
 fn routes_of(prefix: Prefix) -> Scope {
     if prefix.addr.is_ipv4() { Scope::ROUTES4 } else { Scope::ROUTES6 }
 }
 
-/// A route message on its way into the table of its family.
+/// A route message to be applied to the table of its family.
 struct RouteMessage {
     key: RouteKey,
     body: Body,
@@ -504,14 +507,14 @@ fn take_in<K: Key>(
     }
     pending.routes.entry(key).or_insert_with(|| bodies.effective(&list));
     let outcome = if first {
-        // The dump's first body of this key starts the list afresh.
+        // The dump's first body of this key replaces the list.
         released.append(&mut list);
         list.push(bodies.hold(body, around));
         Outcome::Sure
     } else if gone {
         routes::remove(&mut list, v6, &body, (bodies, around), &mut released)
     } else if origin == Origin::Dump {
-        // IPv6 replacements leave entries behind that differ by their attributes only; a dump shows each.
+        // IPv6 replacements leave entries behind that differ only by their attributes; a dump shows each of them.
         if !list.iter().any(|id| bodies.get(*id).body.is(&body)) {
             list.push(bodies.hold(body, around));
         }
@@ -526,7 +529,7 @@ fn take_in<K: Key>(
     outcome
 }
 
-/// Notes what the routes with a changed body came to before.
+/// Records the previous values of routes with a changed body.
 fn note<K: Key>(routes: &Routes<K>, changed: &HashMap<BodyId, Arc<RouteBody>>, bodies: &Bodies, pending: &mut Pending) {
     let mut list = Vec::new();
     for key in routes.with_body(|id| changed.contains_key(&id)) {
@@ -600,7 +603,7 @@ mod tests {
         kernel.finish(Scope::ALL, true);
     }
 
-    /// The carrier is seen before the kernel acts on it.
+    /// The message about the carrier arrives before the kernel acts on it.
     #[test]
     fn a_late_link_watch_revives_what_a_dump_showed_dead() {
         for addr in [IpAddr::from([192, 0, 2, 0]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0])] {

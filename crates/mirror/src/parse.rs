@@ -1,46 +1,46 @@
-//! The kernel's messages as events: what the tracked objects look like on the wire.
+//! Parses the kernel's messages into events of the followed objects.
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_route::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What names a route.
+/// Key of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey {
-    /// Table: 254 main, 255 local.
+    /// Routing table: 254 is main, 255 is local.
     pub table: u32,
     /// Destination.
     pub prefix: Prefix,
-    /// Priority: lower wins.
+    /// Metric (RTA_PRIORITY): the lowest wins.
     pub metric: u32,
 }
 
-/// One way out, as written in a route or next-hop object.
+/// A next hop as given in a route or next-hop object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leg {
     pub index: u32,
     pub gateway: Option<IpAddr>,
     pub weight: u16,
-    /// RTNH_F_DEAD: not used, whatever its link does.
+    /// RTNH_F_DEAD: not used, whatever the state of its link.
     pub dead: bool,
-    /// Not used for as long as its link has no carrier (`ignore_routes_with_linkdown`): RTNH_F_DEAD and RTNH_F_LINKDOWN
-    /// (fib_nexthop_info). RTNH_F_LINKDOWN alone changes nothing: the kernel goes on using it.
+    /// Not used while its link has no carrier (`ignore_routes_with_linkdown`): RTNH_F_DEAD and RTNH_F_LINKDOWN
+    /// (fib_nexthop_info). RTNH_F_LINKDOWN alone has no effect: the kernel keeps using the next hop.
     pub ignored: bool,
-    /// Carries RTA_ENCAP: cannot be followed outside the kernel.
+    /// Has RTA_ENCAP, which only the kernel can apply.
     pub encapsulated: bool,
 }
 
-/// All of a route but its key. Equal bodies are stored once.
+/// A route without its key. Equal bodies are stored once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Body {
-    /// RTN_*.
+    /// Route type (RTN_*).
     pub kind: u8,
     pub protocol: u8,
     pub scope: u8,
     pub mtu: Option<u32>,
     pub source: Option<IpAddr>,
-    /// Next-hop object; 0 for none. With one, `legs` is empty: the object says it.
+    /// Id of the next-hop object; 0 for none. With an object, `legs` is empty.
     pub object: u32,
     pub legs: Vec<Leg>,
 }
@@ -50,24 +50,24 @@ pub struct Body {
 pub enum Object {
     Leg(Leg),
     Blackhole,
-    /// Members and weights.
+    /// Ids and weights of the members.
     Group(Vec<(u32, u16)>),
 }
 
-/// A rule of the policy database, as far as it can be told from the kernel's own.
+/// A policy rule, reduced to what tells it from the kernel's default rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     pub v6: bool,
     pub priority: u32,
     pub table: u32,
-    /// Selects by anything, or does anything but look into `table`.
+    /// Whether it has a selector, or does anything but look up `table`.
     pub special: bool,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `switched`: IFF_UP, RUNNING or LOWER_UP changed with this message.
+    /// A new or changed link. `switched` is true if this message reports a change of IFF_UP, RUNNING or LOWER_UP.
     Link {
         link: Link,
         switched: bool,
@@ -75,15 +75,14 @@ pub enum Event {
     LinkGone(u32),
     Address(Address),
     AddressGone(u32, IpAddr, u8),
-    /// `flags` are the message's NLM_F_*.
+    /// A new, changed or removed route. `flags` are the message's NLM_F_*.
     Route {
         key: RouteKey,
         body: Body,
         flags: u16,
         gone: bool,
     },
-    /// A route for one TOS, or for some sources, only. What it does matters not, but for where it leads: it goes with its
-    /// links.
+    /// A route for one TOS or some sources only. Only its links matter, because it is removed with them.
     Selective {
         table: u32,
         prefix: Prefix,
@@ -95,19 +94,18 @@ pub enum Event {
     Neighbour(Neighbour),
     NeighbourGone(u32, IpAddr),
     Rule(Rule),
-    /// What an interface's next hops are worth without carrier has been set (`ignore_routes_with_linkdown`), or that of
-    /// all ([`NETCONFA_IFINDEX_ALL`]).
+    /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
     Linkdown {
         index: u32,
         v6: bool,
     },
 }
 
-/// A message too short for its kind, or without what it must have.
+/// Error for a message that is too short for its kind or lacks a mandatory attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Reads one message. None for those that are of no concern: other families, caches, bridge entries.
+/// Parses one message. `None` for messages that are not followed: other families, caches, bridge entries.
 pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
     let body = message.body;
     let parsed = match message.kind {
@@ -126,11 +124,11 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
     }
 }
 
-/// `None`: malformed; `Some(None)`: of no concern.
+/// Result of a parser: `None` if malformed, `Some(None)` if not followed.
 type Parsed = Option<Option<Event>>;
 
 fn link(body: &[u8], gone: bool) -> Parsed {
-    // Bridge ports repeat their news with AF_BRIDGE, and say DELLINK when they leave the bridge.
+    // Bridge ports repeat their messages with AF_BRIDGE, and send DELLINK when they leave the bridge.
     if u8_at(body, 0)? != AF_UNSPEC {
         return Some(None);
     }
@@ -169,7 +167,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
             _ => {}
         }
     }
-    // A pair's other end is no lower device.
+    // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
         link.parent = None;
     }
@@ -225,7 +223,7 @@ fn address(body: &[u8], gone: bool) -> Parsed {
 fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     let family = u8_at(body, 0)?;
     let flags = u32_at(body, 8)?;
-    // Multicast routes have families of their own; cloned ones are caches (path MTU, redirects).
+    // Multicast routes have families of their own; cloned routes are caches (path MTU, redirects).
     if (family != AF_INET && family != AF_INET6) || flags & RTM_F_CLONED != 0 {
         return Some(None);
     }
@@ -279,7 +277,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     Some(Some(Event::Route { key, body: read, flags: message_flags, gone }))
 }
 
-/// The legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes.
+/// Parses the legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes.
 fn multipath(family: u8, mut rest: &[u8]) -> Option<Vec<Leg>> {
     let mut legs = Vec::new();
     while rest.len() >= 8 {
@@ -338,7 +336,7 @@ fn object(body: &[u8], gone: bool) -> Parsed {
     }))
 }
 
-/// struct nexthop_grp: id, low octet of weight - 1, high octet (since Linux 6.12).
+/// Parses an array of struct nexthop_grp: id, low octet of weight - 1, high octet (since Linux 6.12).
 fn members(value: &[u8]) -> Vec<(u32, u16)> {
     value
         .chunks_exact(8)
@@ -364,7 +362,7 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
         }
     }
     let addr = addr?;
-    // Mappings of multicast addresses come silently and say nothing that the address itself does not.
+    // Mappings of multicast addresses appear without a message and add nothing to the address itself.
     if addr.is_multicast() || addr == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Some(None);
     }
@@ -397,7 +395,7 @@ fn rule(body: &[u8]) -> Parsed {
         match kind {
             FRA_PRIORITY => rule.priority = u32_at(value, 0)?,
             FRA_TABLE => rule.table = u32_at(value, 0)?,
-            // Present in every rule; these values mean nothing is asked.
+            // Present in every rule; these values select nothing.
             FRA_SUPPRESS_PREFIXLEN if u32_at(value, 0)? == u32::MAX => {}
             FRA_PROTOCOL => {}
             FRA_L3MDEV => of_vrf = u8_at(value, 0)? != 0,
@@ -405,14 +403,14 @@ fn rule(body: &[u8]) -> Parsed {
         }
     }
     if of_vrf && !rule.special {
-        // "To the table of the packet's VRF" comes with the first VRF, and concerns its members alone.
+        // The rule "to the table of the packet's VRF" appears with the first VRF and applies only to its members.
         return Some(None);
     }
     rule.special |= of_vrf;
     Some(Some(Event::Rule(rule)))
 }
 
-/// struct netconfmsg: a family.
+/// Parses struct netconfmsg, which holds a family.
 fn netconf(body: &[u8]) -> Parsed {
     let family = u8_at(body, 0)?;
     let of = |wanted| Attributes::after(body, 1).find(|(kind, _)| *kind == wanted);
@@ -424,7 +422,7 @@ fn netconf(body: &[u8]) -> Parsed {
 }
 
 impl Leg {
-    /// A leg with these RTNH_F_* and nothing else.
+    /// Returns a leg with these RTNH_F_* and nothing else.
     fn of(flags: u32) -> Self {
         let dead = flags & RTNH_F_DEAD != 0;
         let ignored = dead && flags & RTNH_F_LINKDOWN != 0;
@@ -478,7 +476,7 @@ mod tests {
         prop::collection::vec(one, 0..8).prop_map(|all| {
             let mut bytes = Vec::new();
             for (kind, value, lie) in all {
-                // Mostly the truth, as random octets alone never get past the first attribute.
+                // Most lengths are right, because random octets alone never get past the first attribute.
                 let lie = if lie > 2 { 5 } else { 0 };
                 bytes.extend_from_slice(&((4 + value.len()) as u16 + lie).to_ne_bytes());
                 bytes.extend_from_slice(&kind.to_ne_bytes());

@@ -1,4 +1,5 @@
-//! What has changed since the last report, by what it was then: a burst of changes to one object is one change.
+//! Objects that have changed since the last report, with their values at that time: several changes to one object are
+//! reported as one.
 
 use crate::parse::RouteKey;
 use crate::state::RouteBody;
@@ -7,13 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Old values; none for what did not exist.
+/// Old values; `None` for objects that did not exist.
 #[derive(Debug, Default)]
 pub struct Pending {
     pub links: BTreeMap<u32, Option<Link>>,
     pub addresses: BTreeMap<(u32, IpAddr, u8), Option<Address>>,
     pub routes: HashMap<RouteKey, Option<Arc<RouteBody>>>,
-    /// Whether there were any.
+    /// Whether the prefix had selective routes.
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
 }

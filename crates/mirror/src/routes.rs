@@ -1,4 +1,4 @@
-//! Routes by key, as the kernel keeps them: several may share prefix and metric, in an order that matters.
+//! Routes by key, as the kernel keeps them: several may share prefix and metric, and their order matters.
 
 use crate::bodies::{Around, Bodies, BodyId};
 use crate::parse::{Body, RouteKey};
@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A key no larger than its family needs.
+/// A route key that takes no more memory than its family needs.
 pub trait Key: Copy + Eq + Hash {
     fn of(key: &RouteKey) -> Self;
     fn full(&self) -> RouteKey;
 }
 
-/// 16 octets.
+/// Key of an IPv4 route; 16 octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key4 {
     addr: u32,
@@ -22,7 +22,7 @@ pub struct Key4 {
     len: u8,
 }
 
-/// 28 octets.
+/// Key of an IPv6 route; 28 octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key6 {
     addr: [u8; 16],
@@ -63,7 +63,8 @@ struct Slot {
     generation: u32,
 }
 
-/// The routes of a family. The first body of a key is kept apart from the rare others: 24 octets an IPv4 route.
+/// The routes of one family. The first body of a key is kept apart from the rare further ones, so that an IPv4 route
+/// takes 24 octets.
 #[derive(Debug)]
 pub struct Routes<K> {
     slots: HashMap<K, Slot>,
@@ -81,7 +82,7 @@ impl<K: Key> Routes<K> {
         self.slots.len()
     }
 
-    /// Writes the bodies of a key to `list`, and tells the generation in which it was last seen.
+    /// Writes the bodies of a key to `list` and returns the generation in which the key was last seen.
     pub fn read(&self, key: &K, list: &mut Vec<BodyId>) -> Option<u32> {
         list.clear();
         let slot = self.slots.get(key)?;
@@ -92,12 +93,12 @@ impl<K: Key> Routes<K> {
         Some(slot.generation)
     }
 
-    /// The generation in which a key was last seen.
+    /// Returns the generation in which a key was last seen.
     pub fn seen(&self, key: &K) -> Option<u32> {
         self.slots.get(key).map(|slot| slot.generation)
     }
 
-    /// Makes `list` the bodies of a key.
+    /// Replaces the bodies of a key with `list`; an empty list removes the key.
     pub fn write(&mut self, key: K, list: &[BodyId], generation: u32) {
         match list {
             [] => {
@@ -115,19 +116,19 @@ impl<K: Key> Routes<K> {
         }
     }
 
-    /// Keys that a dump of `generation` did not show.
+    /// Returns the keys that the dump of `generation` did not show.
     pub fn unseen(&self, generation: u32) -> Vec<K> {
         self.slots.iter().filter(|(_, slot)| slot.generation != generation).map(|(key, _)| *key).collect()
     }
 
-    /// Keys for which `of` holds of any body.
+    /// Returns the keys with a body for which `of` is true.
     pub fn with_body(&self, mut of: impl FnMut(BodyId) -> bool) -> Vec<K> {
         let mut keys: Vec<K> = self.slots.iter().filter(|(_, slot)| of(slot.first)).map(|(key, _)| *key).collect();
         keys.extend(self.others.iter().filter(|(_, others)| others.iter().any(|id| of(*id))).map(|(key, _)| *key));
         keys
     }
 
-    /// Gives memory back after most routes have gone.
+    /// Releases memory after most routes have gone.
     pub fn trim(&mut self) {
         if self.slots.capacity() > 4 * self.slots.len().max(1024) {
             self.slots.shrink_to(2 * self.slots.len());
@@ -135,17 +136,17 @@ impl<K: Key> Routes<K> {
     }
 }
 
-/// How sure the outcome of a message is.
+/// Certainty of the result of applying a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As the kernel has it.
+    /// The result matches the kernel's state.
     Sure,
-    /// The kernel may have it otherwise; the tables should be read again.
+    /// The kernel's state may differ; the tables should be read again.
     Unsure,
 }
 
-/// Puts a route into the bodies of its key, the way its kernel function does (fib_table_insert, fib6_add_rt2node).
-/// Bodies that leave `list` are added to `released`.
+/// Inserts a route into the bodies of its key as the kernel does (fib_table_insert, fib6_add_rt2node). Bodies that
+/// leave `list` are added to `released`.
 pub fn insert(
     list: &mut Vec<BodyId>,
     v6: bool,
@@ -173,11 +174,11 @@ fn insert4(
     let new = bodies.hold(body, around);
     if let Some(at) = same {
         released.push(std::mem::replace(&mut list[at], new));
-        // A replacement by what is there already further down: this message is older than the list.
+        // The replacement is already in the list further down: this message is older than the list.
         return if flags & NLM_F_REPLACE != 0 && at > 0 { Outcome::Unsure } else { Outcome::Sure };
     }
     if flags & NLM_F_EXCL != 0 || list.is_empty() {
-        // The kernel had none of this key; what is here went silently.
+        // The kernel had no route with this key, so those known here have been removed silently.
         released.append(list);
         list.push(new);
     } else if flags & NLM_F_REPLACE != 0 {
@@ -211,14 +212,14 @@ fn insert6(
     if flags & NLM_F_EXCL != 0 {
         released.append(list);
     } else if joins {
-        // The message shows all legs of the key, the new one first.
+        // The message lists all legs of the key, the new one first.
         if let Some(at) = alike {
             let old = &bodies.get(list[at]).body;
             let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
             body.legs.sort_by_key(|leg| old.legs.iter().position(|known| known.leads_where(leg)).unwrap_or(usize::MAX));
             let new = bodies.hold(body, around);
             released.push(std::mem::replace(&mut list[at], new));
-            // Each leg has attributes of its own and the kernel shows those of one.
+            // Each leg has its own attributes, and the kernel shows only those of one.
             return if agree { Outcome::Sure } else { Outcome::Unsure };
         }
     } else if let Some(at) = list.iter().position(|id| bodies.get(*id).body.leads_where(&body)) {
@@ -230,7 +231,7 @@ fn insert6(
     Outcome::Sure
 }
 
-/// Takes a route, or one leg of it, out of the bodies of its key.
+/// Removes a route, or one of its legs, from the bodies of its key.
 pub fn remove(
     list: &mut Vec<BodyId>,
     v6: bool,
@@ -244,7 +245,7 @@ pub fn remove(
     if v6 && body.joins() {
         let Some(at) = list.iter().position(|id| bodies.get(*id).body.joins()) else { return Outcome::Unsure };
         let old = Body::clone(&bodies.get(list[at]).body);
-        // The attributes shown were those of the first leg; the next one's are its own.
+        // The attributes shown were those of the first leg; the next leg has its own.
         let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.leads_where(leg));
         let agree = !old.legs.first().is_some_and(leads)
             && (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);

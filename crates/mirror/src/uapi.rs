@@ -1,4 +1,4 @@
-//! Numbers of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
+//! Constants of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
 //! if_addr.h, netconf.h, neighbour.h, nexthop.h, fib_rules.h).
 
 pub const NLMSG_ERROR: u16 = 2;

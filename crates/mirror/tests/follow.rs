@@ -7,7 +7,7 @@ use bywash_mirror::{Config, State};
 use bywash_route::model::Change;
 use common::{Followed, Oracle, differences, skipped};
 
-/// Two veth pairs, all ends in one namespace, `a0` and `b0` addressed.
+/// Creates two veth pairs with all ends in one namespace; `a0` and `b0` have addresses.
 fn namespace(hint: &str) -> Namespace {
     let ns = Namespace::new(hint).unwrap();
     for line in [
@@ -27,7 +27,7 @@ fn namespace(hint: &str) -> Namespace {
     ns
 }
 
-/// One line for `ip`, or `sysctl KEY VALUE`.
+/// Runs one `ip` command line, or `sysctl KEY VALUE`.
 fn ip(ns: &Namespace, line: &str) {
     if let Some((key, value)) = line.strip_prefix("sysctl ").and_then(|line| line.split_once(' ')) {
         return ns.sysctl(key, value).unwrap();
@@ -50,13 +50,13 @@ fn each_step(hint: &str, lines: &[&str]) {
     let stats = followed.mirror.stats();
     assert_eq!((stats.malformed, stats.overflows), (0, 0), "{stats:?}");
     assert_eq!(stats.failed, None);
-    // What a fresh reading shows is what following came to.
+    // A fresh reading shows the same state as following did.
     let read = ns.enter(State::read).unwrap().unwrap();
     let routes = |changes: Vec<Change>| {
         changes.into_iter().filter(|c| !format!("{c:?}").contains("eighbour")).collect::<Vec<_>>()
     };
     for change in routes(State::diff(&followed.state, &read)) {
-        // The order of legs is the only thing that may differ.
+        // Only the order of legs may differ.
         let mut repaired = followed.state.clone();
         repaired.apply(&change);
         assert_eq!(differences(&repaired, &Oracle::of(&ns)), Vec::<String>::new(), "{change:?}");
@@ -109,7 +109,7 @@ fn kinds_of_ipv6_routes() {
             "-6 route add 2001:db8:7::/48 dev b0",
             "-6 route add 2001:db8:8::/48 nexthop via fd01::2 weight 2 nexthop via fd02::2",
             "-6 route add default via fe80::1 dev b0 onlink",
-            // The older way of making several paths: one message each.
+            // The older way of adding several paths: one message each.
             "-6 route append 2001:db8:1::/48 via fd02::2",
             "-6 route append 2001:db8:1::/48 via fd01::3",
             "-6 route del 2001:db8:1::/48 via fd01::2",
@@ -137,7 +137,7 @@ fn what_goes_silently_with_a_link() {
             "route add 192.0.4.0/24 nexthop via 10.1.0.2 nexthop via 10.2.0.2",
             "-6 route add 2001:db8:1::/48 via fd01::2",
             "-6 route add 2001:db8:2::/48 nexthop via fd01::2 nexthop via fd02::2",
-            // The carrier alone.
+            // Only the carrier changes.
             "link set a1 down",
             "link set a1 up",
             "link set a0 down",
@@ -423,7 +423,7 @@ fn routes_for_some_packets_only() {
             "-6 route add default from 2001:db8:2::/48 via fd02::2",
             "-6 route del 2001:db8::/48 from 2001:db8:1::/48",
             "route add 192.0.3.0/24 tos 0x10 via 10.2.0.2",
-            // Without a message.
+            // Changes without a message.
             "link set b0 down",
             "link set b0 up",
             "-6 route flush table main",

@@ -7,7 +7,7 @@ use bywash_mirror::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
 use std::time::Duration;
 
-/// splitmix64: the same changes every time.
+/// splitmix64: yields the same changes every time.
 struct Dice(u64);
 
 impl Dice {
@@ -57,7 +57,7 @@ impl Dice {
     fn route6(&mut self) -> String {
         let prefix =
             self.pick(&["2001:db8:1::/48", "2001:db8:1:1::/64", "2001:db8:2::/48", "2001:db8::9/128", "default"]);
-        // Where routes with and without a gateway share prefix and metric, the kernel's own dump leaves some out.
+        // If routes with and without a gateway share prefix and metric, the kernel's own dump leaves some out.
         let metric = self.pick(&["", " metric 10"]);
         let extra = self.pick(&["", "", " mtu 1400", " src fd01::1", " proto bird"]);
         match self.roll(12) {
@@ -142,7 +142,7 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
     if skipped() {
         return;
     }
-    // `BYWASH_SEED=n` for other changes than the usual ones.
+    // `BYWASH_SEED=n` selects other changes than the default ones.
     let seed = seed + std::env::var("BYWASH_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let ns = Namespace::new("rnd").unwrap();
     let mend: String = ["a", "b", "c"]
@@ -183,7 +183,7 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
     println!("seed {seed}: {} changes, {stats:?}", followed.changes);
 }
 
-/// Many of the lines are refused by the kernel, which is part of the game.
+/// Runs a batch of `ip` lines, many of which the kernel is expected to refuse.
 fn batch(ns: &Namespace, family: &str, text: &str) {
     let mut file = std::env::temp_dir();
     file.push(format!("bywash-mirror-{}-{:?}.batch", std::process::id(), std::thread::current().id()));

@@ -1,4 +1,4 @@
-//! Full tables and churn: how long, printed beside the kernel's own time. Nothing is asserted but the outcome.
+//! Measures full tables and churn, printed beside the kernel's own time. Only the outcome is asserted.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// `BYWASH_ROUTES` routes, a million if it is not set; a tenth of it in unoptimised builds.
+/// Returns the number of routes: `BYWASH_ROUTES`, by default a million, or a tenth of it in unoptimised builds.
 fn count() -> u32 {
     let default = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
     std::env::var("BYWASH_ROUTES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
@@ -110,13 +110,13 @@ fn tempfile(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("bywash-mirror-{}-{name}.batch", std::process::id()))
 }
 
-/// Resident memory of this process, in octets.
+/// Returns the resident memory of this process, in octets.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// CPU time of the mirror's thread, in hundredths of a second (USER_HZ).
+/// Returns the CPU time of the mirror's thread, in hundredths of a second (USER_HZ).
 fn mirror_ticks() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());

@@ -1,4 +1,4 @@
-//! The kernel's state as `ip` shows it, in the mirror's terms: what the tests compare the mirror with.
+//! The kernel's state as shown by `ip`, in the mirror's terms: the reference that tests compare the mirror with.
 
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Says why a test cannot run here, when it cannot.
+/// Returns whether a test must be skipped, and prints the reason.
 pub fn skipped() -> bool {
     match bywash_lab::require_lab() {
         Ok(()) => false,
@@ -21,7 +21,7 @@ pub fn skipped() -> bool {
     }
 }
 
-/// A mirror and the copy that its changes add up to.
+/// A mirror and the state that its changes add up to.
 pub struct Followed {
     pub mirror: Mirror,
     pub state: State,
@@ -59,7 +59,7 @@ impl Followed {
         }
     }
 
-    /// Takes in changes until the state is the kernel's, or fails with the difference.
+    /// Applies changes until the state equals the kernel's, or fails with the difference.
     pub fn must_agree(&mut self, namespace: &Namespace, what: &str) {
         let began = Instant::now();
         loop {
@@ -79,7 +79,7 @@ impl Followed {
     }
 }
 
-/// What `ip` says, as sorted lines in the words of the model.
+/// Output of `ip` as sorted lines in the terms of the model.
 pub struct Oracle {
     lines: BTreeMap<String, String>,
 }
@@ -87,7 +87,7 @@ pub struct Oracle {
 #[derive(Default)]
 struct Names {
     indices: HashMap<String, u32>,
-    /// Administratively.
+    /// Links that are administratively up.
     up: HashSet<u32>,
 }
 
@@ -147,7 +147,7 @@ impl Oracle {
     }
 }
 
-/// The differences, as lines to read.
+/// Returns the differences as readable lines.
 pub fn differences(state: &State, oracle: &Oracle) -> Vec<String> {
     let mut lines = BTreeMap::new();
     for link in state.links() {
@@ -175,7 +175,7 @@ pub fn differences(state: &State, oracle: &Oracle) -> Vec<String> {
     out
 }
 
-/// Stale entries become delayed ones without a message, which is the same to forwarding.
+/// Formats a neighbour. Stale entries become delayed ones without a message, which makes no difference to forwarding.
 fn forwarding_view(neighbour: &Neighbour) -> String {
     let state = match neighbour.state {
         NeighbourState::Reachable | NeighbourState::Stale => "usable",
@@ -202,7 +202,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or("")
 }
 
-/// Numbers come as numbers or, with -N, as text.
+/// Returns a number, which `ip` prints as a number or, with -N, as text.
 fn number(value: &Value, key: &str) -> Option<u64> {
     value[key].as_u64().or_else(|| value[key].as_str()?.parse().ok())
 }
@@ -297,7 +297,7 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
             None => next_hops.push(hop_of(route, names)),
         }
     }
-    // A route through a black-hole object has no device.
+    // A route through a blackhole object has no device.
     let kind = if kind == RouteKind::Unicast && next_hops.iter().all(|hop| hop.index == 0) {
         next_hops.clear();
         RouteKind::Blackhole
@@ -323,7 +323,7 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
 fn hop_of(hop: &Value, names: &Names) -> NextHop {
     let gateway = text(hop, "gateway").parse().ok().or(text(&hop["via"], "host").parse().ok());
     let index = names.get(text(hop, "dev")).copied().unwrap_or(0);
-    // One "linkdown" and not "dead" is used: the kernel says both where it ignores it.
+    // A next hop with "linkdown" but not "dead" is used; the kernel shows both if it ignores the next hop.
     let alive = !flag(hop, "dead") && (index == 0 || names.up.contains(&index));
     NextHop { index, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
 }
