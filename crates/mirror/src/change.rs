@@ -1,4 +1,4 @@
-//! Changing the kernel's routes, by the hundred: for benchmarks and tests, which want to know what following them costs.
+//! Changes the kernel's routes in bulk, for benchmarks and tests that measure the cost of following them.
 
 use crate::error::Error;
 use crate::socket::{DATAGRAM, Received, Socket};
@@ -7,15 +7,16 @@ use crate::wire::Request;
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
-/// Changes in one system call.
+/// Changes per system call.
 pub const AT_ONCE: usize = 100;
 
-/// Changes as the kernel wants them, [`AT_ONCE`] a piece but for the last.
+/// Encoded route changes, in pieces of [`AT_ONCE`]; the last may be shorter.
 #[derive(Clone, Debug, Default)]
 pub struct Changes(Vec<Vec<u8>>);
 
 impl Changes {
-    /// IPv4 routes of table main to `prefixes`, by `gateway` on the interface of this index, in the place of those there are.
+    /// Returns the changes that add or replace IPv4 routes of table main to `prefixes`, by `gateway` on the interface
+    /// of this index.
     pub fn replace(prefixes: &[(Ipv4Addr, u8)], gateway: Ipv4Addr, index: u32) -> Self {
         let one = |(to, len): &(Ipv4Addr, u8)| {
             let mut body = [0; 12];
@@ -30,13 +31,13 @@ impl Changes {
         Self(prefixes.chunks(AT_ONCE).map(piece).collect())
     }
 
-    /// System calls they take.
+    /// Returns the number of pieces, each one system call.
     pub fn pieces(&self) -> usize {
         self.0.len()
     }
 }
 
-/// A way to the kernel's routes, in the network namespace of the thread that opened it.
+/// Changes the kernel's routes, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Changer {
     socket: Socket,
@@ -44,24 +45,24 @@ pub struct Changer {
 }
 
 impl Changer {
-    /// Opens it. To change anything with it CAP_NET_ADMIN is needed.
+    /// Opens a netlink socket. Changing routes requires CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// When no netlink socket can be opened.
+    /// If no netlink socket can be opened.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(&[], 1 << 20)?, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Makes piece `n` of `changes`; the kernel has made them all when this returns.
+    /// Applies piece `n` of `changes`; the kernel has applied all of it on return.
     ///
     /// # Errors
-    /// The kernel's reason for the first that it refuses.
+    /// With the kernel's reason for the first change that it refuses.
     ///
     /// # Panics
-    /// When there is no such piece.
+    /// If there is no such piece.
     pub fn make(&mut self, changes: &Changes, n: usize) -> Result<(), Error> {
         self.socket.send_bytes(&changes.0[n])?;
-        // Unasked it answers only to what it refuses, and within the call.
+        // Without NLM_F_ACK the kernel answers only refused requests, and does so within the send call.
         let refused = match self.socket.receive(&mut self.buffer)? {
             Received::Empty => return Ok(()),
             Received::Lost => Errno::NOBUFS,
@@ -70,6 +71,6 @@ impl Changer {
                 Errno::from_raw_os_error(code.saturating_neg())
             }
         };
-        Err(Error::Socket { doing: "change routes by", source: refused.into() })
+        Err(Error::Socket { doing: "change routes through", source: refused.into() })
     }
 }

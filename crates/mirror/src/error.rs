@@ -1,24 +1,24 @@
-//! What can go wrong between the mirror and the kernel.
+//! Errors of the mirror.
 
-/// An error of the mirror's own sockets. What the kernel's objects look like never makes one.
+/// An error of the netlink sockets or the mirror's thread. Malformed messages never cause one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused.
+    /// A socket operation failed.
     #[error("cannot {doing} a netlink socket")]
     Socket {
-        /// What was tried.
+        /// Operation that failed, as part of the message.
         doing: &'static str,
-        /// The system's reason.
+        /// Cause reported by the system.
         source: std::io::Error,
     },
-    /// A dump was asked for and nothing came.
-    #[error("the kernel does not answer on a netlink socket")]
+    /// The kernel did not answer a request in time.
+    #[error("no answer from the kernel on a netlink socket")]
     Silent,
     /// The thread could not be started.
-    #[error("cannot start the mirror's thread")]
+    #[error("cannot start the netlink thread")]
     Thread(#[source] std::io::Error),
-    /// The tables kept changing while they were read.
-    #[error("the kernel's tables change too fast to be read whole")]
+    /// The tables kept changing while they were being read.
+    #[error("the kernel's routing tables change faster than they can be read")]
     Restless,
 }

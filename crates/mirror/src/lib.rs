@@ -1,12 +1,12 @@
 //! Follows the kernel's links, addresses, routes and neighbours by netlink.
 //!
-//! A [`Mirror`] subscribes in the caller's network namespace, reads everything there is, and then reports every change
-//! as a [`Change`](bywash_route::model::Change); a [`State`] is what those changes add up to. Where the kernel changes
-//! its tables without a message (an interface going down takes IPv4 routes with it, in silence), or messages are lost,
-//! the tables are read again and the differences reported, so that working routes are never dropped meanwhile.
+//! A [`Mirror`] subscribes in the caller's network namespace, dumps all tables, and then reports every change as a
+//! [`Change`](bywash_route::model::Change); a [`State`] accumulates those changes. When the kernel changes its tables
+//! without a message (it silently removes IPv4 routes with an interface that goes down), or messages are lost, the
+//! tables are read again and the differences reported, so that working routes are never dropped meanwhile.
 //!
-//! Netlink is spoken here and nowhere else, over plain sockets and one blocking thread: a million routes and an
-//! overflowing buffer are easier to get right that way than through an asynchronous connection.
+//! This crate holds all netlink code, over plain sockets and one blocking thread: a million routes and an overflowing
+//! buffer are easier to get right that way than through an asynchronous connection.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One interface, asked for by name.
+//! Looks up one interface by name.
 
 use crate::error::Error;
 use crate::parse::{Event, parse};
@@ -6,10 +6,10 @@ use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
 use bywash_route::model::Link;
 
-/// The interface called `name` in the calling thread's network namespace; none when there is none.
+/// Returns the interface called `name` in the calling thread's network namespace; `None` if there is none.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// If the kernel cannot be queried.
 pub fn interface_by_name(name: &str) -> Result<Option<Link>, Error> {
     let mut socket = Socket::open(&[], 1 << 20)?;
     let mut found = None;

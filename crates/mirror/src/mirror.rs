@@ -1,4 +1,4 @@
-//! The mirror as its owner sees it: a thread, a channel of changes, counters.
+//! The mirror's public interface: a thread, a channel of changes, and counters.
 
 use crate::error::Error;
 use crate::follow::Follower;
@@ -18,19 +18,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a full channel is tried again.
+/// Interval at which a send to a full channel is retried.
 const KNOCK: Duration = Duration::from_millis(2);
 
-/// How the mirror works. The default suits a router with full tables.
+/// Settings of the mirror. The default suits a router with full tables.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Receive buffer in octets. Memory is taken only while notifications wait in it; each takes about 1 KiB.
+    /// Receive buffer in octets. Memory is used only while notifications wait in it; each takes about 1 KiB.
     pub receive_buffer: usize,
-    /// Changes in a batch, at most.
+    /// Maximum number of changes in a batch.
     pub batch: usize,
-    /// Batches in the channel, at most. While it is full, changes to one object become one; nothing is lost.
+    /// Maximum number of batches in the channel. While it is full, changes to one object are merged; nothing is lost.
     pub queue: usize,
-    /// How long the kernel is given to finish what it changes silently before the tables are read again.
+    /// Delay before the tables are read again, so that the kernel can finish its silent changes.
     pub settle: Duration,
     /// Whether routes, next-hop objects, rules and neighbours are followed. Links and their addresses always are.
     pub routes: bool,
@@ -50,7 +50,7 @@ struct Shared {
     stats: Mutex<Stats>,
 }
 
-/// Follows the kernel until dropped.
+/// Follows the kernel's routing state until dropped.
 ///
 /// One thread, `bywash-mirror`, does all the work; the owner receives batches of changes from [`Mirror::changes`]. The
 /// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
@@ -63,24 +63,25 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Starts following the network namespace of the calling thread. The first batches describe all there is, up to
+    /// Starts following the calling thread's network namespace. The first batches describe the whole state, up to
     /// [`Change::Synced`].
     ///
     /// # Errors
-    /// When no netlink socket can be opened or no thread started. Needs no privilege but for a receive buffer above
-    /// `net.core.rmem_max` (CAP_NET_ADMIN), which is then smaller.
+    /// If no netlink socket can be opened or no thread started. No privilege is required, except for a receive buffer
+    /// above `net.core.rmem_max` (CAP_NET_ADMIN): without it the buffer is smaller.
     pub fn start(config: Config) -> Result<Self, Error> {
         let follower = Follower::new(config.receive_buffer, config.settle, config.routes)?;
         let prober = Prober::open()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::Socket { doing: "wake", source: error.into() })?;
+            .map_err(|error| Error::Socket { doing: "create a wake-up descriptor for", source: error.into() })?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             resync: AtomicBool::new(false),
             wake,
             stats: Mutex::default(),
         });
-        // Bounded: a control side that is behind must not grow the process; the mirror merges changes meanwhile.
+        // The channel is bounded so that a slow control side cannot grow the process; the mirror merges changes
+        // meanwhile.
         let (sender, changes) = sync_channel(config.queue.max(1));
         let runner = Runner {
             follower,
@@ -93,12 +94,14 @@ impl Mirror {
         Ok(Self { changes, shared, prober, thread: Some(thread) })
     }
 
-    /// Where batches of changes arrive. It closes when the mirror has failed; [`Stats::failed`] then says why.
+    /// Returns the channel on which batches of changes arrive. It disconnects when the mirror has failed;
+    /// [`Stats::failed`] then holds the reason.
     pub fn changes(&self) -> &Receiver<Vec<Change>> {
         &self.changes
     }
 
-    /// Has everything read again; differences are reported, then [`Change::Synced`]. Returns at once.
+    /// Requests that everything be read again; the differences are reported, followed by [`Change::Synced`]. Returns at
+    /// once.
     pub fn request_resync(&self) {
         self.shared.resync.store(true, Ordering::Release);
         self.shared.wake();
@@ -114,12 +117,12 @@ impl Mirror {
         self.prober.forget(index, addr)
     }
 
-    /// A handle for asking the kernel about neighbours from any thread, in this mirror's network namespace.
+    /// Returns a handle for requesting neighbours from any thread, in this mirror's network namespace.
     pub fn prober(&self) -> Prober {
         self.prober.clone()
     }
 
-    /// The counters.
+    /// Returns a copy of the counters.
     pub fn stats(&self) -> Stats {
         self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -136,10 +139,10 @@ impl Drop for Mirror {
 }
 
 impl State {
-    /// Reads everything once, in the network namespace of the calling thread.
+    /// Reads all tables once, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel cannot be asked, or changes faster than it can be read.
+    /// If the kernel cannot be queried or changes faster than it can be read.
     pub fn read() -> Result<Self, Error> {
         let mut follower = Follower::new(64 << 20, Duration::ZERO, true)?;
         let mut state = Self::default();
@@ -157,12 +160,12 @@ impl State {
 
 impl Shared {
     fn wake(&self) {
-        // Full means that a wake-up is under way.
+        // A full counter means that a wake-up is already pending.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// Changes on their way into the channel.
+/// Batches of changes waiting for room in the channel.
 #[derive(Debug)]
 struct Outbox {
     batch: usize,
@@ -186,7 +189,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what the channel takes; false when nobody receives any more.
+    /// Sends batches until the channel is full; returns false if the receiver is gone.
     fn send(&mut self, sender: &SyncSender<Vec<Change>>) -> bool {
         while let Some(batch) = self.waiting.pop_front() {
             match sender.try_send(batch) {
@@ -217,7 +220,7 @@ impl Runner {
         stats.clone_from(&self.follower.stats);
         if let Err(error) = outcome {
             let reason = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-            tracing::error!("the mirror of the kernel's routing has stopped: {error}{reason}");
+            tracing::error!("the kernel's routing tables are no longer followed: {error}{reason}");
             stats.failed = Some(format!("{error}{reason}"));
         }
     }
@@ -241,7 +244,7 @@ impl Runner {
             if !self.outbox.send(&self.sender) {
                 return Ok(());
             }
-            // What waits is not added to, so that later changes to the same objects merge.
+            // Nothing is added to waiting batches, so that later changes to the same objects are merged.
             if self.outbox.waiting.is_empty() {
                 let outbox = &mut self.outbox;
                 self.follower.report(&mut |change| outbox.put(change));
@@ -257,7 +260,7 @@ impl Runner {
         let (outbox, sender) = (&mut self.outbox, &self.sender);
         self.follower.read(&mut |change| {
             outbox.put(change);
-            // A full table is taken in while it is still being read.
+            // The owner can process a full table while it is still being read.
             outbox.send(sender);
         })?;
         self.outbox.close();
@@ -269,7 +272,7 @@ impl Runner {
         self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.follower.stats);
     }
 
-    /// Waits for something to do; false when the mirror is to stop.
+    /// Waits for notifications, a due read or a wake-up; returns false if the mirror must stop.
     fn wait(&mut self) -> Result<bool, Error> {
         let blocked = !self.outbox.waiting.is_empty();
         let until_due = self.follower.due().map(|due| due.saturating_duration_since(Instant::now()));

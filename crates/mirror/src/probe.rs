@@ -1,4 +1,4 @@
-//! Asking the kernel to resolve neighbours.
+//! Requests neighbour resolution from the kernel.
 
 use crate::error::Error;
 use crate::socket::{DATAGRAM, Received, Socket};
@@ -10,21 +10,23 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The kernel itself asks once a second (retrans_time); more often is of no use.
+/// Minimum interval between requests for one neighbour. The kernel itself solicits once a second (retrans_time), so
+/// more requests would not help.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Addresses remembered; beyond that, the oldest may be asked for again at once.
+/// Neighbours whose last request is remembered; beyond that, the oldest may be requested again at once.
 const REMEMBERED: usize = 16 << 10;
 
 #[derive(Debug)]
 struct Inner {
     socket: Socket,
     asked: HashMap<(u32, IpAddr), Instant>,
-    /// The same in the order in which they were asked for.
+    /// Keys of `asked` in the order of their requests.
     order: VecDeque<(u32, IpAddr)>,
     buffer: Vec<u8>,
 }
 
-/// Asks the kernel to resolve or confirm neighbours. Clones share one socket; any thread may use them.
+/// Requests resolution or confirmation of neighbours from the kernel. Clones share one socket and may be used from any
+/// thread.
 #[derive(Clone, Debug)]
 pub struct Prober(Arc<Mutex<Inner>>);
 
@@ -39,11 +41,12 @@ impl Prober {
         }))))
     }
 
-    /// Has the kernel resolve `addr` on interface `index`, or confirm it when it is stale (NTF_USE, as if it had a
-    /// packet to send). What becomes of it arrives as a change of the neighbour. Returns false when it was asked less
-    /// than half a second ago, or the kernel refuses (no such interface, no room for it, no CAP_NET_ADMIN).
+    /// Requests that the kernel resolve `addr` on interface `index`, or confirm it if it is stale (NTF_USE, as if the
+    /// kernel had a packet to send). The result arrives as a change of the neighbour. Returns false if the last request
+    /// was less than half a second ago or the kernel refuses (no such interface, neighbour table full, no
+    /// CAP_NET_ADMIN).
     ///
-    /// Runs in the caller's thread and may wait for the kernel's configuration lock: never call it from a worker.
+    /// Runs on the calling thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { socket, asked, order, buffer } = &mut *inner;
@@ -64,15 +67,15 @@ impl Prober {
         let mut ask = |flags| ask(socket, buffer, |sequence| use_it(sequence, index, addr, flags));
         match ask(NLM_F_CREATE | NLM_F_EXCL) {
             Some(0) => return true,
-            // There is one: only confirmed, unless somebody has made it permanent, which NTF_USE would undo (__neigh_update).
+            // The entry exists: confirm it unless it was made permanent, which NTF_USE would undo (__neigh_update).
             Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
             _ => return false,
         }
         may_change(socket, buffer, index, addr) && self::ask(socket, buffer, |s| use_it(s, index, addr, 0)) == Some(0)
     }
 
-    /// Has the kernel give up resolving `addr` on interface `index`, and forget it. Returns false when it knew of none, or
-    /// refuses. As [`Prober::probe`], never from a worker.
+    /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
+    /// is no such entry or the kernel refuses. Like [`Prober::probe`], it must not be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { socket, asked, buffer, .. } = &mut *inner;
@@ -84,7 +87,8 @@ impl Prober {
     }
 }
 
-/// Sends a request, which the kernel answers within the call; its error number, negative, or 0. `None` without an answer.
+/// Sends a request, which the kernel answers within the send call. Returns the negative error number or 0; `None` if
+/// there is no answer.
 fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Request) -> Option<i32> {
     let sent = socket.send(request);
     let mut code = None;
@@ -94,7 +98,7 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
     sent.ok().and(code)
 }
 
-/// Returns whether the kernel itself may change the state of an entry: nobody has made it permanent.
+/// Returns whether the kernel may change the state of an entry, that is, it is neither permanent nor NOARP.
 fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> bool {
     let asked =
         socket.send(|sequence| destination(Request::new(RTM_GETNEIGH, 0, sequence, &body(index, addr, 0)), addr));
@@ -112,7 +116,7 @@ fn use_it(sequence: u32, index: u32, addr: IpAddr, flags: u16) -> Request {
     destination(Request::new(RTM_NEWNEIGH, flags | NLM_F_ACK, sequence, &body), addr)
 }
 
-/// struct ndmsg.
+/// Returns a struct ndmsg.
 fn body(index: u32, addr: IpAddr, flags: u8) -> [u8; 12] {
     let mut body = [0; 12];
     body[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };

@@ -1,4 +1,4 @@
-//! A netlink socket: bound in the network namespace of the thread that opens it, and in it ever after.
+//! A netlink socket, bound to the network namespace of the thread that opens it.
 
 use crate::error::Error;
 use crate::uapi::*;
@@ -11,12 +11,12 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::time::Duration;
 
-/// What is asked for at most before a dump is given up.
+/// Longest wait for an answer before a request is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The kernel writes no dump datagram above 32 KiB; a notification can be longer.
+/// Size of a receive buffer, in octets. Dump datagrams have at most 32 KiB; a notification can be longer.
 pub const DATAGRAM: usize = 64 << 10;
 
-/// All groups the mirror follows.
+/// All multicast groups that the mirror follows.
 pub(crate) const GROUPS: [u32; 11] = [
     RTNLGRP_LINK,
     RTNLGRP_NEIGH,
@@ -30,32 +30,32 @@ pub(crate) const GROUPS: [u32; 11] = [
     RTNLGRP_IPV6_NETCONF,
     RTNLGRP_NEXTHOP,
 ];
-/// Those of links and their addresses.
+/// Multicast groups of links and their addresses.
 pub(crate) const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 
-/// What came of one receive.
+/// Result of one receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// A datagram of that many octets.
     Datagram(usize),
-    /// Nothing there.
+    /// No message is pending.
     Empty,
     /// Messages were lost: the buffer was full, or one was longer than [`DATAGRAM`].
     Lost,
 }
 
-/// How a dump ended.
+/// Outcome of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dumped {
-    /// Whole.
+    /// The dump is complete.
     Whole,
-    /// The tables changed meanwhile and something may be missing (NLM_F_DUMP_INTR).
+    /// The tables changed during the dump and objects may be missing (NLM_F_DUMP_INTR).
     Interrupted,
-    /// The kernel knows no such objects.
+    /// The kernel does not support such objects.
     Unsupported,
 }
 
-/// The socket. Not shared: one thread reads it.
+/// A netlink socket, read by one thread.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -63,24 +63,24 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens a routing socket (`NETLINK_ROUTE`, protocol 0): see [`Socket::open_protocol`].
+    /// Opens a routing socket (`NETLINK_ROUTE`, protocol 0); see [`Socket::open_protocol`].
     ///
     /// # Errors
-    /// As [`Socket::open_protocol`].
+    /// See [`Socket::open_protocol`].
     pub fn open(groups: &[u32], receive_buffer: usize) -> Result<Self, Error> {
         Self::open_protocol(None, groups, receive_buffer)
     }
 
-    /// Opens a socket of a netlink protocol that hears multicast `groups` 1 to 32, with a receive buffer of
+    /// Opens a socket of a netlink protocol that receives multicast `groups` 1 to 32, with a receive buffer of
     /// `receive_buffer` octets (as far as the system allows).
     ///
     /// # Errors
-    /// When the kernel lacks the protocol or refuses the socket.
+    /// If the kernel lacks the protocol or refuses the socket.
     pub fn open_protocol(protocol: Option<Protocol>, groups: &[u32], receive_buffer: usize) -> Result<Self, Error> {
         let opening = |source: Errno| Error::Socket { doing: "open", source: source.into() };
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
             .map_err(opening)?;
-        // Above net.core.rmem_max only with CAP_NET_ADMIN.
+        // A size above net.core.rmem_max requires CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&fd, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, receive_buffer).map_err(opening)?;
         }
@@ -89,20 +89,20 @@ impl Socket {
         Ok(Self { fd, sequence: 0 })
     }
 
-    /// Sends a request built by `build` from its sequence number, which is returned.
+    /// Sends the request that `build` makes from a fresh sequence number, and returns that number.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// If the kernel refuses it.
     pub fn send(&mut self, build: impl FnOnce(u32) -> Request) -> Result<u32, Error> {
         self.sequence = self.sequence.wrapping_add(1);
         self.send_bytes(build(self.sequence).bytes())?;
         Ok(self.sequence)
     }
 
-    /// Sends requests that are whole already.
+    /// Sends requests that are already encoded.
     ///
     /// # Errors
-    /// When the kernel refuses them.
+    /// If the kernel refuses them.
     pub fn send_bytes(&self, requests: &[u8]) -> Result<(), Error> {
         loop {
             match rustix::net::send(&self.fd, requests, SendFlags::empty()) {
@@ -113,10 +113,10 @@ impl Socket {
         }
     }
 
-    /// Receives without waiting.
+    /// Receives a datagram without waiting. Datagrams that are not from the kernel are discarded.
     ///
     /// # Errors
-    /// When the socket fails; an overflow of its buffer is [`Received::Lost`].
+    /// If the socket fails; an overflow of its buffer is [`Received::Lost`].
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Error> {
         loop {
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
@@ -124,7 +124,7 @@ impl Socket {
                 Ok((_, length, from)) => {
                     let kernel = from.is_none_or(|a| SocketAddrNetlink::try_from(a).is_ok_and(|a| a.pid() == 0));
                     return Ok(match kernel {
-                        // Another process may write to this socket; only the kernel is believed.
+                        // Other processes can send to this socket; only the kernel's messages are trusted.
                         false => continue,
                         true if length > buffer.len() => Received::Lost,
                         true => Received::Datagram(length),
@@ -138,10 +138,11 @@ impl Socket {
         }
     }
 
-    /// Asks for all objects of a kind and hands each message to `each`, and calls `between` after every datagram.
+    /// Requests a dump of all objects of a kind, hands each message to `each`, and calls `between` after every
+    /// datagram.
     ///
     /// # Errors
-    /// When the kernel refuses the request or does not answer.
+    /// If the kernel refuses the request or does not answer within 30 seconds, or if `between` fails.
     pub fn dump(
         &mut self,
         kind: u16,
@@ -171,7 +172,7 @@ impl Socket {
             for message in Messages::new(&buffer[..length]).filter(|message| message.sequence == sequence) {
                 interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
                 match message.kind {
-                    // A dump that fails on its way ends with the reason (dump_done_errno).
+                    // A dump that fails midway ends with the error (dump_done_errno).
                     NLMSG_DONE if code(message.body) < 0 => return dump_error(message.body),
                     NLMSG_DONE if interrupted => return Ok(Dumped::Interrupted),
                     NLMSG_DONE => return Ok(Dumped::Whole),
@@ -183,10 +184,10 @@ impl Socket {
         }
     }
 
-    /// Asks a question that is no dump and hands each message of the answer to `each`.
+    /// Sends a request that is not a dump and hands each message of the answer to `each`.
     ///
     /// # Errors
-    /// When the kernel refuses the question, with its reason as the source, or does not answer.
+    /// If the kernel refuses the request, with its reason as the source, or does not answer within 30 seconds.
     pub fn ask(
         &mut self,
         kind: u16,
@@ -231,7 +232,7 @@ impl AsFd for Socket {
     }
 }
 
-/// The error number, negative, at the head of `NLMSG_ERROR` and `NLMSG_DONE`.
+/// Returns the negative error number at the head of `NLMSG_ERROR` and `NLMSG_DONE`.
 fn code(body: &[u8]) -> i32 {
     crate::wire::u32_at(body, 0).unwrap_or(0) as i32
 }

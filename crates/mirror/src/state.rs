@@ -1,4 +1,5 @@
-//! A copy of everything the mirror reports: what a stream of changes adds up to, and how two such copies differ.
+//! A copy of everything the mirror reports: the result of a stream of changes, and the difference between two such
+//! copies.
 
 use bywash_route::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -8,23 +9,23 @@ use std::sync::Arc;
 
 pub use crate::parse::RouteKey;
 
-/// All of a route but what names it. Routes that are alike share one.
+/// Content of a route without its key. Equal routes share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct RouteBody {
-    /// What it does.
+    /// Action on packets.
     pub kind: RouteKind,
-    /// Ways out, for unicast.
+    /// Next hops, for unicast.
     pub next_hops: Arc<[NextHop]>,
-    /// MTU in bytes, when the route sets one.
+    /// MTU in bytes, if the route sets one.
     pub mtu: Option<u32>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// Who made it (rtm_protocol).
+    /// Origin of the route (rtm_protocol).
     pub protocol: u8,
 }
 
 impl RouteBody {
-    /// The route named `key` with this body.
+    /// Returns the route with this key and body.
     pub fn route(&self, key: RouteKey) -> Route {
         Route {
             table: key.table,
@@ -38,7 +39,7 @@ impl RouteBody {
         }
     }
 
-    /// Whether a packet can be sent this way now. Routes that send nothing are always usable.
+    /// Returns whether packets can be sent by this route now. Routes that are not unicast are always usable.
     pub fn is_usable(&self) -> bool {
         self.kind != RouteKind::Unicast || self.next_hops.iter().any(|hop| hop.alive)
     }
@@ -56,7 +57,7 @@ impl From<&Route> for RouteBody {
     }
 }
 
-/// Links, addresses, routes and neighbours. A plain value, about 45 bytes a route.
+/// Links, addresses, routes and neighbours. Takes about 45 bytes per route.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     links: BTreeMap<u32, Link>,
@@ -66,12 +67,12 @@ pub struct State {
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
     unfollowed: Vec<String>,
-    /// Size of `bodies` at which those that no route has any more are dropped.
+    /// Size of `bodies` at which those without a route are dropped.
     sweep_at: usize,
 }
 
 impl State {
-    /// Takes in one change. [`Change::Synced`] changes nothing.
+    /// Applies one change. [`Change::Synced`] changes nothing.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Link(link) => {
@@ -105,7 +106,7 @@ impl State {
         }
     }
 
-    /// What turns `from` into `to`: applied to `from`, in order, it makes them equal.
+    /// Returns the changes that turn `from` into `to` when applied in order.
     pub fn diff(from: &Self, to: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         changes.extend(fresh(&from.links, &to.links).map(|(_, link)| Change::Link(link.clone())));
@@ -136,8 +137,8 @@ impl State {
         changes
     }
 
-    /// What steers packets in the kernel and is no part of this, in words: policy rules. Known of what was read
-    /// ([`State::read`]) only.
+    /// Returns descriptions of kernel state that affects routing and is not part of this copy: policy rules. Set only
+    /// by [`State::read`].
     pub fn unfollowed(&self) -> &[String] {
         &self.unfollowed
     }
@@ -146,48 +147,48 @@ impl State {
         self.unfollowed = warnings;
     }
 
-    /// Links, by index.
+    /// Returns all links, by index.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.links.values()
     }
 
-    /// The link with that index.
+    /// Returns the link with this index.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
     }
 
-    /// The link with that name.
+    /// Returns the link with this name.
     pub fn link_named(&self, name: &str) -> Option<&Link> {
         self.links.values().find(|link| link.name == name)
     }
 
-    /// Addresses, by interface.
+    /// Returns all addresses, by interface.
     pub fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.values()
     }
 
-    /// Neighbours, by interface.
+    /// Returns all neighbours, by interface.
     pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
         self.neighbours.values()
     }
 
-    /// Routes, in no order.
+    /// Returns all routes, in no particular order.
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         self.routes.iter().map(|(key, body)| body.route(*key))
     }
 
-    /// One route.
+    /// Returns the route with this table, prefix and metric.
     pub fn route(&self, table: u32, prefix: Prefix, metric: u32) -> Option<Route> {
         let key = RouteKey { table, prefix, metric };
         self.routes.get(&key).map(|body| body.route(key))
     }
 
-    /// Tables and prefixes that have routes for some packets only, by TOS or source.
+    /// Returns the tables and prefixes that have routes for some packets only, by TOS or source.
     pub fn selective(&self) -> impl Iterator<Item = (u32, Prefix)> {
         self.selective.iter().copied()
     }
 
-    /// How many routes there are.
+    /// Returns the number of routes.
     pub fn route_count(&self) -> usize {
         self.routes.len()
     }
@@ -218,7 +219,7 @@ impl PartialEq for State {
 
 impl Eq for State {}
 
-/// The change that says a route is gone.
+/// Returns the change that reports a route as gone.
 pub(crate) fn route_gone(key: RouteKey) -> Change {
     Change::RouteGone { table: key.table, prefix: key.prefix, metric: key.metric }
 }
@@ -230,7 +231,7 @@ fn fresh<'a, K: Ord, V: PartialEq>(
     to.iter().filter(|(key, value)| from.get(key) != Some(*value))
 }
 
-/// Keys of `from` that `to` lacks.
+/// Returns the keys of `from` that `to` lacks.
 fn missing<'a, K: Ord, V>(from: &'a BTreeMap<K, V>, to: &'a BTreeMap<K, V>) -> impl Iterator<Item = &'a K> {
     from.keys().filter(|key| !to.contains_key(key))
 }

@@ -1,25 +1,25 @@
-//! What the mirror counts.
+//! Counters of the mirror.
 
 use serde::Serialize;
 
-/// The mirror's counters and sizes, since its start.
+/// Counters since the mirror's start, and current table sizes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Notifications heard.
+    /// Notifications received.
     pub messages: u64,
-    /// Messages read in dumps.
+    /// Messages received in dumps.
     pub dumped: u64,
-    /// Messages that made no sense, and were left out.
+    /// Malformed messages, which were skipped.
     pub malformed: u64,
-    /// Times that the socket's buffer overflowed: notifications were lost and everything was read again.
+    /// Overflows of the socket's buffer. Each lost notifications and caused everything to be read again.
     pub overflows: u64,
-    /// Times that everything was read: at the start, on request, after an overflow.
+    /// Times that everything was read: at the start, on request and after an overflow.
     pub resyncs: u64,
-    /// Times that anything was read again, these included.
+    /// Times that any tables were read, full reads included.
     pub readings: u64,
-    /// Dumps that the kernel called inconsistent, and that were repeated.
+    /// Dumps that the kernel marked as inconsistent (NLM_F_DUMP_INTR) and that were repeated.
     pub interrupted: u64,
-    /// How long the last reading took, in milliseconds.
+    /// Duration of the last reading, in milliseconds.
     pub last_reading_ms: f64,
     /// Changes reported.
     pub changes: u64,
@@ -27,16 +27,16 @@ pub struct Stats {
     pub links: usize,
     /// Addresses.
     pub addresses: usize,
-    /// IPv4 routes, by table, prefix and metric.
+    /// IPv4 routes, counted by table, prefix and metric.
     pub routes4: usize,
-    /// IPv6 routes, likewise.
+    /// IPv6 routes, counted likewise.
     pub routes6: usize,
     /// Neighbours.
     pub neighbours: usize,
     /// Distinct route bodies.
     pub route_bodies: usize,
-    /// What steers packets in the kernel and is not followed.
+    /// Warnings about kernel state that affects routing and is not followed.
     pub warnings: Vec<String>,
-    /// Why the mirror has stopped, when it has.
+    /// Reason why the mirror has stopped, if it has.
     pub failed: Option<String>,
 }

@@ -1,33 +1,34 @@
-//! The kernel's forwarding switches, as the calling thread's network namespace has them.
+//! The kernel's forwarding switches in the calling thread's network namespace.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Whether the kernel forwards IPv4 at all (net.ipv4.ip_forward).
+/// Returns whether the kernel forwards IPv4 at all (net.ipv4.ip_forward).
 pub fn ipv4_forwarding() -> io::Result<bool> {
     switch("ipv4/ip_forward".into())
 }
 
-/// Whether it forwards IPv4 packets that arrive on `interface` (net.ipv4.conf.*.forwarding).
+/// Returns whether the kernel forwards IPv4 packets that arrive on `interface` (net.ipv4.conf.*.forwarding).
 pub fn ipv4_forwarding_of(interface: &str) -> io::Result<bool> {
     switch(of("ipv4", interface, "forwarding")?)
 }
 
-/// Whether it forwards IPv6 by default (net.ipv6.conf.all.forwarding). Not found where IPv6 is off.
+/// Returns whether the kernel forwards IPv6 by default (net.ipv6.conf.all.forwarding). Errors with `NotFound` if IPv6
+/// is off.
 pub fn ipv6_forwarding() -> io::Result<bool> {
     ipv6_forwarding_of("all")
 }
 
-/// Whether it forwards IPv6 packets that arrive on `interface` (net.ipv6.conf.*.forwarding).
+/// Returns whether the kernel forwards IPv6 packets that arrive on `interface` (net.ipv6.conf.*.forwarding).
 pub fn ipv6_forwarding_of(interface: &str) -> io::Result<bool> {
     switch(of("ipv6", interface, "forwarding")?)
 }
 
 fn of(family: &str, interface: &str, key: &str) -> io::Result<PathBuf> {
-    // Interface names hold neither; a path made of anything else would lead elsewhere.
+    // Interface names contain neither a slash nor are they "." or ".."; any other name could lead out of the directory.
     if interface.is_empty() || interface.contains('/') || interface == ".." || interface == "." {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{interface:?} is no interface name")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid interface name {interface:?}")));
     }
     Ok(PathBuf::from(family).join("conf").join(interface).join(key))
 }
@@ -36,6 +37,6 @@ fn switch(key: PathBuf) -> io::Result<bool> {
     let path = PathBuf::from("/proc/sys/net").join(key);
     let value = fs::read_to_string(&path)?;
     value.trim().parse::<i32>().map(|value| value != 0).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} holds {:?}, no number", path.display(), value.trim()))
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} holds {:?}, not a number", path.display(), value.trim()))
     })
 }

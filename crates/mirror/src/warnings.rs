@@ -1,13 +1,13 @@
-//! What the kernel decides packets by and the mirror does not follow, said in words.
+//! Warnings about policy rules, by which the kernel routes packets and which the mirror does not follow.
 
 use crate::parse::Rule;
 use std::collections::BTreeSet;
 
-/// The rules a namespace is born with: priority and table (fib_default_rules_init, fib6_rules_net_init).
+/// Default rules of a new network namespace: priority and table (fib_default_rules_init, fib6_rules_net_init).
 const BORN4: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
 const BORN6: [(u32, u32); 2] = [(0, 255), (32766, 254)];
 
-/// The warnings for these rules.
+/// Returns the warnings for these rules.
 pub fn of(rules: &BTreeSet<Rule>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (v6, name, born) in [(false, "IPv4", &BORN4[..]), (true, "IPv6", &BORN6[..])] {
@@ -22,7 +22,7 @@ pub fn of(rules: &BTreeSet<Rule>) -> Vec<String> {
         let kept = of_family().filter(is_born).count();
         if kept < born.len() && of_family().next().is_some() {
             warnings.push(format!(
-                "{} of the kernel's own {name} policy rules are gone; they are followed all the same",
+                "{} of the kernel's default {name} policy rules are missing; tables local and main are still used",
                 born.len() - kept
             ));
         }

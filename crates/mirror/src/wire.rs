@@ -1,5 +1,5 @@
-//! Netlink framing: messages and attributes out of a buffer, and requests into one. Numbers are in host order; nothing
-//! here trusts a length.
+//! Netlink framing: parses messages and attributes and builds requests. Numbers are in host order; no length in a
+//! message is trusted.
 
 use crate::uapi::{NLA_TYPE_MASK, NLM_F_REQUEST};
 
@@ -11,15 +11,16 @@ const ATTRIBUTE: usize = 4;
 pub struct Message<'a> {
     /// Message type (`nlmsg_type`).
     pub kind: u16,
-    /// `NLM_F_*`.
+    /// Message flags (`NLM_F_*`).
     pub flags: u16,
-    /// Sequence number of the request that it answers.
+    /// Sequence number of the request that this message answers.
     pub sequence: u32,
-    /// All behind the header.
+    /// Payload after the header.
     pub body: &'a [u8],
 }
 
-/// The messages of a datagram. Ends early, with [`Messages::is_whole`] false, at one whose length is a lie.
+/// Iterator over the messages of a datagram. Ends early, with [`Messages::is_whole`] false, at a message with an
+/// invalid length.
 #[derive(Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -27,12 +28,12 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Messages of a datagram as it was received.
+    /// Returns the messages of a received datagram.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram, whole: true }
     }
 
-    /// Returns whether no message with a false length has been met.
+    /// Returns whether no message with an invalid length has been met so far.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
@@ -61,13 +62,13 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attributes (struct nlattr) of a message or of a nest. Ends at the first whose length is a lie: the kernel
-/// writes none, and what was read before it stands.
+/// Iterator over the attributes (struct nlattr) of a message or nest. Ends at the first attribute with an invalid
+/// length: the kernel writes none, and the attributes before it are kept.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Of `bytes` after `skip` octets of fixed header.
+    /// Returns the attributes in `bytes` after a fixed header of `skip` octets.
     pub fn after(bytes: &'a [u8], skip: usize) -> Self {
         Self(bytes.get(align(skip)..).unwrap_or_default())
     }
@@ -86,12 +87,12 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// A request being written.
+/// A netlink request under construction.
 #[derive(Debug)]
 pub struct Request(Vec<u8>);
 
 impl Request {
-    /// A request of type `kind` with a fixed `body`; `NLM_F_REQUEST` is added to `flags`.
+    /// Creates a request of type `kind` with a fixed `body`; adds `NLM_F_REQUEST` to `flags`.
     pub fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(96);
         bytes.extend_from_slice(&[0; 4]);
@@ -115,7 +116,7 @@ impl Request {
         self
     }
 
-    /// The request as it is sent.
+    /// Returns the encoded request.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -127,17 +128,17 @@ impl Request {
     }
 }
 
-/// Octet at offset `at`; `None` beyond the end.
+/// Returns the octet at offset `at`; `None` beyond the end.
 pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
-/// 16-bit number in host order at offset `at`; `None` beyond the end.
+/// Returns the 16-bit number in host order at offset `at`; `None` beyond the end.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// 32-bit number in host order at offset `at`; `None` beyond the end.
+/// Returns the 32-bit number in host order at offset `at`; `None` beyond the end.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
