@@ -1,12 +1,12 @@
-//! Addresses as the tables see them: bit strings of 32 or 128 bits, in host order, most significant bit first.
+//! Addresses as bit strings of 32 or 128 bits, in host order, most significant bit first.
 
 use crate::model;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bits one trie level takes: 64 slots, so that a level's bitmap is one machine word.
+/// Bits per trie level: 64 slots, so that a level's bitmap is one machine word.
 pub(crate) const STRIDE: u8 = 6;
-/// Depth in bits of the directly indexed root: 2^18 words of 32 bits are 1 MiB, which a 1.25 MiB L2 holds.
+/// Depth in bits of the directly indexed root: 2^18 references of 32 bits take 1 MiB, which fits a 1.25 MiB L2 cache.
 pub(crate) const ROOT: u8 = 18;
 
 mod sealed {
@@ -15,51 +15,51 @@ mod sealed {
     impl Sealed for u128 {}
 }
 
-/// An address family's integer: `u32` for IPv4, `u128` for IPv6, both in host order.
+/// Integer type of an address family: `u32` for IPv4, `u128` for IPv6, both in host order.
 pub trait Addr: sealed::Sealed + Copy + Eq + Ord + fmt::Debug + Send + Sync + 'static {
     /// Width in bits.
     const BITS: u8;
-    /// Depth from which chains of single children are skipped. Above it every level is a bitmap, which is what
-    /// the vector kernels want; below it sparse routes (host routes) would cost a chain of blocks each.
+    /// Depth from which chains of single children are skipped. Above it every level is a bitmap, as the vector kernels
+    /// need; below it sparse routes (host routes) would otherwise cost a chain of blocks each.
     #[doc(hidden)]
     const SKIP_FROM: u8;
-    /// Words the key and length of a skip take.
+    /// Number of words for the key and length of a skip.
     #[doc(hidden)]
     const SKIP_WORDS: usize;
-    /// All bits zero.
+    /// The address with all bits zero.
     const ZERO: Self;
 
-    /// The six bits at `depth`; bits beyond the end are zero. `depth < BITS`.
+    /// Returns the six bits at `depth`; bits beyond the end are zero. Requires `depth < BITS`.
     #[doc(hidden)]
     fn slot(self, depth: u8) -> usize;
-    /// The bit at `at < BITS`.
+    /// Returns the bit at position `at`, which must be less than `BITS`.
     #[doc(hidden)]
     fn bit(self, at: u8) -> usize;
-    /// Only the first `len` bits.
+    /// Returns the address with all but the first `len` bits cleared.
     #[doc(hidden)]
     fn mask(self, len: u8) -> Self;
-    /// The first `len` bits of `self`, the others of `host`. `self`'s are zero there.
+    /// Combines the first `len` bits of `self`, whose other bits are zero, with the remaining bits of `host`.
     #[doc(hidden)]
     fn join(self, host: Self, len: u8) -> Self;
-    /// How many leading bits `self` and `other` share.
+    /// Returns the number of leading bits that `self` and `other` share.
     #[doc(hidden)]
     fn common(self, other: Self) -> u8;
-    /// The first 64 bits, left-aligned.
+    /// Returns the first 64 bits, left-aligned.
     #[doc(hidden)]
     fn high(self) -> u64;
-    /// The first 18 bits.
+    /// Returns the first 18 bits, the index into the root.
     #[doc(hidden)]
     fn root(self) -> usize;
-    /// The address whose first `len` bits are `bits`.
+    /// Returns the address whose first `len` bits are `bits`.
     #[doc(hidden)]
     fn from_top(bits: usize, len: u8) -> Self;
-    /// A skip's key and length as words.
+    /// Packs the key and length of a skip into words.
     #[doc(hidden)]
     fn pack(self, len: u8) -> [u64; 3];
     /// Inverse of `pack`.
     #[doc(hidden)]
     fn unpack(words: [u64; 3]) -> (Self, u8);
-    /// As a `std::net` address.
+    /// Converts to a `std::net` address.
     fn to_ip(self) -> IpAddr;
 }
 
@@ -141,7 +141,7 @@ impl Addr for u128 {
     }
 }
 
-/// A prefix of one family: host bits are zero and the length is within the family's width, by construction.
+/// A prefix of one family. Its host bits are zero and its length is within the family's width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Net<A: Addr> {
     addr: A,
@@ -154,23 +154,24 @@ pub type Net4 = Net<u32>;
 pub type Net6 = Net<u128>;
 
 impl<A: Addr> Net<A> {
-    /// The prefix of `addr` with `len` bits; host bits are dropped. None when `len` exceeds the family's width.
+    /// Creates the prefix of the first `len` bits of `addr`; host bits are cleared. `None` if `len` exceeds the
+    /// family's width.
     pub fn new(addr: A, len: u8) -> Option<Self> {
         (len <= A::BITS).then(|| Self { addr: addr.mask(len), len })
     }
 
-    /// First address.
+    /// Returns the first address.
     pub fn addr(self) -> A {
         self.addr
     }
 
-    /// Length in bits.
+    /// Returns the length in bits.
     #[expect(clippy::len_without_is_empty, reason = "the length of a prefix, not of a collection")]
     pub fn len(self) -> u8 {
         self.len
     }
 
-    /// Whether `addr` is in it.
+    /// Returns whether `addr` is in the prefix.
     pub fn contains(self, addr: A) -> bool {
         self.addr.common(addr) >= self.len
     }
@@ -195,7 +196,7 @@ impl<A: Addr> From<Net<A>> for model::Prefix {
 }
 
 impl Net4 {
-    /// From the model's prefix; none when it is of the other family or too long.
+    /// Converts a prefix of the model; `None` if it is of the other family or too long.
     pub fn from_prefix(p: model::Prefix) -> Option<Self> {
         match p.addr {
             IpAddr::V4(a) => Self::new(a.to_bits(), p.len),
@@ -205,7 +206,7 @@ impl Net4 {
 }
 
 impl Net6 {
-    /// From the model's prefix; none when it is of the other family or too long.
+    /// Converts a prefix of the model; `None` if it is of the other family or too long.
     pub fn from_prefix(p: model::Prefix) -> Option<Self> {
         match p.addr {
             IpAddr::V6(a) => Self::new(a.to_bits(), p.len),

@@ -1,7 +1,7 @@
-//! Forwarding tables for IPv4 and IPv6, and the kernel's routing as plain data.
+//! Forwarding tables for IPv4 and IPv6, and the kernel's routing state as plain data.
 //!
-//! [`Table4`] and [`Table6`] hold the routes and are the control side's; [`Fib4`] and [`Fib6`] answer lookups on any
-//! number of workers while the tables change. What a next-hop id means is the caller's.
+//! [`Table4`] and [`Table6`] hold the routes and belong to the control side; [`Fib4`] and [`Fib6`] answer lookups on
+//! any number of workers while the tables change. The caller defines the meaning of next-hop ids.
 
 pub mod addr;
 pub mod bench;

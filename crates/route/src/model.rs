@@ -1,6 +1,6 @@
-//! The kernel's routing as plain data: what the mirror reports and the router's control side takes in.
+//! The kernel's routing state as plain data: reported by the mirror and applied by the router's control side.
 //!
-//! Addresses are `std::net` types; interfaces are kernel indices.
+//! Addresses are `std::net` types; interfaces are identified by kernel index.
 
 use serde::Serialize;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Address families, as a set.
+/// A set of address families.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Families {
     /// IPv4.
@@ -56,55 +56,56 @@ impl std::ops::BitOrAssign for Families {
     }
 }
 
-/// Packets received on a port that stay the kernel's, because one of its policies (firewall, IPsec, rule, filter, switch)
-/// concerns them.
+/// Packets received on a port that are left to the kernel, because one of its policies (firewall, IPsec, rule, filter,
+/// switch) applies to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// Families of which every packet is the kernel's.
+    /// Families of which every packet is left to the kernel.
     pub closed: Families,
-    /// Families of which fragments are the kernel's.
+    /// Families of which fragments are left to the kernel.
     pub fragments: Families,
-    /// Families of which the kernel gets the packets that an ICMP error would be sent about: it sends the error.
+    /// Families of which packets that cause an ICMP error are left to the kernel, which sends the error.
     pub errors: Families,
 }
 
 impl Gate {
-    /// Every packet is the kernel's.
+    /// Gate that leaves every packet to the kernel.
     pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
 }
 
-/// Fields of a packet that choose among equal next hops: `net.ipv4.fib_multipath_hash_policy` and its twin of IPv6.
+/// Packet fields that select among equal next hops: `net.ipv4.fib_multipath_hash_policy` and its IPv6 counterpart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HashPolicy {
-    /// Policy 0: the addresses, of IPv6 flow label and next header too; of an ICMP error, those of the packet it is about.
+    /// Policy 0: the addresses, for IPv6 also flow label and next header. An ICMP error uses the fields of the packet
+    /// it quotes.
     L3,
     /// Policy 1: addresses, protocol and ports.
     #[default]
     L4,
-    /// Policies 2 and 3, by fields that are not looked at here: groups are the kernel's.
+    /// Policies 2 and 3, which use fields that are not parsed here: groups are left to the kernel.
     Kernel,
 }
 
-/// Source validation of IPv4 by reverse path: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+/// IPv4 source validation by reverse path: Linux's `rp_filter` (ip-sysctl), RFC 3704.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceCheck {
     /// No check.
     #[default]
     Off,
-    /// A unicast route leads to the source (`rp_filter` 2).
+    /// Requires a unicast route to the source (`rp_filter` 2).
     Loose,
-    /// The route to the source leads by the port that received the packet (`rp_filter` 1).
+    /// Requires that the route to the source leads out of the port that received the packet (`rp_filter` 1).
     Strict,
 }
 
 /// A prefix: an address with host bits zero, and its length in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Prefix {
-    /// First address.
+    /// First address of the prefix.
     pub addr: IpAddr,
-    /// Leading bits that count: 0 to 32 or 128.
+    /// Length in bits: 0 to 32 or 128.
     pub len: u8,
 }
 
@@ -121,7 +122,7 @@ pub struct Link {
     pub index: u32,
     /// Name.
     pub name: String,
-    /// Link-layer address; none for loopback and tunnels.
+    /// Link-layer address; `None` for loopback and tunnels.
     pub mac: Option<Mac>,
     /// MTU in bytes, without the Ethernet header.
     pub mtu: u32,
@@ -135,93 +136,94 @@ pub struct Link {
     pub parent: Option<u32>,
     /// VLAN id, for kind `vlan`.
     pub vlan: Option<u16>,
-    /// Mode of a macvlan or macvtap (`enum macvlan_mode`, linux/if_link.h): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16 source.
+    /// Mode of a macvlan or macvtap (`enum macvlan_mode`, linux/if_link.h): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16
+    /// source.
     pub macvlan: Option<u32>,
-    /// Bridge, bond or VRF it belongs to (IFLA_MASTER).
+    /// Index of the bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
-    /// Receive queues.
+    /// Number of receive queues.
     pub rx_queues: u32,
 }
 
 /// An address of an interface (RTM_NEWADDR).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Address {
-    /// Interface.
+    /// Kernel index of the interface.
     pub index: u32,
-    /// The address itself (IFA_LOCAL where there is one).
+    /// The address (IFA_LOCAL if present).
     pub addr: IpAddr,
-    /// Length of its subnet's prefix.
+    /// Prefix length of its subnet.
     pub len: u8,
-    /// A secondary address of its subnet (IFA_F_SECONDARY): not a preferred source.
+    /// Whether it is not a preferred source: secondary, deprecated, tentative, or failed duplicate address detection.
     pub secondary: bool,
-    /// IPv6 scope is link, or IPv4 scope is not global: not a source for errors sent afar.
+    /// Whether its scope is link (IPv6) or not global (IPv4): it is then not a source of errors sent to other networks.
     pub link_scope: bool,
 }
 
-/// What a route does with a packet (rtm_type).
+/// Action of a route on packets (rtm_type).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RouteKind {
-    /// Sends it on.
+    /// Forwards to a next hop.
     Unicast,
-    /// It is the kernel's own: local, broadcast, anycast or multicast routes.
+    /// Leaves the packet to the kernel: local, broadcast, anycast and multicast routes.
     Local,
-    /// Discards it silently.
+    /// Discards silently.
     Blackhole,
-    /// Discards it with an ICMP host unreachable (IPv6: no route).
+    /// Discards with an ICMP host unreachable error (IPv6: no route).
     Unreachable,
-    /// Discards it with an ICMP administratively prohibited.
+    /// Discards with an ICMP administratively prohibited error.
     Prohibit,
-    /// Looks on in the next table; with one table only, no route.
+    /// Continues in the next table; equals no route when there is only one table.
     Throw,
 }
 
-/// One way out of a unicast route.
+/// Next hop of a unicast route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct NextHop {
-    /// Interface to send on; 0 when only the kernel can serve this way (a route with an encapsulation).
+    /// Index of the egress interface; 0 if only the kernel can use this next hop (a route with an encapsulation).
     pub index: u32,
-    /// Neighbour to send to; none: the destination itself is on the link. May be IPv6 for an IPv4 route (RFC 5549).
+    /// Gateway; `None` if the destination is on the link. May be IPv6 for an IPv4 route (RFC 5549).
     pub gateway: Option<IpAddr>,
-    /// Share of flows, 1 to 256.
+    /// Weight in the choice among next hops, 1 to 256.
     pub weight: u16,
-    /// Used by the kernel's lookup now (not RTNH_F_DEAD). Its link may be without carrier all the same: such next hops
-    /// are passed over only where `ignore_routes_with_linkdown` is set.
+    /// Whether the kernel's lookup uses it now (not RTNH_F_DEAD). Its link may still be without carrier: the kernel
+    /// skips such next hops only if `ignore_routes_with_linkdown` is set.
     pub alive: bool,
 }
 
-/// A route (RTM_NEWROUTE), next-hop objects resolved.
+/// A route (RTM_NEWROUTE) with its next-hop objects resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Route {
-    /// Table: 254 main, 255 local.
+    /// Routing table: 254 is main, 255 is local.
     pub table: u32,
     /// Destination.
     pub prefix: Prefix,
-    /// What it does.
+    /// Action on packets.
     pub kind: RouteKind,
-    /// Lower wins among routes to one prefix.
+    /// Metric: the lowest wins among routes to one prefix.
     pub metric: u32,
-    /// Ways out, for unicast; routes that go the same way share one list.
+    /// Next hops, for unicast; routes with equal next hops share one list.
     pub next_hops: Arc<[NextHop]>,
-    /// MTU of this route (RTAX_MTU), when set.
+    /// MTU of this route in bytes (RTAX_MTU), if set.
     pub mtu: Option<u32>,
-    /// Preferred source address (RTA_PREFSRC), when set.
+    /// Preferred source address (RTA_PREFSRC), if set.
     pub source: Option<IpAddr>,
-    /// Who made it (rtm_protocol): 2 kernel, 3 boot, 4 static, 186 BGP, ...
+    /// Origin of the route (rtm_protocol): 2 kernel, 3 boot, 4 static, 186 BGP, ...
     pub protocol: u8,
 }
 
-/// State of a neighbour, as far as forwarding cares.
+/// State of a neighbour, reduced to what matters for forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NeighbourState {
     /// Usable, and confirmed or being confirmed (REACHABLE, PERMANENT, NOARP, DELAY, PROBE).
     Reachable,
-    /// Usable, not confirmed lately (STALE).
+    /// Usable, not confirmed recently (STALE).
     Stale,
-    /// Being asked for (INCOMPLETE), no address yet.
+    /// Being resolved (INCOMPLETE); has no link-layer address yet.
     Incomplete,
-    /// Asked for without an answer.
+    /// Resolution failed (FAILED).
     Failed,
 }
 
@@ -230,39 +232,39 @@ pub enum NeighbourState {
 pub struct Neighbour {
     /// Interface.
     pub index: u32,
-    /// Its IP address.
+    /// IP address.
     pub addr: IpAddr,
-    /// Its link-layer address; none while incomplete or failed.
+    /// Link-layer address; `None` while incomplete or failed.
     pub mac: Option<Mac>,
-    /// Its state.
+    /// State of the entry.
     pub state: NeighbourState,
 }
 
-/// A change in the kernel. The first ones describe all there is, up to [`Change::Synced`].
+/// A change of the kernel's state. The first changes describe the whole state, up to [`Change::Synced`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Change {
-    /// New, or different from before.
+    /// A new or changed link.
     Link(Link),
-    /// Gone: deleted, or moved to another namespace.
+    /// A link that was deleted or moved to another namespace.
     LinkGone {
-        /// Its index.
+        /// Kernel index.
         index: u32,
     },
-    /// New, or different.
+    /// A new or changed address.
     Address(Address),
-    /// Gone.
+    /// A removed address.
     AddressGone {
         /// Interface.
         index: u32,
         /// Address.
         addr: IpAddr,
-        /// Length of its subnet's prefix.
+        /// Prefix length of its subnet.
         len: u8,
     },
-    /// New, or replaced: table, prefix and metric name it.
+    /// A new or replaced route, identified by table, prefix and metric.
     Route(Route),
-    /// Gone.
+    /// A removed route.
     RouteGone {
         /// Table.
         table: u32,
@@ -271,31 +273,31 @@ pub enum Change {
         /// Metric.
         metric: u32,
     },
-    /// A prefix has come to have routes for some of its packets only, by TOS or source: the kernel alone can tell whose
-    /// they are. Such routes are not reported themselves.
+    /// A prefix that now has routes for some of its packets only, by TOS or source, so that only the kernel can route
+    /// its packets. Such routes are not reported themselves.
     Selective {
         /// Table.
         table: u32,
         /// Destination.
         prefix: Prefix,
     },
-    /// It has none any more.
+    /// A prefix that has no such routes any more.
     SelectiveGone {
         /// Table.
         table: u32,
         /// Destination.
         prefix: Prefix,
     },
-    /// New, or different.
+    /// A new or changed neighbour.
     Neighbour(Neighbour),
-    /// Gone.
+    /// A removed neighbour.
     NeighbourGone {
         /// Interface.
         index: u32,
         /// Address.
         addr: IpAddr,
     },
-    /// Everything the kernel had when the dump began has been reported (at the start, and again after an overflow,
-    /// when only differences were).
+    /// The whole state at the start of the dump has been reported (initially, and after every full read, which reports
+    /// only differences).
     Synced,
 }
