@@ -1,50 +1,50 @@
-//! The readers' side: longest-prefix match in memory that one writer changes under them.
+//! The readers' side: longest-prefix match in memory that one writer changes concurrently.
 //!
-//! A table is a root of 2^18 references and, below it, nodes of six bits each. A reference (32 bits) is a next-hop id, a
-//! bitmap node or a skip. A bitmap node is one 64-bit word and the references of its runs: bit *i* says that
-//! slot *i* differs from slot *i-1*, so the reference of a slot is number `popcnt(bitmap << (63 - slot))`. Covering
-//! routes are pushed down into the slots they cover, so a lookup never looks back. A skip jumps over bits that all
-//! routes below share.
+//! A table is a root of 2^18 references and, below it, nodes of six bits each. A reference (32 bits) is a next-hop id,
+//! a bitmap node or a skip. A bitmap node is one 64-bit word followed by the references of its runs: bit *i* is set if
+//! slot *i* differs from slot *i-1*, so the reference of a slot has the index `popcnt(bitmap << (63 - slot))`. Covering
+//! routes are pushed down into the slots they cover, so a lookup never backtracks. A skip passes over bits that all
+//! routes below it share.
 //!
 //! # Consistency
-//! The writer makes new nodes, then stores the one reference that leads to them: every address is looked up in a
-//! state from before or after a change, never in between. Two addresses of one batch may see different states.
+//! The writer builds new nodes, then stores the one reference that leads to them: every address is looked up in the
+//! state before or after a change, never in between. Two addresses of one batch may see different states.
 //!
 //! # Contract of the readers
-//! Nodes are reused after a grace period of the domain given to `Table::new`. Hold an online
-//! [`Reader`](bywash_sync::Reader) of that domain, and announce [`quiescent`](bywash_sync::Reader::quiescent) only
-//! between lookups. Memory safety does not depend on it: without it a lookup that a writer overtakes may return an
-//! id that was never a route's, nothing worse. Ids that a control side retires need the same grace period.
+//! Nodes are reused after a grace period of the domain given to `Table::new`. A reader must hold an online
+//! [`Reader`](bywash_sync::Reader) of that domain and announce [`quiescent`](bywash_sync::Reader::quiescent) only
+//! between lookups. Memory safety does not depend on this: without it, a lookup concurrent with reuse may at worst
+//! return an id that was never a route's. Ids that a control side retires need the same grace period.
 
 use crate::addr::{Addr, ROOT, STRIDE};
 use crate::region::{Region, View};
 use crate::simd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Names a next hop; opaque here. 0 is [`NO_ROUTE`]; ids go up to [`MAX_ID`].
+/// Id of a next hop, opaque to this crate. 0 is [`NO_ROUTE`]; the largest id is [`MAX_ID`].
 pub type NextHopId = u32;
-/// What a lookup returns when no route covers the address.
+/// Result of a lookup when no route covers the address.
 pub const NO_ROUTE: NextHopId = 0;
-/// Largest id: references are 32 bits, one of which marks nodes.
+/// Largest id. References are 32 bits, one of which marks nodes.
 pub const MAX_ID: NextHopId = (1 << 31) - 1;
 
-/// Marks a reference to a node.
+/// Bit that marks a reference to a node.
 pub(crate) const NODE: u32 = 1 << 31;
-/// Marks, beside [`NODE`], a skip.
+/// Bit that, together with [`NODE`], marks a skip.
 pub(crate) const SKIP: u32 = 1 << 30;
-/// A reference's word index.
+/// Mask of a reference's word index.
 pub(crate) const INDEX: u32 = SKIP - 1;
-/// Words of the root, which the region starts with.
+/// Words of the root, which is at the start of the region.
 pub(crate) const ROOT_WORDS: usize = 1 << (ROOT - 1);
-/// Keys looked up together. Enough that their cache misses overlap as far as the core lets them.
+/// Keys looked up together: enough that their cache misses overlap as far as the core allows.
 pub(crate) const BATCH: usize = 64;
-/// Bytes of the largest table that is taken to be in the caches while it is used.
+/// Size in bytes up to which a table is assumed to stay in the caches while in use.
 const CACHED: usize = 16 << 20;
 
-/// The readers' side of a table; shared by `Arc`, see the module for the contract.
+/// The readers' side of a table, shared by `Arc`. See the module documentation for the contract.
 ///
 /// # Thread-safety
-/// Any number of readers, concurrent with the one writer that owns the table.
+/// Any number of readers may run concurrently with the one writer that owns the table.
 pub struct Fib<A> {
     pub(crate) region: Region,
     pub(crate) top_bytes: AtomicUsize,
@@ -59,15 +59,15 @@ pub type Fib4 = Fib<u32>;
 /// The IPv6 forwarding table. Addresses are `u128` in host order.
 pub type Fib6 = Fib<u128>;
 
-/// Which code looks a batch up.
+/// Implementation of batch lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
     /// One key after the other, branch-free, level by level with prefetch. Measured faster wherever gathers are slow,
-    /// as they are on every Intel core with the mitigation of CVE-2022-40982.
+    /// as on every Intel core with the mitigation of CVE-2022-40982.
     Scalar,
-    /// Eight keys at a time by gathers: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later). The default where
-    /// the kernel says that gathers need no mitigation.
+    /// Eight keys at a time with gathers: AVX-512 F, VL, DQ and VPOPCNTDQ (Ice Lake, Zen 4 and later). The default if
+    /// the Linux kernel reports that gathers need no mitigation and the table is small.
     Avx512,
 }
 
@@ -83,24 +83,24 @@ impl<A: Addr> Fib<A> {
         }
     }
 
-    /// Whether this processor can run `kernel`.
+    /// Returns whether this processor can run `kernel`.
     pub fn can(&self, kernel: Kernel) -> bool {
         kernel == Kernel::Scalar || self.vector
     }
 
-    /// The code that [`Fib::lookup_batch`] takes: the faster one, as far as can be known of this processor and from the
-    /// table's size. A table beyond the caches is the scalar kernel's, which prefetches.
+    /// Returns the implementation that [`Fib::lookup_batch`] uses: the one expected to be faster for this processor and
+    /// table size. A table beyond the caches uses the scalar one, which prefetches.
     #[inline]
     pub fn kernel(&self) -> Kernel {
         if self.gather && self.bytes() <= CACHED { Kernel::Avx512 } else { Kernel::Scalar }
     }
 
-    /// Bytes of memory in use, root included; free memory between nodes counts.
+    /// Returns the bytes of memory in use, including the root and free memory between nodes.
     pub fn bytes(&self) -> usize {
         self.top_bytes.load(Ordering::Relaxed)
     }
 
-    /// The id of the longest prefix that covers `dst`, or [`NO_ROUTE`].
+    /// Returns the id of the longest prefix that covers `dst`, or [`NO_ROUTE`].
     #[inline]
     pub fn lookup(&self, dst: A) -> NextHopId {
         self.walk(self.region.load32(dst.root()), dst, ROOT)
@@ -109,15 +109,15 @@ impl<A: Addr> Fib<A> {
     /// Looks up `dst[i]` into `out[i]`.
     ///
     /// # Panics
-    /// When the slices' lengths differ.
+    /// If the slices' lengths differ.
     pub fn lookup_batch(&self, dst: &[A], out: &mut [NextHopId]) {
         self.lookup_batch_with(self.kernel(), dst, out);
     }
 
-    /// [`Fib::lookup_batch`] by a given kernel; scalar where the processor has no other.
+    /// [`Fib::lookup_batch`] with a given implementation; scalar if the processor cannot run it.
     ///
     /// # Panics
-    /// When the slices' lengths differ.
+    /// If the slices' lengths differ.
     pub fn lookup_batch_with(&self, kernel: Kernel, dst: &[A], out: &mut [NextHopId]) {
         assert_eq!(dst.len(), out.len(), "one result per address");
         let vector = self.vector && kernel == Kernel::Avx512;
@@ -130,7 +130,7 @@ impl<A: Addr> Fib<A> {
         }
     }
 
-    /// Reads the bitmap node `r` names at depth `depth` of `dst`.
+    /// Reads the slot of `dst` in the bitmap node `r` at `depth`.
     #[inline(always)]
     fn step(&self, r: u32, dst: A, depth: u8) -> u32 {
         let at = (r & INDEX) as usize;
@@ -139,7 +139,7 @@ impl<A: Addr> Fib<A> {
         self.region.load32(at * 2 + 2 + rank)
     }
 
-    /// Follows `r`, found at `depth`, to its end. Terminates whatever the memory holds: the depth only grows.
+    /// Follows `r`, found at `depth`, to its end. Terminates whatever the memory holds, because the depth only grows.
     pub(crate) fn walk(&self, mut r: u32, dst: A, mut depth: u8) -> NextHopId {
         while r & NODE != 0 {
             if depth >= A::BITS {
@@ -160,7 +160,7 @@ impl<A: Addr> Fib<A> {
         r
     }
 
-    /// Key, length, reference behind it and reference beside it of a skip.
+    /// Returns the key and length of a skip, and its references for keys that match and that do not.
     pub(crate) fn skip(&self, r: u32) -> (A, u8, u32, u32) {
         let at = (r & INDEX) as usize;
         let mut words = [0; 3];
@@ -172,8 +172,8 @@ impl<A: Addr> Fib<A> {
         (key, len, refs as u32, (refs >> 32) as u32)
     }
 
-    /// A chunk by the scalar kernel, compiled twice: shifts by a variable count are one operation with BMI2, three
-    /// without.
+    /// Looks up a chunk with the scalar implementation, which is compiled twice: shifts by a variable count take one
+    /// operation with BMI2, three without.
     fn scalar_chunk(&self, dst: &[A], out: &mut [NextHopId]) {
         if let (Ok(dst), Ok(out)) = (dst.try_into(), <&mut [_; BATCH]>::try_from(&mut *out)) {
             return self.scalar_full(dst, out);
@@ -200,9 +200,10 @@ impl<A: Addr> Fib<A> {
         self.scalar_body(dst, out);
     }
 
-    /// Level by level over the whole chunk, so that misses of different keys overlap. Levels where many keys go on
-    /// are done for all of them without a branch; the rest only for those that do. (A list of open keys in memory
-    /// would be slower: its stores' addresses wait for the misses, and later loads for the stores.)
+    /// Looks up level by level over the whole chunk, so that the cache misses of different keys overlap. Levels at
+    /// which many keys continue are processed for all of them without a branch, other levels only for the open keys. (A
+    /// list of open keys in memory would be slower: its stores' addresses wait for the misses, and later loads for the
+    /// stores.)
     #[inline(always)]
     fn scalar_body(&self, dst: &[A; BATCH], refs: &mut [NextHopId; BATCH]) {
         let region = self.region.view();
@@ -250,7 +251,7 @@ impl<A: Addr> Fib<A> {
             for i in 0..BATCH {
                 let r = refs[i];
                 if r & NODE != 0 {
-                    // A skip holds its own depth; a bitmap node is left only after the last level above.
+                    // A skip stores its own depth; a bitmap node is left over only after the last level above.
                     refs[i] = self.walk(r, dst[i], if r & SKIP == 0 { depth } else { ROOT });
                 }
             }
@@ -258,14 +259,14 @@ impl<A: Addr> Fib<A> {
     }
 }
 
-/// [`Fib::step`] for the low six bits of `key`; anything when `r` is no bitmap node.
+/// [`Fib::step`] for the low six bits of `key`; the result is arbitrary if `r` is not a bitmap node.
 #[inline(always)]
 fn level(region: View<'_>, r: u32, key: u64) -> u32 {
     let rank = (region.load(r, 0) << (!key & 63)).count_ones() as usize;
     (region.load(r, 1 + (rank >> 1)) >> ((rank << 5) & 63)) as u32
 }
 
-/// The top bit says whether `r` names a bitmap node.
+/// Returns a word whose top bit is set if `r` refers to a bitmap node.
 #[inline(always)]
 fn plain(r: u32) -> u32 {
     r & !(r << 1)

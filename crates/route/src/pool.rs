@@ -1,4 +1,4 @@
-//! Where a table's nodes come from: exact-size free lists over a region, and the grace period in between.
+//! Allocates a table's nodes: exact-size free lists over a region, and a grace period before reuse.
 
 use crate::region::Region;
 use bywash_sync::Qsbr;
@@ -6,21 +6,21 @@ use bywash_sync::qsbr::Epoch;
 use std::collections::VecDeque;
 use std::io;
 
-/// Words in a cache line.
+/// Words per cache line.
 const LINE: usize = 8;
-/// Largest node: a bitmap and 64 references.
+/// Words of the largest node: a bitmap and 64 references.
 const LARGEST: usize = 33;
 /// Retired nodes that share one grace period.
 const BATCH: usize = 256;
 /// Words that share one grace period of the readers outside the domain: 1 MiB for a wait of milliseconds.
 const GARBAGE: usize = 1 << 17;
-/// Extents shorter than this go to the free lists.
+/// Free extents shorter than this many words go to the free lists.
 const EXTENT: usize = 64;
 
-/// Allocates nodes of 2 to 33 words. The writer's only.
+/// Allocator of nodes of 2 to 33 words, used only by the writer.
 ///
-/// A node of up to a cache line never straddles two. Free memory is merged when it exceeds what is used, so that
-/// long churn ends in the footprint of the routes, not of the worst moment.
+/// A node that fits a cache line never straddles two. Free memory is merged when it exceeds the memory in use, so that
+/// the footprint after long churn follows the routes, not the worst moment.
 pub(crate) struct Pool {
     domain: Qsbr,
     /// First word the pool may use.
@@ -28,9 +28,9 @@ pub(crate) struct Pool {
     /// Open extent `at..end`.
     at: usize,
     end: usize,
-    /// Free extents, apart from the open one.
+    /// Free extents except the open one.
     extents: Vec<(usize, usize)>,
-    /// End of all that was ever handed out and not given back.
+    /// End of all memory that was handed out and not given back.
     top: usize,
     committed: usize,
     free: [Vec<u32>; LARGEST + 1],
@@ -38,15 +38,15 @@ pub(crate) struct Pool {
     used_words: usize,
     retired: Vec<(u32, u8)>,
     waiting: VecDeque<(Epoch, Vec<(u32, u8)>)>,
-    /// What only readers outside the domain may still see.
+    /// Nodes that only readers outside the domain may still see.
     outside: Vec<(u32, u8)>,
     outside_words: usize,
-    /// Words of all three.
+    /// Words of `retired`, `waiting` and `outside` together.
     waiting_words: usize,
 }
 
 impl Pool {
-    /// Uses `region` from word `start` on; commits what lies before it.
+    /// Creates a pool that uses `region` from word `start` on; commits the words before it.
     pub fn new(domain: &Qsbr, region: &Region, start: usize) -> io::Result<Self> {
         let committed = region.commit(0, start)?;
         Ok(Self {
@@ -68,20 +68,20 @@ impl Pool {
         })
     }
 
-    /// End of the memory in use, in words from the region's start.
+    /// Returns the end of the memory in use, in words from the region's start.
     pub fn top(&self) -> usize {
         self.top
     }
 
-    /// Words of live nodes.
+    /// Returns the words of live nodes.
     pub fn used(&self) -> usize {
         self.used_words
     }
 
-    /// A node of `words`.
+    /// Allocates a node of `words` words and returns its word index.
     ///
     /// # Panics
-    /// When the system has no more memory, as a `Vec` would abort.
+    /// If the system is out of memory, as a `Vec` would abort.
     pub fn alloc(&mut self, region: &Region, words: usize) -> usize {
         self.used_words += words;
         if let Some(at) = self.free[words].pop() {
@@ -123,7 +123,7 @@ impl Pool {
         self.give(rest.0, rest.1);
     }
 
-    /// Puts free words on the lists; a single word rests until the next merge.
+    /// Puts free words on the free lists; a single word stays unused until the next merge.
     fn give(&mut self, mut at: usize, mut words: usize) {
         self.free_words += words;
         while words >= 2 {
@@ -137,7 +137,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a node that readers may still see. Call after, or in the same operation as, its unlinking; the
+    /// Retires a node that readers may still see. Call it after the node was unlinked, or in the same operation; the
     /// grace period starts with [`Pool::settle`].
     pub fn retire(&mut self, at: usize, words: usize) {
         self.retired.push((at as u32, words as u8));
@@ -145,14 +145,16 @@ impl Pool {
         self.waiting_words += words;
     }
 
-    /// Call when everything retired has been unlinked: starts grace periods, ends those that have passed.
+    /// Starts grace periods and ends those that have passed, if enough nodes have been retired. Call it when all
+    /// retired nodes have been unlinked.
     pub fn settle(&mut self, region: &Region) {
         if self.retired.len() >= BATCH {
             self.reclaim(region);
         }
     }
 
-    /// Starts a grace period for all that is retired; frees what has passed its own. Bytes still waiting.
+    /// Starts a grace period for all retired nodes and frees those whose own has passed. Returns the bytes still
+    /// waiting.
     pub fn reclaim(&mut self, region: &Region) -> usize {
         if !self.retired.is_empty() {
             self.waiting.push_back((self.domain.advance(), std::mem::take(&mut self.retired)));
@@ -174,7 +176,7 @@ impl Pool {
             let nodes = std::mem::take(&mut self.outside);
             self.free(nodes);
         }
-        // Below a megabyte of garbage the walk is not worth it, but an empty table is always trimmed.
+        // Merging is not worth it below a megabyte of free memory, but an empty table is always trimmed.
         if self.free_words > (self.used_words + self.waiting_words).max(1 << 17)
             || (self.used_words + self.waiting_words == 0 && self.top > self.start)
         {
@@ -191,7 +193,7 @@ impl Pool {
         }
     }
 
-    /// Joins neighbouring free nodes and gives free memory at the end back to the system.
+    /// Joins adjacent free nodes and returns free memory at the end to the system.
     fn merge(&mut self, region: &Region) {
         let mut all = std::mem::take(&mut self.extents);
         for (words, list) in self.free.iter_mut().enumerate() {
@@ -219,7 +221,7 @@ impl Pool {
                 joined.push((at, len));
             }
         }
-        // Lowest last: the next allocations fill the front, and the end becomes free.
+        // Lowest last: the next allocations fill the front, so that the end becomes free.
         for (at, len) in joined.into_iter().rev() {
             if len >= EXTENT {
                 self.free_words += len;

@@ -1,10 +1,10 @@
-//! The memory a table lives in: one reservation of address space, made writable from the front as the table grows.
+//! Memory of a table: one reservation of address space, made writable from the front as the table grows.
 //!
-//! It grows by segments: private memory, or memory that others read as well ([`Shared`]).
+//! It grows by segments of private memory, or of memory that other readers share ([`Shared`]).
 //!
-//! Readers follow indices found in this memory. Whatever they find, an index is masked into the reservation, all
-//! of which is readable (untouched parts read as zero) and stays mapped while the region lives: a reader can get a
-//! wrong answer only by outstaying a grace period, and can never read outside.
+//! Readers follow indices found in this memory. Any index is masked into the reservation, all of which is readable
+//! (untouched parts read as zero) and stays mapped for the region's lifetime: a reader that outstays a grace period can
+//! get a wrong answer, but can never read outside.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 use std::io;
@@ -14,20 +14,21 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes made writable at a time: a huge page.
+/// Bytes made writable at a time, the size of a huge page.
 pub const SEGMENT: usize = 2 << 20;
 const STEP: usize = SEGMENT;
-/// Room behind the last index for the largest node.
+/// Bytes behind the last index, room for the largest node.
 const SLACK: usize = 4096;
-/// Most words a reference can name.
+/// Number of words that a reference can address.
 const MOST: usize = 1 << 30;
 
-/// Memory for a table that others, who cannot be asked to announce quiescent states, read as well: an XDP program.
+/// Provider of memory for a table that is also read by others who cannot announce quiescent states, such as an XDP
+/// program.
 ///
-/// Segments come in order. After the first that is refused no more are asked for: the table goes on in private memory,
-/// and its other readers must take what lies beyond their last segment for zeros.
+/// Segments are requested in order. After the first refusal no more are requested: the table continues in private
+/// memory, and its other readers must treat everything beyond their last segment as zeros.
 pub trait Shared: Send {
-    /// Makes segment `n`, counted from 0, of [`SEGMENT`] bytes, all zero; a descriptor to map it by.
+    /// Creates segment `n`, counted from 0: [`SEGMENT`] bytes, all zero. Returns a descriptor to map it by.
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd>;
 
     /// Returns when every reader that was in the table at the time of the call has left it. Takes milliseconds.
@@ -36,9 +37,9 @@ pub trait Shared: Send {
 
 /// A reservation of 64-bit words.
 pub(crate) struct Region {
-    /// Where segments come from; none: private memory.
+    /// Provider of segments; `None` for private memory.
     shared: Option<Mutex<Box<dyn Shared>>>,
-    /// Segments that were refused, and all behind them, are private.
+    /// Whether a segment was refused: it and all later ones are private.
     refused: std::sync::atomic::AtomicBool,
     base: NonNull<AtomicU64>,
     map: *mut std::ffi::c_void,
@@ -53,7 +54,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves address space: 8 GiB, or the most that a limit (RLIMIT_AS) leaves. Nothing is accounted until
+    /// Reserves address space: 8 GiB, or the most that RLIMIT_AS allows. No memory is charged before
     /// [`Region::commit`].
     pub fn new(shared: Option<Box<dyn Shared>>) -> io::Result<Self> {
         let mut words = MOST;
@@ -83,7 +84,7 @@ impl Region {
         Ok(Self { shared: None, refused: false.into(), base, map, map_len, mask: words - 1 })
     }
 
-    /// Makes words `0..words` writable, given that `0..from` are. The new limit, at least `words`.
+    /// Makes words `0..words` writable, given that `0..from` already are. Returns the new limit, at least `words`.
     pub fn commit(&self, from: usize, words: usize) -> io::Result<usize> {
         let end = (words * 8).next_multiple_of(STEP);
         if end > (self.mask + 1) * 8 {
@@ -102,7 +103,7 @@ impl Region {
         Ok(end / 8)
     }
 
-    /// Puts shared memory in the place of segment `n`; false when it stays private.
+    /// Maps shared memory as segment `n`; returns false if the segment stays private.
     fn share(&self, n: usize) -> bool {
         let Some(shared) = &self.shared else { return false };
         if self.refused.load(Ordering::Relaxed) {
@@ -119,19 +120,19 @@ impl Region {
         mapped.is_ok()
     }
 
-    /// Returns when no reader but those of the domain is left in what was unlinked before the call.
+    /// Returns when no reader outside the domain can still see nodes that were unlinked before the call.
     pub fn grace(&self) {
         if let Some(shared) = &self.shared {
             shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).grace();
         }
     }
 
-    /// Whether there are such readers.
+    /// Returns whether there are readers outside the domain.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Gives the memory of words `from..to` back to the system, where it is private; they stay writable.
+    /// Returns the memory of words `from..to` to the system if it is private; the words stay writable.
     pub fn discard(&self, from: usize, to: usize) {
         if self.is_shared() {
             return;
@@ -144,13 +145,13 @@ impl Region {
         }
     }
 
-    /// Address of word 0, for the vector kernels.
+    /// Returns the address of word 0, for the vector kernels.
     #[inline(always)]
     pub fn base(&self) -> *const AtomicU64 {
         self.base.as_ptr()
     }
 
-    /// Words reserved minus one.
+    /// Returns the number of reserved words minus one.
     #[inline(always)]
     pub fn mask(&self) -> usize {
         self.mask
@@ -162,38 +163,39 @@ impl Region {
         unsafe { &*self.base.as_ptr().add(at & self.mask) }
     }
 
-    /// Word `at`, modulo the reservation.
+    /// Loads word `at`, modulo the reservation.
     #[inline(always)]
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(Ordering::Acquire)
     }
 
-    /// Half-word `at`, modulo the reservation.
+    /// Loads half-word `at`, modulo the reservation.
     #[inline(always)]
     pub fn load32(&self, at: usize) -> u32 {
         (self.load(at >> 1) >> ((at & 1) * 32)) as u32
     }
 
-    /// Stores word `at`, which must be committed (else the process faults). The writer's only.
+    /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }
 
-    /// Stores half-word `at`; the other half is the writer's own, so that reading it back is no race.
+    /// Stores half-word `at`. The other half belongs to the writer too, so reading it back is no race.
     pub fn store32(&self, at: usize, value: u32) {
         let shift = (at & 1) * 32;
         let old = self.word(at >> 1).load(Ordering::Relaxed);
         self.store(at >> 1, old & !(0xffff_ffff << shift) | u64::from(value) << shift);
     }
 
-    /// The region for a loop: its fields in registers, which loads of an atomic would otherwise make it reread.
+    /// Returns a view for loops: it keeps the region's fields in registers, where atomic loads would otherwise force
+    /// the compiler to reread them.
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
         View { base: self.base, mask: self.mask, region: PhantomData }
     }
 }
 
-/// See [`Region::view`].
+/// A copy of a region's base and mask; see [`Region::view`].
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     base: NonNull<AtomicU64>,
@@ -202,7 +204,7 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Word `at` modulo the reservation, plus `near`, which is at most 64.
+    /// Loads the word `near` words behind word `at` modulo the reservation; `near` is at most 64.
     #[inline(always)]
     pub fn load(self, at: u32, near: usize) -> u64 {
         debug_assert!(near <= 64);
@@ -211,7 +213,7 @@ impl View<'_> {
         unsafe { &*self.base.as_ptr().add(at).add(near) }.load(Ordering::Acquire)
     }
 
-    /// Asks for the cache line of word `at` modulo the reservation.
+    /// Prefetches the cache line of word `at` modulo the reservation.
     #[inline(always)]
     pub fn prefetch(self, at: u32) {
         let p = self.base.as_ptr().wrapping_add(at as usize & self.mask);

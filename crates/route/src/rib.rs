@@ -1,11 +1,11 @@
-//! The routes themselves: a path-compressed binary trie, private to the writer.
+//! The routes: a path-compressed binary trie, private to the writer.
 
 use crate::addr::{Addr, Net, STRIDE};
 use crate::fib::NextHopId;
 
-/// No node.
+/// Index that stands for no node.
 pub(crate) const NONE: u32 = u32::MAX;
-/// A node that only branches. No next hop has this id (they are below 2^31).
+/// Value of a node that only branches. No next hop has this id (ids are below 2^31).
 const BRANCH: NextHopId = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -16,23 +16,23 @@ struct Node<A> {
     len: u8,
 }
 
-/// Free nodes that are kept in any case.
+/// Number of free nodes up to which the trie is never compacted.
 const ROOM: usize = 1 << 12;
 
-/// What covers a place from above: a next hop and the length of the prefix it came from (0 also for "no route").
+/// Next hop that covers a place from above, and the length of its prefix (0 also for "no route").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cover {
     pub id: NextHopId,
     pub len: u8,
 }
 
-/// The 64 slots of one level: what covers each, and the subtree with longer prefixes, if any.
+/// The 64 slots of one level: the cover of each, and the subtree with longer prefixes, if any.
 pub(crate) struct Slots {
     pub cover: [Cover; 64],
     pub below: [u32; 64],
 }
 
-/// Every route, by prefix. Every node without a route has two children, but for the top.
+/// All routes, by prefix. Every node without a route has two children, except the top.
 pub(crate) struct Rib<A> {
     nodes: Vec<Node<A>>,
     free: Vec<u32>,
@@ -52,7 +52,7 @@ impl<A: Addr> Rib<A> {
         self.routes
     }
 
-    /// Bytes held.
+    /// Returns the bytes allocated.
     pub fn bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node<A>>() + self.free.capacity() * 4
     }
@@ -70,7 +70,7 @@ impl<A: Addr> Rib<A> {
         (self.nodes.len() - 1) as u32
     }
 
-    /// Adds or replaces; the former next hop.
+    /// Adds or replaces a route; returns the former next hop.
     pub fn insert(&mut self, net: Net<A>, id: NextHopId) -> Option<NextHopId> {
         let (key, len) = (net.addr(), net.len());
         let mut n = 0;
@@ -108,7 +108,7 @@ impl<A: Addr> Rib<A> {
         }
     }
 
-    /// Removes; the former next hop.
+    /// Removes a route; returns its next hop.
     pub fn remove(&mut self, net: Net<A>) -> Option<NextHopId> {
         let (key, len) = (net.addr(), net.len());
         let (mut above, mut parent, mut n) = (NONE, NONE, 0);
@@ -136,7 +136,7 @@ impl<A: Addr> Rib<A> {
         Some(old)
     }
 
-    /// Moves all nodes together: most routes have gone, and a vector keeps its size.
+    /// Moves all nodes into a smaller vector, after most routes have gone.
     fn compact(&mut self) {
         let mut nodes: Vec<Node<A>> = Vec::with_capacity(2 * (self.nodes.len() - self.free.len()));
         let mut stack = vec![(0, None)];
@@ -153,7 +153,7 @@ impl<A: Addr> Rib<A> {
         (self.nodes, self.free) = (nodes, Vec::new());
     }
 
-    /// Takes `n`, child of `parent`, out if it has neither a route nor two children.
+    /// Removes `n`, a child of `parent`, if it has neither a route nor two children.
     fn splice(&mut self, parent: u32, n: u32) {
         let node = self.at(n);
         let only = match node.child {
@@ -199,24 +199,24 @@ impl<A: Addr> Rib<A> {
         best
     }
 
-    /// The top node.
+    /// Returns the top node.
     pub fn top(&self) -> u32 {
         0
     }
 
-    /// Key, length and children-or-not of a node.
+    /// Returns a node's key, its length, and whether it has children.
     pub fn node(&self, n: u32) -> (A, u8, bool) {
         let node = self.at(n);
         (node.key, node.len, node.child != [NONE; 2])
     }
 
-    /// A node's own route.
+    /// Returns the next hop of a node's own route.
     pub fn route(&self, n: u32) -> Option<NextHopId> {
         let v = self.at(n).value;
         (v != BRANCH).then_some(v)
     }
 
-    /// The only child of `n`, or `n` itself.
+    /// Returns the only child of `n`, or `n` itself.
     pub fn only_child(&self, n: u32) -> u32 {
         match self.at(n).child {
             [a, NONE] if a != NONE => a,
@@ -225,8 +225,8 @@ impl<A: Addr> Rib<A> {
         }
     }
 
-    /// From `from`, which lies above: what covers the place `key`/`depth`, and the topmost node holding every
-    /// longer prefix there ([`NONE`] when there is none).
+    /// Searches from `from`, which lies above, for the place `key`/`depth`. Returns the topmost node with all longer
+    /// prefixes there ([`NONE`] if there are none), and the cover of the place.
     pub fn place(&self, from: u32, mut cover: Cover, key: A, depth: u8) -> (u32, Cover) {
         let mut n = from;
         while n != NONE {
@@ -249,7 +249,7 @@ impl<A: Addr> Rib<A> {
         (NONE, cover)
     }
 
-    /// The slots of the level at `depth` below `n`, of which `cover` is known.
+    /// Returns the slots of the level at `depth` below `n`, given its `cover`.
     pub fn slots(&self, n: u32, depth: u8, cover: Cover) -> Slots {
         let mut slots = Slots { cover: [cover; 64], below: [NONE; 64] };
         if n != NONE {
@@ -282,7 +282,7 @@ impl<A: Addr> Rib<A> {
         }
     }
 
-    /// Every route, in order of address, shorter prefixes first.
+    /// Returns all routes in order of address, shorter prefixes first.
     pub fn iter(&self) -> impl Iterator<Item = (Net<A>, NextHopId)> {
         let mut stack = vec![0u32];
         std::iter::from_fn(move || {

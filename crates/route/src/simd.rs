@@ -1,19 +1,19 @@
-//! Batches by AVX-512: eight keys in a vector, level by level over up to eight vectors.
+//! Batch lookups with AVX-512: eight keys in a vector, level by level over up to eight vectors.
 //!
-//! The scalar twin is `Fib::scalar_chunk`; a test holds them against each other. Gathers are plain loads to the
-//! processor; the order they need, a node after the reference to it, is that of their data dependency.
+//! The scalar counterpart is `Fib::scalar_chunk`; a test compares the two. To the processor, gathers are plain loads;
+//! the required order, a node after the reference to it, follows from their data dependency.
 
 use crate::addr::{Addr, ROOT, STRIDE};
 use crate::fib::{BATCH, Fib, INDEX, Kernel, NODE, NextHopId, SKIP};
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-/// Keys in a vector.
+/// Keys per vector.
 const LANES: usize = 8;
-/// Vectors in a chunk.
+/// Vectors per chunk.
 const VECTORS: usize = BATCH / LANES;
 
-/// Whether this processor has what [`chunk`] needs.
+/// Returns whether this processor has the instructions that [`chunk`] needs.
 pub(crate) fn available() -> bool {
     static HAVE: OnceLock<bool> = OnceLock::new();
     *HAVE.get_or_init(|| {
@@ -24,23 +24,23 @@ pub(crate) fn available() -> bool {
     })
 }
 
-/// Whether gathers are fast here: the kernel says that this processor needs no mitigation of CVE-2022-40982, which
-/// makes them slower than loads one by one. Where it does not know, they are taken to be slow.
+/// Returns whether gathers are fast: the Linux kernel reports that this processor needs no mitigation of
+/// CVE-2022-40982, which makes gathers slower than single loads. Without a report they are assumed to be slow.
 pub(crate) fn fast_gathers() -> bool {
     static FAST: OnceLock<bool> = OnceLock::new();
     const SAYS: &str = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling";
     *FAST.get_or_init(|| std::fs::read_to_string(SAYS).is_ok_and(|s| s.trim() == "Not affected"))
 }
 
-/// Whether this processor has BMI1, BMI2 and LZCNT.
+/// Returns whether this processor has BMI1, BMI2 and LZCNT.
 pub(crate) fn bmi2() -> bool {
     is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt")
 }
 
-/// Looks up at most 64 keys. `out` is as long as `dst`.
+/// Looks up at most 64 keys. `out` must be as long as `dst`.
 ///
 /// # Panics
-/// When the processor lacks the instructions.
+/// If the processor lacks the instructions, the lengths differ, or there are more than 64 keys.
 #[inline]
 pub(crate) fn chunk<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
     assert!(fib.can(Kernel::Avx512) && dst.len() == out.len() && dst.len() <= BATCH);
@@ -48,7 +48,7 @@ pub(crate) fn chunk<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
     unsafe { chunk_avx512(fib, dst, out) }
 }
 
-/// The first 64 bits of eight keys, left-aligned.
+/// Returns the first 64 bits of eight keys, left-aligned.
 ///
 /// # Safety
 /// `at` points to eight readable keys of type `A`.
@@ -128,7 +128,7 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
         depth += STRIDE;
     }
 
-    // What the vectors left open: skips, and whatever lies below the last level.
+    // Finish what the vectors left open: skips, and nodes below the last level.
     let mut open = 0u64;
     for (v, refs) in refs.iter().enumerate().take(vectors) {
         let from = v * LANES;
@@ -149,8 +149,8 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
     }
 }
 
-/// Walks the `open` keys' references to their ends, each by itself: a skip holds its own depth, a bitmap node is open
-/// only after the last vector level, at `depth`.
+/// Walks the references of the `open` keys to their ends, one by one: a skip stores its own depth, a bitmap node is
+/// open only after the last vector level, at `depth`.
 #[inline(never)]
 fn finish<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId], open: u64, depth: u8) {
     let region = fib.region.view();

@@ -1,4 +1,4 @@
-//! The writer's side: the routes, and the forwarding table kept equal to them.
+//! The writer's side: the routes, and the forwarding table kept in line with them.
 
 use crate::addr::{Addr, Net, ROOT, STRIDE};
 use crate::fib::{Fib, INDEX, MAX_ID, NO_ROUTE, NODE, NextHopId, ROOT_WORDS, SKIP};
@@ -10,10 +10,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Routes of one family and their forwarding table. One writer; readers hold [`Table::reader`].
+/// Routes of one family and their forwarding table. There is one writer; readers use [`Table::reader`].
 ///
 /// # Thread-safety
-/// Methods take `&mut self`. A change is visible to lookups when the method returns, address by address before.
+/// Changes take `&mut self`. A change is visible to all lookups when the method returns, and to lookups of single
+/// addresses before.
 pub struct Table<A: Addr> {
     rib: Rib<A>,
     fib: Arc<Fib<A>>,
@@ -25,7 +26,7 @@ pub type Table4 = Table<u32>;
 /// The IPv6 table.
 pub type Table6 = Table<u128>;
 
-/// What the routes changed in: the prefix whose route came, went or changed; or everything.
+/// A change of the routes: the prefix whose route was added, removed or changed, or everything.
 struct Change<A> {
     key: A,
     len: u8,
@@ -33,13 +34,13 @@ struct Change<A> {
 }
 
 impl<A: Addr> Change<A> {
-    /// Whether anything in `key`/`depth` may differ.
+    /// Returns whether anything in `key`/`depth` may differ.
     fn touches(&self, key: A, depth: u8) -> bool {
         self.all || self.key.common(key) >= self.len.min(depth)
     }
 
-    /// Whether slot `slot` of the level at `depth` may differ, when prefixes of `cover` bits cover it now.
-    /// The level itself is touched.
+    /// Returns whether slot `slot` of the level at `depth` may differ, when prefixes of `cover` bits cover it now. The
+    /// level itself must be touched.
     fn affects(&self, slot: usize, depth: u8, cover: u8) -> bool {
         let end = depth + STRIDE;
         if self.all {
@@ -53,24 +54,24 @@ impl<A: Addr> Change<A> {
     }
 }
 
-/// No route above.
+/// Cover of a place without a covering route.
 const NO_COVER: Cover = Cover { id: NO_ROUTE, len: 0 };
-/// Depth of the levels that the root is painted by.
+/// Depth of the 64-slot levels in which the root is repainted.
 const CHUNK: u8 = ROOT - STRIDE;
 
 impl<A: Addr> Table<A> {
-    /// An empty table whose readers are of `domain`.
+    /// Creates an empty table whose readers belong to `domain`.
     ///
     /// # Errors
-    /// When address space (at least 8 MiB) or memory for the root (1 MiB) is refused.
+    /// If address space (at least 8 MiB) or memory for the root (1 MiB) is refused.
     pub fn new(domain: &Qsbr) -> io::Result<Self> {
         Self::in_region(domain, Region::new(None)?)
     }
 
-    /// An empty table in memory that others read as well.
+    /// Creates an empty table in memory that readers outside the domain read as well.
     ///
     /// # Errors
-    /// As [`Table::new`].
+    /// Same as [`Table::new`].
     pub fn shared(domain: &Qsbr, memory: Box<dyn Shared>) -> io::Result<Self> {
         Self::in_region(domain, Region::new(Some(memory))?)
     }
@@ -82,25 +83,25 @@ impl<A: Addr> Table<A> {
         Ok(table)
     }
 
-    /// The forwarding table; one and the same for the table's life.
+    /// Returns the forwarding table, which is the same one for the table's whole life.
     pub fn reader(&self) -> Arc<Fib<A>> {
         self.fib.clone()
     }
 
-    /// Number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.rib.len()
     }
 
-    /// Whether there is no route.
+    /// Returns whether there is no route.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a route or replaces its next hop; the former one.
+    /// Adds a route or replaces its next hop; returns the former next hop.
     ///
     /// # Panics
-    /// When `id` exceeds [`MAX_ID`], or the system has no more memory.
+    /// If `id` exceeds [`MAX_ID`], or the system is out of memory.
     pub fn insert(&mut self, net: Net<A>, id: NextHopId) -> Option<NextHopId> {
         assert!(id <= MAX_ID, "next-hop id beyond 31 bits");
         let old = self.rib.insert(net, id);
@@ -110,20 +111,21 @@ impl<A: Addr> Table<A> {
         old
     }
 
-    /// Removes a route; its next hop.
+    /// Removes a route; returns its next hop.
     ///
     /// # Panics
-    /// When the system has no more memory: what remains may need another node.
+    /// If the system is out of memory: the remaining routes may need another node.
     pub fn remove(&mut self, net: Net<A>) -> Option<NextHopId> {
         let old = self.rib.remove(net)?;
         self.update(&Change { key: net.addr(), len: net.len(), all: false });
         Some(old)
     }
 
-    /// Adds many routes at once; of one prefix the last wins. Faster than one by one from a few thousand on.
+    /// Adds many routes at once; of several with one prefix the last wins. Faster than single insertions from a few
+    /// thousand routes on.
     ///
     /// # Panics
-    /// As [`Table::insert`].
+    /// Same as [`Table::insert`].
     pub fn load(&mut self, routes: impl IntoIterator<Item = (Net<A>, NextHopId)>) {
         let mut routes: Vec<_> = routes.into_iter().collect();
         routes.sort_by_key(|(net, _)| *net);
@@ -134,35 +136,35 @@ impl<A: Addr> Table<A> {
         self.update(&Change { key: A::ZERO, len: 0, all: true });
     }
 
-    /// The next hop of exactly this prefix.
+    /// Returns the next hop of exactly this prefix.
     pub fn get(&self, net: Net<A>) -> Option<NextHopId> {
         self.rib.get(net)
     }
 
-    /// The longest prefix that covers `addr`, from the routes (not the forwarding table).
+    /// Returns the longest prefix that covers `addr`, from the routes (not the forwarding table).
     pub fn longest_match(&self, addr: A) -> Option<(Net<A>, NextHopId)> {
         self.rib.longest_match(addr)
     }
 
-    /// All routes, by address, shorter prefixes first.
+    /// Returns all routes by address, shorter prefixes first.
     pub fn iter(&self) -> impl Iterator<Item = (Net<A>, NextHopId)> {
         self.rib.iter()
     }
 
-    /// Frees what has passed its grace period and starts one for the rest; changes do so too, now and then. Bytes
-    /// of nodes still waiting. Call it when idle.
+    /// Frees nodes whose grace period has passed and starts one for the other retired nodes; changes do so too, from
+    /// time to time. Returns the bytes of nodes still waiting. Call it when idle.
     pub fn reclaim(&mut self) -> usize {
         let waiting = self.pool.reclaim(&self.fib.region);
         self.publish_size();
         waiting
     }
 
-    /// Bytes of live nodes, without the root and without free memory.
+    /// Returns the bytes of live nodes, without the root and free memory.
     pub fn node_bytes(&self) -> usize {
         self.pool.used() * 8
     }
 
-    /// Bytes of the routes' own trie, which lookups never touch.
+    /// Returns the bytes of the routes' own trie, which lookups never access.
     pub fn rib_bytes(&self) -> usize {
         self.rib.bytes()
     }
@@ -210,7 +212,7 @@ impl<A: Addr> Table<A> {
         }
     }
 
-    /// What a slot at `depth` refers to, given what it referred to.
+    /// Returns the new reference of a slot at `depth` that was `old`.
     fn slot(&mut self, below: u32, cover: Cover, depth: u8, old: u32, ch: &Change<A>) -> u32 {
         if below == NONE {
             self.retire_tree(old);
@@ -219,8 +221,8 @@ impl<A: Addr> Table<A> {
         self.make(below, cover, depth, old, ch)
     }
 
-    /// The reference for the routes below `top`, all of which share `depth` bits and some of which are longer.
-    /// Owns what `old` leads to: returns it, reuses its parts, or retires them.
+    /// Returns the reference for the routes below `top`, all of which share `depth` bits and some of which are longer.
+    /// Takes ownership of the nodes below `old`: returns it, reuses its parts, or retires them.
     fn make(&mut self, top: u32, cover: Cover, depth: u8, old: u32, ch: &Change<A>) -> u32 {
         let (key, len, _) = self.rib.node(top);
         if !ch.touches(key, depth) {
@@ -243,10 +245,10 @@ impl<A: Addr> Table<A> {
         }
     }
 
-    /// [`Table::make`] where all routes share so many bits that at least one level holds nothing.
+    /// [`Table::make`] for routes that share so many bits that at least one level would be empty.
     fn make_skip(&mut self, top: u32, cover: Cover, depth: u8, old: u32, ch: &Change<A>) -> u32 {
         let (key, len, _) = self.rib.node(top);
-        // Levels stay aligned, so that what lies behind a skip survives when the skip changes.
+        // Levels stay aligned, so that the nodes behind a skip survive when the skip changes.
         let to = len - len % STRIDE;
         let behind = match self.rib.route(top) {
             Some(id) if len == to => Cover { id, len },
@@ -268,7 +270,7 @@ impl<A: Addr> Table<A> {
         self.new_skip(key.mask(to), to, hit, cover.id)
     }
 
-    /// The one slot that a longer route's change is in.
+    /// Changes the one slot of a level that contains the changed, longer route.
     fn change_one(&mut self, top: u32, cover: Cover, depth: u8, old: u32, ch: &Change<A>) -> u32 {
         let end = depth + STRIDE;
         let (below, cover) = self.rib.place(top, cover, ch.key, end);
@@ -280,7 +282,7 @@ impl<A: Addr> Table<A> {
             return old;
         }
         if new & was & NODE != 0 {
-            // Two nodes: a run of its own before and after.
+            // Both are nodes, so the slot is a run of its own before and after.
             self.fib.region.store32(half, new);
             return old;
         }
@@ -289,7 +291,7 @@ impl<A: Addr> Table<A> {
         self.node_from(&refs, old)
     }
 
-    /// All slots of a level.
+    /// Repaints all slots of a level.
     fn repaint(&mut self, top: u32, cover: Cover, depth: u8, old: u32, ch: &Change<A>) -> u32 {
         let mut refs = self.open(old, depth);
         let slots = self.rib.slots(top, depth, cover);
@@ -302,13 +304,13 @@ impl<A: Addr> Table<A> {
         self.node_from(&refs, old)
     }
 
-    /// Half-word of slot `s` of a bitmap node.
+    /// Returns the half-word index of slot `s` of a bitmap node.
     fn half_of(&self, node: u32, s: usize) -> usize {
         let at = (node & INDEX) as usize;
         at * 2 + 2 + (self.fib.region.load(at) << (63 - s)).count_ones() as usize
     }
 
-    /// The 64 references of a bitmap node.
+    /// Returns the 64 references of a bitmap node.
     fn expand(&self, node: u32) -> [u32; 64] {
         let at = (node & INDEX) as usize;
         let bitmap = self.fib.region.load(at);
@@ -323,8 +325,8 @@ impl<A: Addr> Table<A> {
         })
     }
 
-    /// The 64 references that a level at `depth` in place of `old` would have. A bitmap node stays the caller's to
-    /// retire; a skip is retired unless it is among the references.
+    /// Returns the 64 references that a level at `depth` in place of `old` would have. The caller remains responsible
+    /// for retiring a bitmap node; a skip is retired unless it is among the references.
     fn open(&mut self, old: u32, depth: u8) -> [u32; 64] {
         if old & NODE == 0 {
             return [old; 64];
@@ -344,7 +346,8 @@ impl<A: Addr> Table<A> {
         refs
     }
 
-    /// Follows `old`, found at `depth`, along `key` to depth `to`; retires the way and what lies beside it.
+    /// Follows `old`, found at `depth`, along `key` to depth `to`; retires the nodes on the way and the subtrees beside
+    /// it.
     fn descend(&mut self, mut old: u32, key: A, mut depth: u8, to: u8) -> u32 {
         while depth < to && old & NODE != 0 {
             if old & SKIP != 0 {
@@ -358,7 +361,7 @@ impl<A: Addr> Table<A> {
                     (old, depth) = (hit, len);
                 } else {
                     self.retire_tree(hit);
-                    // A route that ends on the way covers what comes after it; the caller repaints.
+                    // A route that ends on the way covers everything below it; the caller repaints.
                     old = if same { hit } else { miss };
                     break;
                 }
@@ -387,7 +390,7 @@ impl<A: Addr> Table<A> {
         }
     }
 
-    /// Retires everything that `r` leads to.
+    /// Retires all nodes that `r` leads to.
     fn retire_tree(&mut self, r: u32) {
         if r & NODE == 0 {
             return;
@@ -420,8 +423,8 @@ impl<A: Addr> Table<A> {
         at as u32 | NODE | SKIP
     }
 
-    /// A bitmap node with these references: `old`, a bitmap node or a next hop, where its runs are the same, with
-    /// the references that differ stored one by one, each of which is a change of its own addresses only.
+    /// Returns a bitmap node with these references. Reuses `old` (a bitmap node or a next hop) if its runs are the
+    /// same, and stores the references that differ one by one: each store changes only its own addresses.
     fn node_from(&mut self, refs: &[u32; 64], old: u32) -> u32 {
         let mut bitmap = 0u64;
         let mut runs = [refs[0]; 64];
@@ -459,7 +462,7 @@ impl<A: Addr> Table<A> {
     }
 }
 
-/// Words of a bitmap node with `n` references.
+/// Returns the words of a bitmap node with `n` references.
 fn node_words(n: usize) -> usize {
     1 + n.div_ceil(2)
 }
