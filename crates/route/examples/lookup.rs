@@ -1,4 +1,4 @@
-//! Prints the lookup figures of every case: `cargo run --release -p bywash-route --example lookup`.
+//! Prints the lookup figures of all cases: `cargo run --release -p bywash-route --example lookup`.
 
 use bywash_route::bench::{Spread, Traffic, bench_lookup};
 use bywash_route::fib::Kernel;

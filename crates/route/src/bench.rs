@@ -9,75 +9,75 @@ use bywash_sync::clock::tsc;
 use std::io;
 use std::time::Instant;
 
-/// Addresses of a pass: enough to visit every part of a table.
+/// Addresses per pass: enough to visit every part of a table.
 const ADDRESSES: usize = 1 << 20;
-/// Passes over the addresses after one that warms up.
+/// Timed passes over the addresses, after one to warm up.
 const PASSES: usize = 8;
-/// Addresses timed at once: some 20 microseconds, so that the scheduler falls into few of them, and their median is
-/// the processor's time even on a busy machine. They are copied to one place first, as a worker finds them in
-/// headers it has just parsed.
+/// Addresses timed at once: some 20 microseconds, so that few slices are hit by the scheduler and their median is the
+/// processor's time even on a busy machine. They are copied to one place first, like addresses that a worker has just
+/// read from headers.
 const SLICE: usize = 2048;
 /// Changes timed for the rate: pairs of a removal and an insertion.
 const CHANGES: usize = 100_000;
 
-/// Where the looked-up addresses come from.
+/// Source of the looked-up addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traffic {
     /// Uniformly random: all of IPv4, or 2000::/3.
     Uniform,
-    /// A random address under a random route: the hard case where routes are sparse.
+    /// A random address under a random route: the hard case when routes are sparse.
     Routes,
 }
 
-/// Where the routes come from.
+/// Source of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spread {
-    /// The global table's lengths ([`synth::routes4`], [`synth::routes6`]).
+    /// Prefix lengths of the global table ([`synth::routes4`], [`synth::routes6`]).
     Global,
     /// Random host routes ([`synth::hosts`]).
     Hosts,
 }
 
-/// What one benchmark found.
+/// Result of one benchmark.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LookupFigures {
-    /// 4 or 6.
+    /// Address family: 4 or 6.
     pub family: u8,
     /// Routes in the table.
     pub routes: usize,
-    /// Their kind.
+    /// Source of the routes.
     pub spread: Spread,
-    /// The addresses' kind.
+    /// Source of the addresses.
     pub traffic: Traffic,
-    /// Code that looked up.
+    /// Implementation used for the lookups.
     #[serde(rename = "impl")]
     pub kernel: Kernel,
-    /// Keys in a batch.
+    /// Keys per batch.
     pub batch: usize,
-    /// Ticks of the time-stamp counter for one lookup: median of the slices.
+    /// Ticks of the time-stamp counter per lookup: median of the slices.
     pub cycles_per_lookup: f64,
-    /// The fastest twentieth: what the machine does when nobody else uses its caches.
+    /// Ticks of the time-stamp counter per lookup: fifth percentile of the slices, the speed when nobody else uses the
+    /// caches.
     pub cycles_per_lookup_p5: f64,
-    /// Lookups that found a route, in hundredths; one of each batch is counted.
+    /// Percentage of lookups that found a route; one of each batch is counted.
     pub hit_percent: f64,
     /// Bytes of the forwarding table.
     pub bytes: usize,
-    /// Bytes of the routes' own trie, which lookups do not touch.
+    /// Bytes of the routes' own trie, which lookups do not access.
     pub rib_bytes: usize,
     /// Milliseconds to build the table from a list of routes.
     pub build_ms: f64,
-    /// Single changes (removals and insertions of random routes of the table) in a second.
+    /// Single changes per second (removals and insertions of random routes of the table).
     pub update_per_s: f64,
 }
 
-/// Runs one benchmark: `routes` routes of `family` (4 or 6). `kernel` is the default's when none, or when
-/// the processor cannot run it.
-/// Takes a few hundred milliseconds for 500,000 routes.
+/// Runs one benchmark with `routes` routes of `family` (4 or 6). Uses the default implementation if `kernel` is `None`
+/// or the processor cannot run it. Takes a few hundred milliseconds for 500,000 routes.
 ///
 /// # Errors
-/// When `family` is neither, or memory is refused.
+/// If `family` is neither 4 nor 6, or memory is refused.
 pub fn bench_lookup(
     family: u8,
     routes: usize,

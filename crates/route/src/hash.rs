@@ -1,7 +1,8 @@
-//! A hash of the flow, for choosing among equal next hops: all packets of a flow take one way.
+//! A flow hash for choosing among equal next hops: all packets of a flow take the same one.
 //!
-//! Two multiplications and shifts, not keyed: whoever can choose addresses can choose the way, as with any router's
-//! ECMP. The upper bits are the good ones; scale the hash by multiplication rather than by remainder.
+//! It consists of two multiplications and shifts and is not keyed: a sender that can choose addresses can choose the
+//! next hop, as with any router's ECMP. The upper bits are the best mixed; scale the hash by multiplication rather than
+//! by remainder.
 
 const K1: u64 = 0x9e37_79b9_7f4a_7c15;
 const K2: u64 = 0xd6e8_feb8_6659_fd93;
@@ -13,14 +14,14 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 29)
 }
 
-/// Of an IPv4 packet. `ports`: source and destination port as they stand in the packet, 0 where there are none.
+/// Hashes the flow of an IPv4 packet. `ports` holds source and destination port in packet order, 0 if there are none.
 #[inline]
 pub fn flow_hash4(src: u32, dst: u32, proto: u8, ports: u32) -> u32 {
     let h = mix(u64::from(src) << 32 | u64::from(dst), u64::from(ports) << 8 | u64::from(proto));
     (h.wrapping_mul(K2) >> 32) as u32
 }
 
-/// Of an IPv6 packet.
+/// Hashes the flow of an IPv6 packet; `ports` as in [`flow_hash4`].
 #[inline]
 pub fn flow_hash6(src: u128, dst: u128, proto: u8, ports: u32) -> u32 {
     let ends = mix(mix((src >> 64) as u64, src as u64), mix((dst >> 64) as u64, dst as u64));
@@ -31,8 +32,8 @@ pub fn flow_hash6(src: u128, dst: u128, proto: u8, ports: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Chi-squared of `n` flows over `ways`: for an even spread about `ways`, and beyond `ways + 6 * sqrt(2 * ways)`
-    /// once in many lives.
+    /// Returns chi-squared of `n` flows over `ways`. For an even spread it is about `ways`, and `ways + 6 * sqrt(2 *
+    /// ways)` is almost never exceeded.
     fn chi_squared(hashes: impl Iterator<Item = u32>, ways: u64) -> f64 {
         let mut bins = vec![0f64; ways as usize];
         let mut n = 0.0;

@@ -1,41 +1,41 @@
 //! Route sets and address streams for benchmarks and tests: deterministic, with the prefix lengths of the global
 //! routing tables.
 //!
-//! Lengths follow the public BGP tables' shares (IPv4: 59 % /24, 11 % /22, 9 % /23, 1 % longer than /24; IPv6:
-//! 46 % /48, 16 % /32). Places do not: real prefixes crowd together, which is kind to caches. IPv4 prefixes here
-//! are spread evenly over unicast space, IPv6 prefixes evenly within allocations spread over the registries' blocks.
+//! Lengths follow the shares in public BGP tables (IPv4: 59 % /24, 11 % /22, 9 % /23, 1 % longer than /24; IPv6: 46 %
+//! /48, 16 % /32). Positions do not: real prefixes cluster, which favours caches. Here IPv4 prefixes are spread evenly
+//! over unicast space, IPv6 prefixes evenly within allocations spread over the registries' blocks.
 
 use crate::addr::{Addr, Net, Net4, Net6};
 use crate::fib::NextHopId;
 use bywash_sync::random;
 use std::collections::HashSet;
 
-/// Next hops the routes are spread over, 1 to this.
+/// Largest next-hop id; routes are spread over ids from 1 to this.
 pub const NEXT_HOPS: u32 = 256;
 
-/// A small generator (SplitMix64): every seed gives the same stream for ever.
+/// A small random number generator (SplitMix64) that is deterministic for a given seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts a stream.
+    /// Creates a generator.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let next = random::splitmix64(self.0, 1);
         self.0 = self.0.wrapping_add(random::STEP);
         next
     }
 
-    /// 128 random bits.
+    /// Returns 128 random bits.
     pub fn next_u128(&mut self) -> u128 {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
 
-    /// Uniform below `n`, which is not 0.
+    /// Returns a uniform number below `n`, which must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
@@ -44,7 +44,7 @@ impl Rng {
         1 + self.below(u64::from(NEXT_HOPS)) as u32
     }
 
-    /// A length, by weights.
+    /// Returns a random length, by weights.
     fn pick(&mut self, table: &[(u8, u32)]) -> u8 {
         let mut at = self.below(table.iter().map(|(_, w)| u64::from(*w)).sum()) as u32;
         for (len, weight) in table {
@@ -107,7 +107,7 @@ const LENGTHS6: [(u8, u32); 20] = [
     (64, 100),
     (128, 50),
 ];
-/// Blocks the registries allocate from.
+/// Blocks from which the registries allocate.
 const BLOCKS6: [(u128, u8); 7] = [
     (0x2001 << 112, 16),
     (0x2400 << 112, 12),
@@ -118,7 +118,7 @@ const BLOCKS6: [(u128, u8); 7] = [
     (0x2a10 << 112, 12),
 ];
 
-/// `n` distinct IPv4 routes within 1.0.0.0 to 223.255.255.255, in random order.
+/// Returns `n` distinct IPv4 routes within 1.0.0.0 to 223.255.255.255, in random order.
 pub fn routes4(n: usize, seed: u64) -> Vec<(Net4, NextHopId)> {
     let mut rng = Rng::new(seed);
     distinct(n, || {
@@ -128,7 +128,7 @@ pub fn routes4(n: usize, seed: u64) -> Vec<(Net4, NextHopId)> {
     })
 }
 
-/// `n` distinct IPv6 routes within the registries' blocks, in random order.
+/// Returns `n` distinct IPv6 routes within the registries' blocks, in random order.
 pub fn routes6(n: usize, seed: u64) -> Vec<(Net6, NextHopId)> {
     let mut rng = Rng::new(seed);
     let allocations: Vec<u128> = (0..(n / 5).max(16))
@@ -140,7 +140,7 @@ pub fn routes6(n: usize, seed: u64) -> Vec<(Net6, NextHopId)> {
     distinct(n, || {
         let len = rng.pick(&LENGTHS6);
         let addr = allocations[rng.below(allocations.len() as u64) as usize].mask(32) | rng.next_u128() >> 32;
-        // An allocation has one /32; shorter and equal lengths come from fresh space.
+        // An allocation has one /32; prefixes of up to /33 come from fresh space.
         let addr = if len <= 33 {
             let (block, block_len) = BLOCKS6[rng.below(BLOCKS6.len() as u64) as usize];
             block | rng.next_u128() >> block_len
@@ -151,7 +151,7 @@ pub fn routes6(n: usize, seed: u64) -> Vec<(Net6, NextHopId)> {
     })
 }
 
-/// `n` distinct host routes anywhere: what no provider announces and a table must bear.
+/// Returns `n` distinct random host routes: no provider announces such a table, but lookups must handle it.
 pub fn hosts<A: Addr + Random>(n: usize, seed: u64) -> Vec<(Net<A>, NextHopId)> {
     let mut rng = Rng::new(seed);
     distinct(n, || Net::new(A::random(&mut rng), A::BITS).map(|net| (net, rng.id())))
@@ -170,11 +170,11 @@ fn distinct<A: Addr>(n: usize, mut make: impl FnMut() -> Option<(Net<A>, NextHop
     routes
 }
 
-/// Addresses that can be drawn.
+/// Addresses that can be drawn at random.
 pub trait Random: Sized {
-    /// Uniform over the whole family.
+    /// Returns an address, uniform over the whole family.
     fn random(rng: &mut Rng) -> Self;
-    /// Uniform over what a benchmark calls "random": all of IPv4; of IPv6, 2000::/3.
+    /// Returns an address, uniform over the range that benchmarks call "random": all of IPv4, or 2000::/3.
     fn uniform(rng: &mut Rng) -> Self;
 }
 
@@ -196,13 +196,13 @@ impl Random for u128 {
     }
 }
 
-/// `n` addresses, uniformly random.
+/// Returns `n` uniformly random addresses.
 pub fn uniform<A: Addr + Random>(n: usize, seed: u64) -> Vec<A> {
     let mut rng = Rng::new(seed);
     (0..n).map(|_| A::uniform(&mut rng)).collect()
 }
 
-/// `n` addresses, each a random one within a random route.
+/// Returns `n` addresses, each a random one within a random route.
 pub fn under<A: Addr + Random>(routes: &[(Net<A>, NextHopId)], n: usize, seed: u64) -> Vec<A> {
     let mut rng = Rng::new(seed);
     (0..n)

@@ -6,14 +6,14 @@ use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A covering route stays, more specific ones under it come, go and change: an address may be answered by the
-/// cover or by any value its own more specific routes ever have, never by another's and never by "no route".
+/// Checks that an address is answered by the covering route, which stays, or by a value that its own more specific
+/// routes, which come, go and change, ever have: never by another's and never by "no route".
 fn churn<A: Addr + synth::Random>(cover: Net<A>, lengths: &'static [u8]) {
     const PLACES: u32 = 64;
     let domain = Qsbr::new();
     let mut table = Table::<A>::new(&domain).unwrap();
     table.insert(cover, 1);
-    // Ids say which place they belong to: place * 16 + version, from 16 on.
+    // Ids encode the place they belong to: place * 16 + version, from 16 on.
     let mut rng = Rng::new(9);
     let places: Vec<A> = synth::under(&[(cover, 1)], PLACES as usize, 4);
     let nets: Vec<Vec<Net<A>>> =

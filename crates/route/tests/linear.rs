@@ -4,7 +4,7 @@ use bywash_route::{Addr, Kernel, Net, NextHopId, Table};
 use bywash_sync::Qsbr;
 use proptest::prelude::*;
 
-/// The naive twin.
+/// Reference implementation: a list of routes.
 struct Linear<A: Addr>(Vec<(Net<A>, NextHopId)>);
 
 impl<A: Addr> Linear<A> {
@@ -24,7 +24,7 @@ impl<A: Addr> Linear<A> {
     }
 }
 
-/// Whole-width integers in which prefixes nest and collide: few distinct bits, at places that matter.
+/// Generator of addresses whose prefixes nest and collide: few distinct bits, at significant places.
 trait Source: Addr {
     fn place(seed: u64, sparse: u8) -> Self;
     fn near(self, bit: u8) -> Self;
@@ -81,7 +81,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Short prefixes repaint thousands of levels: wanted, but not in every step.
+/// Returns a prefix length. Short ones repaint thousands of levels and are used only in some steps.
 fn length<A: Addr>(raw: u8) -> u8 {
     match raw {
         0..4 => 0,
