@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to, as far as the choice among equal next hops goes. `xdp/flow_hash.h` does the same.
+//! Flow hashes for the choice among equal next hops. `xdp/flow_hash.h` computes the same ones.
 
 use crate::stages::{be16, be32};
 use crate::tables::{HashPolicy, Tables};
@@ -6,7 +6,7 @@ use bywash_route::{flow_hash4, flow_hash6};
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::proto;
 
-/// A hash of the flow a sound packet belongs to, by the policy of its family.
+/// Returns the flow hash of a valid packet, by the hash policy of its family.
 pub(crate) fn flow_hash(tables: &Tables, data: &[u8]) -> u32 {
     let ip = &data[HEADER_LEN..];
     match (ip[0] >> 4, tables.hash4, tables.hash6) {
@@ -17,9 +17,9 @@ pub(crate) fn flow_hash(tables: &Tables, data: &[u8]) -> u32 {
     }
 }
 
-/// Addresses, protocol, and ports where every fragment would agree.
+/// Hashes addresses, protocol, and ports unless the packet is a fragment.
 fn l4_hash4(ip: &[u8]) -> u32 {
-    // Fragments after the first carry no ports: no fragment's ports count, so that all take one way.
+    // Only the first fragment carries ports. Ports of fragments are ignored, so that all fragments take one next hop.
     let whole = be16(&ip[6..]) & 0x3fff == 0;
     let ports = if whole { ports(ip[9], ip.get(usize::from(ip[0] & 15) * 4..)) } else { 0 };
     flow_hash4(be32(&ip[12..]), be32(&ip[16..]), ip[9], ports)
@@ -29,8 +29,8 @@ fn l4_hash6(ip: &[u8]) -> u32 {
     flow_hash6(address6(&ip[8..]), address6(&ip[24..]), ip[6], ports(ip[6], ip.get(40..)))
 }
 
-/// Addresses. An error takes the way of the flow that it is about, as in Linux (ip_multipath_l3_keys, icmp_is_err): the
-/// packet within, which went the other way, has the addresses the other way round.
+/// Hashes addresses. As in Linux (ip_multipath_l3_keys, icmp_is_err), an ICMP error takes the next hop of the flow that
+/// it is about: the quoted packet travelled in the other direction, so its addresses are swapped.
 fn l3_hash4(ip: &[u8]) -> u32 {
     let inner = |icmp: &'_ [u8]| matches!(icmp[0], 3 | 4 | 5 | 11 | 12);
     let first = be16(&ip[6..]) & 0x1fff == 0;
@@ -40,7 +40,7 @@ fn l3_hash4(ip: &[u8]) -> u32 {
     }
 }
 
-/// Addresses, flow label and next header (ip6_multipath_l3_keys).
+/// Hashes addresses, flow label and next header (ip6_multipath_l3_keys).
 fn l3_hash6(ip: &[u8]) -> u32 {
     let label = |ip: &[u8]| be32(ip) & 0xf_ffff;
     match ip.get(40..88).filter(|icmp| ip[6] == proto::ICMP6 && matches!(icmp[0], 1..=4)) {
@@ -58,7 +58,7 @@ fn address6(bytes: &[u8]) -> u128 {
 
 fn ports(proto: u8, l4: Option<&[u8]>) -> u32 {
     match (proto, l4) {
-        // TCP, UDP, DCCP, SCTP, UDP-Lite: source and destination port first.
+        // TCP, UDP, DCCP, SCTP and UDP-Lite headers begin with source and destination port.
         (6 | 17 | 33 | 132 | 136, Some(l4)) if l4.len() >= 4 => be32(l4),
         _ => 0,
     }
@@ -75,8 +75,8 @@ mod tests {
         Packet::udp(from.parse().unwrap(), to.parse().unwrap()).payload(&[7; 100]).build_l3().unwrap()
     }
 
-    /// An error about what the server sends takes the way of what the client sends to it: there may be several servers of
-    /// one address, each with its way.
+    /// An ICMP error about a server's packets takes the next hop of the client's packets: several servers may share one
+    /// address, each behind another next hop.
     #[test]
     fn an_error_takes_the_way_of_its_flow() {
         let (there, back) = (udp("10.0.0.1:5", "10.9.0.1:6"), udp("10.9.0.1:6", "10.0.0.1:5"));
@@ -84,7 +84,7 @@ mod tests {
         let about = Icmp4Error::FragNeeded { mtu: 1400 };
         let n = build_icmp4_error(&mut error, about, &back, "192.0.2.1".parse().unwrap(), 1).unwrap();
         assert_eq!(l3_hash4(&error[..n]), l3_hash4(&there));
-        // Too short, a later fragment, another type: the addresses are its own.
+        // Too short, a later fragment, or another type: its own addresses are hashed.
         let own = flow_hash4(be32(&error[12..]), be32(&error[16..]), 0, 0);
         assert_eq!(l3_hash4(&error[..47]), own);
         for (at, byte) in [(7, 1), (20, 8)] {

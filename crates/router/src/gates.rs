@@ -1,7 +1,7 @@
-//! Gates: which packets that a port receives stay the kernel's, whatever the tables say.
+//! Gates: the packets received on a port that are left to the kernel, whatever the tables say.
 //!
-//! A word for each port, written by the control side and by whoever hears first that a kernel policy has changed, read by
-//! workers once a burst. It is no part of the published tables: closing a gate must not wait for a grace period.
+//! There is one word for each port, written by the control side and by the watcher of kernel policies, and read by
+//! workers once per burst. It is not part of the published tables: closing a gate must not wait for a grace period.
 
 use bywash_engine::{PORTS, PortId};
 use bywash_route::model::Families;
@@ -23,17 +23,18 @@ fn of_bits(bits: u8) -> Gate {
 /// Gates of all ports. Clones share them.
 ///
 /// # Thread-safety
-/// Any thread reads and writes them. A worker obeys from its next burst on: what it holds already was let in before.
+/// Any thread may read and write them. A worker applies a change from its next burst on; packets it already holds were
+/// admitted before.
 #[derive(Clone, Debug)]
 pub struct Gates(Arc<[AtomicU8; PORTS]>);
 
 impl Gates {
-    /// Gates that are all open.
+    /// Creates gates that are all open.
     pub fn open() -> Self {
         Self::all(Gate::default())
     }
 
-    /// Gates that are all closed.
+    /// Creates gates that are all closed.
     pub fn closed() -> Self {
         Self::all(Gate::CLOSED)
     }
@@ -54,13 +55,14 @@ impl Gates {
         self.0.iter().for_each(|word| word.store(bits(Gate::CLOSED), Ordering::Release));
     }
 
-    /// A port's gate; closed for a number that is no port's.
+    /// Returns a port's gate; closed if there is no port with this number.
     #[inline]
     pub fn get(&self, port: PortId) -> Gate {
         of_bits(self.0.get(usize::from(port.0)).map_or(u8::MAX, |word| word.load(Ordering::Acquire)))
     }
 
-    /// Returns whether some packets of a port stay the kernel's.
+    /// Returns whether some packets received on a port are left to the kernel, not counting those that cause ICMP
+    /// errors.
     #[inline]
     pub fn keeps_any(&self, port: PortId) -> bool {
         self.0.get(usize::from(port.0)).is_none_or(|word| word.load(Ordering::Acquire) & 0xf != 0)

@@ -1,8 +1,9 @@
-//! How many ICMP errors may be sent, and to whom.
+//! Rate limits for ICMP errors.
 //!
-//! As Linux has it (net/ipv4/icmp.c, net/ipv6/icmp.c): a limit for each destination (icmp_ratelimit), so that one that
-//! provokes errors uses up its own, and one for all together (icmp_msgs_per_sec). Path MTU discovery depends on
-//! "fragmentation needed" and "packet too big", which Linux does not limit; here they have a budget of their own.
+//! The limits follow Linux (net/ipv4/icmp.c, net/ipv6/icmp.c): one for each destination (icmp_ratelimit), so that a
+//! destination that provokes errors uses up only its own share, and one for all together (icmp_msgs_per_sec). Path MTU
+//! discovery depends on "fragmentation needed" and "packet too big", which Linux does not limit; here they have a
+//! budget of their own.
 
 use bywash_sync::clock;
 use std::collections::hash_map::RandomState;
@@ -24,7 +25,7 @@ impl Limiter {
         Self { ticks_per_token: ticks_per_token.max(1), burst, tokens: burst, last: clock::tsc() }
     }
 
-    /// Adds what has accrued by `now`.
+    /// Adds the tokens accrued by `now`.
     fn refill(&mut self, now: u64) {
         let new = now.saturating_sub(self.last) / self.ticks_per_token;
         if new > 0 {
@@ -41,17 +42,18 @@ impl Limiter {
     }
 }
 
-/// What an error tells, as far as limits go.
+/// Class of an error for rate limiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum About {
-    /// A packet that was too big: path MTU discovery.
+    /// A packet was too big: path MTU discovery.
     Size,
     /// Anything else.
     Other,
 }
 
 impl About {
-    /// Microseconds from one error to a destination to the next, and how many may be sent at once after a pause.
+    /// Returns the interval in microseconds between errors to a destination, and the number of errors allowed at once
+    /// after a pause.
     fn pace(self, to: IpAddr) -> (u64, u64) {
         match (self, to) {
             (Self::Size, _) => (2_000, 100),
@@ -63,12 +65,12 @@ impl About {
     }
 }
 
-/// Destinations that are remembered; of those beyond, the ones that had no error for longest are forgotten.
+/// Number of destinations remembered; beyond it, those without an error for longest are forgotten.
 const DESTINATIONS: usize = 1024;
-/// Places a destination may have.
+/// Slots in which a destination may be stored.
 const WAYS: usize = 4;
 
-/// A destination's account: time that it has not used up, in ticks.
+/// Rate limit state of a destination: the time it has not used up, in ticks.
 #[derive(Clone, Copy, Default)]
 struct Account {
     key: u64,
@@ -76,7 +78,7 @@ struct Account {
     saved: u64,
 }
 
-/// The limits of one worker; never allocates after it was made.
+/// Limits of one worker. Does not allocate after creation.
 pub(crate) struct Limits {
     size: Limiter,
     other: Limiter,
@@ -85,28 +87,28 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `rate` errors a second, and as many about packets that are too big.
+    /// Creates limits of `rate` errors per second, and as many about packets that are too big.
     pub fn new(rate: u32) -> Self {
         let accounts = vec![Account::default(); DESTINATIONS];
         Self { size: Limiter::new(rate), other: Limiter::new(rate), accounts, hasher: RandomState::new() }
     }
 
-    /// Adds what has accrued by `now`.
+    /// Adds the tokens accrued by `now`.
     pub fn refill(&mut self, now: u64) {
         self.size.refill(now);
         self.other.refill(now);
     }
 
-    /// Whether an error may be sent to `to`, which counts as sent then. A destination that has had its share takes
+    /// Returns whether an error may be sent to `to`; if so, it counts as sent. A destination over its limit takes
     /// nothing from the others.
     pub fn allow(&mut self, to: IpAddr, about: About, now: u64) -> bool {
         self.take(to, about, about.pace(to), now)
     }
 
-    /// Whether the kernel may be given a packet to send an error to `to` about. It has limits of its own for each
-    /// destination: this one only keeps one destination from taking all there is.
+    /// Returns whether the kernel may be given a packet that it answers with an error to `to`. The kernel has its own
+    /// limits for each destination; this one only keeps one destination from using up the whole rate.
     pub fn allow_kernel(&mut self, to: IpAddr, about: About, now: u64) -> bool {
-        // Half of the rate, and less than half of a burst.
+        // Half of the default rate, and less than half of a burst.
         self.take(to, about, (2_000, 20), now)
     }
 
@@ -119,7 +121,7 @@ impl Limits {
         allowed
     }
 
-    /// The place of a destination's account, and what it has saved by `now`, `most` at most.
+    /// Returns the slot of a destination and the time it has saved by `now`, at most `most`.
     fn account(&mut self, key: u64, now: u64, most: u64) -> (usize, u64) {
         let set = key as usize % (DESTINATIONS / WAYS) * WAYS;
         let ways = &mut self.accounts[set..set + WAYS];
@@ -180,7 +182,7 @@ mod tests {
         let others = (0..10_000).filter(|n| limits.allow(host(*n), About::Other, now)).count();
         assert_eq!(others, 50);
         assert!(limits.allow(host(7), About::Size, now));
-        // As a destination has, even when it has provoked others.
+        // A destination has a separate share for them too, even after it has provoked other errors.
         let mut limits = Limits::new(1000);
         assert_eq!((0..100).filter(|_| limits.allow(host(7), About::Other, now)).count(), 6);
         assert_eq!((0..100).filter(|_| limits.allow(host(7), About::Size, now)).count(), 50);

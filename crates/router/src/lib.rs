@@ -1,9 +1,9 @@
-//! The router: its stages, the tables they look up, and the control side that keeps those right.
+//! The router: its stages, the tables they look up, and the control side that maintains those tables.
 //!
-//! A burst passes three stages. *input* checks every packet and collects destinations ([`stages`]); *lookup* asks
-//! the FIB for all of them at once; *forward* rewrites and queues. What any of them cannot finish on the spot goes
-//! to the slow path ([`slow`]), which drops it with a name, answers it with an ICMP error, fragments it, has it
-//! wait for its neighbour, or hands it to the kernel.
+//! A burst passes three stages. *input* checks every packet and collects destinations ([`stages`]); *lookup* looks all
+//! of them up in the FIB at once; *forward* rewrites and queues. Packets that no stage can finish go to the slow path
+//! ([`slow`]), which drops them with a reason, answers them with an ICMP error, fragments them, holds them until their
+//! neighbour is resolved, or punts them to the kernel.
 
 #![forbid(unsafe_code)]
 

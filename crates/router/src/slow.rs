@@ -1,7 +1,7 @@
-//! The slow path: what the fast path could not finish on the spot.
+//! The slow path: packets that the fast path could not finish.
 //!
-//! Here every odd packet gets its exact reason. Errors quote the packet as it arrived; a packet is charged its hop
-//! only when it is certain to leave.
+//! It determines the exact drop reason of each packet. Errors quote the packet as it arrived; the TTL is decremented
+//! only when the packet is certain to be sent.
 
 use crate::gates::Gates;
 use crate::icmp::{About, Limits};
@@ -18,16 +18,17 @@ use bywash_wire::icmp6::Icmp6Error;
 use bywash_wire::{frag, icmp4, icmp6, ipv4, ipv6, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How long a packet waits for its neighbour: the kernel asks three times, a second apart.
+/// Maximum time a packet waits for its neighbour: the kernel solicits three times, a second apart.
 const PATIENCE_US: u64 = 3_500_000;
-/// How often waiting packets look whether their neighbour has come.
+/// Interval at which waiting packets check whether their neighbour is resolved.
 const RECHECK_US: u64 = 500;
-/// Neighbours that are looked at each time.
+/// Neighbours checked each time.
 const RECHECKED: usize = 128;
-/// The part of the requests that is kept for neighbours: a flood of packets for the kernel must not keep those from being
-/// asked for.
+/// Divisor of the request queue's capacity that is reserved for neighbour resolution, so that a flood of punted packets
+/// cannot block it.
 const KEPT: usize = 4;
-/// How often a waiting packet has its neighbour asked for: longer than the kernel side ignores a repeated request.
+/// Interval at which resolution of a waiting packet's neighbour is requested again: longer than the time for which the
+/// kernel side ignores repeated requests.
 const ASK_US: u64 = 600_000;
 
 /// An ICMP message about a packet.
@@ -57,7 +58,8 @@ impl Answer {
         if matches!(self, Self::TooBig { .. }) { About::Size } else { About::Other }
     }
 
-    /// None: there is no such error in IPv6 (its redirects are neighbour discovery, the kernel's).
+    /// Returns the ICMPv6 error; `None` if IPv6 has none (its redirects are neighbour discovery, which is the
+    /// kernel's).
     fn v6(self) -> Option<Icmp6Error> {
         Some(match self {
             Self::TtlExceeded => Icmp6Error::HopLimitExceeded,
@@ -70,17 +72,17 @@ impl Answer {
     }
 }
 
-/// What the slow path keeps from packet to packet. Apart from the tables, so that these can be borrowed beside it.
+/// State of the slow path. It is separate from the tables, which are borrowed at the same time.
 pub(crate) struct SlowPath {
     requests: rtrb::Producer<Request>,
-    /// Of those, how many packets for the kernel leave free.
+    /// Number of free entries in `requests` that punted packets must leave.
     kept: usize,
     pub config: RouterConfig,
     pub waiting: Waiting,
     pub limits: Limits,
-    /// Packets that stay the kernel's, by port.
+    /// Gates of all ports: packets that are left to the kernel.
     pub gates: Gates,
-    /// The place of the neighbour that is looked at next.
+    /// Slot of the neighbour to check next.
     next: usize,
     ip_id: u16,
 }
@@ -92,7 +94,7 @@ impl SlowPath {
         Self { requests, kept, config, waiting: Waiting::new(), limits, gates: Gates::open(), next: 0, ip_id: 1 }
     }
 
-    /// Decides what becomes of a packet that is not for the fast path.
+    /// Processes a packet that the fast path does not handle.
     pub(crate) fn slow(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
         let verdict = match (frame_type(data), data.get(HEADER_LEN..)) {
@@ -101,12 +103,13 @@ impl SlowPath {
             (Some(_), _) => Err(DropReason::NotIp),
             (None, _) => Err(DropReason::Runt),
         };
-        // The kernel validates the source before it looks at the TTL.
+        // The kernel validates the source before it checks the TTL.
         let dubious =
             matches!(verdict, Ok(Sound::Forward) | Err(DropReason::TtlExceeded)) && !sourced(tables, from, data);
         match verdict {
             _ if dubious => self.punt(cx, from, frame),
-            // What is for this machine is not forwarded: routing protocols send with a TTL of 1.
+            // Packets to this host are not forwarded, so their TTL does not matter: routing protocols send with a TTL
+            // of 1.
             Err(DropReason::TtlExceeded) if is_local(tables, cx.bufs.arena().data(&frame)) => {
                 self.punt(cx, from, frame);
             }
@@ -119,7 +122,7 @@ impl SlowPath {
         }
     }
 
-    /// Looks up a sound packet and sends, queues or refuses it.
+    /// Looks up a valid packet and sends it, queues it, or answers it with an error.
     fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
@@ -158,7 +161,7 @@ impl SlowPath {
         }
     }
 
-    /// Sends an answer of our own.
+    /// Sends an ICMP message made by the router.
     fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
@@ -183,7 +186,7 @@ impl SlowPath {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(&frame);
         let (header, ip) = data.split_at(HEADER_LEN);
-        // Pieces may be smaller than the link takes, but not larger than a fresh frame.
+        // Fragments may be smaller than the link's MTU, but not larger than a fresh frame.
         let Ok(plan) = frag::plan(ip, (mtu as usize).min(arena.max_data() - HEADER_LEN)) else {
             return cx.drop(from, DropReason::TooBig, frame);
         };
@@ -203,8 +206,8 @@ impl SlowPath {
         cx.discard(frame);
     }
 
-    /// Has a packet wait for its neighbour, `own` one that we have made. There is always room: for another that no longer
-    /// waits.
+    /// Queues a packet until its neighbour is resolved; `own` if the router made it. If the worker's queue is full, an
+    /// older packet is evicted; a packet beyond the limit of its neighbour is dropped.
     fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame, id: u32, own: bool) {
         let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
         let failed = entry(tables, id).kind == Kind::Failed;
@@ -215,7 +218,7 @@ impl SlowPath {
         let until = cx.now + clock::us_to_ticks(PATIENCE_US);
         let ask_at = cx.now + clock::us_to_ticks(ASK_US);
         let mut asked = Asked { index: cold.index, addr, ask_at, failed };
-        // A full queue loses nothing: the packet waits on, and asks again.
+        // If the request queue is full, the packet stays queued and the request is repeated.
         if !self.waiting.has(cold.index, addr)
             && self.requests.push(Request::Resolve { index: cold.index, addr }).is_err()
         {
@@ -232,8 +235,8 @@ impl SlowPath {
         }
     }
 
-    /// Sends the waiting packets whose neighbour has come, refuses those whose neighbour has not. Looks at some of the
-    /// neighbours each time.
+    /// Sends waiting packets whose neighbour has been resolved and answers those whose neighbour has failed. Checks a
+    /// part of the neighbours on each call.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>, tables: &Tables) {
         if cx.now < self.waiting.recheck_at {
             return;
@@ -246,14 +249,15 @@ impl SlowPath {
         }
     }
 
-    /// Ends the wait of the oldest packet for the neighbour in this place; false when it waits on, or there is none.
+    /// Ends the wait of the oldest packet for the neighbour in this slot. Returns false if the packet still waits or
+    /// there is none.
     fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
         let (kind, until) = (entry(tables, lookup(tables, data)).kind, oldest.until);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
-            // Failed from the start: asked for once more, wait for the outcome.
+            // The neighbour had already failed when the packet arrived: wait for the result of the new request.
             Kind::Failed => asked.failed,
             Kind::Glean | Kind::Pending => {
                 asked.failed = false;
@@ -293,9 +297,9 @@ impl SlowPath {
         }
     }
 
-    /// Drops a packet that an error is sent about. The kernel sends it, in its own terms: it gets a copy, as if the port's
-    /// interface had received it, and finds the same fault. An error about a neighbour that does not answer is our own, since
-    /// the kernel would ask for it once more, and so are those of ports that have no interface.
+    /// Drops a packet that causes an ICMP error. The kernel sends the error: it gets a copy, as if the port's interface
+    /// had received it, and finds the same fault. The router itself sends errors about a neighbour that does not
+    /// answer, because the kernel would solicit it again, and errors for ports without an interface.
     fn refuse(
         &mut self,
         cx: &mut Context<'_>,
@@ -331,7 +335,7 @@ impl SlowPath {
         cx.drop(from, reason, frame);
     }
 
-    /// Gives the kernel a copy of a packet, to be answered.
+    /// Punts a copy of a packet to the kernel, which answers it.
     fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, frame: &Frame) {
         let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
         let arena = cx.bufs.arena().clone();
@@ -346,7 +350,7 @@ impl SlowPath {
         }
     }
 
-    /// Whether an error may be sent about a packet.
+    /// Returns whether an error may be sent about a packet (RFC 1812 4.3.2.7, RFC 4443 2.4 e).
     fn answerable(&self, data: &[u8], answer: Answer) -> bool {
         let (original, broadcast) = (&data[HEADER_LEN..], data[0] & 1 == 1);
         match original.first().map(|first| first >> 4) {
@@ -355,7 +359,8 @@ impl SlowPath {
         }
     }
 
-    /// Tells the sender of a better first hop, if it is a neighbour itself (RFC 1812 5.2.7.2).
+    /// Sends the packet's sender a redirect to a better first hop, if the sender is a neighbour itself (RFC 1812
+    /// 5.2.7.2).
     fn redirect(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: &Frame, id: u32) {
         let data = cx.bufs.arena().data(frame);
         let Some(IpAddr::V4(src)) = addresses(data).map(|(src, _)| src) else { return };
@@ -415,7 +420,8 @@ enum Sound {
     Kernel,
 }
 
-/// RFC 1812 5.2.2 and 5.3.7, in that order, then the TTL.
+/// Validates an IPv4 packet: RFC 1812 5.2.2 (header) and 5.3.7 (martian addresses), in that order, then options and
+/// TTL.
 fn check4(ip: &[u8]) -> Result<Sound, DropReason> {
     use ipv4::Ipv4Error as E;
     let info = ipv4::check(ip).map_err(|e| match e {
@@ -437,7 +443,8 @@ fn check4(ip: &[u8]) -> Result<Sound, DropReason> {
     if info.ttl <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Sound::Forward) }
 }
 
-/// RFC 8200 3, and the addresses that no router forwards.
+/// Validates an IPv6 packet: RFC 8200 3 (header), then the addresses that no router forwards, hop-by-hop options and
+/// the hop limit.
 fn check6(ip: &[u8]) -> Result<Sound, DropReason> {
     use ipv6::Ipv6Error as E;
     let info = ipv6::check(ip).map_err(|e| match e {
@@ -452,14 +459,14 @@ fn check6(ip: &[u8]) -> Result<Sound, DropReason> {
     if martian6(info.dst) {
         return Err(DropReason::MartianDestination);
     }
-    // Hop-by-hop options are for every router to look at, and the kernel is the one that knows them.
+    // Every router must process hop-by-hop options; the kernel does.
     if info.next_header == proto::HOP_BY_HOP {
         return ipv6::walk(ip, &info).map(|_| Sound::Kernel).map_err(|_| DropReason::BadExtension);
     }
     if info.hop_limit <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Sound::Forward) }
 }
 
-/// Takes one hop off the packet.
+/// Decrements the packet's TTL or hop limit.
 fn charge(data: &mut [u8]) {
     let ip = &mut data[HEADER_LEN..];
     if ip[0] >> 4 == 6 {
@@ -469,18 +476,18 @@ fn charge(data: &mut [u8]) {
     }
 }
 
-/// Whether an IPv4 packet says not to fragment it.
+/// Returns whether the DF bit of an IPv4 packet is set.
 fn dont_fragment(data: &[u8]) -> bool {
     be16(&data[HEADER_LEN + 6..]) as u16 & ipv4::DF != 0
 }
 
-/// Length of the IP packet in bytes, and whether it is IPv6.
+/// Returns the length of the IP packet in bytes, and whether it is IPv6.
 fn ip_len(data: &[u8]) -> (u32, bool) {
     let ip = &data[HEADER_LEN..];
     if ip[0] >> 4 == 6 { (40 + be16(&ip[4..]), true) } else { (be16(&ip[2..]), false) }
 }
 
-/// Source and destination; none when the frame is too short to have them.
+/// Returns the source and destination address; `None` if the frame is too short.
 fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let ip = data.get(HEADER_LEN..)?;
     if ip.first()? >> 4 == 6 {
@@ -499,8 +506,8 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
     }
 }
 
-/// Whether the kernel plainly takes a packet with a sound header from where it says it comes: not from one of the host's own
-/// addresses, and by the port's check. Of what is not plain the kernel is the judge.
+/// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
+/// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
 fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
     let Some((IpAddr::V4(src), _)) = addresses(data) else { return true };
     let check = tables.ports.get(usize::from(from.0)).map_or(SourceCheck::Off, |port| port.source_check);
@@ -512,7 +519,7 @@ fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
     !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from)
 }
 
-/// Whether a route leads by ports, whichever of several ways a packet takes.
+/// Returns whether all next hops of a route are on ports.
 fn by_ports(tables: &Tables, id: u32) -> bool {
     let port = |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
     let way = entry(tables, id);
@@ -520,18 +527,18 @@ fn by_ports(tables: &Tables, id: u32) -> bool {
     port(way) || (way.kind == Kind::Group && members().all(|id| port(entry(tables, *id))))
 }
 
-/// Whether a packet with a sound header is for this machine.
+/// Returns whether a packet with a valid header is addressed to this host.
 fn is_local(tables: &Tables, data: &[u8]) -> bool {
     entry(tables, lookup(tables, data)).kind == Kind::Local
 }
 
-/// The plain next hop of a packet.
+/// Returns the next hop of a packet, with groups resolved.
 fn lookup(tables: &Tables, data: &[u8]) -> u32 {
     addresses(data).map_or(0, |(_, dst)| resolve(tables, id_of(tables, dst), data))
 }
 
-/// Where a message about a packet comes from: the address of the way back to its sender (as Linux has it), or of the
-/// port it came in by.
+/// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or
+/// of the port that received it.
 fn source(tables: &Tables, from: PortId, data: &[u8]) -> Option<IpAddr> {
     let (src, _) = addresses(data)?;
     let port = tables.ports.get(usize::from(from.0));

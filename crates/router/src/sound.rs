@@ -1,26 +1,27 @@
-//! Which packets of a burst may take the fast path, and what will be written into them: a burst at a time, by columns.
+//! Selects the packets of a burst that may take the fast path and computes their new header fields, for the whole burst
+//! at once, column by column.
 
 use crate::tables::Own4;
 use bywash_frame::{BATCH, Heads};
 use bywash_sync::wide::{Wide, widest};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 
-/// The fault of a packet that is sound, but may come from one of the host's own addresses.
+/// Fault of a valid packet whose source may be one of the host's own addresses.
 pub(crate) const OWN: u32 = 1 << 31;
 
-/// Packets judged at once.
+/// Packets processed per vector loop.
 const LANES: usize = 16;
 
-/// What was found out of a burst's packets, as if all were IPv4.
+/// Results for a burst's packets, treated as if all were IPv4.
 #[repr(C, align(64))]
 pub(crate) struct Sound4 {
-    /// Not zero when the packet is not one for the fast path.
+    /// Not zero if the packet may not take the fast path.
     pub faults: [u32; BATCH],
-    /// Destination, host order.
+    /// Destination address, in host order.
     pub dst: [u32; BATCH],
-    /// Header and data, in bytes.
+    /// Total length of header and data, in bytes.
     pub total: [u32; BATCH],
-    /// TTL, protocol and checksum for the way out, as they will lie in memory.
+    /// TTL, protocol and checksum after the hop, as they lie in memory.
     pub hop: [u32; BATCH],
 }
 
@@ -29,7 +30,7 @@ impl Sound4 {
         Self { faults: [0; BATCH], dst: [0; BATCH], total: [0; BATCH], hop: [0; BATCH] }
     }
 
-    /// Judges the first `n` packets of `heads`: the faults of them all.
+    /// Checks the first `n` packets of `heads`; returns the OR of all their faults.
     #[inline]
     pub fn judge(&mut self, heads: &Heads, n: usize, own: Own4) -> u32 {
         widest(Judge { heads, n: n.min(BATCH), own, out: self })
@@ -46,8 +47,8 @@ struct Judge<'a> {
 impl Wide for Judge<'_> {
     type Out = u32;
 
-    /// A packet that may take the fast path is sound by RFC 1812 5.2.2, without options, with TTL to spare, neither end
-    /// a martian. Faults are gathered rather than asked for one by one: the answer is nearly always the same.
+    /// A packet may take the fast path if it is valid by RFC 1812 5.2.2, has no options, has a TTL above 1, and neither
+    /// address is martian. Faults are collected instead of branched on, because nearly all packets have none.
     #[inline(always)]
     fn run(self) -> u32 {
         let Self { heads, n, own, out } = self;
@@ -55,7 +56,7 @@ impl Wide for Judge<'_> {
         for from in (0..n).step_by(LANES) {
             for i in from..from + LANES {
                 let i = i % BATCH;
-                // The words' bytes lie the wrong way round, which a one's-complement sum does not mind (RFC 1071 1.B).
+                // The words are in the wrong byte order, which does not affect a one's-complement sum (RFC 1071 1.B).
                 let sum = halves(size[i]) + halves(fragment[i]) + halves(hop[i]) + halves(src[i]) + halves(dst[i]);
                 let sum = halves(halves(sum));
                 let total = size[i] >> 24 | (size[i] >> 8 & 0xff00);
@@ -77,22 +78,25 @@ impl Wide for Judge<'_> {
     }
 }
 
-/// The sum of a word's halves.
+/// Returns the sum of a word's halves.
 #[inline(always)]
 fn halves(word: u32) -> u32 {
     (word & 0xffff) + (word >> 16)
 }
 
-/// TTL, protocol and checksum after a hop: [`bywash_wire::ipv4::decrement_ttl`] on the word as it lies in memory.
+/// Returns TTL, protocol and checksum after a hop: [`bywash_wire::ipv4::decrement_ttl`] on the word as it lies in
+/// memory.
 #[inline(always)]
 fn one_hop(word: u32) -> u32 {
-    // The sum lost 1 in the upper byte of a word, which in memory is the lower; 0xffff, minus zero, becomes 0.
+    // Decrementing the TTL subtracts 1 from the upper byte of a checksummed word, which is the lower byte in memory;
+    // 0xffff, minus zero, becomes 0.
     let sum = (word >> 16) + 1;
     let sum = sum + u32::from(sum >= 0xffff);
     sum << 16 | (word & 0xffff).wrapping_sub(1)
 }
 
-/// Addresses that are no host's: this network, loopback, multicast, reserved and broadcast.
+/// Returns whether an address belongs to no host: this network, loopback, multicast, reserved or broadcast (RFC 1812
+/// 5.3.7).
 #[inline(always)]
 pub(crate) const fn martian4(addr: u32) -> bool {
     // One comparison for 0/8 and for 224/4 and above; one for 127/8.

@@ -1,4 +1,4 @@
-//! The fast path: input, lookup, forward.
+//! The fast path: stages input, lookup and forward.
 
 use crate::flow::flow_hash;
 use crate::gates::{Gate, Gates};
@@ -13,31 +13,31 @@ use bywash_wire::partial;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What the stages ask of the control side.
+/// Request of the stages to the control side.
 #[derive(Debug)]
 pub enum Request {
-    /// Resolve this neighbour, or confirm it.
+    /// Resolve or confirm this neighbour.
     Resolve {
         /// Kernel index of the interface.
         index: u32,
-        /// Its address.
+        /// Address of the neighbour.
         addr: IpAddr,
     },
-    /// Hand this packet to the kernel as if it had arrived on `from`. The frame must be freed.
+    /// Punt this packet to the kernel as if it had arrived on `from`. The receiver must free the frame.
     Punt {
-        /// Port it came in by.
+        /// Port that received it.
         from: PortId,
-        /// The packet, Ethernet header and all.
+        /// The packet, including its Ethernet header.
         frame: Frame,
     },
 }
 
-/// The router's settings.
+/// Settings of the router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// ICMP errors a second and worker, at most, and as many about packets that are too big; 0: none.
+    /// Maximum ICMP errors per second and worker, and as many about packets that are too big; 0 for none.
     pub icmp_rate: u32,
-    /// Whether to tell senders of a better first hop (RFC 1812 5.2.7.2).
+    /// Whether to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
     pub redirects: bool,
 }
 
@@ -47,47 +47,48 @@ impl Default for RouterConfig {
     }
 }
 
-/// The stage names, in order.
+/// Names of the stages, in order.
 pub(crate) const STAGES: &[&str] = &["input", "lookup", "forward", "slow"];
 const INPUT: usize = 0;
 const LOOKUP: usize = 1;
 const FORWARD: usize = 2;
 const SLOW: usize = 3;
 
-/// A packet for the slow path, in place of a next-hop id.
+/// Marks a packet for the slow path, in place of a next-hop id.
 const ODD: u32 = u32::MAX;
 /// Set in a next-hop id when the packet is IPv6.
 const V6: u32 = 1 << 31;
-/// One worker's router.
+/// The router of one worker.
 pub struct Router {
     tables: Arc<Published<Tables>>,
     work: Box<Work>,
     path: SlowPath,
 }
 
-/// What the stages tell each other about a burst. Kept from one to the next: nothing is cleared that will be written.
+/// State of a burst that the stages share. It is reused for all bursts; fields that will be overwritten are not
+/// cleared.
 struct Work {
     heads: Heads,
     sound: Sound4,
-    /// The sound packets of a mixed burst, by family.
+    /// Valid packets of a mixed burst, by family.
     v4: Lookup<u32>,
     v6: Lookup<u128>,
-    /// Where each packet leads: a next-hop id, with `V6` for an IPv6 packet, or `ODD`.
+    /// Next hop of each packet: its id, with `V6` for an IPv6 packet, or `ODD`.
     next: [u32; BATCH],
-    /// Port each packet leaves by, or `NOWHERE`.
+    /// Egress port of each packet, or `NOWHERE`.
     to: [PortId; BATCH],
 }
 
-/// Which of the words of a burst's heads are IPv4 sources.
+/// Index of the IPv4 sources among the words of a burst's heads.
 const SOURCES: usize = 4;
-/// A packet that stays: it is for the slow path.
+/// Marks a packet without an egress port, which is for the slow path.
 const NOWHERE: PortId = PortId(u16::MAX);
 
-/// One family's packets of a burst.
+/// Packets of one family in a burst.
 struct Lookup<A> {
     n: usize,
     dst: [A; BATCH],
-    /// Position in the burst.
+    /// Positions in the burst.
     at: [u8; BATCH],
     id: [u32; BATCH],
 }
@@ -105,8 +106,8 @@ impl<A: Copy + Default> Lookup<A> {
 }
 
 impl Router {
-    /// A router that looks up `tables` and asks by `requests`. No policy of the kernel's keeps packets from it, unless
-    /// [`Router::with_gates`] says so.
+    /// Creates a router that looks up `tables` and sends its requests to `requests`. It leaves no packets to the kernel
+    /// because of policies unless [`Router::with_gates`] sets gates.
     pub fn new(tables: Arc<Published<Tables>>, requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let path = SlowPath::new(requests, config);
         let work = Work {
@@ -120,7 +121,7 @@ impl Router {
         Self { tables, work: Box::new(work), path }
     }
 
-    /// Leaves to the kernel what these gates keep.
+    /// Leaves to the kernel the packets that these gates keep.
     #[must_use]
     pub fn with_gates(mut self, gates: Gates) -> Self {
         self.path.gates = gates;
@@ -129,7 +130,8 @@ impl Router {
 }
 
 impl Work {
-    /// Checks every packet. Whether all are sound IPv4 packets; if not, what is sound of either family is listed.
+    /// Checks every packet. Returns whether all are valid IPv4 packets; if not, the valid ones of either family are
+    /// listed.
     #[inline]
     fn input<'a>(&mut self, arena: &'a Arena, tables: &Tables, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
         let burst = self.heads.read(arena, frames);
@@ -142,7 +144,7 @@ impl Work {
         (burst, !mixed)
     }
 
-    /// Looks up those sources that may be the host's own addresses; whether any packet has a fault.
+    /// Looks up the sources that may be the host's own addresses; returns whether any packet has a fault.
     #[cold]
     fn look_again(&mut self, tables: &Tables, n: usize) -> bool {
         let sources = &self.heads.words[SOURCES];
@@ -156,7 +158,7 @@ impl Work {
         all != 0
     }
 
-    /// Looks up where IPv4 packets came from; those that the kernel may not take are for the slow path.
+    /// Looks up the sources of IPv4 packets and sends packets that the kernel may not accept to the slow path.
     #[cold]
     fn validate(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
         let Self { heads, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
@@ -181,7 +183,7 @@ impl Work {
         }
     }
 
-    /// Looks up where each of the `n` packets leads. `all4`: they are sound IPv4 packets, one and all.
+    /// Looks up the next hops of the `n` packets. `all4` if all of them are valid IPv4 packets.
     #[inline]
     fn lookup(&mut self, tables: &Tables, n: usize, all4: bool) {
         let Self { sound, v4, v6, next, .. } = self;
@@ -205,8 +207,9 @@ impl Work {
         }
     }
 
-    /// Rewrites what can be forwarded on the spot and notes where it goes. The port, when all go to one. What would
-    /// leave by `back` stays: a packet that leaves where it came from earns its sender a redirect, if those are wanted.
+    /// Rewrites the packets that can be forwarded at once and records their egress ports. Returns the port if all go to
+    /// one. Packets that would be sent on `back` are left to the slow path: with redirects enabled, a packet sent on
+    /// the port that received it causes a redirect.
     #[inline]
     fn forward(
         &mut self,
@@ -231,8 +234,8 @@ impl Work {
         (differ == 0 && first != NOWHERE).then_some(first)
     }
 
-    /// Rewrites those of a burst of sound IPv4 packets whose next hop is a plain one. None when others are left; else the
-    /// port, when all go to one.
+    /// Rewrites the packets of a burst of valid IPv4 packets whose next hop is not a group. `None` if other packets are
+    /// left; otherwise the port if all go to one.
     #[inline]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
         let Self { sound, next, to, .. } = self;
@@ -241,8 +244,8 @@ impl Work {
             return None;
         };
         let first = entry(tables, next[0]).port;
-        // The ports are compared as they are found: to load from `to` what has just been stored, in longer words,
-        // would wait for the stores to leave the store buffer.
+        // The ports are compared as they are found: loading from `to` in longer words right after the stores would wait
+        // for them to leave the store buffer.
         let (mut all, mut differ) = (true, 0);
         let found = next.iter().zip(&sound.total).zip(&sound.hop);
         for ((head, to), ((&id, &total), &new)) in heads.zip(to).zip(found) {
@@ -258,7 +261,7 @@ impl Work {
         all.then(|| (differ == 0).then_some(first))
     }
 
-    /// Rewrites those that have no port yet, whatever their family, by a next hop or a member of a group of them.
+    /// Rewrites the packets of either family that have no port yet, by their next hop or a member of its group.
     fn rewrite_rest(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], back: PortId) {
         let Self { sound, next, to, .. } = self;
         for (i, frame) in frames.iter_mut().enumerate().take(BATCH) {
@@ -299,7 +302,7 @@ impl App for Router {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from, Event::ChecksumCompleted, done);
         }
-        // Behind the checksums: the mark that one is not finished does not go with the packet.
+        // After the checksums: the mark of an unfinished checksum does not travel with a punted packet.
         if path.gates.keeps_any(from) {
             keep_back(cx, path, path.gates.get(from), from, batch);
         }
@@ -342,7 +345,7 @@ impl App for Router {
     }
 }
 
-/// Drops what was received because the port receives everything, and is for another machine.
+/// Drops packets to other hosts, which a promiscuous port receives.
 fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch) {
     let arena = cx.bufs.arena();
     let mine = |frame: &Frame| match arena.data(frame).first_chunk::<6>() {
@@ -361,7 +364,7 @@ fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch
     kept.move_to(batch);
 }
 
-/// Hands to the kernel what the port's gate keeps.
+/// Punts the packets that the port's gate keeps.
 #[cold]
 fn keep_back(cx: &mut Context<'_>, path: &mut SlowPath, gate: Gate, from: PortId, batch: &mut Batch) {
     let mut others = Batch::new();
@@ -377,19 +380,20 @@ fn keep_back(cx: &mut Context<'_>, path: &mut SlowPath, gate: Gate, from: PortId
     others.move_to(batch);
 }
 
-/// Returns whether a gate keeps a packet. One whose headers are cut short is broken: it is dropped by name.
+/// Returns whether a gate keeps a packet. A packet with truncated headers is not kept: it is dropped later with its
+/// reason.
 fn is_kept(gate: Gate, data: &[u8]) -> bool {
     let Some(ip) = data.get(HEADER_LEN..HEADER_LEN + 20) else { return false };
     match frame_type(data) {
-        // More fragments follow, or an offset.
+        // The MF bit is set or the offset is not zero.
         Some(ethertype::IPV4) => gate.closed.v4 || (gate.fragments.v4 && be16(&ip[6..]) & 0x3fff != 0),
-        // A fragment header, or one behind which it may stand (RFC 8200 4.1).
+        // A fragment header, or a header that one may follow (RFC 8200 4.1).
         Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 60)),
         _ => false,
     }
 }
 
-/// Sends a burst's packets their several ways; the odd ones take the slow path.
+/// Sends the packets of a burst to their egress ports; the others take the slow path.
 fn part(
     cx: &mut Context<'_>,
     tables: &Tables,
@@ -416,24 +420,24 @@ fn part(
     }
 }
 
-/// Finishes a packet's transport checksum if the sender left that to its device; 1 when it did.
+/// Completes a packet's transport checksum if the sender left it to its device; returns 1 if it did.
 fn complete(data: &mut [u8]) -> u64 {
     u64::from(data.get_mut(HEADER_LEN..).is_some_and(partial::complete))
 }
 
-/// Ethernet and IPv4 header.
+/// Bytes of the Ethernet and IPv4 headers.
 const HEAD4: usize = HEADER_LEN + 20;
-/// Ethernet and IPv6 header.
+/// Bytes of the Ethernet and IPv6 headers.
 const HEAD6: usize = HEADER_LEN + 40;
 
-/// The frame's Ethernet type; none when it is too short to have one.
+/// Returns the frame's Ethernet type; `None` if the frame is too short.
 #[inline(always)]
 pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
     let header: &[u8; HEADER_LEN] = data.first_chunk()?;
     Some(u16::from_be_bytes([header[12], header[13]]))
 }
 
-/// The destination of an IPv6 packet of at most `room` bytes that may take the fast path.
+/// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
 #[inline]
 fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let h = head[HEADER_LEN..].first_chunk::<40>()?;
@@ -441,32 +445,35 @@ fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
-    // A hop-by-hop header (next header 0) is the slow path's.
+    // The slow path handles hop-by-hop headers (next header 0).
     let sound =
         ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
     sound.then_some(dst)
 }
 
-/// Addresses that are not forwarded from or to: multicast, link-local, loopback, unspecified (RFC 4291 2.5, 2.7).
+/// Returns whether packets from or to an address are never forwarded: multicast, link-local, loopback, unspecified (RFC
+/// 4291 2.5, 2.7).
 #[inline]
 pub(crate) fn martian6(addr: u128) -> bool {
     (addr >> 120 == 0xff) | (addr >> 118 == 0xfe80 >> 6) | (addr <= 1)
 }
 
-/// Sources that are not forwarded from, or hardly ever: in ::/64 lie the IPv4-mapped and IPv4-compatible ones too.
+/// Returns whether packets from an address are not or hardly ever forwarded: ::/64 includes the IPv4-mapped and
+/// IPv4-compatible addresses too.
 #[inline]
 fn dubious6(addr: u128) -> bool {
     martian6(addr) | (addr >> 64 == 0)
 }
 
-/// The id of a plain next hop: `id` itself, or the member of the group it names that the packet's flow chooses.
+/// Returns the id of a next hop that is not a group: `id` itself, or the group member that the packet's flow hash
+/// selects.
 #[inline]
 pub(crate) fn resolve(tables: &Tables, id: u32, data: &[u8]) -> u32 {
     let group = entry(tables, id);
     if group.kind == Kind::Group { member(tables, group, data) } else { id }
 }
 
-/// The next hop `id` names.
+/// Returns the next hop with this id; entry 0 if the id is out of range.
 #[inline]
 pub(crate) fn entry(tables: &Tables, id: u32) -> &Entry {
     tables.entries.get(id as usize).unwrap_or(&tables.entries[0])
@@ -482,14 +489,14 @@ pub(crate) fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// Makes a sound IPv4 packet ready to leave; `new` is what [`Sound4::hop`] found for it.
+/// Rewrites a valid IPv4 packet for sending; `new` is its [`Sound4::hop`].
 #[inline(always)]
 fn rewrite4(hop: &Entry, new: u32, head: &mut [u8; HEAD4]) {
     head[..12].copy_from_slice(&hop.macs);
     head[HEADER_LEN + 8..HEADER_LEN + 12].copy_from_slice(&new.to_le_bytes());
 }
 
-/// Makes a sound IPv6 packet ready to leave.
+/// Rewrites a valid IPv6 packet for sending.
 #[inline(always)]
 fn rewrite6(hop: &Entry, head: &mut [u8; HEAD4]) {
     head[..12].copy_from_slice(&hop.macs);

@@ -1,8 +1,8 @@
-//! What the router's stages look up: the forwarding tables and the next hops their ids name.
+//! Tables that the router's stages look up: the forwarding tables, and the next hops that their ids refer to.
 //!
-//! The control side builds [`Tables`] and publishes it whole; the FIBs inside are updated in place. The rule that
-//! keeps the two consistent: **an id is born before a FIB names it and dies a grace period after the last FIB entry
-//! that did.** So control publishes tables that contain a new id, and only then inserts routes to it; it removes
+//! The control side builds [`Tables`] and publishes them as a whole; the FIBs inside are updated in place. One rule
+//! keeps the two consistent: **an id exists before a FIB refers to it and until a grace period after the last FIB entry
+//! that did.** So the control side publishes tables that contain a new id before it inserts routes to it; it removes
 //! routes first, waits for a grace period, and only then reuses the id.
 
 use bywash_engine::PortId;
@@ -11,7 +11,7 @@ use bywash_route::{Fib4, Fib6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What becomes of a packet whose route led here.
+/// Action on a packet whose route leads to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -20,13 +20,13 @@ pub enum Kind {
     NoRoute,
     /// Rewrite the MAC addresses and send.
     Forward,
-    /// The destination is itself a neighbour on the link, and not resolved.
+    /// The destination is a neighbour on the link and is not resolved.
     Glean,
     /// The gateway is not resolved.
     Pending,
-    /// The neighbour was asked for and did not answer: ICMP host (address) unreachable.
+    /// Resolution of the neighbour failed: ICMP host (address) unreachable.
     Failed,
-    /// One of several: choose by flow hash.
+    /// A group of next hops: choose one by flow hash.
     Group,
     /// Discard silently.
     Blackhole,
@@ -34,48 +34,48 @@ pub enum Kind {
     Unreachable,
     /// Discard; ICMP communication administratively prohibited.
     Prohibit,
-    /// An address of this host: the kernel's.
+    /// An address of this host: left to the kernel.
     Local,
-    /// The way out is an interface that is not one of our ports: the kernel's.
+    /// The egress interface is not a port: left to the kernel.
     Kernel,
-    /// A policy of the kernel's concerns the destination or the way out: the kernel's.
+    /// A kernel policy concerns the destination or the egress interface: left to the kernel.
     Policy,
-    /// The link has no carrier: the kernel's, which drops the packet, or answers it when the neighbour does not. In a group
-    /// it takes its share of the flows and no more.
+    /// The link has no carrier: left to the kernel, which drops the packet, or answers it when the neighbour does not
+    /// respond. In a group it keeps its share of the flows.
     NoCarrier,
 }
 
-/// A next hop. Two to a cache line; everything the fast path needs of it.
+/// A next hop: everything that the fast path needs of it. Two fit a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub struct Entry {
     /// Destination MAC, then source MAC, as they go into the frame.
     pub macs: [u8; 12],
-    /// What to do.
+    /// Action on packets.
     pub kind: Kind,
     /// Port to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// For `Group`: its first bucket in [`Tables::buckets`].
+    /// For `Group`: index of its first bucket in [`Tables::buckets`].
     pub first: u32,
-    /// For `Group`: how many buckets, at least 1.
+    /// For `Group`: number of buckets, at least 1.
     pub count: u32,
 }
 
 impl Entry {
-    /// An entry that only says `kind`.
+    /// Creates an entry that only has a `kind`.
     pub const fn verdict(kind: Kind) -> Self {
         Self { macs: [0; 12], kind, port: PortId(0), mtu: 0, first: 0, count: 1 }
     }
 }
 
-/// What only the slow path needs of a next hop.
+/// Properties of a next hop that only the slow path needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cold {
     /// Kernel index of the interface.
     pub index: u32,
-    /// The gateway to resolve, for `Pending`; for `Glean` it is the packet's destination.
+    /// Gateway to resolve, for `Pending`; `None` for `Glean`, where it is the packet's destination.
     pub gateway: Option<IpAddr>,
     /// Source address of ICMP errors sent this way.
     pub source4: Option<Ipv4Addr>,
@@ -83,8 +83,8 @@ pub struct Cold {
     pub source6: Option<Ipv6Addr>,
 }
 
-/// Returns whether the kernel plainly takes a packet that came in by `from` from where `back` leads to
-/// (fib_validate_source). What is not a single next hop is for the kernel to judge.
+/// Returns whether the kernel certainly accepts a packet received on `from` whose source is routed to `back`
+/// (fib_validate_source). Anything but a single next hop is left to the kernel to decide.
 #[inline]
 pub(crate) fn takes_source(check: SourceCheck, back: &Entry, from: PortId) -> bool {
     let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
@@ -113,7 +113,7 @@ impl Own4 {
         [mixed >> 27, mixed >> 22 & 31, mixed >> 17 & 31]
     }
 
-    /// Adds an address.
+    /// Returns the filter with an address added.
     #[must_use]
     pub fn with(mut self, addr: Ipv4Addr) -> Self {
         let places = Self::places(u32::from_ne_bytes(addr.octets()));
@@ -139,25 +139,25 @@ impl Own4 {
 /// A port as routing sees it.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
-    /// Kernel index; 0 while the interface is gone.
+    /// Kernel index of the interface; 0 while it is gone.
     pub index: u32,
-    /// Its MAC address.
+    /// MAC address.
     pub mac: [u8; 6],
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
-    /// Whether frames to other machines are received on it as well.
+    /// Whether it also receives frames addressed to other hosts.
     pub promiscuous: bool,
-    /// Main IPv4 address, for errors whose way back is not one of our ports.
+    /// Main IPv4 address, the source of errors whose route back is not on a port.
     pub source4: Option<Ipv4Addr>,
-    /// Main global IPv6 address, likewise.
+    /// Main global IPv6 address, for the same purpose.
     pub source6: Option<Ipv6Addr>,
-    /// How the sources of what it receives are checked.
+    /// Source validation of received packets.
     pub source_check: SourceCheck,
 }
 
-/// One version of everything; immutable but for the FIBs.
+/// One version of all tables; immutable except for the FIBs.
 pub struct Tables {
-    /// Counts versions, from 1.
+    /// Version number, from 1.
     pub generation: u64,
     /// IPv4 routes.
     pub fib4: Arc<Fib4>,
@@ -167,15 +167,15 @@ pub struct Tables {
     pub entries: Vec<Entry>,
     /// Parallel to `entries`.
     pub cold: Vec<Cold>,
-    /// Members of groups, as ids of entries that are not groups; a member appears as often as its weight asks.
+    /// Members of groups, as ids of entries that are not groups. A member appears as often as its weight requires.
     pub buckets: Vec<u32>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortInfo>,
     /// The host's own IPv4 addresses.
     pub own4: Own4,
-    /// How IPv4 packets choose among a group's members.
+    /// Hash policy by which IPv4 packets choose a group member.
     pub hash4: HashPolicy,
-    /// How IPv6 packets do.
+    /// Hash policy by which IPv6 packets choose a group member.
     pub hash6: HashPolicy,
 }
 

@@ -1,8 +1,8 @@
 //! Packets that wait for their neighbour to be resolved.
 //!
-//! A scan of a subnet brings a packet for one dead address after the other. So that those do not keep out a neighbour
-//! that would answer, a new packet is always taken: when there is no room, the neighbour with the most packets loses
-//! its oldest one, and among neighbours with as many, the one that has waited longest.
+//! A scan of a subnet causes packets to many addresses that do not exist. So that those do not displace packets for a
+//! neighbour that would answer, a new packet is always accepted: when there is no room, the neighbour with the most
+//! packets loses its oldest one; among neighbours with equally many, the one that has waited longest does.
 
 use bywash_engine::PortId;
 use bywash_frame::Frame;
@@ -10,88 +10,88 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-/// Packets that may wait on one worker.
+/// Maximum number of packets waiting on one worker.
 pub(crate) const CAPACITY: usize = 512;
-/// Packets that may wait for one neighbour: enough for a TCP handshake and a DNS query, not for a flood.
+/// Maximum number of packets waiting for one neighbour: enough for a TCP handshake and a DNS query, not for a flood.
 pub(crate) const PER_NEIGHBOUR: usize = 8;
-/// Chains that neighbours are found in.
+/// Number of hash chains of neighbours.
 const CHAINS: usize = 1024;
-/// The end of a list.
+/// End of a list.
 const NONE: u16 = u16::MAX;
 
-/// One waiting packet.
+/// A waiting packet.
 pub(crate) struct Wait {
-    /// The packet as it came.
+    /// The packet as received.
     pub frame: Frame,
-    /// Port it came in by.
+    /// Port that received it.
     pub from: PortId,
-    /// Time-stamp counter after which it does not wait any more.
+    /// Time-stamp counter at which its wait ends.
     pub until: u64,
-    /// Whether it is an answer of our own, not one that is forwarded.
+    /// Whether the router made it, rather than received it for forwarding.
     pub own: bool,
 }
 
 /// A neighbour that packets wait for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    /// Its interface.
+    /// Kernel index of the interface.
     pub index: u32,
-    /// Its address.
+    /// Address of the neighbour.
     pub addr: IpAddr,
-    /// Time-stamp counter at which to ask for it again: an earlier request may have been one too many for the kernel
-    /// side, and nothing ever comes of it.
+    /// Time-stamp counter at which to request it again: the kernel side may have discarded an earlier request without a
+    /// result.
     pub ask_at: u64,
-    /// Whether it had already failed when its first packet came.
+    /// Whether it had already failed when its first packet arrived.
     pub failed: bool,
 }
 
-/// A packet's place, and the next packet of its neighbour.
+/// Slot of a packet, and a link to the next packet of its neighbour.
 struct Place {
     wait: Option<Wait>,
     next: u16,
 }
 
-/// A neighbour's place.
+/// Slot of a neighbour.
 struct Group {
     asked: Asked,
     /// Its packets, oldest first.
     head: u16,
     tail: u16,
     count: u8,
-    /// The next one in its chain; of a free place, the next free one.
+    /// The next neighbour in the hash chain; in a free slot, the next free one.
     chained: u16,
-    /// Neighbours with as many packets, in the order in which they came to have that many.
+    /// Links to neighbours with equally many packets, in the order in which they reached that number.
     before: u16,
     after: u16,
 }
 
-/// Neighbours with as many packets.
+/// List of the neighbours with equally many packets.
 #[derive(Clone, Copy)]
 struct Row {
     first: u16,
     last: u16,
 }
 
-/// The packets waiting on one worker; never allocates after it was made.
+/// Packets waiting on one worker. Does not allocate after creation.
 pub(crate) struct Waiting {
     places: Vec<Place>,
     free: u16,
     groups: Vec<Group>,
     free_group: u16,
     chains: Box<[u16; CHAINS]>,
-    /// By the number of packets.
+    /// Lists of neighbours, by the number of packets.
     rows: [Row; PER_NEIGHBOUR + 1],
     hasher: RandomState,
     len: usize,
-    /// Time-stamp counter at which to look again.
+    /// Time-stamp counter of the next check.
     pub recheck_at: u64,
 }
 
-/// What became of a packet that was to wait.
+/// Result of adding a packet.
 pub(crate) enum Added {
-    /// It waits; the packet that had to make room for it no longer does.
+    /// The packet waits; the value is the packet evicted for it, if any.
     Waits(Option<Wait>),
-    /// Too many wait for its neighbour.
+    /// Too many packets already wait for its neighbour.
     Full(Wait),
 }
 
@@ -130,36 +130,36 @@ impl Waiting {
             return Added::Full(wait);
         }
         let evicted = if self.len == CAPACITY { self.evict() } else { None };
-        // The one that was evicted may have been its neighbour's only one.
+        // The evicted packet may have been the only one of this neighbour.
         let known = if evicted.is_some() { self.find(chain, asked.index, asked.addr) } else { known };
         let group = if known == NONE { self.found(chain, asked) } else { known };
         self.append(group, wait);
         Added::Waits(evicted)
     }
 
-    /// Whether packets wait for this neighbour.
+    /// Returns whether packets wait for this neighbour.
     pub fn has(&self, index: u32, addr: IpAddr) -> bool {
         self.find(self.chain(index, addr), index, addr) != NONE
     }
 
-    /// The neighbour in this place, below [`CAPACITY`]; `None` where there is none.
+    /// Returns the neighbour in this slot, below [`CAPACITY`]; `None` if the slot is free.
     pub fn asked(&mut self, place: usize) -> Option<&mut Asked> {
         self.groups.get_mut(place).filter(|g| g.count > 0).map(|g| &mut g.asked)
     }
 
-    /// The oldest packet that waits for the neighbour in this place.
+    /// Returns the oldest packet that waits for the neighbour in this slot.
     pub fn oldest(&self, place: usize) -> Option<&Wait> {
         let group = self.groups.get(place).filter(|g| g.count > 0)?;
         self.places[usize::from(group.head)].wait.as_ref()
     }
 
-    /// Takes that packet.
+    /// Removes and returns the oldest packet that waits for the neighbour in this slot.
     pub fn take(&mut self, place: usize) -> Option<Wait> {
         self.groups.get(place).filter(|g| g.count > 0)?;
         Some(self.remove(place as u16))
     }
 
-    /// Takes any packet.
+    /// Removes and returns any packet; `None` if there is none.
     pub fn pop(&mut self) -> Option<Wait> {
         self.evict()
     }
@@ -180,7 +180,7 @@ impl Waiting {
         at
     }
 
-    /// Gives a neighbour a place: there are as many as packets.
+    /// Allocates a slot for a neighbour. There are as many slots for neighbours as for packets.
     fn found(&mut self, chain: usize, asked: Asked) -> u16 {
         let at = self.free_group;
         let group = &mut self.groups[usize::from(at)];
@@ -207,13 +207,13 @@ impl Waiting {
         self.join_row(at);
     }
 
-    /// Takes the packet that is to make room for another.
+    /// Removes and returns the packet that must make room for another.
     fn evict(&mut self) -> Option<Wait> {
         let at = self.rows.iter().rev().map(|row| row.first).find(|first| *first != NONE)?;
         Some(self.remove(at))
     }
 
-    /// Takes the oldest packet of a neighbour that has one.
+    /// Removes and returns the oldest packet of a neighbour that has one.
     fn remove(&mut self, at: u16) -> Wait {
         self.leave_row(at);
         let group = &mut self.groups[usize::from(at)];
@@ -232,7 +232,7 @@ impl Waiting {
         wait
     }
 
-    /// Takes a neighbour without packets out of its chain.
+    /// Removes a neighbour without packets from its chain.
     fn forget(&mut self, at: u16) {
         let Asked { index, addr, .. } = self.groups[usize::from(at)].asked;
         let next = self.groups[usize::from(at)].chained;
@@ -302,7 +302,7 @@ mod tests {
             Self { bufs: Buffers::attach(&pools, 0), waiting: Waiting::new() }
         }
 
-        /// Adds a packet for neighbour `n`, which says when by `until`: what that was, and which one had to go.
+        /// Adds a packet for neighbour `n`, identified by `until`. Returns the kind of result and the evicted packet.
         fn add(&mut self, n: u32, until: u64) -> (&'static str, Option<u64>) {
             let frame = self.bufs.alloc_one().unwrap();
             let Asked { index, addr, .. } = asked(n);
@@ -333,9 +333,9 @@ mod tests {
         for n in 0..full {
             assert_eq!(lab.add(n, n.into()), ("first", None));
         }
-        // All have one: the one that has waited longest goes.
+        // All have one packet: the one that has waited longest is evicted.
         assert_eq!(lab.add(full, 5000), ("first", Some(0)));
-        // One that has two loses first, its oldest.
+        // A neighbour with two packets loses its oldest one first.
         assert_eq!(lab.add(full, 5001), ("more", Some(1)));
         assert_eq!(lab.add(full + 1, 5002), ("first", Some(5000)));
         assert_eq!(lab.add(full + 2, 5003), ("first", Some(2)));
@@ -347,7 +347,7 @@ mod tests {
         lab.empty();
     }
 
-    /// Against a list of packets in the order in which they came.
+    /// Compares with a list of packets in the order of arrival.
     #[test]
     fn does_what_a_list_would() {
         let mut lab = Lab::new();
