@@ -1,29 +1,29 @@
-//! The two address families behind one trait, so that each rule is written once.
+//! One trait for both address families, so that each rule is written once.
 
 use bywash_route::{Addr, Net};
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of one family, as keys have it: machine words, since `Ipv6Addr` compares by eight segments. Its order
-/// is numeric, so a prefix is a range of keys.
+/// An address of one family as used in keys: machine words, because `Ipv6Addr` compares by eight segments. Addresses
+/// order numerically, so a prefix is a range of keys.
 pub(super) trait Bits: Copy + Ord + Debug {
-    /// As the FIB has it.
+    /// Type of an address in the FIB.
     type Word: Addr;
-    /// Bits in an address.
+    /// Number of bits in an address.
     const MAX: u8;
-    /// Lowest address of the prefix of `len` bits around it.
+    /// Returns the lowest address of the prefix of `len` bits that contains it.
     fn first(self, len: u8) -> Self;
-    /// Highest address of that prefix.
+    /// Returns the highest address of the prefix of `len` bits that contains it.
     fn last(self, len: u8) -> Self;
-    /// `ip`, when it is of this family.
+    /// Converts `ip`; `None` if it is of the other family.
     fn of(ip: IpAddr) -> Option<Self>;
-    /// As the rest of the world has it.
+    /// Converts to a `std::net` address.
     fn ip(self) -> IpAddr;
-    /// As the FIB has it.
+    /// Converts to the FIB's type.
     fn word(self) -> Self::Word;
 }
 
-/// A prefix as the FIB has it.
+/// Returns a prefix in the FIB's type.
 pub(super) fn net<A: Bits>(addr: A, len: u8) -> Net<A::Word> {
     Net::new(addr.word(), len).expect("lengths are bounded where routes come in")
 }
@@ -31,7 +31,7 @@ pub(super) fn net<A: Bits>(addr: A, len: u8) -> Net<A::Word> {
 /// An IPv4 address.
 pub(super) type V4 = u32;
 
-/// An IPv6 address: two words, which need not be aligned as a `u128` must.
+/// An IPv6 address as two words, which need less alignment than a `u128`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct V6(u64, u64);
 
@@ -98,7 +98,7 @@ impl Bits for V6 {
     }
 }
 
-/// Whether `addr` is in the subnet of `len` bits around `of`; false across families.
+/// Returns whether `addr` is in the subnet of `len` bits around `of`; false across families.
 pub(super) fn contains(of: IpAddr, len: u8, addr: IpAddr) -> bool {
     fn same<A: Bits>(of: IpAddr, len: u8, addr: IpAddr) -> bool {
         A::of(of).zip(A::of(addr)).is_some_and(|(n, a)| n.first(len) == a.first(len))

@@ -1,4 +1,4 @@
-//! Packets that stay the kernel's because a policy of the kernel's (firewall, IPsec, rule, qdisc) concerns them.
+//! Packets that are left to the kernel because a kernel policy (firewall, IPsec, rule, qdisc) concerns them.
 
 use super::bits::Bits;
 use super::hops::{Adjacency, Way};
@@ -7,18 +7,18 @@ use bywash_route::model::{Families, Prefix};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The packets that stay the kernel's, in two ways of telling them from others.
+/// Packets that are left to the kernel, by destination or by egress interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exceptions {
-    /// Destinations: every packet to one of them, whatever routes lead there.
+    /// Destinations whose packets are all left to the kernel, whatever their routes.
     pub prefixes: Vec<Prefix>,
-    /// Interfaces by kernel index: every packet of these families that would leave by one of them.
+    /// Egress interfaces, by kernel index, and the families whose packets out of them are left to the kernel.
     pub egress: Vec<(u32, Families)>,
 }
 
-/// Destinations of one family that stay the kernel's.
+/// Destinations of one family that are left to the kernel.
 pub(super) struct Excepted<A> {
-    /// How often each prefix is excepted, by length and first address.
+    /// Number of times each prefix is excepted, by length and first address.
     prefixes: BTreeMap<u8, BTreeMap<A, u32>>,
 }
 
@@ -27,31 +27,31 @@ impl<A: Bits> Excepted<A> {
         Self { prefixes: BTreeMap::new() }
     }
 
-    /// Returns the length of the shortest excepted prefix that covers this one, or is it.
+    /// Returns the length of the shortest excepted prefix that covers this one or equals it.
     pub fn over(&self, addr: A, len: u8) -> Option<u8> {
         self.prefixes.range(..=len).find(|(len, of)| of.contains_key(&addr.first(**len))).map(|(len, _)| *len)
     }
 
-    /// Returns the excepted prefixes that lie in this one, itself included.
+    /// Returns the excepted prefixes within this one, itself included.
     pub fn under(&self, addr: A, len: u8) -> impl Iterator<Item = (A, u8)> {
         let within = addr.first(len)..=addr.last(len);
         self.prefixes.range(len..).flat_map(move |(len, of)| of.range(within.clone()).map(|(addr, _)| (*addr, *len)))
     }
 
-    /// Returns the excepted prefixes that lie in no other.
+    /// Returns the excepted prefixes that no other one covers.
     pub fn all(&self) -> impl Iterator<Item = (A, u8)> {
         let prefixes = self.prefixes.iter().flat_map(|(len, of)| of.keys().map(|addr| (*addr, *len)));
         prefixes.filter(|(addr, len)| self.over(*addr, *len) == Some(*len))
     }
 
-    /// Excepts a prefix once more; true if it was not before.
+    /// Excepts a prefix once more; returns true if it was not excepted before.
     fn add(&mut self, addr: A, len: u8) -> bool {
         let times = self.prefixes.entry(len).or_default().entry(addr).or_default();
         *times += 1;
         *times == 1
     }
 
-    /// Excepts a prefix once less; true if it is excepted no more.
+    /// Excepts a prefix once less; returns true if it is no longer excepted.
     fn remove(&mut self, addr: A, len: u8) -> bool {
         let Some(of) = self.prefixes.get_mut(&len) else { return false };
         let Some(times) = of.get_mut(&addr) else { return false };
@@ -67,11 +67,11 @@ impl<A: Bits> Excepted<A> {
     }
 }
 
-/// Returns the families of the packets an adjacency may carry. Both for a gateway or link of which only an IPv6 address
-/// is known: IPv4 routes may lead there too (RFC 8950).
+/// Returns the families of the packets that an adjacency may carry. Both for a gateway or link of which only an IPv6
+/// address is known, because IPv4 routes may use it too (RFC 8950).
 pub(super) fn carries(a: &Adjacency) -> Families {
     match (a.source, a.way) {
-        // A preferred source is of the route's own family.
+        // A preferred source belongs to the route's own family.
         (Some(addr), _) => Families { v4: addr.is_ipv4(), v6: addr.is_ipv6() },
         (None, Way::Glean(Some(prefix))) => Families { v4: prefix.addr.is_ipv4(), v6: prefix.addr.is_ipv6() },
         (None, Way::Via(IpAddr::V4(_))) => Families { v4: true, v6: false },
@@ -79,18 +79,18 @@ pub(super) fn carries(a: &Adjacency) -> Families {
     }
 }
 
-/// Returns whether packets of an adjacency are the kernel's where those of `excepted` are.
+/// Returns whether an adjacency is left to the kernel when packets of the families `excepted` are.
 pub(super) fn is_excepted(a: &Adjacency, excepted: Families) -> bool {
     !(carries(a) & excepted).is_empty()
 }
 
 impl Control {
-    /// Leaves these packets, and no others, to the kernel from now on. When it returns, every worker and the program in
-    /// the driver obey, as after [`Control::apply`]. Waits for a grace period at most once.
+    /// Leaves these packets, and no others, to the kernel from now on. On return every worker and the XDP program apply
+    /// it, as after [`Control::apply`]. Waits for a grace period at most once.
     pub fn except(&mut self, exceptions: &Exceptions) {
         let mut touched = Touched::default();
         let old = std::mem::replace(&mut self.excepted, exceptions.prefixes.clone());
-        // First what comes: a prefix in both keeps its count above zero.
+        // Additions come first, so that a prefix in both keeps its count above zero.
         for prefix in &exceptions.prefixes {
             self.except_prefix(*prefix, true, &mut touched);
         }
@@ -103,7 +103,7 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// A prefix has routes for some packets only, or has none any more.
+    /// Records that a prefix has routes for some packets only, or no longer has any.
     pub(super) fn select(&mut self, table: u32, prefix: Prefix, add: bool, touched: &mut Touched) {
         let key = (table, prefix);
         let changed = if add { self.selective.insert(key) } else { self.selective.remove(&key) };
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    /// Excepts a prefix once more, or once less.
+    /// Excepts a prefix once more or once less, and records the prefixes affected.
     fn except_prefix(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
         match prefix.addr {
             IpAddr::V4(addr) => except(&mut self.rib4, &mut touched.v4, addr.to_bits(), prefix.len, add),
@@ -120,8 +120,8 @@ impl Control {
         }
     }
 
-    /// Sets the MTU of an interface for IPv6 (net.ipv6.conf.IF.mtu), in bytes; `None` for the link's own. Forgotten
-    /// with the interface. Waits for a grace period at most once.
+    /// Sets the IPv6 MTU of an interface (net.ipv6.conf.IF.mtu), in bytes; `None` for the link's own. The setting is
+    /// dropped with the interface. Waits for a grace period at most once.
     pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) {
         if self.links.set_mtu6(index, mtu) {
             self.hops.touch_link(Some(index));

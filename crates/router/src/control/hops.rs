@@ -1,8 +1,8 @@
-//! Next-hop ids: who holds them, when they are born and when they may be used again.
+//! Next-hop ids: their references, and when they are allocated and reused.
 //!
-//! An id is held by FIB prefixes, by sets of next hops and by groups. When nobody holds it, it is retired with an
-//! epoch of the reclamation domain; when that epoch has passed, no worker can have it in hand, and it is free.
-//! A retired id may come back to life before that: it is in the published tables all the while.
+//! An id is held by FIB prefixes, by sets of next hops and by groups. When its last holder releases it, it is retired
+//! with an epoch of the reclamation domain; when that epoch has passed, no worker can be using it, and it is free. A
+//! retired id can be held again before that: it stays in the published tables until then.
 
 use crate::tables::Kind;
 use bywash_route::model::Prefix;
@@ -12,10 +12,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Ids that always exist, in this order.
+/// Kinds of the fixed ids, which always exist, in this order.
 pub(super) const FIXED: [Kind; 8] = [
     Kind::NoRoute,
-    // Of its own, because the FIB takes id 0 for an absence: this one hides less specific routes (`throw`).
+    // Separate from id 0, which the FIB takes for an absent route: this one hides less specific routes (`throw`).
     Kind::NoRoute,
     Kind::Blackhole,
     Kind::Unreachable,
@@ -32,16 +32,16 @@ pub(super) const LOCAL: u32 = 5;
 pub(super) const KERNEL: u32 = 6;
 pub(super) const POLICY: u32 = 7;
 
-/// Where an adjacency leads.
+/// Neighbour to which an adjacency leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
-    /// To a neighbour.
+    /// A given neighbour.
     Via(IpAddr),
-    /// To whatever neighbour the packet names. The prefix is there only when it decides the source address.
+    /// The packet's destination. The prefix is set only if it determines the source address.
     Glean(Option<Prefix>),
 }
 
-/// A way out of a port.
+/// A next hop on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Adjacency {
     pub index: u32,
@@ -52,12 +52,12 @@ pub(super) struct Adjacency {
     pub source: Option<IpAddr>,
 }
 
-/// What an id stands for, as long as it lives.
+/// Object that an id refers to, as long as the id is held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum HopKey {
     Fixed(u32),
     Adjacency(Adjacency),
-    /// Ids with their weights, sorted by id, weights without a common divisor.
+    /// Ids with their weights, sorted by id; the weights have no common divisor.
     Group(Arc<[(u32, u32)]>),
 }
 
@@ -76,9 +76,9 @@ pub(super) struct Hops {
     free: Vec<u32>,
     unheld: Vec<u32>,
     dying: VecDeque<(Epoch, u32)>,
-    /// Ids whose entries must be made anew, and published.
+    /// Ids whose entries must be rebuilt and published.
     dirty: Vec<u32>,
-    /// Ids freed since their entries were last made: to be blanked when something is published anyway.
+    /// Ids freed since their entries were last built; the entries are cleared at the next publication.
     freed: Vec<u32>,
 }
 
@@ -101,22 +101,22 @@ impl Hops {
         hops
     }
 
-    /// One more than the highest id.
+    /// Returns the highest id plus one.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Ids in use, retired ones included.
+    /// Returns the number of ids in use, retired ones included.
     pub fn living(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// What `id` stands for; none when it is free.
+    /// Returns the object that `id` refers to; `None` if the id is free.
     pub fn key(&self, id: u32) -> Option<&HopKey> {
         self.slots.get(id as usize).and_then(|s| s.key.as_ref())
     }
 
-    /// The adjacency `id` stands for, if it does.
+    /// Returns the adjacency that `id` refers to; `None` if it refers to another object.
     pub fn adjacency(&self, id: u32) -> Option<&Adjacency> {
         match self.key(id) {
             Some(HopKey::Adjacency(a)) => Some(a),
@@ -124,7 +124,7 @@ impl Hops {
         }
     }
 
-    /// Whether `id` leads to the neighbours of a link.
+    /// Returns whether `id` leads to the neighbours of a link.
     pub fn is_glean(&self, id: u32) -> bool {
         matches!(self.adjacency(id), Some(Adjacency { way: Way::Glean(_), .. }))
     }
@@ -140,7 +140,7 @@ impl Hops {
         self.groups.len()
     }
 
-    /// The id of `key`, held once more; a new one when there is none.
+    /// Returns the id of `key` with one more reference; allocates one if there is none.
     pub fn hold(&mut self, key: HopKey) -> u32 {
         if let Some(&id) = self.by_key.get(&key) {
             self.hold_id(id);
@@ -166,12 +166,12 @@ impl Hops {
         id
     }
 
-    /// Holds an id once more.
+    /// Adds a reference to an id.
     pub fn hold_id(&mut self, id: u32) {
         self.slots[id as usize].refs += 1;
     }
 
-    /// Ends a hold.
+    /// Drops a reference to an id.
     pub fn release(&mut self, id: u32) {
         let slot = &mut self.slots[id as usize];
         slot.refs -= 1;
@@ -180,7 +180,7 @@ impl Hops {
         }
     }
 
-    /// Retires what nobody holds. Call when no FIB entry names it any more.
+    /// Retires the ids without references. Call it when no FIB entry refers to them any more.
     pub fn retire(&mut self, domain: &Qsbr) {
         if self.unheld.is_empty() {
             return;
@@ -195,7 +195,7 @@ impl Hops {
         }
     }
 
-    /// Frees the ids that no worker can have in hand any more. Never blocks.
+    /// Frees the ids that no worker can be using any more. Never blocks.
     pub fn reclaim(&mut self, domain: &Qsbr) {
         while let Some(&(epoch, id)) = self.dying.front() {
             if !domain.passed(epoch) {
@@ -231,13 +231,13 @@ impl Hops {
         self.retire(domain);
     }
 
-    /// A neighbour changed: the entries to it are to be made anew.
+    /// Marks the entries of a neighbour that has changed for rebuilding.
     pub fn touch_gateway(&mut self, index: u32, gateway: IpAddr) {
         let ids = self.by_gateway.get(&(index, gateway)).into_iter().flatten();
         self.dirty.extend(ids.filter(|id| self.slots[**id as usize].refs > 0));
     }
 
-    /// An interface changed; none: any may have.
+    /// Marks the entries of an interface that has changed for rebuilding; `None` for all interfaces.
     pub fn touch_link(&mut self, index: Option<u32>) {
         for (id, slot) in (0u32..).zip(&self.slots) {
             match &slot.key {
@@ -247,12 +247,12 @@ impl Hops {
         }
     }
 
-    /// Whether there is something to publish.
+    /// Returns whether entries must be published.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// The ids whose entries must be made anew, each once.
+    /// Returns the ids whose entries must be rebuilt, each once.
     pub fn take_dirty(&mut self) -> Vec<u32> {
         let mut ids = std::mem::take(&mut self.dirty);
         ids.append(&mut self.freed);

@@ -1,4 +1,4 @@
-//! The entries behind the ids, as workers will see them: made from links, addresses and neighbours.
+//! Builds the entries of ids, as workers see them, from links, addresses and neighbours.
 
 use super::exceptions::{carries, is_excepted};
 use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
@@ -13,13 +13,13 @@ use std::net::IpAddr;
 pub(super) struct Image {
     pub entries: Vec<Entry>,
     pub cold: Vec<Cold>,
-    /// How IPv4 and IPv6 packets choose among a group's members.
+    /// Hash policies by which IPv4 and IPv6 packets choose a group member.
     pub hash: [HashPolicy; 2],
     shares: Shares,
 }
 
 impl Image {
-    /// Makes the entries of `ids` anew; afterwards [`Image::buckets`].
+    /// Rebuilds the entries of `ids`. Call [`Image::buckets`] afterwards.
     pub fn refresh(&mut self, ids: &[u32], hops: &Hops, links: &Links, neighbours: &Neighbours) {
         self.entries.resize(hops.len(), Entry::verdict(Kind::NoRoute));
         self.cold.resize(hops.len(), Cold::default());
@@ -27,7 +27,7 @@ impl Image {
             let (entry, cold) = match hops.key(id) {
                 Some(HopKey::Fixed(n)) => (Entry::verdict(FIXED[*n as usize]), Cold::default()),
                 Some(HopKey::Adjacency(a)) => (entry(a, links, neighbours), cold(a, links)),
-                // Its buckets come last, when its members are known.
+                // Its buckets are built last, when its members are known.
                 Some(HopKey::Group(_)) => (Entry::verdict(Kind::Group), Cold::default()),
                 None => (Entry::verdict(Kind::NoRoute), Cold::default()),
             };
@@ -36,8 +36,8 @@ impl Image {
         }
     }
 
-    /// Lays out the buckets of all groups. Members whose neighbour is not resolved stay, and those without carrier: the
-    /// kernel leaves out none that it uses alone. Flows stay with their members ([`Shares`]).
+    /// Lays out the buckets of all groups. Members whose neighbour is not resolved or whose link has no carrier stay in
+    /// them, because the kernel also keeps those that it considers usable. Flows keep their members ([`Shares`]).
     pub fn buckets(&mut self, hops: &Hops) -> Vec<u32> {
         let mut buckets = Vec::new();
         self.shares.retain(|id| matches!(hops.key(id), Some(HopKey::Group(_))));
@@ -53,7 +53,8 @@ impl Image {
     }
 }
 
-/// Whether packets choose by fields that only the kernel looks at. IPv4 routes may lead by gateways of either family.
+/// Returns whether the choice depends on fields that only the kernel parses. IPv4 routes may use gateways of either
+/// family.
 fn kernel_chooses(hash: [HashPolicy; 2], hops: &Hops, members: &[(u32, u32)]) -> bool {
     let v6 =
         |member: &(u32, u32)| matches!(hops.adjacency(member.0), Some(Adjacency { way: Way::Via(IpAddr::V6(_)), .. }));

@@ -1,4 +1,4 @@
-//! Links, their addresses, and which of them are ports.
+//! Links, their addresses, and the ports bound to them.
 
 use super::bits::contains;
 use super::{PortBack, PortSpec, PortView};
@@ -8,14 +8,14 @@ use bywash_route::model::{Address, Change, Families, Link, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A port and the interface it is bound to.
+/// A port and the interface to which it is bound.
 pub(super) struct Bound {
     pub spec: PortSpec,
-    /// Kernel index of the interface it has, open or not; 0 while that is gone.
+    /// Kernel index of the interface bound to it, open or not; 0 while that is gone.
     claimed: u32,
-    /// Whether it can send and receive by that interface.
+    /// Whether it can send and receive on that interface.
     open: bool,
-    /// How the sources of what it receives are to be checked.
+    /// Configured source validation of received packets.
     pub source_check: SourceCheck,
 }
 
@@ -24,43 +24,43 @@ impl Bound {
         Self { claimed: spec.index, open: spec.index != 0, spec, source_check: SourceCheck::Off }
     }
 
-    /// Takes an interface, on which it is not open yet.
+    /// Binds the port to an interface on which it is not open yet.
     fn claim(&mut self, index: u32) -> PortId {
         (self.claimed, self.open) = (index, false);
         self.spec.id
     }
 
-    /// Kernel index of the interface it is open on; 0: none.
+    /// Returns the kernel index of the interface on which it is open; 0 if there is none.
     pub fn index(&self) -> u32 {
         if self.open { self.claimed } else { 0 }
     }
 }
 
-/// What a link message changed.
+/// Effect of a link message.
 #[derive(Debug, Default)]
 pub(super) struct LinkEffect {
-    /// Something entries are made of: MAC, MTU, up or carrier.
+    /// Whether a property used in entries changed: MAC, MTU, up or carrier.
     pub entries: bool,
-    /// The port it concerns.
+    /// The port that it affects.
     pub port: Option<PortId>,
-    /// An interface with a port's name is there, on which the port is to be opened.
+    /// An interface with the port's name on which the port must be opened.
     pub back: Option<PortBack>,
 }
 
-/// Everything known of interfaces.
+/// All known interfaces.
 pub(super) struct Links {
     links: BTreeMap<u32, Link>,
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
-    /// Families of which every packet out is the kernel's.
+    /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
-    /// MTUs for IPv6, where these are not the links'.
+    /// IPv6 MTUs that differ from the links', in bytes, by interface index.
     mtu6: BTreeMap<u32, u32>,
 }
 
 impl Links {
-    /// `specs` in the order of their ids, without gaps.
+    /// Creates the ports of `specs`, which must be in the order of their ids, without gaps.
     pub fn new(specs: Vec<PortSpec>) -> Self {
         let ports: Vec<Bound> = specs.into_iter().map(Bound::new).collect();
         let by_index = ports.iter().filter(|p| p.claimed != 0).map(|p| (p.claimed, p.spec.id)).collect();
@@ -82,22 +82,22 @@ impl Links {
         &self.ports
     }
 
-    /// The port that is open on an interface.
+    /// Returns the port that is open on an interface.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
         self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
     }
 
-    /// Whether frames sent on it get anywhere: up, with carrier. False for a link not heard of.
+    /// Returns whether an interface is up and has carrier; false for an unknown one.
     pub fn running(&self, index: u32) -> bool {
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
     }
 
-    /// Returns the families of which every packet out by `index` is the kernel's.
+    /// Returns the families whose packets out of `index` are left to the kernel.
     pub fn excepted(&self, index: u32) -> Families {
         self.excepted.get(&index).copied().unwrap_or_default()
     }
 
-    /// Sets those of all interfaces, and returns the interfaces where they have changed.
+    /// Sets the excepted families of all interfaces and returns the interfaces for which they have changed.
     pub fn set_excepted(&mut self, egress: &[(u32, Families)]) -> Vec<u32> {
         let mut new: BTreeMap<u32, Families> = BTreeMap::new();
         for (index, families) in egress {
@@ -109,12 +109,12 @@ impl Links {
         either.into_iter().filter(changed).collect()
     }
 
-    /// Returns the MTU of `index` for IPv6, where one is set.
+    /// Returns the IPv6 MTU of `index`, if one is set.
     pub fn mtu6(&self, index: u32) -> Option<u32> {
         self.mtu6.get(&index).copied()
     }
 
-    /// Sets it; whether it changed.
+    /// Sets the IPv6 MTU of `index`; returns whether it changed.
     pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) -> bool {
         let old = match mtu {
             Some(mtu) => self.mtu6.insert(index, mtu),
@@ -140,17 +140,17 @@ impl Links {
         LinkEffect { entries: true, port: Some(id), back: Some(PortBack { id, index: link.index }) }
     }
 
-    /// The port can send and receive by its interface from now on, or no longer. The interface, if it has one.
+    /// Records whether a port can send and receive on its interface. Returns the interface, if it has one.
     pub fn set_open(&mut self, id: PortId, open: bool) -> Option<u32> {
         let bound = self.ports.get_mut(usize::from(id.0)).filter(|bound| bound.claimed != 0)?;
         bound.open = open;
         Some(bound.claimed)
     }
 
-    /// A port comes: the next number, or one whose port has gone. Its interface, if it has one by now.
+    /// Adds a port, with the next number or that of a removed port. Returns its interface, if it has one already.
     ///
     /// # Panics
-    /// When it leaves a gap.
+    /// If its number leaves a gap.
     pub fn add_port(&mut self, spec: PortSpec) -> Option<u32> {
         let (at, index, id) = (usize::from(spec.id.0), spec.index, spec.id);
         assert!(at <= self.ports.len(), "port numbers have gaps");
@@ -166,16 +166,17 @@ impl Links {
         (index != 0).then_some(index)
     }
 
-    /// A port goes; its interface stays. What that was.
+    /// Removes a port; its interface stays. Returns the interface.
     pub fn remove_port(&mut self, id: PortId) -> Option<u32> {
         let bound = self.ports.get_mut(usize::from(id.0))?;
-        // No interface has such a name.
+        // No interface has an empty name.
         bound.spec.name.clear();
         let index = std::mem::take(&mut bound.claimed);
         self.by_index.remove(&index).map(|_| index)
     }
 
-    /// Forgets a link and its addresses. The port it was, and the link that has taken the port's name meanwhile.
+    /// Removes a link and its addresses. Returns the port bound to it, and the link that has taken the port's name
+    /// meanwhile.
     pub fn remove(&mut self, index: u32) -> Option<(PortId, Option<PortBack>)> {
         self.links.remove(&index);
         self.addresses.remove(&index);
@@ -192,7 +193,7 @@ impl Links {
         Some((id, back))
     }
 
-    /// Whether anything changed.
+    /// Adds or updates an address; returns whether anything changed.
     pub fn add_address(&mut self, address: &Address) -> bool {
         let list = self.addresses.entry(address.index).or_default();
         match list.iter_mut().find(|a| (a.addr, a.len) == (address.addr, address.len)) {
@@ -208,7 +209,7 @@ impl Links {
         }
     }
 
-    /// Whether anything changed.
+    /// Removes an address; returns whether anything changed.
     pub fn remove_address(&mut self, index: u32, addr: IpAddr, len: u8) -> bool {
         let Some(list) = self.addresses.get_mut(&index) else { return false };
         let before = list.len();
@@ -220,9 +221,10 @@ impl Links {
         changed
     }
 
-    /// Source of an error sent on `index` towards `near` (a gateway, or the first address of a glean prefix):
-    /// the address whose subnet has it, else the interface's first, else any other interface's, as the kernel's
-    /// inet_select_addr; primary before secondary, and of global scope unless the interface has no other.
+    /// Returns the source address of an error sent on `index` towards `near` (a gateway, or the first address of a
+    /// glean prefix): the address whose subnet contains it, else the interface's first, else any other interface's,
+    /// like the kernel's inet_select_addr. Primary addresses precede secondary ones; the scope is global unless the
+    /// interface has no other.
     pub fn source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
         let own = || self.addresses.get(&index).into_iter().flatten().filter(|a| of(a.addr));
         let global = || own().filter(|a| !a.secondary && !a.link_scope);
@@ -247,7 +249,7 @@ impl Links {
         }
     }
 
-    /// The port as routing sees it.
+    /// Returns the routing properties of a port.
     pub fn info(&self, bound: &Bound) -> PortInfo {
         PortInfo {
             index: bound.index(),
@@ -260,7 +262,8 @@ impl Links {
         }
     }
 
-    /// How the kernel checks sources on a port: where it has no IPv4 address, never loosely (fib_validate_source).
+    /// Returns the source validation that the kernel applies on a port: never loose if the port has no IPv4 address
+    /// (fib_validate_source).
     pub fn source_check(&self, bound: &Bound) -> SourceCheck {
         match bound.source_check {
             SourceCheck::Loose if !self.addresses(bound.index()).any(|a| a.addr.is_ipv4()) => SourceCheck::Strict,
@@ -268,13 +271,13 @@ impl Links {
         }
     }
 
-    /// Has the sources of what a port receives checked; whether that is news.
+    /// Sets the source validation of a port; returns whether it changed.
     pub fn check_sources(&mut self, id: PortId, check: SourceCheck) -> bool {
         let bound = self.ports.get_mut(usize::from(id.0));
         bound.is_some_and(|bound| std::mem::replace(&mut bound.source_check, check) != check)
     }
 
-    /// The IPv4 addresses of all interfaces.
+    /// Returns a filter of the IPv4 addresses of all interfaces.
     pub fn own4(&self) -> Own4 {
         let all = self.addresses.values().flatten();
         all.fold(Own4::default(), |own, address| match address.addr {
@@ -283,18 +286,18 @@ impl Links {
         })
     }
 
-    /// Addresses of an interface with the prefix of their subnet.
+    /// Returns the addresses of an interface with the prefix lengths of their subnets.
     pub fn addresses(&self, index: u32) -> impl Iterator<Item = Prefix> {
         self.addresses.get(&index).into_iter().flatten().map(|a| Prefix { addr: a.addr, len: a.len })
     }
 
-    /// All links and addresses.
+    /// Returns all links and addresses as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
         links.chain(self.addresses.values().flatten().cloned().map(Change::Address))
     }
 
-    /// All ports as they are shown, by number.
+    /// Returns all ports for display, by number.
     pub fn views(&self) -> impl Iterator<Item = PortView> {
         self.ports.iter().map(|bound| {
             let index = bound.index();

@@ -1,17 +1,17 @@
-//! The router's control side: takes the kernel's changes in and keeps the published [`Tables`] and the FIBs right.
+//! The router's control side: applies the kernel's changes and keeps the published [`Tables`] and the FIBs up to date.
 //!
-//! A batch of changes goes through four steps: the models take it in (routes, links, addresses, neighbours) and note
-//! which prefixes it concerns; the planner works out where those should lead and gives new ids out; the tables are
-//! published, at most once, when there are new ids or entries that changed; the FIBs are updated in place. Entries
-//! keep their id when their neighbour or link changes, so half a million routes by one gateway turn at once.
+//! A batch of changes goes through four steps: the models (routes, links, addresses, neighbours) apply it and record
+//! the prefixes concerned; the planner determines where those should lead and allocates new ids; the tables are
+//! published, at most once, if there are new ids or changed entries; the FIBs are updated in place. Entries keep their
+//! id when their neighbour or link changes, so half a million routes by one gateway switch at once.
 //!
-//! What differs from the kernel, knowingly:
-//! - only tables local and main are followed (rules and VRFs are the kernel's affair); of these, prefixes that have routes
-//!   by TOS or source are left to the kernel;
-//! - `throw` in table main is an end without a route, since no table comes after it;
-//! - next hops over a link without carrier that the kernel goes on using are left to it, those of a group with the flows
-//!   that are theirs;
-//! - a route by several next hops of which one is a link's own (no gateway) is left to the kernel.
+//! Deliberate differences from the kernel:
+//! - only tables local and main are followed (the kernel handles rules and VRFs); in these, prefixes with routes by TOS
+//!   or source are left to the kernel;
+//! - `throw` in table main ends the lookup without a route, because no table follows;
+//! - next hops over a link without carrier that the kernel keeps using are left to it; in a group, they keep their
+//!   flows;
+//! - a route with several next hops, one of them without a gateway, is left to the kernel.
 
 mod bits;
 mod exceptions;
@@ -53,23 +53,23 @@ const MAIN: u32 = 254;
 /// The kernel's number of table local (RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
 
-/// A port the router forwards by.
+/// A port on which the router forwards packets.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
-    /// Its number; numbers count from 0 without gaps.
+    /// Port number; numbers count from 0 without gaps.
     pub id: PortId,
     /// Kernel index of its interface; 0 when there is none yet.
     pub index: u32,
-    /// Name of its interface: an interface that comes up under this name while the port has none becomes its.
+    /// Name of its interface. An interface that appears with this name while the port has none is bound to the port.
     pub name: String,
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
-    /// Whether frames to other machines are received on it as well: they are not forwarded.
+    /// Whether it also receives frames addressed to other hosts, which are not forwarded.
     pub promiscuous: bool,
 }
 
-/// An interface of a port's name is there while the port is open on none. Until [`Control::set_open`] says that it is open
-/// there, what is routed by that interface is the kernel's to send.
+/// An interface with a port's name exists while the port is not open on any. Until [`Control::set_open`] reports that
+/// the port is open on it, packets routed to that interface are left to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBack {
     /// The port.
@@ -78,24 +78,24 @@ pub struct PortBack {
     pub index: u32,
 }
 
-/// What a batch of changes did that others than the workers must know.
+/// Effects of a batch of changes that concern others than the workers.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Ports whose MAC, MTU, state or index changed, each once.
     pub ports_changed: Vec<PortId>,
-    /// Ports whose interface is gone: close them, before anything is attached.
+    /// Ports whose interface is gone. Close them before anything is attached.
     pub ports_gone: Vec<PortId>,
-    /// Ports to be opened on an interface: told when it comes, and with each news of it while the port is not open. A port
-    /// that went and came in one batch is in both.
+    /// Ports to open on an interface: reported when the interface appears, and again with each change of it while the
+    /// port is not open. A port whose interface was replaced in one batch is in both lists.
     pub ports_back: Vec<PortBack>,
-    /// The batch held [`Change::Synced`].
+    /// The batch contained [`Change::Synced`].
     pub synced: bool,
     /// New tables were published.
     pub published: bool,
 }
 
 impl Applied {
-    /// A port has lost its interface, and perhaps found another of that name.
+    /// Records that a port has lost its interface, and perhaps found another one with its name.
     fn port_gone(&mut self, id: PortId, back: Option<PortBack>) {
         self.ports_changed.push(id);
         self.ports_gone.push(id);
@@ -108,19 +108,19 @@ impl Applied {
     }
 }
 
-/// A program in the driver that forwards by the same tables as the workers.
+/// An XDP program that forwards by the same tables as the workers.
 pub trait Driver: Send {
-    /// Memory for the IPv4 and the IPv6 table; asked for once.
+    /// Provides memory for the IPv4 and the IPv6 table. Called once.
     fn memory(&mut self) -> [Box<dyn Shared>; 2];
 
-    /// Takes over the next hops and groups of `tables`. When it returns, the program uses no older ones.
+    /// Applies the next hops and groups of `tables`. On return, the program uses no older ones.
     fn publish(&mut self, tables: &Tables);
 
-    /// The tables' memory has changed: what the program remembers of it holds no more.
+    /// Called after the tables' memory has changed: the program must discard what it has cached of it.
     fn changed(&mut self);
 }
 
-/// The control side. One thread owns it.
+/// The router's control side, owned by one thread.
 pub struct Control {
     domain: Qsbr,
     published: Arc<Published<Tables>>,
@@ -134,26 +134,26 @@ pub struct Control {
     fib4: Table4,
     fib6: Table6,
     driver: Option<Box<dyn Driver>>,
-    /// Destinations that [`Control::except`] was told last.
+    /// Destinations from the last call of [`Control::except`].
     excepted: Vec<Prefix>,
     /// IPv4 prefixes of table local, loopback's left out: a packet from there is a martian anyway.
     local4: BTreeSet<(V4, u8)>,
     /// Prefixes that have routes for some packets only, by table.
     selective: BTreeSet<(u32, Prefix)>,
-    /// Routes of tables that are not used, to be shown.
+    /// Routes of tables that are not used, kept for display.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     generation: u64,
     changes: u64,
 }
 
-/// What a batch has touched.
+/// State affected by a batch.
 #[derive(Default)]
 struct Touched {
     v4: Vec<(V4, u8)>,
     v6: Vec<(V6, u8)>,
-    /// Interfaces that became a port's or ceased to be.
+    /// Interfaces that were bound to a port or released by one.
     indices: Vec<u32>,
-    /// Ports as workers see them must be published.
+    /// Whether the workers' view of the ports must be published.
     ports: bool,
 }
 
@@ -167,24 +167,24 @@ impl Touched {
 }
 
 impl Control {
-    /// A control side for `ports` that knows nothing yet: publishes tables without routes in `domain`.
+    /// Creates a control side for `ports` with empty state, and publishes tables without routes in `domain`.
     ///
     /// # Errors
-    /// When the FIBs are refused memory.
+    /// If memory for the FIBs is refused.
     ///
     /// # Panics
-    /// When the ports' numbers do not count from 0 without gaps.
+    /// If the port numbers do not count from 0 without gaps.
     pub fn new(domain: &Qsbr, ports: Vec<PortSpec>) -> io::Result<Self> {
         Self::with_driver(domain, ports, None)
     }
 
-    /// As [`Control::new`], for workers and a program in the driver that forward by the same tables.
+    /// Same as [`Control::new`], with an XDP program that forwards by the same tables as the workers.
     ///
     /// # Errors
-    /// As [`Control::new`].
+    /// Same as [`Control::new`].
     ///
     /// # Panics
-    /// As [`Control::new`].
+    /// Same as [`Control::new`].
     pub fn with_driver(
         domain: &Qsbr,
         mut ports: Vec<PortSpec>,
@@ -241,30 +241,30 @@ impl Control {
         })
     }
 
-    /// Publishes the tables again, for a driver that sees something else in them now.
+    /// Publishes the tables again, for a driver that now interprets them differently.
     pub fn republish(&mut self) {
         self.publish();
     }
 
-    /// Has packets choose among a group's members by these policies, IPv4's and IPv6's: [`HashPolicy::L4`] until it is told.
-    /// Publishes when that is news. A group with gateways of IPv6 is the kernel's if either policy is [`HashPolicy::Kernel`]:
-    /// IPv4 routes may lead by it too.
+    /// Sets the hash policies by which IPv4 and IPv6 packets choose a group member; the default is [`HashPolicy::L4`].
+    /// Publishes on a change. A group with IPv6 gateways is left to the kernel if either policy is
+    /// [`HashPolicy::Kernel`], because IPv4 routes may use it too.
     pub fn set_hash_policy(&mut self, v4: HashPolicy, v6: HashPolicy) {
         if std::mem::replace(&mut self.image.hash, [v4, v6]) != [v4, v6] {
             self.publish();
         }
     }
 
-    /// Has the sources of what a port receives checked so: [`SourceCheck::Off`] until it is told, and when the port is added
-    /// anew. Publishes when that is news.
+    /// Sets the source validation of packets received on a port; the default, also for a port added again, is
+    /// [`SourceCheck::Off`]. Publishes on a change.
     pub fn set_source_check(&mut self, port: PortId, check: SourceCheck) {
         if self.links.check_sources(port, check) {
             self.publish();
         }
     }
 
-    /// How the sources of what a port receives are checked: as it was told, but that Linux is never loose on an interface
-    /// without an IPv4 address.
+    /// Returns the source validation of a port: as set, but never loose on an interface without an IPv4 address, as in
+    /// Linux.
     pub fn source_check(&self, port: PortId) -> SourceCheck {
         let bound = self.links.ports().get(usize::from(port.0));
         bound.map_or(SourceCheck::Off, |bound| self.links.source_check(bound))
@@ -281,25 +281,25 @@ impl Control {
         })
     }
 
-    /// A port comes: the next number, or one whose port has gone. The workers have it already: from now on they are told
-    /// to send by it. Waits for a grace period.
+    /// Adds a port, with the next number or that of a removed port. The workers must have it already: they may send on
+    /// it from now on. Waits for a grace period.
     ///
     /// # Panics
-    /// When its number leaves a gap.
+    /// If its number leaves a gap.
     pub fn add_port(&mut self, spec: PortSpec) {
         let index = self.links.add_port(spec);
         self.ports_changed(index);
     }
 
-    /// A port goes, its interface stays: what is routed by it is the kernel's to send. When it returns, no worker sends by it
-    /// any more. Waits for a grace period.
+    /// Removes a port; its interface stays, and packets routed to it are left to the kernel. On return, no worker sends
+    /// on the port any more. Waits for a grace period.
     pub fn remove_port(&mut self, id: PortId) {
         let index = self.links.remove_port(id);
         self.ports_changed(index);
     }
 
-    /// A port is open on its interface from now on ([`PortBack`]), or no longer: what is routed by it is then the kernel's to
-    /// send. Waits for a grace period.
+    /// Records whether a port is open on its interface ([`PortBack`]). If it is not, packets routed to it are left to
+    /// the kernel. Waits for a grace period.
     pub fn set_open(&mut self, id: PortId, open: bool) {
         let index = self.links.set_open(id, open);
         self.ports_changed(index);
@@ -311,18 +311,18 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Kernel index of the interface that a port is open on; 0: none.
+    /// Returns the kernel index of the interface on which a port is open; 0 if there is none.
     pub fn port_index(&self, id: PortId) -> u32 {
         self.links.ports().get(usize::from(id.0)).map_or(0, Bound::index)
     }
 
-    /// What workers load, once a turn.
+    /// Returns the published tables, which workers load once per turn.
     pub fn tables(&self) -> Arc<Published<Tables>> {
         self.published.clone()
     }
 
-    /// Takes a batch in. When it returns, every worker forwards by it, or will from its next turn on. Waits for a
-    /// grace period at most once; a caller that is itself an online reader of the domain would wait for ever.
+    /// Applies a batch of changes. On return, every worker forwards by it, or will from its next turn on. Waits for a
+    /// grace period at most once; a caller that is itself an online reader of the domain would deadlock.
     pub fn apply(&mut self, changes: &[Change]) -> Applied {
         self.hops.reclaim(&self.domain);
         let mut applied = Applied::default();
@@ -378,7 +378,7 @@ impl Control {
             let old = self.neighbours.remove(index, addr);
             self.neighbour_changed(index, addr, old, Reach::Unknown, touched);
         }
-        // Its addresses may have been lent as sources to other interfaces.
+        // Other interfaces may have used its addresses as sources.
         self.hops.touch_link(None);
         touched.ports = true;
         if let Some((id, back)) = self.links.remove(index) {
@@ -465,7 +465,7 @@ impl Control {
         }
     }
 
-    /// Makes everything agree with the models again.
+    /// Brings tables and FIBs in line with the models.
     fn settle(&mut self, mut touched: Touched, applied: &mut Applied) {
         if !touched.indices.is_empty() {
             self.remap(&mut touched);
@@ -491,7 +491,7 @@ impl Control {
         self.hops.retire(&self.domain);
     }
 
-    /// Some interfaces became ports, or ceased to be: what routes over them come to must be worked out again.
+    /// Marks for new resolution the routes over interfaces that became or ceased to be ports.
     fn remap(&mut self, touched: &mut Touched) {
         let mut stale = std::collections::HashSet::new();
         for id in self.sets.ids() {
@@ -535,7 +535,8 @@ impl Control {
     }
 }
 
-/// Puts a route in (or out, without a record) and notes the prefixes that may lead elsewhere by it; what it replaced.
+/// Adds a route (or removes it if `rec` is `None`) and records the prefixes that may lead elsewhere because of it.
+/// Returns the former record.
 fn note<A: Bits>(
     rib: &mut Rib<A>,
     touched: &mut Vec<(A, u8)>,
@@ -545,7 +546,7 @@ fn note<A: Bits>(
     metric: u32,
     rec: Option<Rec>,
 ) -> Option<Rec> {
-    // The kernel sends no such prefix; a length out of range must not get further than here.
+    // The kernel reports no length out of range; it is limited here all the same.
     let len = len.min(A::MAX);
     let key = Key { addr: addr.first(len), len, rank, metric };
     let old = match rec {
@@ -555,7 +556,7 @@ fn note<A: Bits>(
     if old.map(|o| (o.set, o.usable)) != rec.map(|r| (r.set, r.usable)) {
         touched.push((key.addr, len));
         if rank == Rank::Local && len < A::MAX {
-            // It hides, or no longer hides, what main has beneath it.
+            // It hides, or no longer hides, routes of table main below it.
             touched.extend(rib.under(key.addr, len).map(|(k, _)| (k.addr, k.len)));
         }
     }

@@ -1,18 +1,18 @@
-//! Neighbours, in the order of their addresses.
+//! Neighbours, ordered by address.
 
 use super::bits::Bits;
 use bywash_route::model::{Mac, Neighbour, NeighbourState};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What forwarding cares about.
+/// Reachability of a neighbour, as far as it matters for forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Has an address, confirmed or stale.
+    /// Has a link-layer address, confirmed or stale.
     Usable(Mac),
-    /// Asked for and not there.
+    /// Resolution failed.
     Failed,
-    /// Not known, or being asked for.
+    /// Unknown, or being resolved.
     Unknown,
 }
 
@@ -50,7 +50,7 @@ impl Neighbours {
         self.known.get(&(addr, index)).map_or(Reach::Unknown, |k| k.reach())
     }
 
-    /// What it was and what it is.
+    /// Adds or updates a neighbour; returns its old and new reachability.
     pub fn set(&mut self, n: &Neighbour) -> (Reach, Reach) {
         let known = Known { mac: n.mac, state: n.state };
         let old = self.known.insert((n.addr, n.index), known);
@@ -61,25 +61,26 @@ impl Neighbours {
         self.known.remove(&(addr, index)).map_or(Reach::Unknown, Known::reach)
     }
 
-    /// Those of one interface.
+    /// Returns the addresses of the neighbours on one interface.
     pub fn on(&self, index: u32) -> Vec<IpAddr> {
         self.known.keys().filter(|(_, i)| *i == index).map(|(a, _)| *a).collect()
     }
 
-    /// Interfaces where `addr` is a neighbour worth a host route: reachable, or known not to be.
+    /// Returns the interfaces on which `addr` is a neighbour that needs a host route: reachable, or failed.
     pub fn with(&self, addr: IpAddr) -> impl Iterator<Item = u32> {
         let range = self.known.range((addr, 0)..=(addr, u32::MAX));
         range.filter(move |(_, k)| host(addr) && k.reach() != Reach::Unknown).map(|((_, i), _)| *i)
     }
 
-    /// Addresses of neighbours within a prefix.
+    /// Returns the addresses of neighbours within a prefix.
     pub fn within<A: Bits>(&self, addr: A, len: u8) -> impl Iterator<Item = A> {
         let (low, high) = (addr.first(len).ip(), addr.last(len).ip());
         self.known.range((low, 0)..=(high, u32::MAX)).filter_map(|((a, _), _)| A::of(*a))
     }
 }
 
-/// Whether packets to it are ever forwarded by a host route: groups and link-local addresses stay with the kernel.
+/// Returns whether an address can have a host route. Multicast, broadcast and link-local addresses are left to the
+/// kernel.
 fn host(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(a) => !a.is_multicast() && !a.is_broadcast(),

@@ -1,4 +1,4 @@
-//! From changed prefixes to changed FIB entries: what every prefix should lead to, under routes, ports and neighbours.
+//! Determines changed FIB entries from changed prefixes, given routes, ports and neighbours.
 
 use super::bits::{Bits, net};
 use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, POLICY, PROHIBIT, THROW, UNREACHABLE, Way};
@@ -10,7 +10,7 @@ use bywash_route::Table;
 use bywash_route::model::{NextHop, Prefix, RouteKind};
 use std::net::IpAddr;
 
-/// A FIB entry to set or remove. The plan holds the new id; whoever carries it out lets go of the old one.
+/// A FIB entry to set or remove. The plan holds a reference to the new id; its executor releases the old one.
 #[derive(Debug)]
 pub(super) struct Op<A> {
     pub addr: A,
@@ -18,7 +18,7 @@ pub(super) struct Op<A> {
     pub id: Option<u32>,
 }
 
-/// All that decides where a prefix leads.
+/// State that decides where a prefix leads.
 pub(super) struct Planner<'a> {
     pub sets: &'a mut Sets,
     pub hops: &'a mut Hops,
@@ -27,8 +27,8 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// What must change in `fib`, given that routes at these prefixes changed, or neighbours at these addresses. Leaves
-    /// each of them once.
+    /// Returns the changes of `fib` after changes of routes to these prefixes or of neighbours with these addresses.
+    /// Sorts `dirty` and removes its duplicates.
     pub fn plan<A: Bits>(&mut self, rib: &Rib<A>, fib: &Table<A::Word>, dirty: &mut Vec<(A, u8)>) -> Vec<Op<A>> {
         dirty.sort_unstable();
         dirty.dedup();
@@ -37,8 +37,8 @@ impl Planner<'_> {
         for &(addr, len) in &*dirty {
             let old = fib.get(net(addr, len));
             let Some(new) = self.differs(rib, old, addr, len) else { continue };
-            // Neighbours beneath have host routes exactly where the prefix over them is a link's own, which one
-            // route by a gateway in place of another does not touch.
+            // Neighbours below a prefix have host routes only if the prefix is on-link. Replacing one gateway route by
+            // another does not affect them.
             let plain = |id: Option<u32>| id.is_some_and(|id| !self.hops.is_glean(id));
             if len < A::MAX && !(plain(old) && plain(new)) {
                 hosts.extend(self.neighbours.within(addr, len));
@@ -54,12 +54,13 @@ impl Planner<'_> {
                 ops.push(Op { addr, len: A::MAX, id });
             }
         }
-        // First what comes, then what goes: nothing falls through while a prefix is exchanged for its halves.
+        // Additions come before removals, so that no address is without a route while a prefix is replaced by its
+        // halves.
         ops.sort_by_key(|op| op.id.is_none());
         ops
     }
 
-    /// The id that should be at a prefix (held), when it is not the one that is.
+    /// Returns the id that a prefix should have, with a reference, if it differs from `old`.
     fn differs<A: Bits>(&mut self, rib: &Rib<A>, old: Option<u32>, addr: A, len: u8) -> Option<Option<u32>> {
         let new = match (rib.excepted.over(addr, len), rib.winner(addr, len)) {
             (Some(over), _) => (over == len).then(|| {
@@ -77,7 +78,8 @@ impl Planner<'_> {
         Some(new)
     }
 
-    /// The neighbour `addr` itself, when the route over it is its own link's.
+    /// Returns the id of the neighbour `addr` itself, with a reference, if the route covering it is on-link on the same
+    /// interface.
     fn host<A: Bits>(&mut self, rib: &Rib<A>, addr: A) -> Option<u32> {
         let mut on = self.neighbours.with(addr.ip()).peekable();
         on.peek()?;
@@ -89,7 +91,7 @@ impl Planner<'_> {
             .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { way: Way::Via(addr.ip()), ..over })))
     }
 
-    /// The id of what `set` says for `prefix`, held.
+    /// Returns the id to which `set` resolves for `prefix`, with a reference.
     fn target(&mut self, set: u32, prefix: Prefix) -> u32 {
         if self.sets.get(set).outcome == Outcome::Stale {
             let outcome = self.resolve(set);
@@ -103,9 +105,10 @@ impl Planner<'_> {
             }
             Outcome::OnLink(hop) => {
                 let way = match (prefix.addr, prefix.len) {
-                    // A host on the link: there is only one neighbour to ask for.
+                    // A host route on the link: there is only one neighbour to resolve.
                     (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => Way::Via(prefix.addr),
-                    // Only without a preferred source does the prefix say which of the interface's addresses to use.
+                    // Only without a preferred source does the prefix determine which of the interface's addresses is
+                    // used.
                     _ => Way::Glean(set.source.is_none().then_some(prefix)),
                 };
                 let index = set.hops[hop as usize].index;
@@ -115,7 +118,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Works out a set; it holds the id in the outcome.
+    /// Resolves a set, which holds a reference to the id in the outcome.
     fn resolve(&mut self, set: u32) -> Outcome {
         let set = self.sets.get(set);
         let fixed = |hops: &mut Hops, id| {
@@ -135,7 +138,7 @@ impl Planner<'_> {
         let many = alive().nth(1).is_some();
         match alive().find(|(_, h)| port(h) && h.gateway.is_none()) {
             Some((n, _)) if !many => return Outcome::OnLink(n),
-            // A destination on one of several links: only the kernel can ask for it on all of them.
+            // A destination on one of several links: only the kernel can solicit it on all of them.
             Some(_) => return fixed(self.hops, KERNEL),
             None => {}
         }
@@ -166,7 +169,7 @@ impl Planner<'_> {
     }
 }
 
-/// The group of these ids, or the one id they all are.
+/// Returns the group of these ids, or the single id if they are all equal.
 fn group(hops: &mut Hops, mut members: Vec<(u32, u32)>) -> Outcome {
     members.sort_unstable();
     members.dedup_by(|next, kept| {

@@ -1,27 +1,28 @@
-//! Ports and their interfaces, followed without routes.
+//! Tracks ports and their interfaces without routes.
 
 use super::links::Links;
 use super::{Applied, PortSpec, PortView};
 use bywash_engine::PortId;
 use bywash_route::model::Change;
 
-/// The ports of what is no router: a switch bridges between interfaces whatever is routed by them.
+/// Ports of an application that does not route, such as a switch, which bridges between interfaces whatever is routed
+/// to them.
 pub struct Ports {
     links: Links,
 }
 
 impl Ports {
-    /// Ports whose interfaces nothing is known of yet.
+    /// Creates ports whose interfaces are not known yet.
     ///
     /// # Panics
-    /// When the ports' numbers do not count from 0 without gaps.
+    /// If the port numbers do not count from 0 without gaps.
     pub fn new(mut ports: Vec<PortSpec>) -> Self {
         ports.sort_by_key(|p| p.id);
         assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
         Self { links: Links::new(ports) }
     }
 
-    /// Takes a batch in: what it says of links and their addresses.
+    /// Applies the changes of links and addresses in a batch.
     pub fn apply(&mut self, changes: &[Change]) -> Applied {
         let mut applied = Applied::default();
         for change in changes {
@@ -49,25 +50,25 @@ impl Ports {
         applied
     }
 
-    /// A port comes, with the next number or one whose port has gone.
+    /// Adds a port, with the next number or that of a removed port.
     ///
     /// # Panics
-    /// When its number leaves a gap.
+    /// If its number leaves a gap.
     pub fn add_port(&mut self, spec: PortSpec) {
         self.links.add_port(spec);
     }
 
-    /// A port goes; its interface stays.
+    /// Removes a port; its interface stays.
     pub fn remove_port(&mut self, id: PortId) {
         self.links.remove_port(id);
     }
 
-    /// A port is open on its interface from now on, or no longer.
+    /// Records whether a port is open on its interface.
     pub fn set_open(&mut self, id: PortId, open: bool) {
         self.links.set_open(id, open);
     }
 
-    /// All ports, by number.
+    /// Returns all ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
         self.links.views()
     }
@@ -106,7 +107,7 @@ mod tests {
         let back = ports.apply(&[link(9, "x", true)]);
         assert_eq!(back.ports_back.iter().map(|b| (b.id, b.index)).collect::<Vec<_>>(), [(PortId(0), 9)]);
         assert!(!running(&ports), "it is not open");
-        // Told until it is.
+        // Reported until it is open.
         assert_eq!(ports.apply(&[link(9, "x", true)]).ports_back, back.ports_back);
         ports.set_open(PortId(0), true);
         assert!(running(&ports) && ports.apply(&[link(9, "x", true)]).ports_back.is_empty());

@@ -1,21 +1,21 @@
-//! The routes of tables local and main, of one family, and which of them counts.
+//! Routes of one family in tables local and main, and the choice among them.
 //!
-//! The rules are the kernel's: table local is asked before table main, whatever the prefix lengths; in a table the
+//! The rules are the kernel's: table local is looked up before table main, whatever the prefix lengths; in a table the
 //! longest prefix wins, and among routes to one prefix the lowest metric whose next hops are not all dead. A route
-//! without a living next hop is passed over, so a less specific one may win.
+//! whose next hops are all dead is skipped, so a less specific one may win.
 
 use super::bits::Bits;
 use super::exceptions::Excepted;
 use std::collections::BTreeMap;
 
-/// Which table, in the order they are asked.
+/// Table of a route, in the order of lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     Local,
     Main,
 }
 
-/// What names a route. Sorted by prefix first, so that a prefix's routes, and the prefixes under it, are neighbours.
+/// Key of a route. It sorts by prefix first, so that the routes to a prefix and the prefixes below it are adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key<A> {
     pub addr: A,
@@ -24,28 +24,28 @@ pub(super) struct Key<A> {
     pub metric: u32,
 }
 
-/// What there is to know about a route: 8 bytes, for there may be a million.
+/// Record of a route: 8 bytes, because there may be a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rec {
-    /// What it says ([`super::sets`]).
+    /// Number of the set with the route's content ([`super::sets`]).
     pub set: u32,
-    /// Who made it.
+    /// Origin of the route (rtm_protocol).
     pub protocol: u8,
-    /// False when every next hop is dead, and for `throw` in table local, which leads on to table main.
+    /// False if every next hop is dead, and for `throw` in table local, which continues in table main.
     pub usable: bool,
 }
 
-/// One family's routes.
+/// Routes of one family.
 pub(super) struct Rib<A> {
     routes: BTreeMap<Key<A>, Rec>,
-    /// Routes of table main by prefix length: what a longest match must try.
+    /// Number of routes of table main by prefix length: the lengths that a longest match must try.
     main: [u32; 129],
-    /// Routes of table local by prefix length.
+    /// Number of routes of table local by prefix length.
     local: [u32; 129],
-    /// Prefixes of table local that are no host routes, with their number of routes: few, and they hide what main
-    /// has beneath them.
+    /// Prefixes of table local except host routes, with their number of routes: few, and they hide the routes of table
+    /// main below them.
     wide: BTreeMap<(u8, A), u32>,
-    /// Prefixes that are the kernel's, and hide what both tables have beneath them.
+    /// Prefixes that are left to the kernel and hide the routes of both tables below them.
     pub excepted: Excepted<A>,
 }
 
@@ -68,7 +68,7 @@ impl<A: Bits> Rib<A> {
         self.routes.iter()
     }
 
-    /// Adds or replaces; the record it had.
+    /// Adds or replaces a route; returns its former record.
     pub fn insert(&mut self, key: Key<A>, rec: Rec) -> Option<Rec> {
         let old = self.routes.insert(key, rec);
         if old.is_none() {
@@ -101,16 +101,16 @@ impl<A: Bits> Rib<A> {
         }
     }
 
-    /// The usable route of lowest metric to exactly this prefix in one table.
+    /// Returns the usable route of lowest metric to exactly this prefix in one table.
     fn best(&self, addr: A, len: u8, rank: Rank) -> Option<(Key<A>, Rec)> {
-        // No upper bound: looking for it would double the search.
+        // The range has no upper bound, because finding it would double the search.
         let from = self.routes.range(Key { addr, len, rank, metric: 0 }..);
         let here = from.take_while(|(k, _)| k.addr == addr && k.len == len && k.rank == rank);
         here.map(|(k, r)| (*k, *r)).find(|(_, r)| r.usable)
     }
 
-    /// The route that decides at exactly this prefix; none when there is none, or when table local or an exception hides
-    /// it.
+    /// Returns the route that decides at exactly this prefix; `None` if there is none, or table local or an exception
+    /// hides it.
     pub fn winner(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
         if self.excepted.over(addr, len).is_some() {
             return None;
@@ -122,14 +122,14 @@ impl<A: Bits> Rib<A> {
         })
     }
 
-    /// The longest usable prefix of table local that covers this one (or is it), host routes left out.
+    /// Returns the longest usable prefix of table local that covers this one or equals it, host routes excluded.
     fn hidden(&self, addr: A, len: u8) -> Option<(Key<A>, Rec)> {
         let lens = (0..=len.min(A::MAX - 1)).rev().filter(|l| self.local[usize::from(*l)] > 0);
         let mut known = lens.map(|l| (l, addr.first(l))).filter(|at| self.wide.contains_key(at));
         known.find_map(|(l, a)| self.best(a, l, Rank::Local))
     }
 
-    /// The route that decides for `addr` when its own host route is left out.
+    /// Returns the route that decides for `addr`, ignoring its host routes.
     pub fn covering(&self, addr: A) -> Option<(Key<A>, Rec)> {
         self.hidden(addr, A::MAX - 1).or_else(|| {
             let lens = (0..A::MAX).rev().filter(|l| self.main[usize::from(*l)] > 0);
@@ -137,7 +137,7 @@ impl<A: Bits> Rib<A> {
         })
     }
 
-    /// Every route whose prefix lies in this one, itself included.
+    /// Returns all routes whose prefix lies in this one, itself included.
     pub fn under(&self, addr: A, len: u8) -> impl Iterator<Item = (&Key<A>, &Rec)> {
         let low = Key { addr, len, rank: Rank::Local, metric: 0 };
         let high = Key { addr: addr.last(len), len: A::MAX, rank: Rank::Main, metric: u32::MAX };

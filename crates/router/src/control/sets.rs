@@ -1,4 +1,4 @@
-//! What routes say, kept once: half a million routes by the same gateway share one record.
+//! Content of routes, stored once: half a million routes by the same gateway share one record.
 
 use bywash_route::model::{NextHop, Route, RouteKind};
 use std::collections::HashMap;
@@ -6,18 +6,18 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a set comes to under the ports of the moment.
+/// Resolution of a set with the current ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// To be worked out.
+    /// Not resolved yet.
     Stale,
-    /// This next-hop id, which the set holds.
+    /// A next-hop id, to which the set holds a reference.
     Id(u32),
-    /// The link of this next hop itself: the id depends on the prefix too.
+    /// On-link by the next hop at this index: the id also depends on the prefix.
     OnLink(u32),
 }
 
-/// A route without its prefix, metric and maker.
+/// Content of a route: everything except prefix, metric and origin.
 pub(super) struct Set {
     pub kind: RouteKind,
     pub mtu: Option<u32>,
@@ -41,7 +41,7 @@ pub(super) struct Sets {
     free: Vec<u32>,
     by_hash: HashMap<u64, Vec<u32>>,
     hasher: RandomState,
-    /// The one asked for last: routes come in runs.
+    /// The set requested last: equal routes come in runs.
     last: u32,
 }
 
@@ -63,7 +63,7 @@ impl Sets {
         living.into_iter()
     }
 
-    /// The set that says what `route` does; the caller holds it until [`Sets::release`].
+    /// Returns the set with the content of `route` and adds a reference, which [`Sets::release`] drops.
     pub fn hold(&mut self, route: &Route) -> u32 {
         let last = self.sets.get_mut(self.last as usize).and_then(Option::as_mut);
         if let Some(set) = last.filter(|s| s.says(route)) {
@@ -99,7 +99,7 @@ impl Sets {
         self.last
     }
 
-    /// Ends a hold. When it was the last, what the set came to, for the caller to let go of.
+    /// Drops a reference. With the last one, returns the set's resolution, whose id the caller must release.
     pub fn release(&mut self, id: u32) -> Option<Outcome> {
         let set = self.get_mut(id);
         set.refs -= 1;

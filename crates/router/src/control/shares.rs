@@ -1,34 +1,34 @@
-//! How the buckets of a group are shared by its members, so that flows stay where they are.
+//! Distribution of a group's buckets among its members that keeps flows where they are.
 //!
-//! A packet's flow names a bucket, the bucket a member. When a member goes, only its buckets get others; when one comes,
-//! it gets its share of everybody's and nothing else moves. That needs memory: a group's buckets are laid out from what
-//! they were, and those of a new group from the group that has most in common with it, which is the one that routes
-//! change from when a router is lost or comes back.
+//! A packet's flow hash selects a bucket, and the bucket a member. When a member is removed, only its buckets are
+//! reassigned; when one is added, it takes its share from all others and nothing else moves. This requires memory: a
+//! group's buckets are derived from its former ones, and those of a new group from the group that shares most members
+//! with it, which is the one that routes switch from when a router is lost or returns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most buckets of a group, and how many it has while there are few groups: a share is exact to 1/256.
+/// Maximum number of buckets of a group, used while there are few groups: a share is exact to 1/256.
 pub(super) const MAX_BUCKETS: usize = 256;
-/// Groups beyond this many are laid out in fewer buckets, so that all of them fit the XDP program's table.
+/// Number of groups beyond which new ones get fewer buckets, so that all of them fit the XDP program's table.
 const FULL: usize = 128;
-/// Buckets of those groups, where that is enough for their weights.
+/// Number of buckets of those groups, if that is enough for their weights.
 const SMALL: usize = 64;
-/// A new group is compared with this many others at most.
+/// Maximum number of groups with which a new one is compared.
 const COMPARED: usize = 1024;
 
-/// A member, by id, and its weight.
+/// Id of a member, and its weight.
 pub(super) type Weighted = (u32, u32);
 
 struct Layout {
-    /// Who the group is: its id may have been another's before.
+    /// Members of the group, because its id may have been another group's before.
     group: Arc<[Weighted]>,
     buckets: Vec<u32>,
-    /// Counts layouts: of two it says which is later.
+    /// Sequence number, which orders layouts by age.
     made: u64,
 }
 
-/// The layouts of all groups, by their ids.
+/// Layouts of all groups, by id.
 #[derive(Default)]
 pub(super) struct Shares {
     layouts: HashMap<u32, Layout>,
@@ -36,7 +36,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The buckets of the group `id`, whose members are sorted by id.
+    /// Returns the buckets of the group `id`, whose members are sorted by id.
     pub fn of(&mut self, id: u32, group: &Arc<[Weighted]>) -> &[u32] {
         if self.layouts.get(&id).is_none_or(|layout| layout.group != *group) {
             let shares = used(group);
@@ -52,13 +52,13 @@ impl Shares {
         &self.layouts[&id].buckets
     }
 
-    /// Forgets groups that are no more.
+    /// Removes the layouts of groups that no longer exist.
     pub fn retain(&mut self, lives: impl Fn(u32) -> bool) {
         self.layouts.retain(|id, _| lives(*id));
     }
 
-    /// The layout that shares most of its members with a group that is new; of several the latest, which is the one in use:
-    /// those before it wait for their end.
+    /// Returns the layout that shares most members with a new group. Of several it is the latest, which is the one in
+    /// use: earlier ones are about to be removed.
     fn nearest(&self, shares: &[Weighted]) -> Option<&Layout> {
         let common = |layout: &Layout| {
             let theirs = |id: u32| used(&layout.group).binary_search_by_key(&id, |share| share.0).is_ok();
@@ -69,19 +69,19 @@ impl Shares {
     }
 }
 
-/// Those of a group's members that there are buckets for.
+/// Returns the members of a group for which there are buckets.
 fn used(group: &[Weighted]) -> &[Weighted] {
     &group[..group.len().min(MAX_BUCKETS)]
 }
 
-/// How many buckets a group gets beside so many others.
+/// Returns the number of buckets of a group when there are `groups` others.
 fn size(shares: &[Weighted], groups: usize) -> usize {
     let weights: u64 = shares.iter().map(|share| u64::from(share.1)).sum();
     if groups >= FULL && weights <= SMALL as u64 { SMALL } else { MAX_BUCKETS }
 }
 
-/// How many of `count` buckets each member gets: what is left by rounding down goes to the largest remainders. Nobody gets
-/// none: whoever has most gives one.
+/// Returns the number of buckets of each member, out of `count`. Buckets left by rounding down go to the largest
+/// remainders. Every member gets at least one, taken from the one with most.
 fn quotas(shares: &[Weighted], count: usize) -> Vec<usize> {
     let total: u64 = shares.iter().map(|share| u64::from(share.1)).sum::<u64>().max(1);
     let exact = |at: usize| u64::from(shares[at].1) * count as u64;
@@ -98,7 +98,7 @@ fn quotas(shares: &[Weighted], count: usize) -> Vec<usize> {
     quotas
 }
 
-/// The buckets, as many of them as can be as they were.
+/// Returns the buckets, with as many as possible unchanged.
 fn lay_out(shares: &[Weighted], before: &[u32], count: usize) -> Vec<u32> {
     let mut left = quotas(shares, count);
     let member = |id: u32| shares.binary_search_by_key(&id, |share| share.0).ok();
@@ -113,7 +113,7 @@ fn lay_out(shares: &[Weighted], before: &[u32], count: usize) -> Vec<u32> {
             *bucket = Some(id);
         }
     }
-    // Those without a member, one after the other to each that has too few: all get of what is free, wherever it is.
+    // Free buckets go in turn to the members that have too few, so that all of them get buckets from everywhere.
     let mut next = 0;
     for bucket in buckets.iter_mut().filter(|bucket| bucket.is_none()) {
         while left[next % left.len()] == 0 {
@@ -159,7 +159,7 @@ mod tests {
         }
         let weighted = counts(Shares::default().all(1, &[(7, 3), (8, 1)]));
         assert_eq!(weighted, [(7, 192), (8, 64)]);
-        // Somebody with next to nothing gets something all the same.
+        // A member with a tiny weight still gets a bucket.
         let weighted = counts(Shares::default().all(1, &[(7, 256), (8, 256), (9, 1)]));
         assert_eq!(weighted.last(), Some(&(9, 1)));
         assert_eq!(Shares::default().all(1, &even(300)).len(), 256);
@@ -170,28 +170,28 @@ mod tests {
         let mut all = Shares::default();
         let four = [(10, 1), (11, 1), (12, 1), (13, 1)];
         let before = all.all(1, &four).to_vec();
-        // A new group without one of them: FRR makes one when a router is lost.
+        // A new group without one of the members, as FRR creates when a router is lost.
         let without = [four[0], four[1], four[3]];
         let after = all.all(2, &without).to_vec();
         let lost = |(was, is): (&u32, &u32)| if *was == 12 { *is != 12 } else { is == was };
         assert!(before.iter().zip(&after).all(lost), "{before:?}\n{after:?}");
         assert_eq!(counts(&after).iter().map(|c| c.1).max(), Some(86));
-        // The first group has gone meanwhile; the member comes back: it gets a quarter, nothing else moves.
+        // The first group has been removed meanwhile; the member returns and gets a quarter, nothing else moves.
         all.retain(|id| id == 2);
         let back = all.all(3, &four).to_vec();
         assert_eq!(moved(&after, &back), 64);
         assert!(after.iter().zip(&back).all(|(was, is)| was == is || *is == 12));
-        // Two go, one after the other, while the groups before are not forgotten: it is the latest that counts.
+        // Two members are removed one after the other while the former groups remain: the latest one counts.
         let mut all = Shares::default();
         all.all(9, &four);
         let three = all.all(5, &without).to_vec();
         let two = all.all(7, &[four[0], four[1]]).to_vec();
         assert!(three.iter().zip(&two).all(|(was, is)| *was == 13 || was == is));
-        // An id that was another group's says nothing of what this one was.
+        // An id that belonged to another group is no precedent for this one.
         all.all(8, &[(20, 1), (21, 1)]);
         let again = all.all(8, &[four[0], four[1], four[3]]).to_vec();
         assert_eq!(moved(&two, &again), 256 / 3);
-        // Other weights move what they must.
+        // Changed weights move only as many buckets as needed.
         let heavier = all.all(4, &[(10, 2), (11, 1), (12, 1), (13, 1)]).to_vec();
         assert!(heavier.iter().filter(|id| **id == 10).count() >= 102);
     }

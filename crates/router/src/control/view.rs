@@ -1,4 +1,4 @@
-//! What `show` asks the control side.
+//! Views of the control side's state, for `show`.
 
 use super::bits::{Bits, V4, V6, net};
 use super::exceptions::is_excepted;
@@ -12,16 +12,17 @@ use bywash_route::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefi
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// Whether a route is used, or why not.
+/// Whether a route is used, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteStatus {
-    /// Packets are forwarded by it, or answered as it says.
+    /// Packets are forwarded by it, or answered accordingly.
     Installed,
-    /// It wins, but packets are left to the kernel: a way out is no port or has no carrier, or is a link's own among several.
+    /// It wins, but packets are left to the kernel: an egress interface is not a port or has no carrier, or one of
+    /// several next hops has no gateway.
     Kernel,
-    /// Packets are left to the kernel: its prefix by [`Control::except`] or because it has routes for some packets only
-    /// ([`Change::Selective`]), or the way out it would take.
+    /// Packets are left to the kernel: because of its prefix, by [`Control::except`] or because the prefix has routes
+    /// for some packets only ([`Change::Selective`]), or because of its egress interface.
     Policy,
     /// Another route to the prefix has a lower metric.
     Metric,
@@ -29,11 +30,11 @@ pub enum RouteStatus {
     Dead,
     /// Table local decides for its prefix.
     Hidden,
-    /// It is in a table that is not used.
+    /// It belongs to a table that is not used.
     OtherTable,
 }
 
-/// How things stand with a next hop.
+/// State of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HopState {
@@ -41,34 +42,34 @@ pub enum HopState {
     Forward,
     /// The gateway is not resolved.
     Pending,
-    /// The gateway does not answer.
+    /// Resolution of the gateway failed.
     Failed,
-    /// The destination itself is on the link.
+    /// The destination is on the link.
     Glean,
-    /// The kernel says it cannot be used.
+    /// The kernel marks it as unusable.
     Dead,
-    /// The link is down, or has no carrier.
+    /// The link is down or has no carrier.
     LinkDown,
     /// The interface is not a port.
     Kernel,
-    /// Packets out by the interface are the kernel's ([`Control::except`]).
+    /// Packets out of the interface are left to the kernel ([`Control::except`]).
     Policy,
 }
 
 /// A next hop of a route.
 #[derive(Clone, Debug, Serialize)]
 pub struct HopView {
-    /// Interface.
+    /// Kernel index of the interface.
     pub index: u32,
-    /// Its name, when known.
+    /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port it is.
+    /// The port open on the interface.
     pub port: Option<PortId>,
-    /// Neighbour to send to.
+    /// Gateway.
     pub via: Option<IpAddr>,
-    /// Share of flows.
+    /// Weight in the choice among next hops.
     pub weight: u16,
-    /// How things stand.
+    /// State.
     pub state: HopState,
 }
 
@@ -81,80 +82,80 @@ pub struct RouteView {
     pub table: u32,
     /// Metric.
     pub metric: u32,
-    /// Who made it (rtm_protocol).
+    /// Origin of the route (rtm_protocol).
     pub protocol: u8,
-    /// What it does.
+    /// Action on packets.
     pub kind: RouteKind,
-    /// Ways out.
+    /// Next hops.
     pub next_hops: Vec<HopView>,
     /// Its own MTU, in bytes.
     pub mtu: Option<u32>,
     /// Preferred source.
     pub source: Option<IpAddr>,
-    /// Whether it is used.
+    /// Whether it is used, and if not, why.
     pub status: RouteStatus,
 }
 
 /// A neighbour.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeighbourView {
-    /// Its address.
+    /// IP address.
     pub addr: IpAddr,
     /// Interface.
     pub index: u32,
-    /// The interface's name, when known.
+    /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port it is behind.
+    /// The port open on the interface.
     pub port: Option<PortId>,
     /// Link-layer address.
     pub mac: Option<Mac>,
-    /// State, as the kernel has it.
+    /// State reported by the kernel.
     pub state: NeighbourState,
-    /// Packets to it have an entry of their own.
+    /// Whether it has a FIB entry of its own.
     pub installed: bool,
 }
 
 /// A port.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortView {
-    /// Its number.
+    /// Port number.
     pub id: PortId,
     /// Name in the config.
     pub name: String,
     /// Kernel index; 0 while the interface is gone.
     pub index: u32,
-    /// Name the interface has now, when it has been heard of.
+    /// Current name of the interface, if known.
     pub dev: Option<String>,
     /// MAC address.
     pub mac: Option<Mac>,
     /// MTU, in bytes.
     pub mtu: Option<u32>,
-    /// Up, with carrier.
+    /// Whether the interface is up and has carrier.
     pub running: bool,
-    /// Addresses, with the lengths of their subnets' prefixes.
+    /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<Prefix>,
 }
 
-/// Sizes and counts.
+/// Sizes and counters of the control side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ControlStats {
     /// IPv4 routes of tables local and main.
     pub routes4: usize,
     /// IPv6 routes of tables local and main.
     pub routes6: usize,
-    /// Routes of other tables: not used.
+    /// Routes of other tables, which are not used.
     pub routes_other: usize,
     /// Neighbours.
     pub neighbours: usize,
     /// Next-hop ids in use, groups included.
     pub entries: usize,
-    /// Groups.
+    /// Next-hop groups.
     pub groups: usize,
-    /// Different things that routes say.
+    /// Distinct route contents.
     pub sets: usize,
     /// Publications since the first.
     pub publishes: u64,
-    /// Changes taken in.
+    /// Changes applied.
     pub changes: u64,
     /// Bytes of the IPv4 FIB.
     pub fib4_bytes: usize,
@@ -163,7 +164,7 @@ pub struct ControlStats {
 }
 
 impl Control {
-    /// All routes: table local and main of IPv4, then of IPv6, then the other tables.
+    /// Returns all routes: tables local and main of IPv4, then of IPv6, then the other tables.
     pub fn routes(&self) -> impl Iterator<Item = RouteView> {
         let v4 = self.rib4.iter().map(|(k, r)| self.ranked(&self.rib4, *k, *r));
         let v6 = self.rib6.iter().map(|(k, r)| self.ranked(&self.rib6, *k, *r));
@@ -209,7 +210,7 @@ impl Control {
         }
     }
 
-    /// Returns whether a next hop's packets are the kernel's by its interface.
+    /// Returns whether packets of a next hop are left to the kernel because of its interface.
     fn is_excepted(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> bool {
         let way = hop.gateway.map_or(Way::Glean(Some(prefix)), Way::Via);
         let adjacency = Adjacency { index: hop.index, way, mtu: set.mtu, source: set.source };
@@ -237,12 +238,12 @@ impl Control {
         self.links.get(index).map(|l| l.name.clone())
     }
 
-    /// Whether the kernel has made out if this neighbour is there, or not.
+    /// Returns whether the kernel has determined the neighbour's reachability.
     pub fn knows(&self, index: u32, addr: IpAddr) -> bool {
         self.neighbours.reach(index, addr) != Reach::Unknown
     }
 
-    /// All neighbours, by address.
+    /// Returns all neighbours, by address.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> {
         self.neighbours.iter().map(|(addr, index, known)| {
             let way = Way::Via(addr);
@@ -259,19 +260,19 @@ impl Control {
         })
     }
 
-    /// The id at an address's own prefix.
+    /// Returns the id in the FIB for an address's host prefix.
     fn at(&self, addr: IpAddr) -> Option<u32> {
         let at4 = || self.fib4.get(net(V4::of(addr)?, 32));
         let at6 = || self.fib6.get(net(V6::of(addr)?, 128));
         at4().or_else(at6)
     }
 
-    /// All ports, by number.
+    /// Returns all ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = PortView> {
         self.links.views()
     }
 
-    /// All that is known of the kernel, as the changes that lead to it from nothing.
+    /// Returns the known kernel state as the changes that lead to it from nothing.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.known();
         let routes = self.routes().map(|view| {
@@ -290,7 +291,8 @@ impl Control {
         links.chain(routes).chain(selective).chain(neighbours)
     }
 
-    /// Prefixes to which the tables that workers look up do not have what was worked out for them: none.
+    /// Returns the prefixes for which the FIBs differ from the planned result. There should be none; for consistency
+    /// checks.
     pub fn astray(&self) -> Vec<Prefix> {
         let mut astray = vec![];
         let v4 = self.rib4.iter().filter(|(k, r)| self.is_astray(&self.rib4, **k, **r, |at| self.fib4.get(at)));
@@ -316,7 +318,7 @@ impl Control {
         }
     }
 
-    /// Sizes and counts.
+    /// Returns sizes and counters.
     pub fn stats(&self) -> ControlStats {
         ControlStats {
             routes4: self.rib4.len(),
