@@ -1,4 +1,5 @@
-//! Bursts through the router, against a twin that takes one packet at a time by the plain functions of `wire`.
+//! Sends bursts through the router and compares with a reference that processes one packet at a time by the plain
+//! functions of `wire`.
 
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -89,7 +90,7 @@ fn host(first: u8) -> bool {
     first != 0 && first != 127 && first < 224
 }
 
-/// What becomes of a packet: its bytes, with both MAC addresses left as they came, and its next hop's id.
+/// Returns the expected result for a packet: its bytes, with both MAC addresses unchanged, and its next hop's id.
 fn twin(frame: &[u8]) -> Option<(Vec<u8>, u32)> {
     let l3 = frame.get(14..)?;
     let mut out = frame.to_vec();
@@ -118,7 +119,7 @@ fn twin(frame: &[u8]) -> Option<(Vec<u8>, u32)> {
     .filter(|(_, id)| (1..4).contains(id))
 }
 
-/// A packet, mostly sound; `fault` picks what is wrong with it.
+/// Returns a packet; `fault` selects its fault, if any.
 fn packet(fault: u8, dst: u8, ttl: u8, body: &[u8], seed: u16) -> Vec<u8> {
     let v6 = fault == 20;
     let header = if v6 { 40 } else { 20 };
@@ -163,7 +164,7 @@ fn packet(fault: u8, dst: u8, ttl: u8, body: &[u8], seed: u16) -> Vec<u8> {
 }
 
 fn a_packet() -> impl Strategy<Value = Vec<u8>> {
-    // Most packets of most bursts are sound: the fast path is for those.
+    // Most packets of most bursts are valid and take the fast path.
     let fault = prop_oneof![60 => Just(255u8), 1 => 0u8..8, 2 => Just(20u8)];
     let dst = prop_oneof![20 => 1u8..3, 2 => Just(3u8), 1 => 0u8..8];
     let ttl = prop_oneof![30 => 2u8.., 1 => 0u8..3];
@@ -199,7 +200,7 @@ proptest! {
         let want: Vec<_> = bursts.iter().rev().flatten().filter_map(|p| twin(p)).collect();
         let mut got: Vec<_> = sent.iter().map(|s| s.lock().unwrap().clone().into_iter().peekable()).collect();
         for (mut bytes, id) in want {
-            // A group's packet goes by either port, by its flow's hash.
+            // A packet to a group leaves by either port, according to its flow hash.
             let goes = (0..2u16).find(|&port| {
                 bytes[..12].copy_from_slice(&macs(port));
                 (id == 3 || id == u32::from(port) + 1) && got[usize::from(port)].peek() == Some(&bytes)

@@ -1,4 +1,4 @@
-//! What the router answers, hands to the kernel, and has wait: one packet after the other, in one burst each.
+//! Packets that the router answers, punts to the kernel, or queues: one at a time, each in a burst of its own.
 
 use bywash_engine::{Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -12,10 +12,10 @@ use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-/// Frames, with the port they left by.
+/// Frames with their egress port.
 type Sent = Vec<(u16, Vec<u8>)>;
 
-/// Delivers a frame a turn, and notes what is sent.
+/// Delivers one frame per turn and records what is sent.
 struct Line {
     frames: Vec<Vec<u8>>,
     sent: Arc<Mutex<Sent>>,
@@ -66,7 +66,7 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// What became of frames that port 0 received.
+/// Result for frames received on port 0.
 struct Outcome {
     sent: Sent,
     punted: Vec<Vec<u8>>,
@@ -75,7 +75,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Errors of ICMP's type and code.
+    /// Returns the number of ICMP errors sent with this type and code.
     fn errors(&self, kind: u8, code: u8) -> usize {
         self.sent.iter().filter(|(_, f)| f.len() > 36 && f[23] == 1 && f[34..36] == [kind, code]).count()
     }
@@ -85,13 +85,13 @@ impl Outcome {
     }
 }
 
-/// Routes by first byte: sources are in 10/8 (by port 0), 20/8 (the kernel's), 30/8 (local), 40/8 (either), 50/8 (none);
-/// destinations in 60/8 (by port 1, with a small MTU) and 70/8 (on port 1's link).
+/// Routes by first byte: sources are in 10/8 (out of port 0), 20/8 (to the kernel), 30/8 (local), 40/8 (either), 50/8
+/// (none); destinations in 60/8 (out of port 1, with a small MTU) and 70/8 (on port 1's link).
 fn run(check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
     run_at(1, check, own, frames)
 }
 
-/// The same on ports whose interfaces have this index; 0 for ports without.
+/// Same as [`run`], on ports whose interfaces have this index; 0 for ports without an interface.
 fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcome {
     let domain = Qsbr::new();
     let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
@@ -161,7 +161,7 @@ fn udp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, payload: usize) -> Vec<u8
     packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), MacAddr([2; 6])).payload(&vec![0; payload]).build().unwrap()
 }
 
-/// The same with another TTL, or with DF.
+/// Returns the frame with another TTL, or with DF set.
 fn set(mut frame: Vec<u8>, ttl: u8, dont_fragment: bool) -> Vec<u8> {
     frame[22] = ttl;
     frame[20] = if dont_fragment { 0x40 } else { 0 };
@@ -183,7 +183,7 @@ fn a_flood_of_expired_packets_leaves_path_mtu_discovery_alone() {
     assert_eq!(outcome.errors(3, 4), 20);
     assert!(outcome.errors(11, 0) >= 50);
     assert!(outcome.event(Event::IcmpLimited) > 1000);
-    // Where there is an interface the kernel sends them.
+    // On ports with an interface the kernel sends the errors.
     let outcome = run(SourceCheck::Off, &[], frames);
     assert_eq!(outcome.punted.iter().filter(|frame| frame.len() > 1000).count(), 20);
     assert_eq!((outcome.sent.len(), outcome.punted.len() as u64), (0, outcome.event(Event::IcmpByKernel)));
@@ -198,7 +198,7 @@ fn a_host_that_provokes_errors_uses_up_its_own() {
     let to = |n: u32| outcome.sent.iter().filter(|(_, f)| f[30..34] == host(10, n).octets()).count();
     assert!((6..20).contains(&to(1)), "{}", to(1));
     assert!((0..20).all(|n| to(5 + n) == 1));
-    // As for what the kernel is given to answer.
+    // The same holds for packets that the kernel is given to answer.
     let outcome = run(SourceCheck::Off, &[], frames);
     let from = |n: u32| outcome.punted.iter().filter(|f| f[26..30] == host(10, n).octets()).count();
     assert!((20..200).contains(&from(1)), "{}", from(1));
@@ -207,14 +207,14 @@ fn a_host_that_provokes_errors_uses_up_its_own() {
 
 #[test]
 fn an_error_that_leaves_by_no_port_is_the_kernels_to_send() {
-    // By the kernel, to this machine, by a port or the kernel, without a route.
+    // Routes back to the kernel, to this host, to a port or the kernel, and none.
     for net in [20, 30, 40, 50] {
         for original in [set(udp(host(net, 1), FAR, 8), 1, false), set(udp(host(net, 1), FAR, 1000), 64, true)] {
             let outcome = run(SourceCheck::Off, &[], vec![original.clone()]);
             assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &[original][..]), "{net}/8");
         }
     }
-    // A flood is not handed on: there is a limit here too.
+    // A flood is not passed on: punted packets are limited too.
     let flood = (0..2000).map(|n| set(udp(host(20, n), FAR, 8), 1, false)).collect();
     assert!(run(SourceCheck::Off, &[], flood).punted.len() < 500);
 }
@@ -224,7 +224,7 @@ fn the_kernel_judges_sources_that_are_its_own() {
     let own = Ipv4Addr::new(10, 9, 9, 9);
     let outcome = run(SourceCheck::Off, &[own], vec![udp(own, FAR, 8), set(udp(own, FAR, 8), 1, false)]);
     assert_eq!((outcome.sent.len(), outcome.punted.len()), (0, 2));
-    // Others are forwarded, those too that the filter cannot tell from it.
+    // Other sources are forwarded, even those that the filter cannot distinguish from it.
     let outcome = run(SourceCheck::Off, &[own], (0..1000).map(|n| udp(host(10, n), FAR, 8)).collect());
     assert_eq!((outcome.sent.len(), outcome.punted.len()), (1000, 0));
 }
@@ -232,7 +232,7 @@ fn the_kernel_judges_sources_that_are_its_own() {
 #[test]
 fn sources_are_checked_by_where_they_lead_back_to() {
     use SourceCheck::{Loose, Off, Strict};
-    // By the port it came in by, by another, by the kernel, by several, nowhere; and the link's own.
+    // Routes back: the receiving port, another port, the same link, the kernel, local, several, none.
     for (net, off, loose, strict) in [
         (10, true, true, true),
         (60, true, true, false),
@@ -249,7 +249,7 @@ fn sources_are_checked_by_where_they_lead_back_to() {
                 match (passes, ttl) {
                     (true, 64) => assert_eq!((outcome.sent.len(), outcome.punted.len()), (1, 0), "{what}"),
                     (false, _) => assert_eq!((outcome.sent.len(), outcome.punted.len()), (0, 1), "{what}"),
-                    // What it earns is an error, by either.
+                    // It causes an error, sent by the router or the kernel.
                     _ => assert!(outcome.sent.len() + outcome.punted.len() + outcome.asked.len() > 0, "{what}"),
                 }
             }

@@ -1,4 +1,5 @@
-//! How long a full table takes to load and to churn, and what it weighs: printed, since the machine is shared.
+//! Measures the time to load and to change a full table, and its memory. Figures are only printed, because the machine
+//! is shared.
 
 use crate::world::*;
 use bywash_route::model::{Change, Route};
@@ -55,7 +56,7 @@ fn half_a_million_routes() {
         churn.chunks(batch).for_each(|batch| drop(w.apply(batch)));
         let rate = churn.len() as f64 / start.elapsed().as_secs_f64();
         println!("changes in batches of {batch}: {rate:.0} per second");
-        // As it was, so that the next pass changes something again.
+        // Restore the routes, so that the next pass changes something again.
         w.apply(&load[..churn.len()]);
     }
     let start = Instant::now();
@@ -66,7 +67,7 @@ fn half_a_million_routes() {
     println!("a port gone in {:?}", start.elapsed());
 }
 
-/// A new way for an old prefix, or its removal now and then.
+/// Returns a new route for the prefix of an old one, or its removal for some.
 fn with_prefix(new: Change, old: &Change) -> Change {
     let (Change::Route(new), Change::Route(old)) = (new, old) else { unreachable!("only routes are made") };
     if new.prefix.addr.is_ipv4() && new.prefix.len == 22 {

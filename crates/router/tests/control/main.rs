@@ -1,4 +1,4 @@
-//! The control side against the kernel's rules, written down twice: here plainly, without any incremental step.
+//! Compares the control side with the kernel's rules, restated here without any incremental step.
 
 mod bench;
 mod model;

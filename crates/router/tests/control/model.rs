@@ -1,4 +1,4 @@
-//! The naive twin: keeps what was reported and works every answer out from the whole of it.
+//! Reference implementation: stores what was reported and derives every answer from all of it.
 
 use crate::world::{Got, mask, share};
 use bywash_route::model::Families;
@@ -77,7 +77,8 @@ impl Model {
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
     }
 
-    /// The route that decides among those that `fits` lets through: table local first, longest, lowest metric.
+    /// Returns the route that decides among those for which `fits` is true: table local first, then longest prefix,
+    /// then lowest metric.
     fn decides(&self, fits: impl Fn(&Route) -> bool) -> Option<&Route> {
         let usable = |r: &&Route| match r.kind {
             RouteKind::Unicast => r.next_hops.iter().any(|h| h.alive),
@@ -135,7 +136,7 @@ impl Model {
             let own = known(addr).0 != "pending" && !is_special(addr);
             (own || r.prefix.len == whole).then_some(addr)
         });
-        // An adjacency does not know whose packets it carries but by its addresses.
+        // An adjacency's families are known only from its addresses.
         let (v4, v6) = match (r.source, gateway.unwrap_or(r.prefix.addr)) {
             (Some(source), _) => (source.is_ipv4(), source.is_ipv6()),
             (None, IpAddr::V4(_)) => (true, false),
@@ -174,7 +175,7 @@ impl Model {
     }
 }
 
-/// `addr` cut to the length of `p`; none when it is of the other family.
+/// Returns `addr` cut to the length of `p`; `None` if it is of the other family.
 fn mask_as(addr: IpAddr, p: Prefix) -> Option<Prefix> {
     (addr.is_ipv4() == p.addr.is_ipv4()).then(|| mask(addr, p.len))
 }

@@ -1,4 +1,5 @@
-//! Random histories in a small address space: after every batch each address gets what the naive twin says.
+//! Random histories in a small address space: after every batch each address must have the result of the reference
+//! implementation.
 
 use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
@@ -61,7 +62,7 @@ fn any_table() -> impl Strategy<Value = u32> {
 }
 
 fn any_route() -> impl Strategy<Value = Route> {
-    // A family the gateway does not match is fine (RFC 5549), and the model does not care which way round.
+    // A gateway of the other family is allowed (RFC 5549), and the model treats both directions alike.
     let hops = prop_oneof![3 => prop::collection::vec(any_hop(), 1..=1), 1 => prop::collection::vec(any_hop(), 0..=3)];
     let more = (prop::option::weighted(0.2, 1000..1002u32), prop::option::weighted(0.3, any_addr()));
     (any_table(), any_prefix(), any_kind(), 0..3u32, hops, more).prop_map(
@@ -76,7 +77,7 @@ fn any_link() -> impl Strategy<Value = Change> {
     let state = (prop_oneof![4 => Just(true), 1 => Just(false)], prop_oneof![4 => Just(true), 1 => Just(false)]);
     (any_index(), 0..2u8, prop_oneof![4 => Just(1500u32), 1 => Just(1001)], state, 0..8u8).prop_map(
         |(index, mac, mtu, (up, carrier), other)| {
-            // Index 4 is the second life of p0; now and then something else takes a name.
+            // Index 4 is p0 after it was recreated; sometimes another interface takes the name.
             let name = if other == 0 { "y" } else { ["", "p0", "p1", "x", "p0"][index as usize] };
             let mut link = a_link(index, name);
             link.mac.as_mut().unwrap()[4] = mac;
@@ -126,7 +127,7 @@ fn any_change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Removals aim at what is there: a random route is seldom met by a random removal.
+/// Directs a removal at an existing object: random removals seldom match one.
 fn aim(change: Change, model: &Model, pick: usize) -> Change {
     match change {
         Change::RouteGone { .. } if !model.routes.is_empty() && !pick.is_multiple_of(4) => {
@@ -145,7 +146,7 @@ fn aim(change: Change, model: &Model, pick: usize) -> Change {
     }
 }
 
-/// What is told the control side apart from the kernel's reports.
+/// Settings given to the control side besides the kernel's reports.
 #[derive(Clone, Debug)]
 enum Told {
     Nothing,
@@ -196,7 +197,7 @@ fn check(world: &World, model: &Model, history: &[Change]) {
     });
 }
 
-/// Removes everything: no id, set or FIB entry may stay behind.
+/// Removes everything and checks that no id, set or FIB entry is left.
 fn empty(world: &mut World, model: &Model) {
     let routes = model.routes.iter();
     let mut gone: Vec<Change> =
@@ -206,7 +207,7 @@ fn empty(world: &mut World, model: &Model) {
     gone.extend(model.neighbours.keys().map(|&(index, addr)| Change::NeighbourGone { index, addr }));
     world.apply(&gone);
     world.control.except(&Exceptions::default());
-    // Groups let go of their members when they are freed themselves.
+    // Groups release their members only when they are freed themselves.
     (0..3).for_each(|_| drop(world.apply(&[])));
     let stats = world.control.stats();
     assert_eq!((stats.routes4, stats.routes6, stats.routes_other), (0, 0, 0));

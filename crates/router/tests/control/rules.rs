@@ -41,12 +41,12 @@ fn a_neighbour_of_a_connected_net_has_a_host_route() {
     assert_eq!(w.brief("10.0.0.9"), "forward dev 1 via 10.0.0.9 mac 9");
     assert_eq!(w.brief("fd00::9"), "forward dev 1 via fd00::9 mac 9");
     assert_eq!(w.brief("10.0.0.8"), "glean dev 1 mac 0", "its neighbour is on another link");
-    // A more specific route takes the neighbour away, and gives it back.
+    // A more specific route displaces the neighbour's host route; removing it restores that.
     w.apply(&[route("10.0.0.8/29").via(P1, "10.0.1.7").into()]);
     assert_eq!(w.brief("10.0.0.9"), "pending dev 2 via 10.0.1.7 mac 0");
     w.apply(&[route("10.0.0.8/29").gone()]);
     assert_eq!(w.brief("10.0.0.9"), "forward dev 1 via 10.0.0.9 mac 9");
-    // A route to the host itself wins.
+    // A route to the host itself takes precedence.
     w.apply(&[route("10.0.0.9/32").kind(RouteKind::Blackhole).into()]);
     assert_eq!(w.brief("10.0.0.9"), "blackhole");
     w.apply(&[route("10.0.0.9/32").gone(), Change::NeighbourGone { index: P0, addr: "10.0.0.9".parse().unwrap() }]);
@@ -102,12 +102,13 @@ fn groups_share_by_weight_and_are_found_again() {
     assert_eq!(w.id("198.51.100.1"), w.id("203.0.113.1"));
     let Got::Group(members) = w.got("203.0.113.1") else { panic!("no group") };
     assert_eq!(members.iter().map(|m| m.1).collect::<Vec<_>>(), [Share(43_690), Share(21_845)]);
-    // In another order it is the same group; twice the same way out is no group.
+    // Another order gives the same group; a duplicated next hop is not a group.
     w.apply(&[route("192.0.2.0/24").weighted(P1, "10.0.1.2", 1).weighted(P0, "10.0.0.2", 2).into()]);
     assert_eq!(w.id("192.0.2.1"), w.id("203.0.113.1"));
     w.apply(&[route("192.0.2.0/24").via(P0, "10.0.0.2").via(P0, "10.0.0.2").into()]);
     assert_eq!(w.brief("192.0.2.1"), "forward dev 1 via 10.0.0.2 mac 2");
-    // A dead member is left out. One without carrier that the kernel goes on using is the kernel's, under the same id.
+    // A dead member is left out. A member without carrier that the kernel keeps using is left to the kernel, under the
+    // same id.
     let id = w.id("203.0.113.1");
     let mut down = a_link(P1, "p1");
     down.carrier = false;
@@ -213,7 +214,7 @@ fn local_addresses_are_local() {
     let mut w = World::bare();
     w.apply(&[route("127.0.0.0/8").local().into(), route("10.0.0.1/32").local().into()]);
     assert_eq!((w.brief("127.1.2.3"), w.brief("10.0.0.1")), ("local".into(), "local".into()));
-    // Said again with another source it is still local, and not news.
+    // Reported again with another source, it is still local, and nothing is published.
     assert!(!w.apply(&[route("10.0.0.1/32").local().source("10.0.0.1").into()]).published);
 }
 
@@ -248,7 +249,7 @@ fn a_port_goes_and_comes_back_under_its_name() {
     w.with(|t| assert_eq!(t.ports[0].index, 0));
     let applied = w.control.apply(&[link(9, "p0")]);
     assert_eq!(applied.ports_back, [PortBack { id: PortId(0), index: 9 }]);
-    // It cannot be opened there: the kernel sends by it.
+    // The port is not open there yet: the kernel sends on the interface.
     w.control.apply(&[route("198.51.100.0/24").via(9, "10.0.0.2").into(), neighbour(9, "10.0.0.2", 3)]);
     assert_eq!(w.brief("198.51.100.1"), "kernel");
     w.control.set_open(PortId(0), true);
@@ -314,7 +315,7 @@ fn an_excepted_prefix_is_the_kernels_whatever_lies_beneath() {
     except(&mut w, &["0.0.0.0/0"]);
     assert_eq!(all(&w), ["policy"; 5]);
     assert_eq!(w.brief("fd00::9"), "glean dev 1 mac 0");
-    // Routes and neighbours that come meanwhile change nothing until it ends.
+    // Routes and neighbours added meanwhile have no effect until it ends.
     w.apply(&[route("192.0.2.0/24").kind(RouteKind::Blackhole).into(), neighbour(P0, "10.0.0.8", 8)]);
     assert_eq!((w.brief("192.0.2.1"), w.brief("10.0.0.8")), ("policy".into(), "policy".into()));
     except(&mut w, &[]);
@@ -340,7 +341,7 @@ fn an_excepted_way_out_is_the_kernels_by_family_and_one_publication() {
     let (before, id, published) = (all(&w), w.id("192.0.2.1"), w.control.stats().publishes);
     let [v4, v6] = [(true, false), (false, true)].map(|(v4, v6)| Families { v4, v6 });
     except(&mut w, &[(P1, v4)]);
-    // By an IPv6 gateway IPv4 packets may go too: nobody knows better, so it is the kernel's.
+    // IPv4 packets may use an IPv6 gateway too, so it is left to the kernel.
     assert_eq!(all(&w), ["policy", "policy", &before[2], "policy"]);
     let Got::Group(members) = w.got("198.51.100.1") else { panic!() };
     assert!(members.iter().any(|(got, _)| *got == Got::Verdict("policy")) && members.len() == 2);
@@ -384,7 +385,7 @@ fn groups_are_the_kernels_by_a_policy_that_is() {
     w.control.set_hash_policy(L3, Kernel);
     assert_eq!(kinds(&w), [group.clone(), kernel.clone()]);
     w.with(|t| assert_eq!(t.hash4, L3));
-    // An IPv4 route may lead by gateways of IPv6, by the same group.
+    // An IPv4 route may use IPv6 gateways through the same group.
     w.control.set_hash_policy(Kernel, L4);
     assert_eq!(kinds(&w), [kernel.clone(), kernel]);
     w.control.set_hash_policy(L4, L4);
@@ -416,7 +417,7 @@ fn the_hosts_own_addresses_and_source_checks_are_told() {
     for (port, check) in [(0, SourceCheck::Loose), (1, SourceCheck::Loose)] {
         w.control.set_source_check(PortId(port), check);
     }
-    // Port 1 has no IPv4 address any more.
+    // Port 1 no longer has an IPv4 address.
     let now = |w: &World| w.with(|t| t.ports.iter().map(|port| port.source_check).collect::<Vec<_>>());
     assert_eq!(now(&w), [SourceCheck::Loose, SourceCheck::Strict]);
     assert_eq!(w.control.source_check(PortId(1)), SourceCheck::Strict);

@@ -1,4 +1,4 @@
-//! Readers look up all the while: what they find always belongs to the prefix they asked for.
+//! Readers look up addresses continuously: the result must always belong to the requested prefix.
 
 use crate::world::*;
 use bywash_route::model::Change;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Prefix n may only ever lead to gateways g with `g % CLASSES == n % CLASSES`.
+/// Prefix n leads only to gateways g with `g % CLASSES == n % CLASSES`.
 const CLASSES: u8 = 16;
 const GATEWAYS: u8 = 64;
 const PREFIXES: u8 = 64;
@@ -57,8 +57,8 @@ fn ids_never_change_under_a_reader() {
                     for _ in 0..64 {
                         let n = (random(&mut rng) % u64::from(PREFIXES)) as u8;
                         let id = t.fib4.lookup(u32::from_be_bytes([20, n, 0, 1]));
-                        // Now and then long enough for the writer to do something in between. An id is good for
-                        // the whole turn, under tables published since it was looked up too.
+                        // Sometimes yield, so that the writer can do something in between. An id is valid for the whole
+                        // turn, also under tables published since it was looked up.
                         if random(&mut rng).is_multiple_of(16) {
                             std::thread::yield_now();
                             belongs(tables.load(&reader), id, n % CLASSES);

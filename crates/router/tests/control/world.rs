@@ -1,4 +1,4 @@
-//! A control side under test, and short ways to say what the kernel reports.
+//! A control side under test, and helpers to express what the kernel reports.
 
 use bywash_engine::PortId;
 use bywash_route::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
@@ -7,12 +7,12 @@ use bywash_router::tables::{Cold, Entry, Kind, Tables};
 use bywash_sync::Qsbr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Indices of the interfaces most tests have: two ports and one that is none.
+/// Interface indices of most tests: two ports, and an interface that is not a port.
 pub const P0: u32 = 1;
 pub const P1: u32 = 2;
 pub const OTHER: u32 = 3;
 
-/// What becomes of a packet, with all that a stage would read.
+/// Result for a packet, with everything that a stage would read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Got {
     Verdict(&'static str),
@@ -31,7 +31,7 @@ pub enum Got {
     Group(Vec<(Got, Share)>),
 }
 
-/// A share of flows in 1/65,536. Equal to the nearest of 256 buckets.
+/// A share of flows in 1/65,536. Shares are equal if they match to the nearest of 256 buckets.
 #[derive(Clone, Copy, Debug, PartialOrd, Ord)]
 pub struct Share(pub usize);
 
@@ -49,7 +49,7 @@ pub struct World {
 }
 
 impl World {
-    /// Two ports, `p0` and `p1`, whose links have not been reported yet.
+    /// Creates two ports, `p0` and `p1`, whose links have not been reported yet.
     pub fn bare() -> Self {
         let domain = Qsbr::new();
         let spec = |id, index, name: &str| PortSpec {
@@ -63,7 +63,7 @@ impl World {
         Self { domain, control }
     }
 
-    /// The same with links up, 10.0.0.1/24 and fd00::1/64 on `p0`, 10.0.1.1/24 and fd01::1/64 on `p1`.
+    /// Creates the same ports with links up, 10.0.0.1/24 and fd00::1/64 on `p0`, 10.0.1.1/24 and fd01::1/64 on `p1`.
     pub fn new() -> Self {
         let mut w = Self::bare();
         w.apply(&[link(P0, "p0"), link(P1, "p1"), link(OTHER, "x")]);
@@ -99,7 +99,7 @@ impl World {
         self.with(|t| got(t, lookup(t, addr)))
     }
 
-    /// Kind, gateway and destination MAC's last byte: enough for most tests.
+    /// Returns kind, gateway and the destination MAC's last byte, which is enough for most tests.
     pub fn brief(&self, addr: &str) -> String {
         match self.got(addr) {
             Got::Verdict(kind) => kind.into(),
@@ -119,7 +119,7 @@ pub fn lookup(t: &Tables, addr: IpAddr) -> u32 {
     }
 }
 
-/// What `id` says. Panics when it, or a member, is out of range.
+/// Returns the content of `id`. Panics if it, or a member, is out of range.
 pub fn got(t: &Tables, id: u32) -> Got {
     let (entry, cold): (&Entry, &Cold) = (&t.entries[id as usize], &t.cold[id as usize]);
     let name = kind_name(entry.kind);
@@ -144,7 +144,7 @@ pub fn got(t: &Tables, id: u32) -> Got {
     }
 }
 
-/// A group of members with weights, equal members merged.
+/// Returns a group of members with weights; equal members are merged.
 pub fn share(members: Vec<(Got, usize)>) -> Got {
     let total: usize = members.iter().map(|m| m.1).sum();
     Got::Group(merged(members).into_iter().map(|(got, weight)| (got, Share(weight * 65_536 / total))).collect())
@@ -205,7 +205,7 @@ pub fn address(index: u32, addr: &str, len: u8) -> Change {
     Change::Address(Address { index, addr: addr.parse().unwrap(), len, secondary: false, link_scope })
 }
 
-/// A usable neighbour whose MAC ends in `mac`; 0: it failed.
+/// Returns a usable neighbour whose MAC ends in `mac`; 0 stands for a failed one.
 pub fn neighbour(index: u32, addr: &str, mac: u8) -> Change {
     let (mac, state) = match mac {
         0 => (None, NeighbourState::Failed),
@@ -227,7 +227,7 @@ pub fn mask(addr: IpAddr, len: u8) -> Prefix {
     Prefix { addr, len }
 }
 
-/// A route being described.
+/// Builder for a route.
 pub struct R(pub Route);
 
 pub fn route(to: &str) -> R {
