@@ -35,7 +35,7 @@ impl Kind {
         Self::Programs,
     ];
 
-    /// Name of the kind's key in `[kernel]`.
+    /// Returns the name of the kind's key in `[kernel]`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Netfilter => "netfilter",
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// An interface as kernel state names it.
+/// Selector of interfaces in kernel state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IfMatch {
     /// The interface of this name.
@@ -105,6 +105,6 @@ pub struct Effect {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unknown {
-    /// The reason, and where it arose.
+    /// Reason of the failure, and where it occurred.
     pub why: String,
 }

@@ -36,7 +36,7 @@ pub(crate) const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTN
 /// Result of one receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A datagram of that many octets.
+    /// A datagram of this many octets.
     Datagram(usize),
     /// No message is pending.
     Empty,

@@ -1,4 +1,4 @@
-//! The mirror against the kernel, one situation at a time.
+//! Compares the mirror with the kernel, one situation at a time.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Hundreds of random changes made with `ip`, in bursts; after each burst the mirror must agree with the kernel.
+//! Applies hundreds of random changes with `ip`, in bursts; after each burst the mirror must agree with the kernel.
 
 mod common;
 

@@ -186,7 +186,7 @@ impl<A: Addr> Fib<A> {
 
     fn scalar_full(&self, dst: &[A; BATCH], out: &mut [NextHopId; BATCH]) {
         if self.bmi2 {
-            // SAFETY: the flag says that the processor has the instructions.
+            // SAFETY: the flag is set only if the processor has the instructions.
             unsafe { self.scalar_bmi2(dst, out) }
         } else {
             self.scalar_body(dst, out);

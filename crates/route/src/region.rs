@@ -50,7 +50,7 @@ pub(crate) struct Region {
 
 // SAFETY: the mapping is owned, and all access to it is through atomics.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: the mapping is owned, and all access to it is through atomics.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -223,7 +223,7 @@ impl View<'_> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `reserve`; nothing borrows it any more.
+        // SAFETY: this is the mapping made in `reserve`; nothing borrows it any more.
         let _ = unsafe { munmap(self.map, self.map_len) };
     }
 }

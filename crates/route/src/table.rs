@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 /// Routes of one family and their forwarding table. There is one writer; readers use [`Table::reader`].
 ///
 /// # Thread-safety
-/// Changes take `&mut self`. A change is visible to all lookups when the method returns, and to lookups of single
-/// addresses before.
+/// Changes take `&mut self`. A change becomes visible address by address while the method runs, and to all lookups when
+/// it returns.
 pub struct Table<A: Addr> {
     rib: Rib<A>,
     fib: Arc<Fib<A>>,

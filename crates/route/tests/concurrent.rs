@@ -1,4 +1,4 @@
-//! Readers against a churning writer, and memory after churn.
+//! Tests lookups concurrent with a churning writer, and memory use after churn.
 
 use bywash_route::synth::{self, Rng};
 use bywash_route::{Addr, Kernel, Net, Table, Table4, Table6};
@@ -6,8 +6,8 @@ use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Checks that an address is answered by the covering route, which stays, or by a value that its own more specific
-/// routes, which come, go and change, ever have: never by another's and never by "no route".
+/// Checks that every lookup returns the id of the covering route, which stays, or an id that the address's own more
+/// specific routes, which come, go and change, have at some time: never another place's id and never "no route".
 fn churn<A: Addr + synth::Random>(cover: Net<A>, lengths: &'static [u8]) {
     const PLACES: u32 = 64;
     let domain = Qsbr::new();

@@ -1,4 +1,4 @@
-//! The tables against a linear scan, under random inserts, replacements, removals and bulk loads.
+//! Compares the tables with a linear scan under random inserts, replacements, removals and bulk loads.
 
 use bywash_route::{Addr, Kernel, Net, NextHopId, Table};
 use bywash_sync::Qsbr;

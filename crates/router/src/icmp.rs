@@ -10,7 +10,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-/// A token bucket: `rate` errors a second, in bursts of up to a twentieth of that (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+/// A token bucket of `rate` errors per second, in bursts of up to a twentieth of that but at least ten (RFC 1812
+/// 4.3.2.8, RFC 4443 2.4 f).
 struct Limiter {
     ticks_per_token: u64,
     burst: u64,
@@ -59,7 +60,7 @@ impl About {
             (Self::Size, _) => (2_000, 100),
             // icmp_ratelimit and XRLIM_BURST_FACTOR.
             (Self::Other, IpAddr::V4(_)) => (1_000_000, 6),
-            // Linux allows a route of /64 four times as many as one host.
+            // Linux allows a /64 route four times the rate of a single host.
             (Self::Other, IpAddr::V6(_)) => (250_000, 6),
         }
     }

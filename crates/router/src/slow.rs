@@ -24,8 +24,8 @@ const PATIENCE_US: u64 = 3_500_000;
 const RECHECK_US: u64 = 500;
 /// Neighbours checked each time.
 const RECHECKED: usize = 128;
-/// Divisor of the request queue's capacity that is reserved for neighbour resolution, so that a flood of punted packets
-/// cannot block it.
+/// Part of the request queue reserved for neighbour resolution, as a divisor: punted packets must leave 1/`KEPT` of the
+/// queue free, so that a flood of them cannot block resolution.
 const KEPT: usize = 4;
 /// Interval at which resolution of a waiting packet's neighbour is requested again: longer than the time for which the
 /// kernel side ignores repeated requests.
@@ -299,7 +299,8 @@ impl SlowPath {
 
     /// Drops a packet that causes an ICMP error. The kernel sends the error: it gets a copy, as if the port's interface
     /// had received it, and finds the same fault. The router itself sends errors about a neighbour that does not
-    /// answer, because the kernel would solicit it again, and errors for ports without an interface.
+    /// answer, because the kernel would solicit it again, and errors for ports without an interface. If the route back
+    /// to the sender is not on ports, or a policy concerns such errors, the packet itself is punted instead.
     fn refuse(
         &mut self,
         cx: &mut Context<'_>,

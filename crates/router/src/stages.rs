@@ -158,7 +158,7 @@ impl Work {
         all != 0
     }
 
-    /// Looks up the sources of IPv4 packets and sends packets that the kernel may not accept to the slow path.
+    /// Looks up the sources of IPv4 packets and marks those that the kernel may not accept for the slow path.
     #[cold]
     fn validate(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
         let Self { heads, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
@@ -234,8 +234,8 @@ impl Work {
         (differ == 0 && first != NOWHERE).then_some(first)
     }
 
-    /// Rewrites the packets of a burst of valid IPv4 packets whose next hop is not a group. `None` if other packets are
-    /// left; otherwise the port if all go to one.
+    /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
+    /// MTU. `None` if other packets are left; otherwise the port if all go to one.
     #[inline]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
         let Self { sound, next, to, .. } = self;

@@ -77,9 +77,9 @@ pub struct Cold {
     pub index: u32,
     /// Gateway to resolve, for `Pending`; `None` for `Glean`, where it is the packet's destination.
     pub gateway: Option<IpAddr>,
-    /// Source address of ICMP errors sent this way.
+    /// Source address of ICMP errors sent by this next hop.
     pub source4: Option<Ipv4Addr>,
-    /// Source address of ICMPv6 errors sent this way.
+    /// Source address of ICMPv6 errors sent by this next hop.
     pub source6: Option<Ipv6Addr>,
 }
 

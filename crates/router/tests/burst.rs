@@ -45,7 +45,7 @@ impl Port for Line {
 }
 
 const MTU: u32 = 200;
-/// Ids: 1 and 2 forward by ports 0 and 1, 3 is a group of both, 4 a blackhole.
+/// Ids: 1 and 2 forward to ports 0 and 1, 3 is a group of both, 4 a blackhole.
 const IDS: u32 = 5;
 
 fn macs(port: u16) -> [u8; 12] {
