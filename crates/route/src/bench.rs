@@ -91,7 +91,7 @@ pub fn bench_lookup(
         (4, Spread::Hosts) => run(4, synth::hosts::<u32>(routes, SEED), spread, traffic, kernel),
         (6, Spread::Global) => run(6, synth::routes6(routes, SEED), spread, traffic, kernel),
         (6, Spread::Hosts) => run(6, synth::hosts::<u128>(routes, SEED), spread, traffic, kernel),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "family is 4 or 6")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "invalid address family: must be 4 or 6")),
     }
 }
 
