@@ -21,17 +21,17 @@ use bywash_route::model::Change;
 use bywash_router::control::{Applied, Ports};
 use std::sync::{Arc, Mutex};
 
-/// The control half: links come and go, the rest is as it was configured.
+/// Control half: follows links; everything else stays as configured.
 struct Downstream {
     ports: Arc<Mutex<Ports>>,
 }
 
-/// Makes a downstream of what is opened.
+/// Sets up a downstream on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let config = setup.config;
     let specs = setup.specs();
     let arena = setup.pools.arena();
-    // Behind the ports: the ring between an upper and its lower MAC.
+    // The ring between an upper and its lower MAC takes the port number after the configured ports.
     let ring = PortId(config.ports.len() as u16);
     let (mut apps, mut links, mut groups) = (vec![], vec![], vec![]);
     for (number, group) in config.groups.iter().enumerate() {
@@ -98,7 +98,7 @@ fn depi(config: &DepiConfig) -> Depi {
     }
 }
 
-/// Modems at consecutive addresses, with consecutive security associations and keys derived from one.
+/// Returns the group's modems: consecutive MAC addresses and SAIDs, with keys derived from the group's key and IV.
 fn modems(group: &GroupConfig) -> Vec<ModemConfig> {
     let first = group.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
     let modem = |n: usize| {
@@ -109,14 +109,14 @@ fn modems(group: &GroupConfig) -> Vec<ModemConfig> {
     (0..group.modems).map(modem).collect()
 }
 
-/// What every modem has: the configured flows, or one for everything.
+/// Returns the kind of every modem: the configured service flows, or one flow for all packets if none is configured.
 fn modem_kind(flows: &[FlowConfig]) -> ModemKind {
     let filters = flows.iter().filter(|flow| flow.drop).map(rule).collect();
     let kinds = flows.iter().filter(|flow| !flow.drop).enumerate().map(|(at, flow)| FlowKind {
         name: flow.name.clone(),
         priority: flow.priority,
         limits: Limits { sustained: flow.rate, burst: flow.burst, peak: flow.peak },
-        // The first takes what no other wants, and so needs none.
+        // The first flow takes the packets that match no other, and so needs no rule.
         rules: if at == 0 { vec![] } else { vec![rule(flow)] },
     });
     let mut kinds: Vec<FlowKind> = kinds.collect();

@@ -1,4 +1,4 @@
-//! Where the kernel's tables, read anew, and the data plane's differ.
+//! Comparison of the kernel's tables, read afresh, with the data plane's.
 
 use bywash_mirror::State;
 use bywash_route::model::{Change, Neighbour, Prefix};
@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What is under way is no drift: it is looked at again after this long, so often, but not when that has taken so long.
+/// Comparisons repeat up to `TIMES` times, `AGAIN` apart, until no difference is left or `LONG` has passed: an update
+/// in flight is not drift.
 const AGAIN: Duration = Duration::from_millis(100);
 const TIMES: usize = 5;
 const LONG: Duration = Duration::from_secs(2);
-/// Most rows: who is that far behind is only told how far.
+/// Most rows reported; further differences are only counted.
 const ROWS: usize = 1000;
 
-/// A row for each difference that lasts: `{object, name, drift}`.
+/// Returns one row `{object, name, drift}` for each difference that persists.
 pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
     let (mut rows, started) = (vec![], Instant::now());
     for time in 0..TIMES {
@@ -22,7 +23,7 @@ pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
             std::thread::sleep(AGAIN);
         }
         let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
-        // Held no longer than it takes to copy: routes are to be followed meanwhile.
+        // Hold the lock only while copying, so that route updates continue meanwhile.
         let (all, astray) = {
             let control = control.lock().expect("control");
             (control.known().collect::<Vec<Change>>(), control.astray())
@@ -60,7 +61,8 @@ fn differences(known: &State, kernel: &State) -> Vec<Value> {
     };
     let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
     let selective = |table: u32, prefix: Prefix| format!("{prefix} table {table} by TOS or source");
-    // On loopback and tunnels nobody is asked for an address; the kernel makes entries there without a word.
+    // The kernel resolves no addresses on interfaces without a MAC address (loopback, tunnels), and creates neighbour
+    // entries there without a notification.
     let asks = |index: u32| kernel.link(index).is_none_or(|link| link.mac.is_some());
     let rows = State::diff(known, kernel).into_iter().filter_map(|change| {
         Some(match change {

@@ -1,4 +1,4 @@
-//! The XDP program as the router's driver: it forwards by the same tables as the workers.
+//! The XDP program as the router's driver: it forwards with the same tables as the workers.
 
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
 use bywash_route::Shared;
@@ -9,16 +9,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ports that the program can send to.
+/// Redirect targets of the XDP program, by port number. Clones share one table.
 #[derive(Clone)]
 pub struct Targets(Arc<[AtomicU64; PORTS as usize]>);
 
-/// What the program has to know of one of them.
+/// Redirect target of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Its interface, by kernel index; 0 where nothing is to be sent there.
+    /// Kernel index of the port's interface; 0 if the program must not send to it.
     pub ifindex: u32,
-    /// It takes frames without an skb, which native XDP redirects.
+    /// Set if the device takes frames without an skb, as native XDP redirects them.
     pub takes_frames: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// Sets what is known of a port; true when that is news.
+    /// Stores the target of `port`. Returns `true` if it changed.
     pub fn set(&self, port: usize, target: Target) -> bool {
         let word = u64::from(target.ifindex) << 1 | u64::from(target.takes_frames);
         self.0.get(port).is_some_and(|known| known.swap(word, Ordering::Relaxed) != word)
@@ -41,7 +41,7 @@ impl Targets {
     }
 }
 
-/// See [`control::Driver`].
+/// [`control::Driver`] that publishes the router's tables to the XDP program.
 #[derive(Clone)]
 pub struct Driver {
     pub program: af_xdp::Driver,
@@ -71,7 +71,7 @@ impl Driver {
             Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
             Kind::Policy => HopKind::Policy,
             Kind::Forward if ifindex != 0 => HopKind::Forward,
-            // Where one of several ways is the kernel's, it chooses among all of them.
+            // If one next hop of the group is the kernel's, the kernel chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
                 HopKind::Kernel
             }

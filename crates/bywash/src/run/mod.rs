@@ -1,7 +1,8 @@
-//! `bywash run`: puts the parts together, keeps them in step with the kernel, and takes them apart again.
+//! `bywash run`: assembles the parts, keeps them in step with the kernel, and takes them apart again.
 //!
-//! Order matters at both ends. Starting: buffers, the kernel's tables, sockets, workers, and only then the XDP programs
-//! are told to hand frames over. Stopping: the programs first, so that the kernel forwards while the rest is taken down.
+//! Order matters at both ends. At startup the XDP programs begin to redirect frames only after buffers, the kernel's
+//! tables, sockets and workers are ready. At shutdown the programs are disabled first, so that the kernel forwards
+//! while everything else is torn down.
 
 mod below;
 mod bridge;
@@ -43,27 +44,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use succession::Predecessor;
 
-/// Where changed interface settings are written down until they are put back.
+/// Directory of the journals that record changed interface settings until they are restored.
 const STATE: &str = "/run/bywash";
 
 fn journal_path() -> PathBuf {
     journal("settings")
 }
 
-/// A journal of the network namespace that this process is in: instances in different namespaces keep apart.
+/// Returns the path of journal `what` for the current network namespace, so that instances in different namespaces use
+/// separate journals.
 pub fn journal(what: &str) -> PathBuf {
     let ns = std::fs::metadata("/proc/self/ns/net").map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap_or(0);
     Path::new(STATE).join(format!("{what}-{ns}.json"))
 }
 
-/// Forwards until told to stop, by what `source` gives now and whenever a reload is asked for. With `take_over`, from
-/// the process that runs already, if there is one.
+/// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and
+/// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one.
 pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     let config = source()?;
     crate::privileges::check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second signal while the first is obeyed ends the process at once: the kernel detaches what is attached.
+        // A second signal during shutdown ends the process at once; the kernel then detaches the XDP programs.
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
@@ -83,15 +85,15 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     if predecessor.is_some_and(|predecessor| !predecessor.has_let_go()) {
-        // It goes on, and puts everything back when it ends.
+        // The predecessor keeps running and restores all settings when it ends.
         return result.map(drop);
     }
-    // Others wrote into it, too: ports that came later.
+    // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     put_back(&mut Journal::open(journal_path())?)?;
     result.map(drop)
 }
 
-/// Starts the program anew, as it is in its file now, to take over from this process.
+/// Starts the program file as it is on disk now, as a process that takes over from this one.
 fn upgrade() {
     if crate::sandbox::entered() {
         tracing::warn!(
@@ -105,11 +107,11 @@ fn upgrade() {
     if !arguments.iter().any(|argument| argument == "--takeover") {
         arguments.push("--takeover".into());
     }
-    // The watchdog's number is ours; the new process is looked after as the main one.
+    // `WATCHDOG_PID` names this process; without it the new process notifies the watchdog once it is the main process.
     match Command::new(&program).args(arguments).env_remove("WATCHDOG_PID").spawn() {
         Ok(mut child) => {
             tracing::info!("SIGUSR2: pid {} is to take over", child.id());
-            // Should it fail, its end is noticed.
+            // Reap the child if it fails before it takes over.
             std::thread::spawn(move || child.wait());
         }
         Err(e) => tracing::error!("SIGUSR2: cannot run {}: {e}; going on", program.display()),
@@ -123,10 +125,11 @@ fn forward(
     mut predecessor: Option<&mut Predecessor>,
 ) -> anyhow::Result<End> {
     let at = config.api.clone();
-    // First the sockets: they are where a second instance finds out that there is one, and making them takes privileges
-    // that are given up next. One that takes over makes them, too, and has their names later.
+    // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
+    // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
-    // Before there is a second thread: each has its own privileges, and gets them from the one that makes it.
+    // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
+    // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config);
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
@@ -136,7 +139,7 @@ fn forward(
     if let Some(predecessor) = predecessor {
         predecessor.wait_for_its_end();
         listener.take_names()?;
-        // Forwarding goes on without it.
+        // A failure costs only the metrics endpoint; forwarding continues.
         if let Err(why) = listener.listen_for_metrics(&at) {
             tracing::error!("{:#}; going on without", crate::sandbox::explain(why, sandboxed));
         }
@@ -150,7 +153,7 @@ fn forward(
         let successor = runtime.hand_over();
         successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
         drop(api);
-        // Its end is what the new process waits for: the socket's name is free.
+        // The new process waits for this connection to close. By then the API's socket is closed, too.
         drop(successor);
         return result;
     }
@@ -170,7 +173,8 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `bywash restore`: puts back what a killed run, and the doctor, changed in this network namespace.
+/// Implements `bywash restore`: restores the settings that a killed run or `bywash doctor` changed in this network
+/// namespace.
 pub fn restore(json: bool) -> anyhow::Result<()> {
     let mut journal = Journal::open(journal_path())?;
     let mut all: Vec<_> = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
@@ -191,5 +195,5 @@ pub fn restore(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a worker is given to answer a question.
+/// Longest wait for a worker's answer.
 const ANSWER: Duration = Duration::from_millis(200);

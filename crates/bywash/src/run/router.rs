@@ -21,31 +21,33 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often it looks whether neighbours in use want to be confirmed: the kernel sees none of their traffic.
+/// Interval between confirmations of the neighbours in use: the kernel sees none of their traffic, and so does not
+/// confirm them itself.
 const CONFIRM: Duration = Duration::from_secs(15);
-/// Requests a worker can have open.
+/// Capacity of each worker's request ring to the control loop.
 const REQUESTS: usize = 512;
-/// Neighbours that the kernel may be resolving for us at a time. It keeps each that does not answer for three seconds, and
-/// has room for 1,024 in all (neigh/default/gc_thresh3): a scan of a subnet would leave none for anybody else.
+/// Most neighbours that the kernel may be resolving for this process at a time. The kernel keeps an unanswered entry
+/// for three seconds and has room for 1,024 entries in all (neigh/default/gc_thresh3); without this limit, a scan of a
+/// subnet would take all of them.
 const RESOLVING: usize = 256;
 
-/// The control half.
+/// Control half of the router.
 struct Routing {
     control: Arc<Mutex<Control>>,
     guard: Guard,
     names: Names,
     requests: Vec<rtrb::Consumer<Request>>,
-    /// To free frames handed over by workers.
+    /// Frees the frames that workers hand over.
     bufs: Buffers,
     punt: Punt,
-    /// Neighbours the kernel was asked to resolve, in that order.
+    /// Neighbours the kernel was asked to resolve, oldest first.
     resolving: VecDeque<(u32, IpAddr)>,
     confirmed: Instant,
-    /// What each port had sent when last looked at.
+    /// Packets each port had sent at the last confirmation, by port number.
     sent: Vec<u64>,
 }
 
-/// Makes a router of what is opened.
+/// Sets up a router on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     warn_if_kernel_does_not_forward();
     // A program that does not forward needs no tables.
@@ -80,7 +82,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// The ports as kernel policies name them.
+/// Returns the ports as kernel policies refer to them: by interface index and name.
 fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView| PortLink { id: port.id.0, index: port.index, name: port.dev.unwrap_or(port.name) };
     control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
@@ -157,12 +159,12 @@ impl mode::Control for Routing {
 }
 
 impl Routing {
-    /// Does what workers asked for; whether they asked for anything.
+    /// Serves the workers' requests. Returns whether there were any.
     fn answer(&mut self, mirror: &Mirror) -> bool {
         let Self { control, requests, bufs, punt, resolving, .. } = self;
         let asked = requests.iter().any(|requests| requests.slots() > 0);
         for requests in requests {
-            // Those there are now: a flood of packets for the kernel must not keep routes from being followed.
+            // Serve only the requests queued by now: a flood of punted packets must not delay route updates.
             for _ in 0..requests.slots() {
                 let Ok(request) = requests.pop() else { break };
                 match request {
@@ -179,7 +181,7 @@ impl Routing {
                 }
             }
         }
-        // The one that has been asked for longest is the least likely to answer.
+        // The oldest request is the least likely to be answered.
         while resolving.len() > RESOLVING {
             let Some((index, addr)) = resolving.pop_front() else { break };
             if !control.lock().expect("control").knows(index, addr) {
@@ -189,8 +191,8 @@ impl Routing {
         asked
     }
 
-    /// Has the kernel confirm neighbours that have gone stale on ports that send: it sees none of that traffic, and
-    /// would never notice that one has moved.
+    /// Makes the kernel probe stale neighbours on ports that have sent since the last call. The kernel sees none of
+    /// that traffic, and would never notice that a neighbour has moved.
     fn confirm(&mut self, shared: &Shared, mirror: &Mirror) {
         if self.confirmed.elapsed() < CONFIRM {
             return;
@@ -217,14 +219,15 @@ impl Routing {
     }
 }
 
-/// Whether the kernel forwards: family, the setting's file, whether it is on. A family the kernel lacks is left out.
+/// Returns the kernel's forwarding switches: address family, path of the setting, and whether it is on. Omits a family
+/// that the kernel lacks.
 pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
     let files = [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")];
     let on = |path: &str| std::fs::read_to_string(path).ok().map(|value| value.trim() != "0");
     files.into_iter().filter_map(|(family, path)| Some((family, path, on(path)?))).collect()
 }
 
-/// The kernel takes over when this process ends: only if it forwards.
+/// Warns if the kernel does not forward: it takes over when this process ends, but only with forwarding on.
 fn warn_if_kernel_does_not_forward() {
     for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
         let key = path.trim_start_matches("/proc/sys/").replace('/', ".");

@@ -1,5 +1,5 @@
-//! What the router does with one packet: its own stages, on a worker of their own, with the tables as they are now.
-//! Nothing leaves this machine, nobody is asked for anything, and the counters that are shown stay as they are.
+//! Trace of one packet through the router: the router's own stages run on a temporary worker, with the current tables.
+//! No packet leaves the machine, no request reaches the control loop, and the counters shown elsewhere do not change.
 
 use super::ANSWER;
 use crate::capture::summary;
@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Buffers of such a worker: the packet, what is made of it, and what its ports hold.
+/// Buffers of the temporary worker: for the packet, the packets made from it, and those its ports hold.
 const CELLS: usize = 512;
 const CELL: usize = 4096;
-/// In its thread's name, apart from those of workers that forward.
+/// Number of the temporary worker, which is part of its thread's name; distinct from those of forwarding workers.
 const NUMBER: usize = 999;
-/// Longest that the packet is waited for.
+/// Longest duration of a trace.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long nothing more may happen before that is all.
+/// Time without a new event after which a trace is complete.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// What a worker of the router has.
+/// State of the router that a tracing worker uses.
 pub struct Tracer {
     pub tables: Arc<Published<Tables>>,
     pub domain: Qsbr,
@@ -34,31 +34,31 @@ pub struct Tracer {
     pub gates: Gates,
 }
 
-/// One thing that happened.
+/// Event in the trace of a packet.
 pub enum Event {
-    /// A packet left by this port.
+    /// A packet was sent on this port.
     Sent(PortId, Vec<u8>),
-    /// The packet, or what was made of it, was dropped.
+    /// The packet, or one made from it, was dropped for this reason.
     Dropped(&'static str),
-    /// Something would be asked of the control side.
+    /// The worker would have sent a request to the control loop; the text describes it.
     Asked(String),
 }
 
-/// What became of a packet.
+/// Result of tracing a packet.
 #[derive(Default)]
 pub struct Followed {
-    /// Names of the stages that had it.
+    /// Names of the stages that handled the packet.
     pub stages: Vec<&'static str>,
     pub events: Vec<Event>,
 }
 
 impl Followed {
-    /// Why it was dropped.
+    /// Returns the first drop reason; `None` if nothing was dropped.
     pub fn dropped(&self) -> Option<&'static str> {
         self.events.iter().find_map(|event| if let Event::Dropped(reason) = event { Some(*reason) } else { None })
     }
 
-    /// What was sent.
+    /// Returns the frames that were sent, each with its egress port.
     pub fn sent(&self) -> impl Iterator<Item = (PortId, &[u8])> {
         self.events.iter().filter_map(|event| match event {
             Event::Sent(port, bytes) => Some((*port, bytes.as_slice())),
@@ -68,7 +68,8 @@ impl Followed {
 }
 
 impl Tracer {
-    /// What becomes of a frame that comes in by `port`, of so many.
+    /// Traces a frame received on `port` of a router with `ports` ports. Errors if the temporary worker cannot be set
+    /// up, or if the frame does not fit into a buffer.
     pub fn follow(&self, ports: usize, port: PortId, frame: &[u8]) -> Result<Followed, String> {
         let failed = |what: &str, why: &dyn std::fmt::Display| format!("cannot trace: {what}: {why}");
         let arena = Arena::new(ArenaConfig { cells: CELLS, cell: CELL, pages: Pages::Small, ..ArenaConfig::default() });
@@ -156,16 +157,16 @@ impl Tracer {
     }
 }
 
-/// What the tables have to say of a packet.
+/// Table entries that apply to a packet.
 #[derive(Default)]
 pub struct Decisions {
-    /// The route that covers its destination.
+    /// Route to the packet's destination, as a line of text and as JSON.
     pub route: Option<(String, Value)>,
-    /// The neighbour each packet that was sent went to.
+    /// Neighbours that the sent packets went to, each as a line of text and as JSON.
     pub adjacencies: Vec<(String, Value)>,
 }
 
-/// As the API tells it. `names` are the ports', by number.
+/// Builds the API's answer for a trace. `names` are the port names, by port number.
 pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Value {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
     let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary(frame))];
@@ -199,7 +200,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
     })
 }
 
-/// Adds at which level the packet is handled, by what `show placement` has of the ports.
+/// Adds the level at which the packet is handled, from `placement`, the answer of `show placement`.
 pub fn placed(told: &mut Value, placement: &Value) {
     let of = |name: &Value| placement.as_array()?.iter().find(|row| row["port"] == *name).cloned();
     let Some(port) = of(&told["port"]) else { return };

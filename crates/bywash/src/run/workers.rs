@@ -1,7 +1,7 @@
-//! Which worker polls what, and the workers themselves.
+//! Workers, and the assignment of queues to them.
 //!
-//! Every worker can send by every port. Where it has no queue of its own it hands its frames, by a ring in memory, to a
-//! worker that has.
+//! Every worker can send on every port. A worker that has no queue of a port passes its frames, through a ring in
+//! memory, to a worker that has one.
 
 use super::ANSWER;
 use super::ports::Opened;
@@ -13,18 +13,18 @@ use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Frames a ring between two workers holds.
+/// Capacity of a ring between two workers, in frames.
 const HANDOFF: usize = 1024;
 
-/// A running worker, as everyone sees it.
+/// Running worker, as the control loop and the API see it.
 pub struct Shown {
     pub handle: WorkerHandle,
     cpu: Mutex<Option<usize>>,
-    /// What it polls: port, queue.
+    /// Queues it polls: port, queue.
     pub polls: Mutex<Vec<(usize, usize)>>,
-    /// Its tx queues' statistics, by port.
+    /// Statistics of its TX queues, by port number.
     pub queues: Mutex<Vec<Arc<TxQueueStats>>>,
-    /// What it takes frames from.
+    /// Pool it allocates from.
     pub pool: Mutex<Arc<Pool>>,
 }
 
@@ -41,7 +41,7 @@ impl Shown {
         *self.cpu.lock().expect("a worker's CPU")
     }
 
-    /// It runs on this CPU from its next turn on.
+    /// Moves the worker to this CPU from its next turn on.
     pub fn move_to(&self, cpu: usize) {
         *self.cpu.lock().expect("a worker's CPU") = Some(cpu);
         self.handle.change(vec![Change::Cpu(cpu)], ANSWER);
@@ -56,14 +56,14 @@ impl Shown {
     }
 }
 
-/// One worker's share of a port: the end it sends by, and those it only receives from.
+/// One worker's share of a port: the end it sends on, and the ends it only receives from.
 pub struct Share {
     pub main: Box<dyn Port>,
     pub more: Vec<(Box<dyn Port>, Role)>,
 }
 
-/// Deals the ends of a port, each to the worker given with it. The others hand their frames to the first that has one, which
-/// also sends what comes `from_kernel`.
+/// Distributes the ends of a port, each to the worker given with it. Workers without an end get a ring to the first
+/// worker that has one, which also sends the frames that arrive on `from_kernel`. Errors if `ends` is empty.
 pub fn deal(
     id: PortId,
     ends: Vec<(usize, Box<dyn Port>)>,
@@ -89,7 +89,7 @@ pub fn deal(
     Ok(shares)
 }
 
-/// The tx queue in front of a port.
+/// Returns a TX queue with the port's burst size and deadline.
 pub fn tx_queue(settings: &PortConfig) -> TxQueue {
     TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
 }
@@ -101,8 +101,8 @@ pub fn idle(idle: Idle) -> bywash_engine::Idle {
     }
 }
 
-/// Starts the workers of `plan`, each with its own of `apps`. Their ends are taken out of `ports`. Two workers of `links` are
-/// joined by a ring of their own: the port behind all others, on either.
+/// Starts the workers of `plan`, each with its own entry of `apps`, and moves the ends out of `ports`. A ring joins
+/// each pair of workers in `links`; it is the last port of both.
 pub fn start(
     config: &Config,
     plan: &Plan,
@@ -113,7 +113,7 @@ pub fn start(
     links: &[(usize, usize)],
 ) -> anyhow::Result<Vec<Shown>> {
     let count = plan.workers.len();
-    // By worker, then port.
+    // Indexed by worker, then by port.
     let mut own: Vec<Vec<Share>> = (0..count).map(|_| vec![]).collect();
     for (port, opened) in ports.iter_mut().enumerate() {
         let mut ends = vec![];
@@ -151,7 +151,7 @@ pub fn start(
         }
         let cpu = plan.workers[w].cpu;
         let worker_config = WorkerConfig { id: w, cpu, idle: idle(config.workers.idle) };
-        // Its own pool, or the only one.
+        // The worker's own pool, or the only one if all share it.
         let own = w.min(pools.pools().len() - 1);
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
