@@ -1,34 +1,36 @@
-//! The devices that an interface stands on: a bond's or bridge's members, what a VLAN interface or macvlan is above.
+//! The devices that an interface stands on: members of a bond or bridge, the device below a VLAN interface or macvlan.
 //!
-//! What an interface receives is as the lowest device left it: tags that a NIC took off stay off, and checksums that a veth's
-//! peer did not finish are as unfinished behind a bridge.
+//! Frames that an interface receives are as its lowest device left them: VLAN tags that a NIC stripped stay stripped,
+//! and checksums that a veth's peer left unfinished stay so above a bridge.
 
 use bywash_port::af_xdp::{Features, LinkInfo, driver};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows them; `lower_NAME` in an interface's directory is one that it stands on (`netdev_adjacent`).
+/// Directory of the network interfaces. `lower_NAME` in an interface's directory links to a device it stands on
+/// (`netdev_adjacent`).
 const SYS: &str = "/sys/class/net";
-/// Kinds that stand on others, of which a bridge's come and go as guests do.
+/// Kinds of interfaces that stand on others. A bridge is apart: its members change as guests come and go.
 const STACKED: [&str; 11] =
     ["bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vrf", "hsr", "batadv"];
 const BRIDGE: &str = "bridge";
-/// The feature by which a device takes VLAN tags off.
+/// Name of the device feature that strips VLAN tags on reception.
 pub const TAKES_TAGS_OFF: &str = "rx-vlan-hw-parse";
 
-/// An interface and all that it stands on.
+/// Interface and all devices that it stands on.
 pub struct Below {
-    /// Names and drivers, the interface first.
+    /// Names and drivers of the devices, the interface first.
     devices: Vec<(String, String)>,
-    /// Devices may lie below that are not listed.
+    /// There may be devices below that are not listed.
     unknown: bool,
 }
 
 impl Below {
-    /// Looks below an interface.
+    /// Finds the devices below an interface.
     pub fn of(link: &LinkInfo) -> Self {
         let sys = Path::new(SYS);
-        // /sys may show another namespace, with an interface of the same name; a lower device may be in another.
+        // /sys may be that of another network namespace, with another interface of the same name; a lower device may be
+        // in another namespace, too.
         let ours = number(sys.join(&link.name).join("ifindex")) == Some(link.index);
         let names = if ours { lowest_last(sys, &link.name) } else { vec![link.name.clone()] };
         let unknown = link.kind == BRIDGE || (names.len() == 1 && STACKED.contains(&link.kind.as_str()));
@@ -36,38 +38,39 @@ impl Below {
         Self { devices: devices.map(|(driver, name)| (name, driver)).collect(), unknown }
     }
 
-    /// The interface's own driver.
+    /// Returns the driver of the interface itself.
     pub fn driver(&self) -> &str {
         &self.devices[0].1
     }
 
-    /// All of them, the interface first.
+    /// Returns the names of all devices, the interface first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.devices.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether it may hand over transport checksums that are not finished.
+    /// Returns whether received frames may have unfinished transport checksums.
     pub fn leaves_checksums(&self) -> bool {
         self.unknown || self.devices.iter().any(|(_, driver)| ["veth", "tun"].contains(&driver.as_str()))
     }
 
-    /// Those that can be asked to leave VLAN tags in frames; with veth a tag is beside the frame before it is received.
+    /// Returns the devices that can be set to leave VLAN tags in frames. A veth is not among them: the tag is outside
+    /// the frame before it is received.
     pub fn strippers(&self) -> impl Iterator<Item = &str> {
         self.devices.iter().filter(|(_, driver)| driver != "veth").map(|(name, _)| name.as_str())
     }
 
-    /// Whether programs do not see the VLAN tags of what it receives, as devices are set now.
+    /// Returns whether programs do not see the VLAN tags of received frames, with the devices' current settings.
     pub fn hides_tags(&self) -> bool {
         let stripped =
             |name: &str| Features::of(name).and_then(|f| f.get(TAKES_TAGS_OFF)).is_ok_and(|on| on == Some(true));
         let hidden = |(name, driver): &(String, String)| driver == "veth" || stripped(name);
-        // A device that stands on others leaves tags as those do, whatever it says.
+        // A stacked device leaves tags as the devices below it do, whatever it reports itself.
         let lowest = if self.devices.len() > 1 { &self.devices[1..] } else { &self.devices[..] };
         self.unknown || lowest.iter().any(hidden)
     }
 }
 
-/// An interface and those below it, each once.
+/// Returns an interface and the devices below it, each once.
 fn lowest_last(sys: &Path, name: &str) -> Vec<String> {
     let mut all = vec![name.to_owned()];
     let mut at = 0;

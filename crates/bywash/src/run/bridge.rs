@@ -1,4 +1,4 @@
-//! What a switch shows beside ports, pools and workers, and the flows that come and go while it runs.
+//! View of a switch: flows, groups, addresses and caches, and changes to them at run time.
 
 use super::instance::mac;
 use super::mode::View;
@@ -17,11 +17,11 @@ use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The switch, for the API.
+/// The switch, as the API sees it.
 pub struct Bridge {
     pub flows: Arc<Mutex<FlowControl>>,
     pub ports: Arc<Mutex<Ports>>,
-    /// Ports' names, by number less 1; empty where a port has gone.
+    /// Names of the ports, by OpenFlow number less 1; empty where a port has been removed.
     pub names: Names,
 }
 
@@ -45,12 +45,12 @@ impl View for Bridge {
         let names = |name: &str| flows::port_number(&known, name);
         match command {
             FlowCommand::Change(verb) => {
-                // Read before the tables are held: a worker's news wait for them.
+                // Parse before locking the tables, which learned addresses from the workers wait for.
                 let items = flows::parse(text, verb, &names).map_err(|wrong| wrong.to_string())?;
                 Ok(json!({ "changed": flows::carry_out(&mut self.control(), items)? }))
             }
             FlowCommand::Trace => {
-                // Fields have values: `PORT HEX` has no `=`.
+                // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
                 if text.contains('=') || !text.trim().contains(char::is_whitespace) {
                     let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
                     return Ok(self.trace(&packet));
@@ -145,7 +145,7 @@ impl Bridge {
         json!({ "workers": workers, "flows": control.len(), "addresses_moved": control.moved })
     }
 
-    /// What becomes of a packet, and why.
+    /// Traces a packet: its outputs, drop reason and megaflow, and the decisions on the way.
     fn trace(&self, packet: &Flow) -> Value {
         let control = self.control();
         let done = control.trace(packet.key());

@@ -1,4 +1,4 @@
-//! Captures of a running instance: a recorder at every worker, and what they record written as pcapng.
+//! Captures of a running instance: a recorder at every worker, and a writer that turns the records into pcapng.
 
 use super::ANSWER;
 use super::control::Shared;
@@ -11,26 +11,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What may wait at each worker for the writer, in bytes.
+/// Size of each worker's ring to the writer, in bytes.
 const RING: usize = 4 << 20;
-/// How often the writer looks.
+/// Interval at which an idle writer checks the rings.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often the file says how many packets were lost.
+/// Interval between statistics blocks, which carry the number of lost packets.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Bytes kept of a packet where nothing else is said: all, of whatever a cell can hold.
+/// Default snap length, in bytes: the whole packet, whatever a cell can hold.
 const WHOLE: u32 = 1 << 18;
 
-/// A capture that can begin.
+/// Capture that is ready to start.
 struct Prepared {
     shared: Arc<Shared>,
-    /// Ports' names, by number.
+    /// Names of the ports, by number.
     names: Vec<String>,
-    /// Each worker's.
+    /// What each worker records.
     wanted: Vec<Wanted>,
     snaplen: u32,
 }
 
-/// Finds out whether there is what is asked for.
+/// Validates a request. Errors if a port or drop reason is unknown, or the filter is invalid.
 pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::Result<Box<dyn Capturing>, String> {
     let live = shared.live();
     let count = live.ports().map(|(at, _)| at + 1).max().unwrap_or(0);
@@ -55,7 +55,7 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
     let filter = filter.transpose().map_err(|wrong| wrong.to_string())?;
     let snaplen = if request.snaplen == 0 { WHOLE } else { request.snaplen };
     let wanted = shared.workers.iter().map(|worker| {
-        // A worker's other ends are rings to workers which have the port itself: a packet is recorded there.
+        // A worker's ends of ports that it does not poll are rings to the workers that do: those record the packet.
         let own = |way| -> Vec<bool> {
             let asked = request.drops.is_empty() && request.way.is_none_or(|only| only == way);
             let polls = worker.polls().clone();
@@ -81,7 +81,7 @@ impl Capturing for Prepared {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut file = CaptureFile::new(out, Format::PcapNg, &names, snaplen)?;
-        // Before the first packet: who reads knows that it has begun.
+        // Flush before the first packet, so that the reader sees that the capture has started.
         file.flush()?;
         let mut rings = vec![];
         for (worker, wanted) in shared.workers.iter().zip(wanted) {
@@ -91,7 +91,7 @@ impl Capturing for Prepared {
         }
         let written = follow(&mut rings, &mut file, stop);
         for worker in &shared.workers {
-            // One that does not answer has ended.
+            // A worker that does not answer has ended.
             worker.handle.stop_recording(id, ANSWER);
         }
         written?;
@@ -101,7 +101,7 @@ impl Capturing for Prepared {
     }
 }
 
-/// Writes what is recorded until `stop`, or until nobody reads any more.
+/// Writes records until `stop` is set or the reader has gone.
 fn follow(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>, stop: &AtomicBool) -> Result<()> {
     let mut told = Instant::now();
     while !stop.load(Ordering::Acquire) {
@@ -120,7 +120,7 @@ fn follow(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>, stop: &
     Ok(())
 }
 
-/// Writes all that is recorded now, in order of time.
+/// Writes all records present now, in order of time. Returns their number.
 fn drain(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>) -> Result<usize> {
     let mut all = vec![];
     for (worker, ring) in rings.iter_mut().enumerate() {
@@ -149,7 +149,8 @@ fn drain(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>) -> Resul
     Ok(all.len())
 }
 
-/// Says how many packets there were. A ring does not know of which port what it lost was: the sum stands with the first.
+/// Writes the numbers of captured and lost packets. A ring does not know the port of a packet it lost, so the sum is
+/// written for the first interface.
 fn statistics(rings: &[Records], file: &mut CaptureFile<Box<dyn Write>>) -> Result<()> {
     let stats = rings.iter().map(Records::stats);
     let (captured, lost) = stats.fold((0, 0), |(captured, lost), s| (captured + s.captured, lost + s.lost));

@@ -1,4 +1,5 @@
-//! The control loop: the kernel's changes in, the mode's own affairs, XDP programs and ports kept in step.
+//! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
+//! step.
 
 use super::driver::{Driver, Targets};
 use super::instance;
@@ -29,51 +30,50 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often the mode's own affairs are looked after while workers ask for something, and at least: each time costs
-/// whoever had the CPU, be it the hosts' TCP.
+/// Interval between calls of the mode's control half while workers have requests (`TICK`), and longest interval
+/// otherwise (`IDLE_TICK`). Each call costs CPU time of whatever runs on that CPU, such as the hosts' TCP.
 const TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(16);
-/// How often the pools are looked at: the median is of the last 100 s.
+/// Interval between samples of the pools' fill level: their median is over the last 100 s.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often free memory is given back: that of routes that are withdrawn, of long answers.
+/// Interval between returns of free memory to the kernel: that of withdrawn routes, or of long answers.
 const TEND: Duration = Duration::from_secs(2);
-/// How often it asks whether interfaces can be redirected to.
+/// Interval between checks whether frames can be redirected to the ports' interfaces.
 const ASK: Duration = Duration::from_secs(1);
-/// What has arrived when the programs are told to leave frames to the kernel is still forwarded: as long as it takes to
-/// go through the rings.
+/// Time to wait after the programs stop handing over frames: those in the rings are still forwarded.
 pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
-/// Longest wait at the end for the kernel to take the rings of zero-copy sockets from drivers.
+/// Longest wait at shutdown for the kernel to take the rings of zero-copy sockets from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
-/// Longest wait for the kernel's tables at the start.
+/// Longest wait for the kernel's tables at startup.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
-/// Changes taken in at once: enough for one publication to serve many, few enough to stay responsive.
+/// Most changes applied at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
 
-/// What the control loop and the API both use.
+/// State shared by the control loop and the API.
 pub struct Shared {
     live: Mutex<Arc<Live>>,
     /// Reads the configuration again.
     pub source: Source,
-    /// To the control loop.
+    /// Requests to the control loop.
     pub asks: Mutex<mpsc::Sender<Ask>>,
     pub pools: Arc<PoolSet>,
-    /// Buffers held by AF_XDP sockets.
+    /// UMEM of the AF_XDP sockets.
     pub umem: Arc<Umem>,
-    /// What the mode shows.
+    /// View of the mode.
     pub view: Arc<dyn View>,
-    /// The programs, by port.
+    /// XDP programs, by port number.
     pub xdp: Mutex<Vec<Option<Xdp>>>,
-    /// Counters of every end: port, queue.
+    /// Counters of every end, with its port and queue.
     pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
-    /// Levels asked for while it runs, by port: they hold when an interface has come back, too.
+    /// Levels requested at run time, by port number. They apply to an interface that has come back, too.
     pub levels: Mutex<Vec<Option<Level>>>,
     pub workers: Vec<workers::Shown>,
-    /// Why every port is left to the kernel, if it is: see [`super::watch`].
+    /// Reason for which every port is left to the kernel, if it is: see [`super::watch`].
     pub(super) halted: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// What is configured now.
+    /// Returns the configuration in effect.
     pub fn live(&self) -> Arc<Live> {
         self.live.lock().expect("configuration").clone()
     }
@@ -83,27 +83,28 @@ impl Shared {
     }
 }
 
-/// Where a configuration comes from, each time it is asked for.
+/// Reads the configuration; called for each reload.
 pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
 
-/// What the control loop is asked to do.
+/// Request to the control loop.
 pub enum Ask {
-    /// To take over this configuration: what has changed, or why nothing has.
+    /// Applies this configuration; answers with what changed, or why nothing did.
     Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
-    /// To meet the process that is to take over, at this socket.
+    /// Connects to the process that takes over, at this abstract socket.
     TakeOver(String, mpsc::Sender<Result<(), String>>),
 }
 
-/// How following ended.
+/// Reason for the end of [`Runtime::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was told to stop.
+    /// A signal stopped it.
     Stopped,
-    /// A new process waits for the ports.
+    /// A new process is ready to take over the ports.
     TakenOver,
 }
 
-/// Takes in all the kernel has before any frame is taken from it, and gives what that means for ports.
+/// Applies the kernel's initial tables, and returns the changes of links and what all of them mean for ports. Errors if
+/// the tables are not complete within `FIRST_DUMP`.
 fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
     let until = Instant::now() + FIRST_DUMP;
     let mut all = vec![];
@@ -113,7 +114,7 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
         };
         let applied = apply(&changes);
         let done = applied.synced;
-        // Routes are of no more use: there may be a million.
+        // Keep only links: there may be a million routes, which are applied by now.
         let links = |change: &Change| matches!(change, Change::Link(_) | Change::LinkGone { .. });
         all.push((changes.into_iter().filter(links).collect(), applied));
         if done {
@@ -122,14 +123,14 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
     }
 }
 
-/// A running instance.
+/// Running instance.
 pub struct Runtime {
     pub(super) shared: Arc<Shared>,
     pub(super) opener: Opener,
     mirror: Mirror,
     pub(super) mode: Box<dyn mode::Control>,
     asked_for: mpsc::Receiver<Ask>,
-    /// Who is about to take over.
+    /// Process that prepares to take over.
     pub(super) successor: Option<Successor>,
     looked: Instant,
     heap: Heap,
@@ -137,25 +138,25 @@ pub struct Runtime {
     asked: Instant,
     watch: Option<Watch>,
     pub(super) relations: Relations,
-    /// Why ports without a program would be the kernel's, as it was said last.
+    /// Reasons, as last logged, for which ports without an XDP program should be left to the kernel.
     pub(super) unheeded: BTreeMap<PortId, String>,
-    /// Ports that could not be opened on an interface, and on which.
+    /// Ports that could not be opened on their interface, with the state of the interface at that attempt.
     pub(super) tried: BTreeMap<usize, Tried>,
-    /// What has been said of what is not followed.
+    /// Warnings about policies that are not followed, as last logged.
     warned: Vec<String>,
 }
 
 impl Runtime {
     /// Opens everything and starts forwarding.
     ///
-    /// With a predecessor, its ports are taken over when everything else is ready.
+    /// With a predecessor, takes over its ports when everything else is ready.
     pub fn start(
         config: Config,
         source: Source,
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
-        // Following begins first: nothing the kernel changes from here on is missed.
+        // Follow the kernel before anything else, so that no change from here on is missed.
         let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
         let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
@@ -167,7 +168,7 @@ impl Runtime {
             cpus = placement.cpus().to_vec();
         }
         let plan = config.plan(&per_port, &cpus)?;
-        // The kernel takes its time over the programs, and over the buffers' memory: both at once.
+        // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
         let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
         let load = move || if switch { af_xdp::Driver::load_switch(count) } else { af_xdp::Driver::load() };
@@ -271,7 +272,8 @@ impl Runtime {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
         }
         known.iter().for_each(|(changes, applied)| runtime.follow_ports(changes, applied));
-        // A worker reports after a turn, in which its ports posted buffers: before, what arrives would be lost.
+        // A worker answers after a turn, in which its ports filled their fill rings: frames that arrive before that are
+        // lost.
         for worker in &runtime.shared.workers {
             if worker.handle.report(super::ANSWER).is_none() {
                 tracing::warn!("worker {} has not begun: its CPU is busy with something else", worker.handle.id());
@@ -292,7 +294,8 @@ impl Runtime {
         Arc::new(instance::Running(self.shared.clone()))
     }
 
-    /// Runs until `stop`, until a new process takes over, or until a worker dies.
+    /// Runs until `stop` is set, a new process takes over, or a worker dies, which is an error. Applies the kernel's
+    /// changes and serves requests meanwhile. `reload` and `upgrade` are set by signals.
     pub fn follow(
         &mut self,
         (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
@@ -300,7 +303,7 @@ impl Runtime {
     ) -> anyhow::Result<End> {
         let mut tick = TICK;
         while !stop.load(Ordering::Acquire) {
-            // Where a worker hangs for good, the service manager's way out is the right one: to start anew.
+            // While a worker hangs, leave the watchdog unserved, so that the service manager restarts the process.
             if self.shared.halted().is_none() {
                 notifier.alive();
             }
@@ -352,7 +355,7 @@ impl Runtime {
         Ok(End::Stopped)
     }
 
-    /// Notes how full the pools are.
+    /// Samples how full the pools are, and reclaims frames of closed zero-copy sockets.
     fn look(&mut self) {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
@@ -364,7 +367,7 @@ impl Runtime {
         }
     }
 
-    /// Gives back memory that is free, when there is nothing else to do.
+    /// Returns free memory to the kernel when there is nothing else to do.
     fn tend(&mut self, busy: bool) {
         if !busy && self.tended.elapsed() >= TEND {
             self.heap.tend();
@@ -372,14 +375,14 @@ impl Runtime {
         }
     }
 
-    /// Applies changes; true when the kernel's tables are complete.
+    /// Applies changes. Returns `true` when the kernel's tables are complete.
     fn take(&mut self, changes: &[Change]) -> bool {
         let applied = self.mode.apply(changes);
         self.follow_ports(changes, &applied);
         applied.synced
     }
 
-    /// Does for the ports' programs what the changes mean for them.
+    /// Updates the ports' programs according to the changes.
     fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
         let related = self.relations.note(changes);
         self.carry_out(applied);
@@ -388,7 +391,7 @@ impl Runtime {
         }
     }
 
-    /// Tells the XDP program what changed about its interfaces.
+    /// Updates the XDP programs after changes of their interfaces, and opens ports whose interface is back.
     fn carry_out(&mut self, applied: &Applied) {
         let ports = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
         let mut programs = self.shared.xdp.lock().expect("programs");
@@ -412,7 +415,7 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Says what the kernel goes by and this does not, when it is new: policy rules.
+    /// Logs new warnings about kernel policies that are not followed, such as policy rules.
     fn warn(&mut self) {
         let warnings = self.mirror.stats().warnings;
         for news in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
@@ -421,7 +424,7 @@ impl Runtime {
         self.warned = warnings;
     }
 
-    /// Finds out whether frames can be redirected to the ports' interfaces still, or by now: a veth's peer decides.
+    /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
@@ -429,7 +432,7 @@ impl Runtime {
         self.asked = Instant::now();
         self.warn();
         let programs = self.shared.xdp.lock().expect("programs");
-        // Each is asked, whatever another said.
+        // `count` calls `look` on every program; `any` would stop at the first change.
         let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;
         drop(programs);
         if news {
@@ -437,28 +440,28 @@ impl Runtime {
         }
     }
 
-    /// Takes everything apart for the process that takes over, and tells it ([`super::succession`]). That waits for the
-    /// end of what is given back.
+    /// Takes everything apart for the process that takes over, and notifies it ([`super::succession`]). The caller
+    /// drops the returned connection when this process has nothing left to do.
     pub fn hand_over(mut self) -> Option<Successor> {
         self.watch = None;
         let successor = self.successor.take();
-        // Nobody here will hear any more that a policy of the kernel's changes.
+        // Close the gates: this process no longer follows changes of the kernel's policies.
         self.opener.driver.iter().for_each(|driver| driver.program.close());
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
-        // Its queues are the successor's: there is nothing to wait for.
+        // The successor has the queues, so there is nothing to wait for.
         self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
         successor
     }
 
-    /// Takes everything apart: the programs first.
+    /// Takes everything apart, the XDP programs first.
     pub fn stop(mut self) {
         self.watch = None;
         self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
         self.take_apart(|| (), LET_GO);
     }
 
-    /// Ends the workers, once what is with them is forwarded, then all else. `closed`: the sockets are. `settle`: how long
-    /// the kernel may take to let go of them.
+    /// Ends the workers once the frames they hold are forwarded, then everything else. `closed` is called when the
+    /// sockets are closed. `settle` is the longest wait for the kernel to release them.
     fn take_apart(self, closed: impl FnOnce(), settle: Duration) {
         std::thread::sleep(LAST_FRAMES);
         for worker in &self.shared.workers {

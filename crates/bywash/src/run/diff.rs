@@ -1,4 +1,4 @@
-//! What a changed configuration means for what runs.
+//! Differences between two configurations, as steps that a running instance can take.
 
 use crate::config::{Config, Idle, KernelConfig, Level, Mode, PortConfig, PortKind};
 use bywash_frame::PoolConfig;
@@ -6,34 +6,34 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// One thing to be done.
+/// One step of a reload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A port comes.
+    /// Add a port.
     Add(PortConfig),
-    /// A port goes.
+    /// Remove a port, by name.
     Remove(String),
-    /// A port is closed and opened again, with these settings; which of them are others.
+    /// Close a port and open it again with these settings; the text lists those that differ.
     Reopen(PortConfig, String),
-    /// A port is handled elsewhere.
+    /// Change a port's level: name, old and new level.
     Level(String, Level, Level),
-    /// Other kernel policies are respected.
+    /// Change which kernel policies are respected; the text lists the changes.
     Kernel(Box<KernelConfig>, String),
-    /// Workers idle otherwise.
+    /// Change how workers idle: old and new.
     Idle(Idle, Idle),
-    /// A worker runs on another CPU.
+    /// Move a worker to another CPU: worker, old and new CPU.
     Cpu(usize, Option<usize>, usize),
-    /// These workers take from another pool than before.
+    /// Give workers another pool to allocate from: old and new.
     Pool(Range<usize>, PoolConfig, PoolConfig),
 }
 
 impl Step {
-    /// Whether it changes which ports there are.
+    /// Returns whether the step adds, removes or reopens a port.
     pub fn is_of_ports(&self) -> bool {
         matches!(self, Self::Add(_) | Self::Remove(_) | Self::Reopen(..))
     }
 
-    /// Buffers of a pool that comes.
+    /// Returns the number of buffers of the step's new pool; 0 for other steps.
     pub fn frames(&self) -> usize {
         if let Self::Pool(_, _, is) = self { is.frames } else { 0 }
     }
@@ -66,7 +66,8 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// What leads from one configuration to the other; or all that cannot change while it runs.
+/// Returns the steps that lead from `old` to `new`. Errors with a line for each changed setting that cannot change at
+/// run time.
 pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
     let mut refused = vec![];
     let (was, is) = (flat(old), flat(new));
@@ -118,13 +119,13 @@ fn level(port: &PortConfig) -> Option<Level> {
     port.af_xdp.as_ref().map(|af_xdp| af_xdp.level)
 }
 
-/// Settings beside the level that differ, as text.
+/// Returns the settings other than the level that differ, as text.
 fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
     let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
     differences(&value(old), &value(new), &["level"])
 }
 
-/// Keys of two tables whose values differ, as text.
+/// Returns the keys of two tables whose values differ, with both values, as text. Ignores the keys in `but`.
 fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
     let keys: BTreeSet<&String> = [old, new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
     let differ = keys.into_iter().filter(|key| !but.contains(&key.as_str()) && old.get(key) != new.get(key));
@@ -132,7 +133,7 @@ fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
     differ.map(|key| format!("{key} {} -> {}", text(old, key), text(new, key))).collect::<Vec<_>>().join(", ")
 }
 
-/// Everything but ports: `section.key`, value.
+/// Returns all settings but the ports': `section.key`, value.
 fn flat(config: &Config) -> Vec<(String, Value)> {
     let Ok(Value::Object(sections)) = serde_json::to_value(config) else { return vec![] };
     let keys = sections.into_iter().filter(|(name, _)| name != "port").flat_map(|(name, value)| match value {
@@ -142,7 +143,7 @@ fn flat(config: &Config) -> Vec<(String, Value)> {
     keys.collect()
 }
 
-/// Why a setting cannot change while it runs, if it cannot.
+/// Returns the reason for which a setting cannot change at run time; `None` if it can.
 fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     let dpdk = |config: &Config| config.ports.iter().any(|port| port.kind == PortKind::Dpdk);
     Some(match key.split('.').next().unwrap_or_default() {
@@ -181,7 +182,7 @@ mod tests {
     fn ports_come_go_and_change() {
         let old = config(&["a", "b", "c"]);
         assert_eq!(diff(&old, &old), Ok(vec![]));
-        // The order in the file is nobody's business.
+        // The order in the file does not matter.
         assert_eq!(diff(&old, &config(&["c", "a", "b"])), Ok(vec![]));
         let mut new = config(&["a", "c", "d"]);
         new.ports[0].af_xdp.as_mut().unwrap().level = Level::Kernel;

@@ -1,11 +1,11 @@
-//! Ports on DPDK's drivers, in a program built with them.
+//! Ports on DPDK's drivers, for builds with the `dpdk` feature.
 
 use super::ports::Device;
 use crate::config::PortConfig;
 use bywash_frame::PoolSet;
 use std::sync::Arc;
 
-/// DPDK, started when the first port wants it: at the start, or by a reload.
+/// DPDK, started when the first port needs it: at startup, or by a reload.
 pub struct Dpdk {
     #[cfg(feature = "dpdk")]
     pools: Arc<PoolSet>,
@@ -13,7 +13,7 @@ pub struct Dpdk {
     eal: std::sync::Mutex<Option<Started>>,
 }
 
-/// EAL, and the options it was started with.
+/// Running EAL, with the options it was started with.
 #[cfg(feature = "dpdk")]
 struct Started {
     eal: Arc<bywash_dpdk::Eal>,
@@ -22,7 +22,7 @@ struct Started {
 
 #[cfg(feature = "dpdk")]
 impl Dpdk {
-    /// Starts EAL, with the options of all ports, if one of them is DPDK's.
+    /// Starts EAL, with the options of all ports, if any port is of kind `dpdk`.
     pub fn start(ports: &[PortConfig], pools: &Arc<PoolSet>) -> anyhow::Result<Self> {
         let dpdk = Self { pools: pools.clone(), eal: std::sync::Mutex::default() };
         let wanted: Vec<_> = ports.iter().filter_map(|port| port.dpdk.as_ref()).collect();
@@ -33,7 +33,7 @@ impl Dpdk {
         Ok(dpdk)
     }
 
-    /// EAL, started now if it is not yet. Its options count at its start only.
+    /// Returns EAL, and starts it first if necessary. Options take effect only at that start.
     fn eal(&self, port: &PortConfig) -> anyhow::Result<Arc<bywash_dpdk::Eal>> {
         let mut eal = self.eal.lock().expect("EAL");
         let wanted: Vec<String> =
@@ -51,7 +51,7 @@ impl Dpdk {
         Ok(started.eal.clone())
     }
 
-    /// Opens a port's device, all of its queues.
+    /// Opens all queues of a port's device.
     pub fn open(&self, port: &PortConfig) -> anyhow::Result<Device> {
         use super::ports::End;
         use anyhow::Context as _;
@@ -87,12 +87,12 @@ impl Started {
 
 #[cfg(not(feature = "dpdk"))]
 impl Dpdk {
-    /// Nothing to start.
+    /// Does nothing: there is no DPDK to start.
     pub fn start(_: &[PortConfig], _: &Arc<PoolSet>) -> anyhow::Result<Self> {
         Ok(Self {})
     }
 
-    /// Says what is missing.
+    /// Always errors, with how to build DPDK support.
     pub fn open(&self, _: &PortConfig) -> anyhow::Result<Device> {
         anyhow::bail!("this program was built without DPDK: cargo build --release -p bywash --features dpdk")
     }

@@ -1,8 +1,8 @@
-//! Kernel policies in a running router: every reading of the watcher is judged, obeyed, logged and shown.
+//! Kernel policies in a running router: every reading of the watcher is judged, applied, logged and shown.
 //!
-//! The gate is closed by the watcher's thread, at once, when the kernel announces a change: nothing is forwarded until the
-//! control loop has obeyed the reading that follows. What keeps packets by destination or way out goes into the tables
-//! first, then the gates open as far as the verdict allows.
+//! The watcher's thread closes the gates as soon as the kernel announces a change: nothing is forwarded until the
+//! control loop has applied the next reading. Policies by destination or egress interface go into the tables first;
+//! then the gates open as far as the verdict allows.
 
 use super::control::Shared;
 use crate::config::KernelConfig;
@@ -17,20 +17,20 @@ use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest wait for the first reading at the start. Without it everything is the kernel's until it comes.
+/// Longest wait for the first reading at startup. After it, every packet is left to the kernel until a reading arrives.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Reasons for which packets stay the kernel's, for the API.
+/// Reasons for which packets are left to the kernel, shared with the API.
 pub type Told = Arc<Mutex<Vec<Kept>>>;
 
-/// Kernel policies, followed and obeyed.
+/// Follows the kernel's policies and applies them.
 pub struct Guard {
     watcher: Watcher,
     gates: Gates,
     program: Option<af_xdp::Driver>,
     ports: Vec<PortLink>,
     respect: Respect,
-    /// The newest reading, to be judged again when ports or the configuration change.
+    /// Newest reading, judged again when ports or configuration change.
     reading: Option<Reading>,
     verdict: Verdict,
     /// The gates are open as far as the verdict allows.
@@ -40,7 +40,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Closes the gates and starts to follow.
+    /// Closes the gates and starts to follow the kernel's policies.
     pub fn start(
         ports: Vec<PortLink>,
         program: Option<af_xdp::Driver>,
@@ -73,12 +73,12 @@ impl Guard {
         })
     }
 
-    /// Reasons as they are shown.
+    /// Returns the reasons as the API shows them.
     pub fn told(&self) -> Told {
         self.told.clone()
     }
 
-    /// Waits until it is known which packets may be forwarded.
+    /// Waits until it is known which packets may be forwarded, for at most `FIRST`.
     pub fn begin(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let until = Instant::now() + FIRST;
         while !self.open && !self.failed {
@@ -95,7 +95,7 @@ impl Guard {
         }
     }
 
-    /// Obeys what has been read since the last call.
+    /// Applies the newest reading since the last call, if there is one.
     pub fn tick(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let mut newest = None;
         loop {
@@ -115,12 +115,12 @@ impl Guard {
         if let Some(reading) = newest {
             self.obey(reading, control, shared);
         } else if self.open {
-            // A program that has come since.
+            // Configure programs that were attached since.
             self.set_programs(control, shared);
         }
     }
 
-    /// Takes over the ports as they are now; the gates close until what concerns them has been read.
+    /// Sets the ports. If they differ, the gates close until the policies that concern them have been read.
     pub fn set_ports(&mut self, ports: Vec<PortLink>) {
         if ports != self.ports {
             self.open = false;
@@ -129,7 +129,7 @@ impl Guard {
         }
     }
 
-    /// Respects and ignores what is configured now.
+    /// Applies the `[kernel]` configuration to the newest reading.
     pub fn set_respect(&mut self, config: &KernelConfig, control: &Mutex<Control>, shared: &Shared) {
         self.respect = respect(config);
         if let Some(reading) = self.reading.take() {
@@ -167,7 +167,7 @@ impl Guard {
         });
     }
 
-    /// Tells the programs what their ports' gates keep, and the switches that they obey.
+    /// Writes the gates of the ports and the kernel settings into the programs' configurations.
     fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
         let control = control.lock().expect("control");
         let settings = &self.verdict.settings;
@@ -185,7 +185,7 @@ impl Guard {
         }
     }
 
-    /// Logs reasons that are new, and those that have gone.
+    /// Logs new reasons and those that no longer apply.
     fn tell(&self, verdict: &Verdict) {
         let mut told = self.told.lock().expect("reasons");
         for kept in verdict.kept.iter().filter(|kept| !told.contains(kept)) {
@@ -242,7 +242,7 @@ fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {
     }
 }
 
-/// Packets of a scope, in words.
+/// Describes the packets of a scope.
 fn packets(scope: &Scope) -> String {
     let of = |families: &bywash_exceptions::Families| match (families.v4, families.v6) {
         (true, false) => "IPv4 ",
@@ -259,7 +259,7 @@ fn packets(scope: &Scope) -> String {
     }
 }
 
-/// Reasons for which packets of a port stay the kernel's, as `show placement` has them.
+/// Returns the reasons for which packets of a port are left to the kernel, as `show placement` has them.
 pub fn shown(told: &Told, port: PortId) -> Value {
     let told = told.lock().expect("reasons");
     let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
@@ -277,7 +277,7 @@ pub fn shown(told: &Told, port: PortId) -> Value {
     mine.map(row).collect()
 }
 
-/// Tells the operator how to let such packets be forwarded past the kernel.
+/// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(kind: Kind) -> String {
     let remove = match kind {
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",

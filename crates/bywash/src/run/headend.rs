@@ -1,4 +1,4 @@
-//! What a cable downstream shows beside ports, pools and workers: modems, their service flows, channels.
+//! View of a cable downstream: modems, their service flows, and channels.
 
 use super::instance::mac;
 use super::mode::View;
@@ -9,7 +9,7 @@ use bywash_router::control::{PortView, Ports};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
-/// The downstream, for the API.
+/// The downstream, as the API sees it.
 pub struct Headend {
     pub ports: Arc<Mutex<Ports>>,
     pub groups: Vec<GroupView>,
@@ -19,11 +19,11 @@ pub struct Headend {
 pub struct GroupView {
     pub group: Arc<Group>,
     pub stats: Arc<LowerStats>,
-    /// Rates of its channels, in bits a second.
+    /// Rates of its channels, in bits per second.
     pub channels: Vec<u64>,
 }
 
-/// Counters of one flow, or of all of a modem's.
+/// Counters of one service flow, or the sum of a modem's.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     received: u64,
@@ -54,7 +54,7 @@ impl View for Headend {
 impl Sum {
     fn of(group: &Group, flow: usize) -> Self {
         let counters = group.counters(flow);
-        // The lower MAC's first: what it has sent, the upper had counted.
+        // Read the lower MAC's counters first: the upper MAC has counted every packet that the lower one has sent.
         let (packets, overflow) = (counters.lower.packets.get(), counters.lower.overflow.get());
         let bytes = counters.lower.bytes.get();
         Self { received: counters.upper.packets.get(), packets, bytes, policed: counters.upper.policed.get(), overflow }

@@ -1,4 +1,4 @@
-//! What a running instance shows: the shapes stand with [`crate::api::Topic`].
+//! Answers of a running instance. [`crate::api::Topic`] documents their shapes.
 
 use super::ANSWER;
 use super::control::Shared;
@@ -11,7 +11,7 @@ use bywash_route::model::{Mac, Prefix};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// The running instance, for the API.
+/// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
 
 impl Instance for Running {
@@ -47,7 +47,7 @@ impl Instance for Running {
 
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
         let mut answer = self.0.view.command(command, text)?;
-        // A router's: a switch has no levels to choose from.
+        // Only a router's trace names a level: a switch has no levels to choose from.
         if command == FlowCommand::Trace && self.0.live().config.mode == Mode::Router {
             super::trace::placed(&mut answer, &self.placement());
         }
@@ -76,7 +76,7 @@ impl Instance for Running {
         let mut levels = self.0.levels.lock().expect("levels");
         let mut programs = self.0.xdp.lock().expect("programs");
         for at in chosen {
-            // One whose interface is away gets it when that is back.
+            // A port whose interface is gone gets its level when the interface is back.
             if let Some(xdp) = &mut programs[at] {
                 xdp.set_level(level).map_err(|e| format!("{e:#}"))?;
                 tracing::info!(
@@ -94,7 +94,7 @@ impl Instance for Running {
 }
 
 impl Running {
-    /// What is handled where, and why. The locks are taken in the order in which the control loop takes them.
+    /// Returns where each port's packets are handled, and why. Takes the locks in the same order as the control loop.
     fn placement(&self) -> Value {
         let live = self.0.live();
         let levels = self.0.levels.lock().expect("levels");
@@ -144,7 +144,8 @@ impl Running {
         ports.collect()
     }
 
-    /// Every worker's ends, with the worker's number.
+    /// Returns the ends of every worker with the worker's number, and the number of buffers held by workers and
+    /// sockets.
     fn reports(&self) -> (Vec<(usize, PortReport)>, usize) {
         let mut held = self.0.umem.held();
         let mut ends = vec![];
@@ -177,7 +178,7 @@ impl Running {
             }
             let program = xdp.get(usize::from(id.0)).and_then(Option::as_ref);
             if let Some(Ok(c)) = program.map(|x| x.program.counters()) {
-                // Whichever level a frame was handled at, it was the port's.
+                // Count the port's frames whichever level they were handled at.
                 for (name, more) in [
                     ("rx_packets", c.get("to_port") + c.get("drop_port_gone") + c.get("drop_cpu_busy")),
                     ("rx_bytes", c.rx_bytes),
@@ -296,7 +297,8 @@ impl Running {
         })
     }
 
-    /// Counted worker after worker: exact when traffic stands still, else off by what moved meanwhile.
+    /// Counts all buffers, one worker after the other. The result is exact without traffic, and otherwise off by the
+    /// buffers that moved during the count.
     fn audit(&self) -> Value {
         let (_, held) = self.reports();
         serde_json::to_value(self.0.pools.audit(held)).unwrap_or_default()
@@ -308,7 +310,7 @@ impl Running {
         for (i, port) in live.ports().map(|(at, config)| (at, config.name.as_str())) {
             let id = PortId(i as u16);
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
-            // Workers count a packet as punted when they give it away; it may come to nothing.
+            // Workers count a packet as punted when they hand it over; the kernel may still refuse it.
             let failed = self.0.view.punt_failed(id);
             for reason in DROP_REASONS {
                 let later = if *reason == DropReason::PuntFailed { failed } else { 0 };
@@ -325,7 +327,7 @@ impl Running {
                 }
             }
         }
-        // What the kernel and the driver lost before or after us is lost all the same.
+        // Packets that the kernel or the driver lost before or after the workers had them are drops, too.
         for (id, _, c) in self.0.counters.lock().expect("counters").iter() {
             let port = live.name(usize::from(id.0));
             for (reason, n) in [
@@ -351,7 +353,7 @@ impl Running {
     }
 }
 
-/// What tx queues did, taken together.
+/// Returns the statistics of TX queues, added up.
 fn tx_queue(queues: &[Arc<TxQueueStats>]) -> Value {
     let (mut calls, mut frames, mut waits) = (0, 0, WaitCounts::default());
     let mut bursts = [0; BATCH + 1];
@@ -381,7 +383,7 @@ fn state(state: &PortState) -> (&'static str, Option<String>) {
     }
 }
 
-/// An address as it is shown.
+/// Formats a MAC address.
 pub fn mac(mac: Mac) -> String {
     bywash_wire::ethernet::MacAddr(mac).to_string()
 }

@@ -1,12 +1,13 @@
-//! What is configured now, and which port has which number: the config's order to begin with, until a reload.
+//! The configuration in effect, and the numbers of its ports: at the start the order in the file, which reloads may
+//! change.
 
 use crate::config::{Config, PortConfig};
 
-/// One version of it; a reload makes the next.
+/// One version of the configuration. Each reload creates the next.
 #[derive(Clone)]
 pub struct Live {
     pub config: Config,
-    /// By port number; none: the number is free.
+    /// Ports by number; `None` if the number is free.
     slots: Vec<Option<PortConfig>>,
 }
 
@@ -15,7 +16,7 @@ impl Live {
         Self { slots: config.ports.iter().cloned().map(Some).collect(), config }
     }
 
-    /// Ports with their numbers.
+    /// Returns the ports with their numbers.
     pub fn ports(&self) -> impl Iterator<Item = (usize, &PortConfig)> {
         self.slots.iter().enumerate().filter_map(|(at, port)| Some((at, port.as_ref()?)))
     }
@@ -28,17 +29,17 @@ impl Live {
         self.port(at).map_or("?", |port| &port.name)
     }
 
-    /// A port's number.
+    /// Returns number and configuration of the port with this name.
     pub fn number(&self, name: &str) -> Option<(usize, &PortConfig)> {
         self.ports().find(|(_, port)| port.name == name)
     }
 
-    /// A number for one more port: of one that has gone, or the next.
+    /// Returns a number for another port: the first free one, or else the next.
     pub fn free(&self) -> usize {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    /// Gives a number to a port, or makes it free.
+    /// Assigns a number to a port, or frees it if `port` is `None`.
     pub fn set(&mut self, at: usize, port: Option<PortConfig>) {
         self.slots.resize(self.slots.len().max(at + 1), None);
         self.slots[at] = port;

@@ -1,7 +1,7 @@
-//! What makes a router, a switch or something else of ports, pools and workers.
+//! Modes: what makes a router, a switch or a CMTS of ports, pools and workers.
 //!
-//! A mode comes in three parts: stages, which go to the workers; a control half, which the control loop runs; and a
-//! view, which the API asks. What they have in common is theirs to share.
+//! A mode has three parts: stages, which run on the workers; a control half, which the control loop runs; and a view,
+//! which answers the API. The mode decides how they share state.
 
 use super::control::Shared;
 use super::driver::Driver;
@@ -18,100 +18,101 @@ use bywash_sync::Qsbr;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What a mode finds when it is set up: everything is opened, nothing runs yet.
+/// Input of a mode's setup: everything is opened, nothing runs yet.
 pub struct Setup<'a> {
     pub config: &'a Config,
     pub ports: &'a [Opened],
-    /// The domain that workers' readers will be of.
+    /// QSBR domain in which the workers' readers register.
     pub domain: &'a Qsbr,
     pub pools: &'a Arc<PoolSet>,
-    /// The program on the AF_XDP ports, if there are any.
+    /// XDP program of the AF_XDP ports, if there are any.
     pub driver: Option<&'a Driver>,
-    /// How many workers there will be.
+    /// Number of workers.
     pub workers: usize,
 }
 
 impl Setup<'_> {
-    /// The ports as they are followed.
+    /// Returns the ports as the control half follows them.
     pub fn specs(&self) -> Vec<PortSpec> {
         self.ports.iter().enumerate().map(|(id, opened)| opened.spec(id)).collect()
     }
 }
 
-/// A mode, set up.
+/// Mode that has been set up.
 pub struct Parts {
     pub control: Box<dyn Control>,
     pub view: Arc<dyn View>,
-    /// Each worker's stages.
+    /// Stages of each worker.
     pub apps: Vec<Box<dyn App>>,
-    /// Workers that are joined by a ring: one and the other.
+    /// Pairs of workers that a ring joins.
     pub links: Vec<(usize, usize)>,
 }
 
-/// The half that the control loop runs, on one thread.
+/// Control half of a mode. The control loop calls it from one thread.
 pub trait Control {
-    /// Takes in what has changed in the kernel, and says what that means for ports.
+    /// Applies changes in the kernel, and returns what they mean for ports.
     fn apply(&mut self, changes: &[Change]) -> Applied;
 
-    /// Does what workers asked for, and what time asks for; returns whether they asked for anything. Called every few
-    /// milliseconds.
+    /// Serves the workers' requests and runs periodic work. Returns whether there were requests. Called every 2 to 16
+    /// ms, and after each change in the kernel.
     fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool;
 
-    /// Waits until it is known what may be forwarded. The programs hand frames over afterwards.
+    /// Waits until it is known which packets may be forwarded. The programs hand over frames only afterwards.
     fn begin(&mut self, _shared: &Shared) {}
 
-    /// `[kernel]` of the configuration has changed.
+    /// Applies a changed `[kernel]` section of the configuration.
     fn kernel_changed(&mut self, _config: &KernelConfig, _shared: &Shared) {}
 
-    /// Whether ports can come and go while it runs; if not, why.
+    /// Returns whether ports can be added and removed at run time; errors with the reason if not.
     fn ports_can_change(&self) -> Result<(), &'static str> {
         Err("its ports are what they were when it began")
     }
 
-    /// A port has come: workers have its ends, and it is to be used from now on.
+    /// Adds a port. The workers have its ends already; it is used from now on.
     fn add_port(&mut self, _spec: PortSpec, _config: &PortConfig) {}
 
-    /// A port is open on its interface from now on, or no longer: what is routed by that is then the kernel's to send.
+    /// Marks a port as open on its interface, or not. While it is not, packets routed to that interface are left to the
+    /// kernel.
     fn set_open(&mut self, id: PortId, open: bool);
 
-    /// A port goes. Nothing is sent by it when this returns.
+    /// Removes a port. When this returns, nothing more is sent on it.
     fn remove_port(&mut self, _id: PortId) {}
 
-    /// The devices that the XDP programs can send to are others now.
+    /// Called after the devices that the XDP programs can send to have changed.
     fn targets_changed(&mut self) {}
 
-    /// Frames it needs are taken from this pool.
+    /// Allocates the frames it needs from this pool from now on.
     fn take_from(&mut self, _pool: &Arc<Pool>) {}
 
-    /// Gives back every frame it holds: the workers have ended.
+    /// Frees every frame it holds. Called after the workers have ended.
     fn stop(self: Box<Self>) {}
 }
 
-/// The half that the API asks, from several threads at once.
+/// View of a mode for the API, which calls it from several threads at once.
 pub trait View: Send + Sync {
-    /// The ports as the kernel has them, by number.
+    /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
-    /// A topic that only some modes have.
+    /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
 
-    /// Changes flows, or tells what they do with a packet.
+    /// Changes flows, or traces a packet.
     fn command(&self, _command: FlowCommand, _text: &str) -> Result<Value, String> {
         Err("it has no flows: only a switch has (mode = \"switch\")".into())
     }
 
-    /// Reasons for which packets that this port receives stay the kernel's.
+    /// Returns the reasons for which packets received on this port are left to the kernel.
     fn kept(&self, _port: PortId) -> Value {
         Value::Array(vec![])
     }
 
-    /// Packets that a worker of this port's gave away for the kernel, and that the kernel did not take.
+    /// Returns the number of packets punted from this port that the kernel did not accept.
     fn punt_failed(&self, _port: PortId) -> u64 {
         0
     }
 }
 
-/// Sets the configured mode up.
+/// Sets up the configured mode.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     match setup.config.mode {
         Mode::Router => router::set_up(setup),

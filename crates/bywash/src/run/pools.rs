@@ -1,8 +1,8 @@
 //! Pools that come and go with a reload.
 //!
-//! A pool is never changed: another one comes, of the arena's spare cells (`pool.reserve`), workers take from it from their
-//! next turn on, and the one before drains. What is out of that is in rings, queues and packets: it comes back as traffic
-//! goes on, and the pool goes with its last frame.
+//! A pool is never resized or converted. A new pool takes the arena's spare cells (`pool.reserve`), workers allocate
+//! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
+//! passes. The old pool is removed when its last frame is back.
 
 use super::ANSWER;
 use super::control::{Runtime, Shared};
@@ -15,7 +15,7 @@ use bywash_frame::{Pool, PoolConfig};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Workers that take from another pool.
+/// Workers that have changed from one pool to another.
 pub struct Changed {
     workers: Range<usize>,
     before: Arc<Pool>,
@@ -23,7 +23,8 @@ pub struct Changed {
 }
 
 impl Shared {
-    /// Buffers each worker needs for `steps`, while what goes is still there.
+    /// Returns the number of buffers that each worker needs for `steps`, while ports that are removed still have
+    /// theirs.
     fn needed(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<usize>> {
         let live = self.live();
         let mut needed: Vec<usize> = vec![];
@@ -37,7 +38,7 @@ impl Shared {
             let places = places(port, at, self.workers.len()).with_context(|| format!("port `{}`", port.name))?;
             places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
             if let Some((number, before)) = live.number(&port.name) {
-                // It goes before it comes.
+                // A reopened port releases its buffers before it takes new ones.
                 for worker in &self.workers {
                     let its = worker.polls().iter().filter(|(port, _)| *port == number).count() * before.frames();
                     needed[worker.handle.id()] -= its;
@@ -52,7 +53,8 @@ impl Shared {
         Ok(needed)
     }
 
-    /// Which pools a configuration wants others of, with these `steps`; an error where there is no room.
+    /// Returns the steps that replace pools for the configuration `new`, given the other `steps`. Errors if a fixed
+    /// pool size is too small, or if the arena has too few spare cells.
     pub(super) fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
         let needed = self.needed(new, steps)?;
         let mut changes = vec![];
@@ -71,7 +73,7 @@ impl Shared {
             }
             let is = new.pool.pool(&before.name, frames);
             let same = PoolConfig { frames: before.frames, ..is.clone() } == *before;
-            // What is `auto` stays while it is enough.
+            // With `auto`, keep a pool that is large enough.
             let enough = new.pool.frames.set().is_none() && before.frames >= needed[workers.clone()].iter().sum();
             if !same || (is.frames != before.frames && !enough) {
                 changes.push(Step::Pool(workers, before.clone(), PoolConfig { name: self.free_name(&name), ..is }));
@@ -91,7 +93,7 @@ impl Shared {
         Ok(changes)
     }
 
-    /// A name that no pool has, not even one that drains.
+    /// Returns a name that no pool has, nor one that drains: `name`, or `name.2` and so on.
     fn free_name(&self, name: &str) -> String {
         let pools = self.pools.pools();
         let names = std::iter::once(name.to_owned()).chain((2..).map(|n| format!("{name}.{n}")));
@@ -101,7 +103,8 @@ impl Shared {
 }
 
 impl Runtime {
-    /// Has workers take from a new pool. The one before has what is out of it.
+    /// Makes workers allocate from a new pool. The previous one keeps the buffers in use. Errors if the pool cannot be
+    /// created.
     pub(super) fn change_pool(&mut self, workers: Range<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
         let now = self.shared.pools.add(config.clone())?;
         let before = self.shared.workers[workers.start].pool();
@@ -110,13 +113,13 @@ impl Runtime {
         Ok(changed)
     }
 
-    /// The pools before drain.
+    /// Starts to drain the previous pools.
     pub(super) fn pools_changed(&mut self, changes: &[Changed]) {
         let pools: Vec<&Arc<Pool>> = changes.iter().map(|changed| &changed.before).collect();
         self.drain(&pools);
     }
 
-    /// Everything takes from where it took before.
+    /// Reverts a change: workers allocate from the previous pool, and the new one drains.
     pub(super) fn undo_pool(&mut self, changed: &Changed) {
         self.take_from(&changed.workers, &changed.before);
         self.drain(&[&changed.now]);
@@ -140,7 +143,7 @@ impl Runtime {
         self.refresh_pools();
     }
 
-    /// Has everything give back what it has cached of pools that drain, and forget those that went.
+    /// Makes workers and control half return buffers cached of draining pools, and forget pools that are gone.
     fn refresh_pools(&mut self) {
         for worker in &self.shared.workers {
             worker.handle.change(vec![Change::Pool(worker.pool())], ANSWER);
@@ -150,7 +153,7 @@ impl Runtime {
         }
     }
 
-    /// Lets pools go that have drained.
+    /// Removes pools that have drained.
     pub(super) fn collect_pools(&mut self) {
         if self.shared.pools.collect() {
             self.refresh_pools();

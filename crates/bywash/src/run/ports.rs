@@ -1,4 +1,4 @@
-//! Opening the configured ports: one end per queue, and the XDP program in front of them.
+//! Opens the configured ports: one end per queue, and the XDP program in front of them.
 
 use super::below::{Below, TAKES_TAGS_OFF};
 use super::driver::{Driver, Target, Targets};
@@ -25,18 +25,18 @@ pub struct Opened {
     /// Kernel index of its interface; 0 for a port without one.
     pub index: u32,
     pub partial_checksums: bool,
-    /// Frames to other machines are received too.
+    /// The port also receives frames to other machines' MAC addresses.
     pub promiscuous: bool,
     pub ends: Vec<End>,
-    /// By which comes what the kernel sends by a twin.
+    /// End on which frames arrive that the kernel sends through a twin interface.
     pub from_kernel: Option<Box<dyn Port>>,
     pub xdp: Option<Xdp>,
-    /// What its ends will send by, where that was loaded before their sockets are opened.
+    /// Injectors for its ends, loaded before their sockets are opened; only when a port is announced.
     injectors: Vec<Injector>,
 }
 
 impl Opened {
-    /// Nothing of the port is open yet.
+    /// Returns a port of which nothing is open yet.
     fn none(port: &PortConfig) -> Self {
         Self {
             config: port.clone(),
@@ -50,7 +50,7 @@ impl Opened {
         }
     }
 
-    /// The port as it is followed.
+    /// Returns the port as the control half follows it. `id` is its number.
     pub fn spec(&self, id: usize) -> PortSpec {
         PortSpec {
             id: PortId(id as u16),
@@ -62,10 +62,10 @@ impl Opened {
     }
 }
 
-/// A DPDK device, opened.
+/// Opened DPDK device.
 pub struct Device {
     pub ends: Vec<End>,
-    /// Its address, if it has one.
+    /// MAC address of the device, if it has one.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -82,40 +82,40 @@ pub struct Xdp {
     pub interface: String,
     pub room: usize,
     mtu: u32,
-    /// Tags are not in the frame, where the program would see them.
+    /// VLAN tags are stripped from received frames, so that the program does not see them.
     hides_tags: bool,
-    /// Everything is left to the kernel, and why.
+    /// Reason for which every frame is left to the kernel, from the interface's relations.
     left: Option<String>,
-    /// Likewise, while a worker hangs.
+    /// Reason for which every frame is left to the kernel while a worker hangs.
     halted: Option<String>,
-    /// It has been told to hand frames over.
+    /// The program has been enabled to hand over frames.
     begun: bool,
-    /// Why the kernel does not let the program forward, if it does not.
+    /// Reason for which the kernel rejected the forwarding program, if it did.
     refused: Option<Arc<str>>,
     /// The kernel forwards packets of both families.
     kernel_forwards: bool,
-    /// Where the config wants it forwarded.
+    /// Level asked for: as configured, or by a later request.
     level: Level,
-    /// The tables, the program and its ports: where frames can be sent by it.
+    /// Redirect targets of the program, shared by all ports.
     targets: Targets,
     id: usize,
     index: u32,
-    /// CPUs that send what the driver forwards of it; or why not those that were asked for.
+    /// CPUs that send the frames the driver forwards from this port, or the reason why the configured ones cannot.
     spread: Result<Vec<usize>, String>,
     sockets: Vec<(u32, OwnedFd)>,
-    /// What arrives lies in our own buffers already. Redirected from there, the kernel copies it, into a frame without the
-    /// room before it that virtio-net needs: that one drops it.
+    /// Received frames lie in the UMEM already. The kernel copies such a frame when it is redirected, into one without
+    /// the headroom that virtio-net needs, which drops it.
     zero_copy: bool,
-    /// Frames to every address are wanted.
+    /// Keeps the interface in promiscuous mode.
     _promiscuous: Option<Promiscuous>,
 }
 
-/// What a frame may be longer than its device's MTU: Ethernet header and a tag.
+/// Bytes by which a frame may exceed its device's MTU: Ethernet header and one VLAN tag.
 const FRAMING: u32 = 18;
 
 impl Xdp {
-    /// Frames are handed over from now on, unless what the kernel has built of the interface makes them the kernel's; at
-    /// `level`, where another than the configured one was asked for.
+    /// Starts handing over frames, unless the interface's relations leave them to the kernel. `level` overrides the
+    /// configured level.
     pub fn begin(&mut self, relations: &Relations, level: Option<Level>) -> anyhow::Result<()> {
         self.level = level.unwrap_or(self.level);
         self.relate(relations)?;
@@ -123,8 +123,8 @@ impl Xdp {
         self.enable()
     }
 
-    /// Goes by what the kernel has built of the interface now. A switch takes every frame of a port that is no member of
-    /// something else.
+    /// Applies the interface's current relations. A switch takes every frame of a port, unless the interface is a
+    /// member of another.
     pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<()> {
         let left = match self.program.config().raw {
             true => relations.member(self.index),
@@ -139,7 +139,7 @@ impl Xdp {
         if self.begun { self.enable() } else { Ok(()) }
     }
 
-    /// Leaves everything to the kernel for this reason, or no longer.
+    /// Leaves every frame to the kernel for the reason `why`, or no longer if `None`.
     pub fn halt(&mut self, why: Option<&str>) -> anyhow::Result<()> {
         if self.halted.as_deref() == why {
             return Ok(());
@@ -148,12 +148,12 @@ impl Xdp {
         if self.begun { self.enable() } else { Ok(()) }
     }
 
-    /// Why everything is left to the kernel, if it is.
+    /// Returns the reason for which every frame is left to the kernel, if it is.
     fn left(&self) -> Option<&str> {
         self.halted.as_deref().or(self.left.as_deref())
     }
 
-    /// Frames go to user space from now on.
+    /// Registers the sockets and enables the program, unless level or relations leave every frame to the kernel.
     fn enable(&mut self) -> anyhow::Result<()> {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
@@ -167,8 +167,8 @@ impl Xdp {
         Ok(self.program.take_over()?)
     }
 
-    /// Another process takes over: what goes to user space is the kernel's until then, what the program forwards it still
-    /// does.
+    /// Prepares for another process to take over: until then, frames for user space are left to the kernel, and the
+    /// program keeps forwarding those it forwards itself.
     pub fn hand_over(&mut self) {
         if self.level() != Level::Driver {
             self.disable();
@@ -176,12 +176,12 @@ impl Xdp {
         self.program.hand_over();
     }
 
-    /// Where what the port receives is forwarded now.
+    /// Returns the level at which received frames are forwarded now.
     pub fn level(&self) -> Level {
         self.placed().0
     }
 
-    /// Why [`Xdp::level`] is what it is.
+    /// Returns the reason for the current [`Xdp::level`].
     pub fn why(&self) -> String {
         self.placed().1.into()
     }
@@ -211,14 +211,14 @@ impl Xdp {
                 Level::User,
                 "auto: the kernel does not forward (see sysctl), and would have to do what traffic control leaves to it",
             ),
-            // It saves nothing that counts where it has to copy what it forwards.
+            // With an skb already made and the frame to be copied, forwarding in the driver saves next to nothing.
             _ => (Level::User, "auto: generic XDP, which has an skb of each frame already"),
         };
         (level, why.into())
     }
 
-    /// Where what it receives is to be forwarded from now on. What sockets hold is forwarded all the same: workers serve
-    /// them whatever the level.
+    /// Sets the level at which received frames are forwarded. Frames already in the sockets are still forwarded:
+    /// workers serve the sockets at every level. After an error the level asked for is the one before.
     pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
         let before = std::mem::replace(&mut self.level, level);
         if !self.begun {
@@ -227,8 +227,8 @@ impl Xdp {
         self.enable().inspect_err(|_| self.level = before)
     }
 
-    /// CPUs that send what the driver forwards of it, with the frames that each has sent, none where that is the one which received
-    /// it; or why not those that were asked for.
+    /// Returns the CPUs that send the frames the driver forwards from this port, with the number of frames each has
+    /// sent; empty if the receiving CPU sends them. Errors with the reason if the configured CPUs do not.
     pub fn spread(&self) -> Result<Vec<(usize, u64)>, Cow<'_, str>> {
         let cpus = self.spread.as_deref().map_err(|why| Cow::from(why.as_str()))?;
         if !cpus.is_empty() && self.level() != Level::Driver {
@@ -238,8 +238,8 @@ impl Xdp {
         Ok(cpus.iter().map(|&cpu| (cpu, sent.get(cpu).copied().unwrap_or(0))).collect())
     }
 
-    /// Whether native programs send to this port, and why. What they do not send, user space does. Others have an skb, which
-    /// every device takes.
+    /// Returns whether native programs send to this port, and why. User space sends the frames that they do not.
+    /// Programs of the other modes have an skb, which every device takes.
     pub fn target(&self) -> (bool, &'static str) {
         match self.targets.get(self.id as u16).takes_frames {
             _ if self.left().is_some() => (false, "it is left to the kernel"),
@@ -253,12 +253,13 @@ impl Xdp {
         }
     }
 
-    /// The longest frame that redirecting takes (dev_map_enqueue of the kernel).
+    /// Returns the longest frame that can be redirected to the port (the kernel checks it in dev_map_enqueue), or 0 if
+    /// none can be.
     fn longest(&self, target: Target) -> u32 {
         if target.ifindex != 0 && target.takes_frames { self.mtu + FRAMING } else { 0 }
     }
 
-    /// Asks whether frames can be sent to this port by the program; true when that is news.
+    /// Queries whether the program can send to this port. Returns `true` if the answer has changed.
     pub fn look(&self) -> bool {
         let ifindex = if self.left.is_some() { 0 } else { self.index };
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
@@ -266,18 +267,18 @@ impl Xdp {
         self.targets.set(self.id, target)
     }
 
-    /// Where the config wants it forwarded.
+    /// Returns the level asked for: the configured one, or that of a later request.
     pub fn asked(&self) -> Level {
         self.level
     }
 
-    /// The program no longer sends to this port: it goes.
+    /// Stops the program from sending to this port, which is about to be removed.
     pub fn forget(&self) {
         self.program.set_target(0);
         self.targets.set(self.id, Target::default());
     }
 
-    /// Every frame is the kernel's from now on.
+    /// Disables the program: every frame is left to the kernel.
     pub fn disable(&mut self) {
         let config = XdpConfig { enabled: false, ..self.program.config() };
         if let Err(e) = self.program.set_config(config) {
@@ -285,7 +286,7 @@ impl Xdp {
         }
     }
 
-    /// Obeys the kernel's policies as they are now: `obey` enters them in the program's configuration.
+    /// Applies the kernel's current policies: `obey` enters them in the program's configuration.
     pub fn obey(&mut self, obey: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
         let mut config = self.program.config();
         obey(&mut config);
@@ -295,7 +296,7 @@ impl Xdp {
         Ok(self.program.set_config(config)?)
     }
 
-    /// The interface changed its address or MTU.
+    /// Updates the program after the interface's MAC address or MTU has changed.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
         let max_frame = max_frame(mtu, self.room) as u32;
         self.mtu = mtu;
@@ -304,7 +305,7 @@ impl Xdp {
     }
 }
 
-/// Queues a port has to serve, before it is opened.
+/// Returns the queues that a port has to serve. The port need not be open.
 pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
     let Some(af_xdp) = &port.af_xdp else {
         return Ok((0..port.dpdk.as_ref().map_or(1, |dpdk| dpdk.device_queues.into())).collect());
@@ -320,19 +321,19 @@ fn interface(port: &PortConfig) -> anyhow::Result<&str> {
     port.interface.as_deref().with_context(|| format!("port `{}` has no interface", port.name))
 }
 
-/// What ports are opened with.
+/// Resources with which ports are opened.
 pub struct Opener {
     pub umem: Arc<Umem>,
-    /// The program for AF_XDP ports; none: there are no such ports.
+    /// The program for AF_XDP ports; `None` if there are no such ports.
     pub driver: Option<Driver>,
-    /// DPDK, for its ports.
+    /// DPDK, for ports of that kind.
     pub dpdk: super::dpdk::Dpdk,
-    /// Every frame is for user space, and the kernel gets none: what is not a router's.
+    /// Every frame goes to user space and none to the kernel: in every mode but a router's.
     pub raw: bool,
 }
 
 impl Opener {
-    /// A port's queue is served by this worker, whose flows a switch's program forwards by.
+    /// Tells the switch's program which worker serves a queue of a port: the program forwards by that worker's flows.
     pub fn serve(&self, port: usize, queue: u32, worker: usize) {
         if let Some(flows) = self.driver.as_ref().and_then(|driver| driver.program.flows()) {
             flows.serve(port as u16, queue, worker);
@@ -349,7 +350,7 @@ impl Opener {
         attach_af_xdp((id, port), &self.umem, (driver, self.raw), journal, from)
     }
 
-    /// What can be opened of a port while another process has it.
+    /// Opens what can be opened of a port while another process still has it. Errors if the port cannot be taken over.
     pub fn announce(
         &self,
         (id, port): (usize, &PortConfig),
@@ -362,7 +363,7 @@ impl Opener {
                 let mut opened = self.attach((id, port), journal, from.take(interface(port)?))?;
                 let transmit = port.af_xdp.clone().unwrap_or_default().transmit.into();
                 if may_inject(transmit, interface(port)?) {
-                    // What cannot be loaded is tried again, and told, when the sockets are opened.
+                    // Opening the sockets retries an injector that cannot be loaded here, and reports the failure.
                     opened.injectors = queues(port)?.iter().filter_map(|_| Injector::new().ok()).collect();
                 }
                 Ok(opened)
@@ -371,7 +372,7 @@ impl Opener {
         }
     }
 
-    /// The rest, when the other has let go.
+    /// Opens what [`Opener::announce`] left out, once the other process has let go.
     pub fn open_announced(&self, id: usize, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
         match opened.config.kind {
             PortKind::AfXdp => open_sockets(&self.umem, opened, journal)?,
@@ -417,7 +418,7 @@ impl Opener {
             PortKind::Pcap => {
                 let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
                 let source = match pcap.file.as_os_str().is_empty() {
-                    // It only records.
+                    // Without a file to play, the port only records.
                     true => None,
                     false => Some(PcapSource::load(&pcap.file)?),
                 };
@@ -443,12 +444,13 @@ impl Opener {
         Ok(opened)
     }
 
-    /// Opens a DPDK device. Its `interface` is the one it stands on or makes, or else its twin.
+    /// Opens a DPDK device. Its `interface` is the one the device stands on or creates, or else the name of its twin.
     fn open_dpdk(&self, port: &PortConfig, opened: &mut Opened) -> anyhow::Result<()> {
         let Device { ends, mac } = self.dpdk.open(port)?;
         opened.ends = ends;
         let below = port.dpdk.as_ref().and_then(|dpdk| below(&dpdk.device));
-        // Such a device hands over what the interface was given, and its checksums as they are.
+        // A virtual device on an interface hands over frames as the interface received them, with checksums as they
+        // are.
         let link = below.and_then(|name| LinkInfo::query(name).ok());
         opened.partial_checksums = link.is_some_and(|link| Below::of(&link).leaves_checksums());
         let Some(interface) = &port.interface else { return Ok(()) };
@@ -460,7 +462,7 @@ impl Opener {
                 Ok(())
             }
             None if self.raw => bail!("there is no interface `{interface}`; only a router gives a device a twin"),
-            // One that is there already has its own address and MTU.
+            // An interface that exists already keeps its own address.
             there => {
                 let mtu = port.dpdk.as_ref().and_then(|dpdk| dpdk.mtu.set().map(|mtu| u32::from(*mtu)));
                 let mac = mac.filter(|_| there.is_none());
@@ -470,12 +472,13 @@ impl Opener {
     }
 }
 
-/// The interface a virtual device stands on, or makes.
+/// Returns the interface that a virtual device stands on or creates: the `iface=` argument.
 fn below(device: &str) -> Option<&str> {
     device.split(',').skip(1).find_map(|argument| argument.split_once("iface=")).map(|(_, name)| name)
 }
 
-/// Makes the interface by which the kernel sees a port that is none.
+/// Creates the TAP interface that represents a port without an interface to the kernel, and wraps the port's ends with
+/// it.
 fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
     let tap = TapPort::create(&config)?;
     opened.index = LinkInfo::query(tap.name())?.index;
@@ -489,7 +492,8 @@ fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program on an interface, new or the one that `from` had, and what goes with it: all but the sockets.
+/// Attaches the program to an interface, or follows the one attached by `from`, and sets up everything else but the
+/// sockets.
 fn attach_af_xdp(
     (id, port): (usize, &PortConfig),
     umem: &Arc<Umem>,
@@ -503,9 +507,9 @@ fn attach_af_xdp(
     let below = Below::of(&link);
     let driver = below.driver();
     let how = match af_xdp.mode {
-        // A native program on a veth takes segmentation offload from its peer: TCP sent there goes at less than half
-        // the rate (docs/decisions/af_xdp.md). Packet rates are what it is good for, and those who want them ask.
-        // What is no router cannot leave to the kernel what is too long for a cell: its peer must segment.
+        // A native program on a veth takes segmentation offload from its peer: TCP sent there runs at less than half
+        // the rate (docs/decisions/af_xdp.md). It is good for packet rates, which have to be asked for. A mode that is
+        // no router cannot leave frames too long for a cell to the kernel: there the peer must segment.
         XdpMode::Auto if driver == "veth" && !raw => XdpAttach::Generic,
         XdpMode::Auto => XdpAttach::Auto,
         XdpMode::Native => XdpAttach::Native,
@@ -542,7 +546,7 @@ fn attach_af_xdp(
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
-    // A native program's frames lose what an skb knows of them: that its checksum is not finished.
+    // Frames of a native program lose the skb's mark that their checksum is not finished.
     let partial = partial_checksums && program.is_native();
     // A router's port forwards nothing until the kernel's policies are known.
     let gate = if raw { XdpGate::default() } else { XdpGate::CLOSED };
@@ -579,7 +583,7 @@ fn attach_af_xdp(
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }
 
-/// The sockets of a port that has its program.
+/// Opens the sockets of a port whose program is attached.
 fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
     let af_xdp = opened.config.af_xdp.clone().unwrap_or_default();
     let interface = interface(&opened.config)?;
@@ -620,14 +624,16 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
     Ok(())
 }
 
-/// Settings the fast path needs, written down so that they can be put back.
+/// Changes the interface settings that the fast path needs, and records them in the journal so that they can be
+/// restored.
 fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
     let interface = below.names().next().unwrap_or_default();
     if below.driver() == "veth" && native && !raw {
-        // The peer no longer segments TCP in one go; put together again here, the kernel's share costs half as much.
+        // The peer no longer sends TCP in large segments. GRO merges its frames again, which halves the cost of those
+        // left to the kernel.
         set(interface, ("rx-gro", true, "frames for the kernel are put together"), journal);
     }
-    // Tags must be in the frame for the program to see them: NICs strip them, those below a bond, too.
+    // The program sees VLAN tags only in the frame, and NICs strip them, those below a bond, too.
     for device in below.strippers() {
         set(device, (TAKES_TAGS_OFF, false, "VLAN tags stay in the frame"), journal);
     }
@@ -637,7 +643,7 @@ fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
     }
 }
 
-/// Changes a setting that the interface has.
+/// Sets a feature of an interface that has it, and logs why.
 fn set(interface: &str, (feature, on, why): (&str, bool, &str), journal: &mut Journal) {
     let done = Features::of(interface).and_then(|f| match f.get(feature)? {
         Some(now) if now != on => journal.set(&f, feature, on),

@@ -1,7 +1,7 @@
-//! A port whose interface is made anew: a driver that is loaded again, a veth that is deleted and created.
+//! Ports whose interface is recreated: a driver that is loaded again, a veth that is deleted and created.
 //!
-//! Until the port is open on the new interface, what is routed by that is the kernel's to send; so it stays where the port
-//! cannot be opened.
+//! Until the port is open on the new interface, packets routed to that interface are left to the kernel; so they stay
+//! if the port cannot be opened.
 
 use super::control::Runtime;
 use super::reload::places;
@@ -13,20 +13,20 @@ use bywash_port::af_xdp::Journal;
 use bywash_port::{NullPort, PortState};
 use bywash_router::control::PortBack;
 
-/// What opening a port may depend on beside its configuration: the interface's index, whether it is up, its queues. Opening
-/// is tried again when that is another; on every message it would be for ever, as some drivers reset a NIC that a program is
-/// put on, and say so.
+/// State on which opening a port may depend beside its configuration: the interface's index, whether it is up, and its
+/// number of queues. Opening is retried only when this changes. Retrying at every message could go on forever: some
+/// drivers reset a NIC, and report it, when a program is attached.
 pub type Tried = (u32, bool, u32);
 
 impl Runtime {
-    /// An interface of a port's name is there, and the port not open on it.
+    /// Opens a port on the interface of its name, which has appeared.
     pub(super) fn reattach(&mut self, back: &PortBack) {
         let at = usize::from(back.id.0);
         let Some(now) = self.relations.link(back.index).map(|link| (link.index, link.up, link.rx_queues)) else {
             return;
         };
         let before = self.tried.insert(at, now);
-        // Going down helps nothing, and comes before its end.
+        // An interface that only went down is no reason to retry: that precedes its deletion.
         if before.is_some_and(|before| before == now || (!now.1 && before.0 == now.0)) {
             return;
         }
@@ -62,9 +62,9 @@ impl Runtime {
         let begun = given.and_then(|()| {
             places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
             self.mode.set_open(id, true);
-            // A worker reports after a turn, in which the port posted buffers.
+            // A worker answers after a turn, in which the port filled its fill ring.
             self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
-            // Held until the port is there again: a level asked for meanwhile is either found here or finds the port.
+            // Held until the port is back, so that a level requested meanwhile is either found here or finds the port.
             let levels = self.shared.levels.lock().expect("levels");
             xdp.begin(&self.relations, levels[at])?;
             self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
@@ -76,7 +76,7 @@ impl Runtime {
         begun
     }
 
-    /// Which worker polls which queue: the one that did before, where the queue is not new.
+    /// Assigns queues to workers: each queue to the worker that polled it before, a new one as at the start.
     fn places_again(&self, at: usize, config: &PortConfig) -> anyhow::Result<Vec<(u32, usize)>> {
         let workers = &self.shared.workers;
         let mut places = places(config, at, workers.len())?;
@@ -87,7 +87,7 @@ impl Runtime {
         Ok(places)
     }
 
-    /// Closes what was opened of a port that cannot be used after all.
+    /// Closes the ends of a port that could not be brought back.
     fn close_again(&mut self, id: PortId) {
         self.mode.set_open(id, false);
         for worker in &self.shared.workers {
@@ -95,7 +95,8 @@ impl Runtime {
         }
     }
 
-    /// Whether the ends of a port that is not opened by its interface still work: a twin that was in another namespace.
+    /// Checks that the ends of a port without an AF_XDP socket still work, such as a twin that was in another
+    /// namespace. Errors if one is down or a worker does not answer.
     fn still_works(&self, id: PortId) -> anyhow::Result<()> {
         for worker in &self.shared.workers {
             let report =

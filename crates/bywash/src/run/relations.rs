@@ -1,15 +1,15 @@
-//! Whose a port's packets are: what the kernel has built of interfaces may make a port the kernel's as a whole.
+//! Relations between interfaces, which may leave all packets of a port to the kernel.
 //!
-//! A port that belongs to a VRF, bridge or bond is forwarded by that one's rules, whatever table main says. Some interfaces
-//! above a port take packets that come to the port's own MAC address: an ipvlan has the same one, a macvlan may. And a kind
-//! that is not known here may do anything.
+//! Packets of a port that belongs to a VRF, bridge or bond are forwarded by that interface's rules, whatever table main
+//! says. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
+//! An interface of an unknown kind above a port may do anything.
 
 use super::control::Runtime;
 use bywash_route::model::{Change, Link};
 use std::collections::BTreeMap;
 
-/// Kinds of interfaces above another that take packets of their own Ethernet type, addressed to another MAC address, or from
-/// the kernel's UDP and IP input: none that a router would forward.
+/// Kinds of upper interfaces that take only packets a router would not forward: those with their own EtherType, those
+/// to another MAC address, or those from the kernel's UDP and IP input.
 const HARMLESS: [&str; 15] = [
     "macsec",
     "vxlan",
@@ -28,16 +28,16 @@ const HARMLESS: [&str; 15] = [
     "vti6",
 ];
 
-/// Modes of a macvlan in which it takes packets to its own MAC address alone: private, VEPA and bridge (`enum macvlan_mode`,
-/// linux/if_link.h).
+/// Modes of a macvlan in which it takes only packets to its own MAC address: private, VEPA and bridge (`enum
+/// macvlan_mode`, linux/if_link.h).
 const OWN_ADDRESS: [u32; 3] = [1, 2, 4];
 
-/// The interfaces there are, and which is built of which.
+/// Known interfaces, by kernel index, and how they are stacked.
 #[derive(Default)]
 pub struct Relations(BTreeMap<u32, Link>);
 
 impl Relations {
-    /// Takes changes in; whether they may have changed what [`Relations::left`] says.
+    /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
         let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.parent, link.macvlan, link.master);
         let mut news = false;
@@ -54,13 +54,14 @@ impl Relations {
         news
     }
 
-    /// An interface as the kernel has it.
+    /// Returns an interface as the kernel has it.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.0.get(&index)
     }
 
-    /// Why a router leaves this interface to the kernel; `None` if it need not. `hides_tags`: programs do not see the VLAN
-    /// tags of what it receives, so that a frame to a VLAN interface would be taken for one without a tag.
+    /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not. `hides_tags`:
+    /// programs do not see the VLAN tags of received frames, and so would take a frame for a VLAN interface as
+    /// untagged.
     pub fn left(&self, index: u32, hides_tags: bool) -> Option<String> {
         let own = self.0.get(&index)?;
         let taken_by = |link: &&Link| link.parent == Some(index) && takes(link, own, hides_tags);
@@ -71,7 +72,7 @@ impl Relations {
         })
     }
 
-    /// To what the interface belongs, said as a reason; `None` if to nothing.
+    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member.
     pub fn member(&self, index: u32) -> Option<String> {
         let master = self.0.get(&index)?.master?;
         let master = self.0.get(&master).map_or_else(|| "another interface".into(), named);
@@ -79,7 +80,7 @@ impl Relations {
     }
 }
 
-/// Whether `link`, above `own`, takes packets that would be forwarded as `own`'s.
+/// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.
 fn takes(link: &Link, own: &Link, hides_tags: bool) -> bool {
     match link.kind.as_str() {
         "vlan" => hides_tags,
@@ -88,13 +89,13 @@ fn takes(link: &Link, own: &Link, hides_tags: bool) -> bool {
     }
 }
 
-/// `ipvlan interface iv0`
+/// Returns kind and name of an interface, such as `ipvlan interface iv0`.
 fn named(link: &Link) -> String {
     format!("{}{}interface {}", link.kind, if link.kind.is_empty() { "" } else { " " }, link.name)
 }
 
 impl Runtime {
-    /// Leaves ports to the kernel, and takes them over again, as interfaces are related now.
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations.
     pub(super) fn relate(&mut self) {
         let ports = self.shared.view.ports();
         let mut programs = self.shared.xdp.lock().expect("programs");
@@ -177,7 +178,7 @@ mod tests {
         for kind in HARMLESS {
             assert_eq!(with(above(kind)).left(1, true), None, "{kind}");
         }
-        // Above another interface.
+        // An ipvlan above another interface does not matter.
         assert_eq!(with(Link { parent: Some(3), ..above("ipvlan") }).left(1, false), None);
         let mut relations = with(above("ipvlan"));
         assert!(relations.note(&[Change::LinkGone { index: 2 }]) && relations.left(1, false).is_none());

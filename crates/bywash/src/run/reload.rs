@@ -1,8 +1,8 @@
-//! A changed configuration is taken over while packets flow: all of it, or nothing.
+//! Reload: applies a changed configuration while packets flow, either all of it or nothing.
 //!
-//! Everything is checked first, then what can fail is done, new ports before anything else, with a note of how to undo it;
-//! what cannot fail comes last. Ports that are not named in the difference are not touched: their sockets, rings and
-//! workers go on.
+//! All steps are checked first. Steps that can fail are done next, new ports before all others, each with a record of
+//! how to undo it; steps that cannot fail come last. Ports that do not differ are not touched: their sockets, rings and
+//! workers continue.
 
 use super::below::Below;
 use super::control::{Ask, LAST_FRAMES, Runtime, Shared};
@@ -20,17 +20,17 @@ use bywash_port::af_xdp::{Journal, LinkInfo};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Longest that a client waits for the control loop.
+/// Longest wait of a client for the control loop.
 const PATIENCE: Duration = Duration::from_secs(14);
 
-/// How a step is undone.
+/// How to undo a step.
 enum Undo {
-    /// The port that came goes.
+    /// Remove the port that was added.
     Remove(usize),
-    /// The port that went comes back.
+    /// Open the port again that was removed.
     Open(usize, Box<PortConfig>),
     Level(usize, Level),
-    /// Workers take from where they took before.
+    /// Let workers allocate from the previous pool.
     Pool(Changed),
 }
 
@@ -41,14 +41,14 @@ impl Undo {
 }
 
 impl Shared {
-    /// What a reload would change: read now, and compared with what runs.
+    /// Reads the configuration, and returns it with the steps from the running one.
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
         let new = (self.source)().map_err(|wrong| format!("nothing changed: {wrong}"))?;
         let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
         Ok((new, steps))
     }
 
-    /// What leads to this configuration.
+    /// Returns the steps from the running configuration to `new`.
     fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
         let steps = diff(&self.live().config, new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
         let mut all = self.pool_steps(new, &steps)?;
@@ -57,7 +57,7 @@ impl Shared {
         Ok(all)
     }
 
-    /// Which workers are to run on other CPUs.
+    /// Returns the steps that move workers to other CPUs. Errors if `workers.cpus` has too few.
     fn cpu_steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
         if new.workers.cpus == self.live().config.workers.cpus {
             return Ok(vec![]);
@@ -72,7 +72,7 @@ impl Shared {
         Ok(self.workers.iter().zip(cpus).filter_map(step).collect())
     }
 
-    /// For the API: what changes, and with `dry` nothing else.
+    /// Serves the API: reloads, and returns what changed; with `dry`, only returns what would change.
     pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
         let (new, steps) = self.read()?;
         if dry {
@@ -84,7 +84,7 @@ impl Shared {
         done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
     }
 
-    /// For the API: meets the process that is to take over.
+    /// Serves the API: connects to the process that takes over.
     pub fn take_over(&self, socket: &str) -> Result<(), String> {
         let (answer, done) = mpsc::channel();
         let asked = self.asks.lock().expect("asks").send(Ask::TakeOver(socket.into(), answer));
@@ -97,7 +97,7 @@ impl Runtime {
     pub(super) fn obey(&mut self, ask: Ask) {
         match ask {
             Ask::Reload(config, answer) => {
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let _ = answer.send(self.reload(*config).map_err(|e| format!("nothing changed: {e:#}")));
             }
             Ask::TakeOver(socket, answer) => {
@@ -107,7 +107,7 @@ impl Runtime {
         }
     }
 
-    /// SIGHUP.
+    /// Reloads after SIGHUP, and logs the result.
     pub(super) fn reload_by_signal(&mut self) {
         let done =
             self.shared.read().and_then(|(new, _)| self.reload(new).map_err(|e| format!("nothing changed: {e:#}")));
@@ -118,13 +118,13 @@ impl Runtime {
         }
     }
 
-    /// Takes `new` over, and says what changed. After an error everything is as it was.
+    /// Applies `new`, and returns what changed. After an error everything is as before.
     fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
         if let Some(successor) = &self.successor {
             bail!("pid {} is taking over", successor.pid);
         }
         let old = self.shared.live();
-        // Anew: between reading it and now, another may have been taken over.
+        // Compute the steps again: another reload may have been applied since the configuration was read.
         let steps = self.shared.steps(&new)?;
         if steps.iter().any(Step::is_of_ports)
             && let Err(why) = self.mode.ports_can_change()
@@ -156,7 +156,7 @@ impl Runtime {
                 undo.push(Undo::Pool(self.change_pool(workers.clone(), config)?));
             }
         }
-        // Those of an interface that another port has still come after that has gone.
+        // A port on an interface that another port still has is added after that port is removed.
         let mut later = vec![];
         let mut gone: Vec<usize> = vec![];
         for step in steps {
@@ -191,7 +191,7 @@ impl Runtime {
                 levels[at] = Some(*level);
             }
         }
-        // From here on nothing can fail.
+        // No step from here on can fail.
         let pools: Vec<Changed> =
             undo.extract_if(.., |undo| matches!(undo, Undo::Pool(_))).filter_map(Undo::pool).collect();
         self.pools_changed(&pools);
@@ -238,7 +238,7 @@ impl Runtime {
         }
     }
 
-    /// A port comes, with a free number.
+    /// Adds a port under a free number.
     fn come(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
         let at = self.shared.live().free();
         self.install(at, port)?;
@@ -246,7 +246,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// A port comes, with this number: opened, given to its workers, routed by, and last its program begins.
+    /// Adds a port under this number: opens it, gives it to its workers, adds it to the control half, and last enables
+    /// its program.
     fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
         let mut journal = Journal::open(journal_path())?;
@@ -272,7 +273,7 @@ impl Runtime {
         self.shared.set_live(live);
         self.mode.add_port(opened.spec(at), port);
         self.mode.targets_changed();
-        // A worker reports after a turn, in which the port posted buffers.
+        // A worker answers after a turn, in which the port filled its fill ring.
         self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
         let begin = |xdp: &mut Xdp| xdp.begin(&self.relations, None);
         let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), begin);
@@ -282,7 +283,7 @@ impl Runtime {
         enabled
     }
 
-    /// Levels and programs, with room for this port.
+    /// Locks levels and programs, and makes room for this port.
     #[allow(clippy::type_complexity)]
     fn places_for(
         &self,
@@ -296,8 +297,8 @@ impl Runtime {
         (levels, programs)
     }
 
-    /// Gives the ends of a port to its workers; `again`: in place of those that it had, with the tx queues and counters there
-    /// are.
+    /// Gives the ends of a port to its workers. With `again`, they replace the port's earlier ends and keep its TX
+    /// queues and counters.
     pub(super) fn give_to_workers(
         &self,
         id: PortId,
@@ -331,7 +332,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A port goes: no more frames come by it, none are sent by it any more, and its ends are closed.
+    /// Removes a port: it receives no more frames, then sends no more, and its ends are closed.
     fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
         let id = PortId(at as u16);
         let mut live = Live::clone(&self.shared.live());
@@ -344,7 +345,7 @@ impl Runtime {
         self.mode.remove_port(id);
         self.mode.targets_changed();
         std::thread::sleep(LAST_FRAMES);
-        // First those that hand over to others, then those that send.
+        // First the workers that pass frames to others, then those that send.
         let of_port = |worker: &&workers::Shown| worker.polls().iter().any(|(port, _)| *port == at);
         let (senders, others): (Vec<_>, Vec<_>) = self.shared.workers.iter().partition(of_port);
         for worker in others.into_iter().chain(senders) {
@@ -360,8 +361,8 @@ impl Runtime {
         }
     }
 
-    /// The settings of a port's interface and of those below it, as they were before it was opened. Those that another port
-    /// stands on stay.
+    /// Restores the settings of a port's interface and of the devices below it, as they were before the port was
+    /// opened. Skips devices that another port stands on.
     fn put_back(&self, port: &PortConfig) {
         let stands_on = |port: &PortConfig| -> Vec<String> {
             let Some(interface) = &port.interface else { return vec![] };
@@ -383,7 +384,8 @@ impl Runtime {
     }
 }
 
-/// Which worker polls which queue of a port with this number.
+/// Assigns each queue of the port with number `at` to a worker. Errors if the configuration names a worker that does
+/// not exist.
 pub(super) fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
     let queues = queues(port)?;
     let count = queues.len();

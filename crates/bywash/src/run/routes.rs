@@ -1,4 +1,4 @@
-//! What a router shows beside ports, pools and workers: routes and neighbours.
+//! View of a router: routes, neighbours, drift, and traces of packets.
 
 use super::exceptions::{self, Told};
 use super::instance::mac;
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-/// Ports' names, by number.
+/// Names of the ports, by number.
 pub type Names = Arc<Mutex<Vec<String>>>;
 
-/// The router, for the API.
+/// The router, as the API sees it.
 pub struct Routes {
     pub control: Arc<Mutex<Control>>,
     pub names: Names,
-    /// Packets taken from workers that the kernel did not take back, by port.
+    /// Packets punted by workers that the kernel did not accept, by port.
     pub punt_failed: Arc<[Counter]>,
     pub tracer: Tracer,
-    /// Reasons for which packets stay the kernel's.
+    /// Reasons for which packets are left to the kernel.
     pub told: Told,
 }
 
@@ -70,7 +70,8 @@ impl View for Routes {
 }
 
 impl Routes {
-    /// The route that a packet is sent by, and the neighbours that it, or what was made of it, was sent to.
+    /// Returns the route to the packet's destination, and the neighbours that the packet, or those made from it, were
+    /// sent to.
     fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
         let control = self.control.lock().expect("control");
         let best = |addr: IpAddr| {
@@ -146,7 +147,7 @@ impl Routes {
     }
 }
 
-/// A route as a line of a trace.
+/// Formats a route as a line of a trace.
 fn route_line(route: &RouteView) -> String {
     let hop = |hop: &HopView| {
         let via = hop.via.map_or(String::new(), |via| format!(" via {via}"));
@@ -163,7 +164,7 @@ fn route_line(route: &RouteView) -> String {
     format!("route: {} {}{}{left}", kind.as_str().unwrap_or_default(), route.prefix, hops.join(" or"))
 }
 
-/// Where a packet wants to go.
+/// Returns the destination address of a frame; `None` if it carries no valid IP header.
 fn destination(frame: &[u8]) -> Option<IpAddr> {
     let carried = carried(frame)?;
     let l3 = frame.get(carried.offset..)?;
@@ -189,7 +190,7 @@ fn parse_prefix(text: &str) -> Result<Prefix, String> {
     if len > whole.len { Err(wrong()) } else { Ok(Prefix { len, ..whole }) }
 }
 
-/// Whether `outer` contains `inner`.
+/// Returns whether `outer` contains `inner`.
 fn covers(outer: Prefix, inner: Prefix) -> bool {
     let bits = |a: IpAddr| match a {
         IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
@@ -200,7 +201,7 @@ fn covers(outer: Prefix, inner: Prefix) -> bool {
     outer.addr.is_ipv4() == inner.addr.is_ipv4() && outer.len <= inner.len && head(outer.addr) == head(inner.addr)
 }
 
-/// Routes within a prefix, or covering it.
+/// Returns whether a route lies within the filter's prefix or covers it.
 fn related(route: Prefix, filter: Prefix) -> bool {
     covers(route, filter) || covers(filter, route)
 }

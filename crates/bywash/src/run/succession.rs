@@ -1,11 +1,12 @@
-//! A new process takes over a running one's ports.
+//! Takeover of a running process's ports by a new process.
 //!
-//! It makes all of its own ready first: buffers, the kernel's tables, the program. Then it asks the running one, by its
-//! API, to come to a socket of its own, and is told there where that one's programs are attached (bpf_link, by descriptor).
-//! Nothing has changed so far, and whoever of the two fails, the running one goes on. Told to let go, that one leaves its
-//! user-space ports to the kernel, lets its workers finish, closes its sockets and says so. The new one opens its own, and
-//! last replaces the attached programs by its own: what is forwarded in the driver is so without a pause, the rest by the
-//! kernel meanwhile. No program is detached, no interface set up anew.
+//! The new process first prepares everything of its own: buffers, the kernel's tables, the program. Then it asks the
+//! running one through the API to connect to a socket, and receives there the bpf_link descriptors of the attached
+//! programs. Nothing has changed so far: whichever of the two fails, the running one continues. On "let go" the running
+//! process leaves its user-space ports to the kernel, lets its workers finish, closes its sockets and answers "gone".
+//! The new one opens its sockets, and last replaces the attached programs with its own. Forwarding in the driver
+//! continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no interface
+//! is set up again.
 //!
 //! | who | says | with |
 //! |---|---|---|
@@ -35,16 +36,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of a message.
+/// Largest message, in bytes.
 const MESSAGE: usize = 1024;
-/// Longest that the running one may take for each of its steps.
+/// Longest duration of each step of the running process.
 const STEP: Duration = Duration::from_secs(5);
 
-/// A message.
+/// Message between the two processes.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
-    /// A port's program; which of the descriptors there are.
+    /// Program of a port. `xdp` and `tc` say which descriptors come with it.
     Port {
         interface: String,
         native: bool,
@@ -56,7 +57,7 @@ enum Message {
     Gone,
 }
 
-/// The socket between the two.
+/// Socket between the two processes.
 struct Line(OwnedFd);
 
 impl Line {
@@ -71,7 +72,7 @@ impl Line {
         Ok(())
     }
 
-    /// The next message, if there is one by then; none: the other has ended.
+    /// Receives the next message. `None` if the peer has ended; errors if none arrives within `wait`.
     fn receive(&self, wait: Duration) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
         let until = Instant::now() + wait;
         loop {
@@ -105,12 +106,12 @@ impl Line {
         Ok(Some((serde_json::from_slice(text).context("a message of another version")?, fds)))
     }
 
-    /// Whether something is to be received now.
+    /// Returns whether a message, or the end of the connection, can be received now.
     fn ready(&self) -> bool {
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
-    /// The process at the other end, if it is of our own user.
+    /// Returns the pid of the peer. Errors if it runs as another user.
     fn peer(&self) -> anyhow::Result<i32> {
         let peer = sockopt::socket_peercred(&self.0)?;
         ensure!(peer.uid == rustix::process::geteuid(), "pid {} is another user's", peer.pid.as_raw_nonzero());
@@ -122,17 +123,17 @@ fn line() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// The process whose ports are taken over, as the new one sees it.
+/// The process that is taken over, as the new one sees it.
 pub struct Predecessor {
     line: Line,
     pid: i32,
     ports: BTreeMap<String, Attachment>,
-    /// When it was told to let go.
+    /// Time at which "let go" was sent.
     let_go: Option<Instant>,
 }
 
 impl Predecessor {
-    /// Asks the instance at `api` for its ports. None when nobody runs there.
+    /// Asks the instance at `api` for its ports. `None` if no instance runs there.
     pub fn find(api: &Path) -> anyhow::Result<Option<Self>> {
         if !show::client::answers(api) {
             return Ok(None);
@@ -141,7 +142,7 @@ impl Predecessor {
         let door = line()?;
         bind(&door, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("a socket for the running one")?;
         listen(&door, 1)?;
-        // It has connected when it answers.
+        // By the time it answers, it has connected.
         show::client::take_over(api, &name)?;
         let line = Line(accept_with(&door, SocketFlags::CLOEXEC)?);
         let pid = line.peer()?;
@@ -162,12 +163,12 @@ impl Predecessor {
         Ok(Some(Self { line, pid, ports, let_go: None }))
     }
 
-    /// What it has attached to an interface, for the one that follows it.
+    /// Takes the programs attached to an interface, if there are any.
     pub fn take(&mut self, interface: &str) -> Option<Attachment> {
         self.ports.remove(interface)
     }
 
-    /// Has it let go: when this returns its sockets are closed.
+    /// Makes the process let go. When this returns, its sockets are closed.
     pub fn let_go(&mut self) -> anyhow::Result<()> {
         self.line.send(&Message::LetGo, &[])?;
         self.let_go = Some(Instant::now());
@@ -177,21 +178,21 @@ impl Predecessor {
         }
     }
 
-    /// Whether it has been told to let go: from then on it does not come back.
+    /// Returns whether "let go" was sent: after that the process does not resume.
     pub fn has_let_go(&self) -> bool {
         self.let_go.is_some()
     }
 
-    /// Everything is taken over.
+    /// Ends the takeover, and logs how long it took.
     pub fn done(&mut self) {
-        // What it had on interfaces that are no ports any more is detached.
+        // Detach the programs on interfaces that are no ports any more.
         self.ports.clear();
         let took = self.let_go.map_or(Duration::ZERO, |since| since.elapsed());
         let took = took.as_secs_f64() * 1e3;
         tracing::info!("taken over from pid {}: user space paused for {took:.1} ms, the kernel forwarded", self.pid);
     }
 
-    /// Waits until it has given up its API's socket.
+    /// Waits until the process has closed its API socket, for at most `STEP`.
     pub fn wait_for_its_end(&self) {
         if !matches!(self.line.receive(STEP), Ok(None)) {
             tracing::warn!("pid {} has not ended within {} s", self.pid, STEP.as_secs());
@@ -206,7 +207,8 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Goes to where the new process waits, and tells it what there is.
+    /// Connects to the socket of the new process, and sends it the attached programs. Errors if a port cannot be taken
+    /// over.
     pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
         let line = Line(line()?);
         connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("nobody waits there")?;
@@ -223,7 +225,7 @@ impl Successor {
         Ok(Self { line, pid })
     }
 
-    /// Whether it has said that everything is to be let go; an error when it has given up.
+    /// Returns whether "let go" has been received. Errors if the process has given up.
     pub fn wants_all(&self) -> anyhow::Result<bool> {
         if !self.line.ready() {
             return Ok(false);
@@ -235,7 +237,7 @@ impl Successor {
         }
     }
 
-    /// The sockets are closed.
+    /// Tells the process that the sockets are closed.
     pub fn gone(&self) {
         if let Err(e) = self.line.send(&Message::Gone, &[]) {
             tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);
@@ -243,7 +245,7 @@ impl Successor {
     }
 }
 
-/// Ports whose interface would go with this process cannot be taken over.
+/// Checks that every port can be taken over. Errors if an interface would disappear with this process.
 fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
     match shared.live().ports().find(|(_, port)| !can_follow(port)) {
         Some((_, port)) => bail!("{}", why_not(port)),
@@ -251,7 +253,7 @@ fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a port can be taken over, or opened while another process has its like.
+/// Returns whether a port can be taken over, or opened while another process has a port of the same kind.
 pub fn can_follow(port: &PortConfig) -> bool {
     match port.kind {
         PortKind::AfXdp => true,
@@ -260,7 +262,7 @@ pub fn can_follow(port: &PortConfig) -> bool {
     }
 }
 
-/// Why a port cannot be taken over.
+/// Returns the reason for which a port cannot be taken over.
 pub fn why_not(port: &PortConfig) -> String {
     let interface = port.interface.as_deref().unwrap_or("its device");
     format!("port `{}` cannot be taken over: {interface} goes with the process that has it; restart it", port.name)

@@ -1,4 +1,4 @@
-//! `mode = "switch"`: forwarding by flows, of which the learning bridge is one.
+//! `mode = "switch"`: forwarding by flows. The learning bridge is a single flow.
 
 use super::bridge::Bridge;
 use super::control::Shared;
@@ -18,22 +18,22 @@ use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a switch does with every frame when it is not told otherwise.
+/// Default flow: the learning bridge.
 const BRIDGE: &str = "priority=0 actions=NORMAL";
-/// How often what has run out of time is looked for.
+/// Interval between removals of expired flows and addresses.
 const EXPIRE: Duration = Duration::from_secs(1);
 
-/// The control half.
+/// Control half of the switch.
 struct Switching {
     flows: Arc<Mutex<FlowControl>>,
     ports: Arc<Mutex<Ports>>,
     names: Names,
-    /// By the engine's number; none: no such port.
+    /// Ports by the engine's port number; `None` if the number is free.
     slots: Vec<Option<Slot>>,
     expired: Instant,
 }
 
-/// One of its ports.
+/// Port of the switch.
 struct Slot {
     config: PortConfig,
     partial_checksums: bool,
@@ -52,7 +52,7 @@ impl Switching {
         set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names);
     }
 
-    /// Tells the flows which of these ports work: those with an interface that does not, do not.
+    /// Passes the link state of the changed ports to the flow tables. Ports without an interface are always up.
     fn tell_state(&mut self, changed: &[PortId]) {
         let ports = self.ports.lock().expect("ports");
         let changed: Vec<PortView> = ports.ports().filter(|port| changed.contains(&port.id)).collect();
@@ -69,7 +69,7 @@ impl Switching {
     }
 }
 
-/// Makes a switch of what is opened.
+/// Sets up a switch on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let config = &setup.config.switch;
     let names: Vec<String> = setup.config.ports.iter().map(|port| port.name.clone()).collect();
@@ -100,7 +100,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Has the workers use these ports, and no others.
+/// Makes the workers use these ports and no others.
 fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]) {
     let there = || slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?)));
     let ports = there().map(|(at, Slot { config, partial_checksums, up })| SwitchPort {
@@ -122,7 +122,7 @@ fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]
     control.set_ports(ports.collect(), &limits, mirrors);
 }
 
-/// One mirror for each port that has copies.
+/// Returns one mirror for each port with a mirror configured.
 fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, names: &[String]) -> Vec<Copies> {
     let copies = ports.filter_map(|port| {
         let (own, to) = (flows::port_number(names, &port.name)?, port.bridge.mirror.as_ref()?);

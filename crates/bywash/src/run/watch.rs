@@ -1,10 +1,10 @@
-//! Notices workers that hang, and leaves every port to the kernel while one does.
+//! Detection of hanging workers. While a worker hangs, every port is left to the kernel.
 //!
-//! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, what its ports receive
-//! waits for nothing, and no port can be forwarded rightly: new routes are published when every worker has let go of the
-//! old ones. So all programs leave their frames to the kernel, until it turns again.
+//! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
+//! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
+//! old ones. So all programs leave their frames to the kernel until the worker turns again.
 //!
-//! It is a thread of its own that watches, for the control loop may be waiting for that very worker.
+//! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker.
 
 use super::control::Shared;
 use super::workers::Shown;
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks.
+/// Interval between checks.
 const EVERY: Duration = Duration::from_millis(250);
-/// A worker hangs that has not turned for so long, of the time in which it could have. A look counts for [`EVERY`], however
-/// late it is: a machine that was stopped as a whole has fewer of them.
+/// Time without a turn after which a worker counts as hanging. Only time in which it could have run counts, and a check
+/// counts for at most [`EVERY`], however late it is, so that stopping the whole machine does not count.
 const HANGS: Duration = Duration::from_secs(2);
 
-/// A worker at a look.
+/// State of a worker at one check.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     turns: u64,
-    /// For how long its thread has run, in nanoseconds.
+    /// CPU time of its thread, in nanoseconds.
     ran: u64,
-    /// Whether the thread runs or waits for a CPU: then only the time for which it has run is its own.
+    /// Whether the thread runs or waits for a CPU. If so, only the CPU time it got counts as its own.
     runnable: bool,
 }
 
@@ -34,20 +34,21 @@ impl Sample {
         let counters = worker.handle.counters();
         let (turns, thread) = (counters.turns.get(), counters.thread.get());
         let read = |what: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}")).ok();
-        // proc_pid_stat(5): the state is behind the name, in parentheses. Where it is not told, the time is all its own.
+        // proc_pid_stat(5): the state follows the name, which is in parentheses. If it cannot be read, all of the time
+        // counts.
         let runnable =
             read("stat").is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')));
-        // Documentation/scheduler/sched-stats.rst: time on a CPU, in nanoseconds, comes first.
+        // Documentation/scheduler/sched-stats.rst: the first field is the time on a CPU, in nanoseconds.
         let ran = read("schedstat").and_then(|stat| stat.split_whitespace().next()?.parse().ok());
         Self { turns, ran: ran.unwrap_or(0), runnable: runnable && ran.is_some() }
     }
 }
 
-/// Each worker when last looked at, and for how long it has not turned.
+/// Last sample of each worker, and the time for which it has not turned.
 struct Turns(Vec<(Sample, Duration)>);
 
 impl Turns {
-    /// Takes in a look at each, and gives the numbers of those that hang.
+    /// Adds a sample of each worker. Returns the numbers of the workers that hang.
     fn look(&mut self, samples: impl Iterator<Item = Sample>) -> Vec<usize> {
         for ((seen, still), now) in self.0.iter_mut().zip(samples) {
             let own =
@@ -59,14 +60,14 @@ impl Turns {
     }
 }
 
-/// The thread that watches. It ends when this is dropped.
+/// The watching thread. Dropping this stops and joins it.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Begins to watch the workers.
+    /// Starts to watch the workers. Errors if the thread cannot be created.
     pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -87,14 +88,14 @@ impl Drop for Watch {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It ends by a panic only where a lock is poisoned by another.
+            // The thread panics only if another thread has poisoned a lock.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Why no port is forwarded now: a worker hangs.
+    /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.
     pub fn halted(&self) -> Option<String> {
         self.halted.lock().expect("halted").clone()
     }
@@ -111,7 +112,7 @@ impl Shared {
         hung.iter().map(of).collect::<Vec<_>>().join(", ")
     }
 
-    /// Workers hang, or none does any more.
+    /// Applies the result of a check: `why` names the hanging workers; `None` if there are none.
     fn found(&self, why: Option<String>) {
         let before = std::mem::replace(&mut *self.halted.lock().expect("halted"), why.clone());
         match &why {
@@ -120,7 +121,7 @@ impl Shared {
                 HANGS.as_secs()
             ),
             None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),
-            // Those that have come meanwhile are halted, too.
+            // Halt the programs of ports that were added meanwhile, too.
             Some(_) => {}
             None => return,
         }
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn who_does_not_turn_hangs() {
         let mut turns = Turns(vec![Default::default(); 3]);
-        // The second stands still from its fifth turn on; the third turns now and then.
+        // The second worker stops after its fifth turn; the third turns every `LOOKS` checks.
         let at = |look: u64| [look, look.min(5), look / LOOKS].map(|turns| Sample { turns, ..Sample::default() });
         for look in 1..5 + LOOKS {
             assert_eq!(turns.look(at(look).into_iter()), [0; 0], "{look}");
@@ -157,7 +158,7 @@ mod tests {
     fn who_gets_no_cpu_does_not_hang() {
         let mut turns = Turns(vec![Default::default(); 2]);
         let all = EVERY.as_nanos() as u64;
-        // Both wait for a CPU most of the time; the second has had a tenth of one, and not turned in that time.
+        // Both wait for a CPU most of the time; the second gets a tenth of one and does not turn in that time.
         let at = |look: u64| [0, look * all / 10].map(|ran| Sample { turns: 1, ran, runnable: true });
         let hung = (0..=10 * LOOKS).map(|look| turns.look(at(look).into_iter())).collect::<Vec<_>>();
         assert!(hung[..10 * LOOKS as usize].iter().all(Vec::is_empty));
