@@ -47,7 +47,7 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
             None if drops == "all" => DROP_REASONS.iter().map(|reason| reason.bit()).sum(),
             None => {
                 let all: Vec<_> = DROP_REASONS.iter().map(|reason| reason.name()).collect();
-                return Err(format!("no reason `{drops}` to drop a packet: there are all, {}", all.join(", ")));
+                return Err(format!("no reason `{drops}` for a drop: there are all, {}", all.join(", ")));
             }
         };
     }

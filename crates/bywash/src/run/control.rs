@@ -110,7 +110,7 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
     let mut all = vec![];
     loop {
         let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
-            bail!("the kernel did not tell its routes within {} s", FIRST_DUMP.as_secs())
+            bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs())
         };
         let applied = apply(&changes);
         let done = applied.synced;
@@ -276,7 +276,7 @@ impl Runtime {
         // lost.
         for worker in &runtime.shared.workers {
             if worker.handle.report(super::ANSWER).is_none() {
-                tracing::warn!("worker {} has not begun: its CPU is busy with something else", worker.handle.id());
+                tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
             }
         }
         runtime.mode.begin(&runtime.shared);
@@ -320,7 +320,7 @@ impl Runtime {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("netlink following ended: routes can no longer be kept; the kernel forwards from now on")
+                    bail!("netlink can no longer be followed, nor routes updated; the kernel forwards from now on")
                 }
             }
             if let Some(successor) = &self.successor {
@@ -328,7 +328,7 @@ impl Runtime {
                     Ok(true) => return Ok(End::TakenOver),
                     Ok(false) => {}
                     Err(e) => {
-                        tracing::warn!("pid {} does not take over: {e:#}; going on", successor.pid);
+                        tracing::warn!("pid {} does not take over: {e:#}; this process continues", successor.pid);
                         self.successor = None;
                     }
                 }
@@ -348,7 +348,7 @@ impl Runtime {
                 super::upgrade();
             }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
-                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unasked") };
+                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended without a request") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
             }
         }
@@ -477,7 +477,7 @@ impl Runtime {
         let (missing, wrong) = shared.pools.verify();
         let cells = shared.pools.arena().cells();
         if missing.len() == held && wrong.is_empty() {
-            let devices = if held > 0 { format!(" but {held}, which devices had last") } else { String::new() };
+            let devices = if held > 0 { format!(" except {held} last held by devices") } else { String::new() };
             tracing::info!("audit: all {cells} cells are back in their pools{devices}");
         } else {
             tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());

@@ -151,16 +151,16 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
         "pool" if ["pool.cell", "pool.pages", "pool.reserve"].contains(&key) => {
             "all pools lie in the arena, which is laid out when bywash starts; restart it"
         }
-        "pool" if old.mode == Mode::Cmts => "the two workers of a group share what they take from; restart it",
-        "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers hold on to the pools they began with; restart it",
+        "pool" if old.mode == Mode::Cmts => "the two workers of a group share one pool; restart it",
+        "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers keep the pools they started with; restart it",
         "pool" if old.pool.packed() != new.pool.packed() => {
-            "in an arena of packets of any length there are no other pools; restart it"
+            "an arena for packets of any length has no other pools; restart it"
         }
         "pool" | "kernel" => return None,
-        "workers" => "queues, and the rings between workers, are dealt out when bywash starts; restart it",
-        "mode" => "what it is, it is from start to end; restart it",
-        "sandbox" => "what was given up cannot be had back; restart it",
-        "api" => "the socket is where `reload` came from; restart it",
+        "workers" => "queues, and rings between workers, are assigned when bywash starts; restart it",
+        "mode" => "the mode is chosen when bywash starts; restart it",
+        "sandbox" => "privileges that were dropped cannot be regained; restart it",
+        "api" => "the API's sockets are made when bywash starts; restart it",
         _ => "it is read when bywash starts; restart it",
     })
 }

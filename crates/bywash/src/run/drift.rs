@@ -32,7 +32,7 @@ pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
         all.iter().for_each(|change| known.apply(change));
         drop(all);
         rows = differences(&known, &kernel);
-        rows.extend(astray.iter().map(|p| row("fib", p, "the table that is looked up does not have what was routed")));
+        rows.extend(astray.iter().map(|p| row("fib", p, "the lookup table lacks what was computed for it")));
         if rows.is_empty() || started.elapsed() > LONG {
             break;
         }
@@ -40,7 +40,7 @@ pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
     let more = rows.len().saturating_sub(ROWS);
     if more > 0 {
         rows.truncate(ROWS);
-        rows.push(row("all", format!("{more} more"), "there are as many more differences"));
+        rows.push(row("all", format!("{more} more"), "further differences, not listed"));
     }
     Ok(rows.into())
 }
@@ -50,9 +50,9 @@ fn row(object: &str, name: impl ToString, drift: &str) -> Value {
 }
 
 fn differences(known: &State, kernel: &State) -> Vec<Value> {
-    const UNFOLLOWED: &str = "the kernel goes by it, the data plane does not";
+    const UNFOLLOWED: &str = "the kernel follows it, the data plane does not";
     const MISSING: &str = "the kernel has it, the data plane does not";
-    const DIFFERENT: &str = "the kernel has it otherwise";
+    const DIFFERENT: &str = "the kernel's entry differs";
     const GONE: &str = "the data plane has it, the kernel does not";
     let had = |is: bool| if is { DIFFERENT } else { MISSING };
     let dev = |index: u32| {

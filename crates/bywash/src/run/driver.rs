@@ -96,7 +96,7 @@ impl Shared for Memory {
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd> {
         let made = self.0.as_mut().map_or(Err(io::ErrorKind::AddrInUse.into()), |segments| segments.make(n));
         made.inspect_err(|e| {
-            tracing::warn!("a table has outgrown the XDP program ({e}): what lies beyond is forwarded in user space");
+            tracing::warn!("a table no longer fits the XDP program ({e}): user space forwards the routes beyond it");
         })
     }
 

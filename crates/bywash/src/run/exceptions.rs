@@ -200,7 +200,7 @@ impl Guard {
                 );
             } else {
                 tracing::warn!(
-                    "{ports}: {} stay the kernel's: {}: {}; see `bywash show placement`",
+                    "{ports}: {} are left to the kernel: {}: {}; see `bywash show placement`",
                     packets(&effect.scope),
                     effect.object,
                     effect.reason
@@ -208,7 +208,11 @@ impl Guard {
             }
         }
         for gone in told.iter().filter(|kept| !verdict.kept.contains(kept)) {
-            tracing::info!("{}: no longer kept by {}", self.names(gone), gone.effect.object);
+            tracing::info!(
+                "{}: no packets are left to the kernel for {} any more",
+                self.names(gone),
+                gone.effect.object
+            );
         }
         told.clone_from(&verdict.kept);
     }

@@ -68,7 +68,7 @@ impl Instance for Running {
         }
         if level == Level::Driver && live.config.mode == Mode::Cmts {
             let what = live.config.mode.name();
-            return Err(format!("the driver does not do what a {what} does: its ports can be user or kernel"));
+            return Err(format!("a {what} cannot forward in the driver: its ports can have level user or kernel"));
         }
         if ports.is_empty() {
             chosen.extend(live.ports().filter(|(_, port)| port.kind == PortKind::AfXdp).map(|(at, _)| at));

@@ -81,7 +81,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     }
     let result = forward((config, source), &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
     if matches!(result, Ok(End::TakenOver)) {
-        tracing::info!("ends: another process has taken over");
+        tracing::info!("exiting: another process has taken over");
         return Ok(());
     }
     if predecessor.is_some_and(|predecessor| !predecessor.has_let_go()) {
@@ -97,8 +97,8 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
 fn upgrade() {
     if crate::sandbox::entered() {
         tracing::warn!(
-            "SIGUSR2: in its sandbox it can start no program; start the new one yourself, as this one was started and \
-             with --takeover, or run it with --no-sandbox; going on"
+            "SIGUSR2: in its sandbox bywash cannot start a program: start the new process yourself, with the same \
+             options and --takeover, or use --no-sandbox; this process continues"
         );
         return;
     }
@@ -110,11 +110,11 @@ fn upgrade() {
     // `WATCHDOG_PID` names this process; without it the new process notifies the watchdog once it is the main process.
     match Command::new(&program).args(arguments).env_remove("WATCHDOG_PID").spawn() {
         Ok(mut child) => {
-            tracing::info!("SIGUSR2: pid {} is to take over", child.id());
+            tracing::info!("SIGUSR2: started pid {}, which is to take over", child.id());
             // Reap the child if it fails before it takes over.
             std::thread::spawn(move || child.wait());
         }
-        Err(e) => tracing::error!("SIGUSR2: cannot run {}: {e}; going on", program.display()),
+        Err(e) => tracing::error!("SIGUSR2: cannot run {}: {e}; this process continues", program.display()),
     }
 }
 
@@ -141,7 +141,7 @@ fn forward(
         listener.take_names()?;
         // A failure costs only the metrics endpoint; forwarding continues.
         if let Err(why) = listener.listen_for_metrics(&at) {
-            tracing::error!("{:#}; going on without", crate::sandbox::explain(why, sandboxed));
+            tracing::error!("{:#}; continuing without metrics", crate::sandbox::explain(why, sandboxed));
         }
     }
     let api = crate::api::serve(listener, runtime.instance())?;
@@ -160,7 +160,7 @@ fn forward(
     notifier.stopping();
     drop(api);
     if stop.load(Ordering::Acquire) {
-        tracing::info!("stopping: every frame is the kernel's from now on");
+        tracing::info!("stopping: the kernel forwards every frame from now on");
     }
     runtime.stop();
     result

@@ -65,7 +65,7 @@ pub trait Control {
 
     /// Returns whether ports can be added and removed at run time; errors with the reason if not.
     fn ports_can_change(&self) -> Result<(), &'static str> {
-        Err("its ports are what they were when it began")
+        Err("its ports are fixed at startup")
     }
 
     /// Adds a port. The workers have its ends already; it is used from now on.
@@ -98,7 +98,7 @@ pub trait View: Send + Sync {
 
     /// Changes flows, or traces a packet.
     fn command(&self, _command: FlowCommand, _text: &str) -> Result<Value, String> {
-        Err("it has no flows: only a switch has (mode = \"switch\")".into())
+        Err("there are no flows: only a switch has them (mode = \"switch\")".into())
     }
 
     /// Returns the reasons for which packets received on this port are left to the kernel.

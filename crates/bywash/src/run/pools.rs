@@ -84,7 +84,7 @@ impl Shared {
         if frames > spare {
             let draining: usize =
                 self.pools.pools().iter().filter(|pool| pool.drains()).map(|pool| pool.config().frames).sum();
-            let drain = if draining > 0 { format!(", pools that drain have {draining}") } else { String::new() };
+            let drain = if draining > 0 { format!(", draining pools have {draining}") } else { String::new() };
             bail!(
                 "it takes {frames} buffers for other pools, and {spare} are spare{drain}: give ports smaller rings \
                  (`ring`), or set pool.reserve to {frames} and restart"

@@ -133,7 +133,7 @@ impl Xdp {
         match &left {
             _ if left == self.left => return Ok(()),
             Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
-            None => tracing::info!("{}: nothing of it is the kernel's any more: taken over again", self.interface),
+            None => tracing::info!("{}: no longer left to the kernel: taken over again", self.interface),
         }
         self.left = left;
         if self.begun { self.enable() } else { Ok(()) }
@@ -191,28 +191,28 @@ impl Xdp {
             return (Level::Kernel, why.to_owned().into());
         }
         let (level, why) = match (self.level, &self.refused) {
-            (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: it takes every frame"),
+            (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
                 (Level::User, "a switch's frames are forwarded in the driver by native XDP only")
             }
             (Level::Auto | Level::Driver, Some(why)) => {
                 return (Level::User, format!("the kernel refuses the program that forwards: {why}").into());
             }
-            (Level::Auto, _) if self.zero_copy => (Level::User, "auto: zero-copy, which redirected frames do not have"),
+            (Level::Auto, _) if self.zero_copy => (Level::User, "auto: zero-copy, which redirecting would lose"),
             (Level::Driver, _) if self.zero_copy => {
-                (Level::User, "zero-copy sockets have what arrives: zero_copy = \"off\" leaves it to the driver")
+                (Level::User, "zero-copy sockets take the frames: zero_copy = \"off\" leaves them to the driver")
             }
             (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
-            _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which has no skb to make"),
+            _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
             _ if self.program.has_tc() && self.kernel_forwards => {
-                (Level::Driver, "auto: traffic control, which forwards the skb there is")
+                (Level::Driver, "auto: traffic control, which forwards the existing skb")
             }
             _ if self.program.has_tc() => (
                 Level::User,
-                "auto: the kernel does not forward (see sysctl), and would have to do what traffic control leaves to it",
+                "auto: the kernel does not forward (see sysctl), and would get what traffic control leaves to it",
             ),
             // With an skb already made and the frame to be copied, forwarding in the driver saves next to nothing.
-            _ => (Level::User, "auto: generic XDP, which has an skb of each frame already"),
+            _ => (Level::User, "auto: generic XDP, where each frame already has an skb"),
         };
         (level, why.into())
     }
@@ -529,7 +529,8 @@ fn attach_af_xdp(
             let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
             if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
                 tracing::info!(
-                    "{interface}: no native XDP, so that its peer keeps segmenting TCP (mode = \"native\" for packet rate)"
+                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (mode = \"native\" for \
+                     packet rate)"
                 );
             } else if !program.note().is_empty() {
                 tracing::warn!("{interface}: not the best mode: {}", program.note());
@@ -577,7 +578,7 @@ fn attach_af_xdp(
         spread,
         sockets: vec![],
         zero_copy: false,
-        _promiscuous: promiscuous.transpose().with_context(|| format!("{interface} does not become promiscuous"))?,
+        _promiscuous: promiscuous.transpose().with_context(|| format!("cannot make {interface} promiscuous"))?,
     };
     xdp.look();
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
@@ -631,11 +632,11 @@ fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
     if below.driver() == "veth" && native && !raw {
         // The peer no longer sends TCP in large segments. GRO merges its frames again, which halves the cost of those
         // left to the kernel.
-        set(interface, ("rx-gro", true, "frames for the kernel are put together"), journal);
+        set(interface, ("rx-gro", true, "to merge frames for the kernel"), journal);
     }
     // The program sees VLAN tags only in the frame, and NICs strip them, those below a bond, too.
     for device in below.strippers() {
-        set(device, (TAKES_TAGS_OFF, false, "VLAN tags stay in the frame"), journal);
+        set(device, (TAKES_TAGS_OFF, false, "to keep VLAN tags in the frame"), journal);
     }
     if raw && !native {
         set(interface, ("rx-gro", false, "frames stay as they came"), journal);

@@ -37,7 +37,7 @@ impl Runtime {
                 tracing::info!("port `{name}` is back");
             }
             Err(e) => tracing::error!(
-                "port `{name}` stays down: {e:#}; the kernel forwards for it; tried again when it is set up or made anew"
+                "port `{name}` stays down: {e:#}; the kernel forwards for it; retried when it is set up or recreated"
             ),
         }
     }
@@ -106,7 +106,7 @@ impl Runtime {
                 _ => None,
             });
             if let Some(why) = down {
-                bail!("{why}, and only an af_xdp port is opened anew: restart bywash");
+                bail!("{why}, and only an af_xdp port can be opened again: restart bywash");
             }
         }
         Ok(())

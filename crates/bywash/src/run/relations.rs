@@ -112,8 +112,8 @@ impl Runtime {
                         && self.unheeded.get(&port.id) != Some(why)
                     {
                         tracing::warn!(
-                            "{}: {why}, and it has no XDP program to leave packets to the kernel: they are forwarded by table \
-                             main; an af_xdp port can be in one",
+                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
+                             forwarded by table main; use an af_xdp port",
                             port.name
                         );
                     }

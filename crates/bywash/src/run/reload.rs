@@ -80,16 +80,16 @@ impl Shared {
         }
         let (answer, done) = mpsc::channel();
         let asked = self.asks.lock().expect("asks").send(Ask::Reload(Box::new(new), answer));
-        asked.map_err(|_| "it is ending")?;
-        done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
+        asked.map_err(|_| "bywash is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
     }
 
     /// Serves the API: connects to the process that takes over.
     pub fn take_over(&self, socket: &str) -> Result<(), String> {
         let (answer, done) = mpsc::channel();
         let asked = self.asks.lock().expect("asks").send(Ask::TakeOver(socket.into(), answer));
-        asked.map_err(|_| "it is ending")?;
-        done.recv_timeout(PATIENCE).map_err(|_| "it takes longer: see its log")?
+        asked.map_err(|_| "bywash is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
     }
 }
 
@@ -129,7 +129,7 @@ impl Runtime {
         if steps.iter().any(Step::is_of_ports)
             && let Err(why) = self.mode.ports_can_change()
         {
-            bail!("ports cannot come and go in a {}: {why}; restart it", old.config.mode.name());
+            bail!("ports cannot be added or removed in a {}: {why}; restart it", old.config.mode.name());
         }
         let mut undo = vec![];
         let done = self.carry_out_all(&steps, &old, &mut undo);
@@ -234,7 +234,7 @@ impl Runtime {
             }
         };
         if let Err(e) = done {
-            tracing::error!("reload: what it had begun could not be undone: {e:#}");
+            tracing::error!("reload: a step could not be undone: {e:#}");
         }
     }
 
@@ -391,7 +391,7 @@ pub(super) fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Re
     let count = queues.len();
     let place = |(order, queue): (usize, u32)| {
         let worker = port.worker_of((order, count), at, workers);
-        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart it for more");
+        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart bywash for more");
         Ok((queue, worker))
     };
     queues.into_iter().enumerate().map(place).collect()

@@ -231,6 +231,6 @@ pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
 fn warn_if_kernel_does_not_forward() {
     for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
         let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        tracing::warn!("the kernel does not forward {family}: nothing does when bywash ends; `sysctl -w {key}=1`");
+        tracing::warn!("the kernel does not forward {family}: nothing forwards after bywash ends; `sysctl -w {key}=1`");
     }
 }

@@ -46,7 +46,7 @@ impl View for Routes {
 
     fn command(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
         if command != FlowCommand::Trace {
-            return Err("it has no flows: only a switch has (mode = \"switch\")".into());
+            return Err("there are no flows: only a switch has them (mode = \"switch\")".into());
         }
         let (port, frame) = crate::trace::parse(text)?;
         let ports = self.ports();

@@ -102,7 +102,7 @@ impl Line {
         if got == 0 {
             return Ok(None);
         }
-        let text = bytes.get(..got).context("too long a message")?;
+        let text = bytes.get(..got).context("the message is too long")?;
         Ok(Some((serde_json::from_slice(text).context("a message of another version")?, fds)))
     }
 
@@ -114,7 +114,7 @@ impl Line {
     /// Returns the pid of the peer. Errors if it runs as another user.
     fn peer(&self) -> anyhow::Result<i32> {
         let peer = sockopt::socket_peercred(&self.0)?;
-        ensure!(peer.uid == rustix::process::geteuid(), "pid {} is another user's", peer.pid.as_raw_nonzero());
+        ensure!(peer.uid == rustix::process::geteuid(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
         Ok(peer.pid.as_raw_nonzero().get())
     }
 }
@@ -156,7 +156,7 @@ impl Predecessor {
                     ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
                 }
                 (Message::Ready, _) => break,
-                (other, _) => bail!("{other:?} was not expected"),
+                (other, _) => bail!("unexpected message {other:?}"),
             }
         }
         tracing::info!("taking over from pid {pid}");
@@ -174,7 +174,7 @@ impl Predecessor {
         self.let_go = Some(Instant::now());
         match self.line.receive(STEP)?.context("it has ended")? {
             (Message::Gone, _) => Ok(()),
-            (other, _) => bail!("{other:?} was not expected"),
+            (other, _) => bail!("unexpected message {other:?}"),
         }
     }
 
@@ -211,7 +211,8 @@ impl Successor {
     /// over.
     pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
         let line = Line(line()?);
-        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("nobody waits there")?;
+        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+            .context("no process waits at that socket")?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
         for xdp in shared.xdp.lock().expect("programs").iter().flatten() {
@@ -221,7 +222,7 @@ impl Successor {
             line.send(&Message::Port { interface, native, xdp: link.is_some(), tc: tc.is_some() }, &fds)?;
         }
         line.send(&Message::Ready, &[])?;
-        tracing::info!("pid {pid} makes ready to take over");
+        tracing::info!("pid {pid} is preparing to take over");
         Ok(Self { line, pid })
     }
 
@@ -232,7 +233,7 @@ impl Successor {
         }
         match self.line.receive(Duration::ZERO)? {
             Some((Message::LetGo, _)) => Ok(true),
-            Some((other, _)) => bail!("{other:?} was not expected"),
+            Some((other, _)) => bail!("unexpected message {other:?}"),
             None => bail!("it has ended"),
         }
     }
@@ -265,7 +266,10 @@ pub fn can_follow(port: &PortConfig) -> bool {
 /// Returns the reason for which a port cannot be taken over.
 pub fn why_not(port: &PortConfig) -> String {
     let interface = port.interface.as_deref().unwrap_or("its device");
-    format!("port `{}` cannot be taken over: {interface} goes with the process that has it; restart it", port.name)
+    format!(
+        "port `{}` cannot be taken over: {interface} disappears with the process that has it; restart it",
+        port.name
+    )
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ impl Tracer {
         let mut one = bufs.alloc_one().ok_or("cannot trace: no buffer")?;
         if !bufs.arena().write(&mut one, frame) {
             bufs.free_one(one);
-            return Err(format!("a frame of {} bytes is more than a buffer of {CELL} bytes takes", frame.len()));
+            return Err(format!("a frame of {} bytes does not fit into a buffer of {CELL} bytes", frame.len()));
         }
         let mut batch = Batch::new();
         // An empty batch has room.
@@ -129,17 +129,15 @@ impl Tracer {
                 });
                 Ok(())
             });
-            drained.map_err(|why| failed("what happened is lost", &why))?;
+            drained.map_err(|why| failed("its events are lost", &why))?;
             while let Ok(request) = asked.pop() {
                 followed.events.push(Event::Asked(match request {
                     Request::Resolve { addr, .. } => {
-                        format!(
-                            "its neighbour {addr} is not known: it would wait, and the kernel be asked to resolve it"
-                        )
+                        format!("its neighbour {addr} is not known: the packet would wait while the kernel resolves it")
                     }
                     Request::Punt { frame, .. } => {
                         bufs.free_one(frame);
-                        "handed to the kernel: it is the kernel's".into()
+                        "handed to the kernel".into()
                     }
                 }));
             }
@@ -183,7 +181,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
         Event::Asked(what) => what.clone(),
     }));
     if followed.events.is_empty() {
-        story.push("it is kept, or came to nothing".into());
+        story.push("neither sent nor dropped: the packet is held, or was consumed".into());
     }
     let outputs: Vec<&str> = followed.sent().map(|(port, _)| name(port)).collect();
     let frames: Vec<Value> =
@@ -208,15 +206,15 @@ pub fn placed(told: &mut Value, placement: &Value) {
     let (level, why) = (word(&port["level"]), word(&port["why"]));
     let to = told["outputs"].as_array().and_then(|outputs| outputs.first()).and_then(&of);
     let line = match (level.as_str(), to) {
-        ("kernel", _) => format!("level: kernel ({why}): the kernel decides; the rest is what user space would do"),
+        ("kernel", _) => format!("level: kernel ({why}): the kernel decides; below is what user space would do"),
         ("driver", Some(to)) if to["target"] == true => {
-            format!("level: driver ({why}): its program does the same as follows where all is plain")
+            format!("level: driver ({why}): its program does the same as below for plain packets")
         }
         ("driver", Some(to)) => {
             let (name, why) = (word(&to["port"]), word(&to["target_why"]));
-            format!("level: driver, but {name} is none that it can send to ({why}): user space forwards")
+            format!("level: driver, but its program cannot send to {name} ({why}): user space forwards")
         }
-        ("driver", None) => format!("level: driver ({why}): its program leaves what it does not send to user space"),
+        ("driver", None) => format!("level: driver ({why}): user space handles packets that its program does not send"),
         _ => format!("level: {level} ({why})"),
     };
     if let Some(story) = told["story"].as_array_mut() {

@@ -117,7 +117,7 @@ impl Shared {
         let before = std::mem::replace(&mut *self.halted.lock().expect("halted"), why.clone());
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
-                "{why}: it has not turned for {} s; every port is the kernel's until it does",
+                "{why}: no turn for {} s; every port is left to the kernel until it turns again",
                 HANGS.as_secs()
             ),
             None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),

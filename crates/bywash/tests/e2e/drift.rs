@@ -54,7 +54,7 @@ pub fn drift_is_seen_and_is_none_when_idle() {
     assert_eq!(of("address", "10.0.9.1/32 dev lo"), missing, "{drift}");
     let gone = Some("the data plane has it, the kernel does not".to_owned());
     assert_eq!(of("route", "46.0.0.0/8 table 254 metric 0"), gone, "{drift}");
-    assert_eq!(of("route", "47.0.0.0/8 table 254 metric 0"), Some("the kernel has it otherwise".into()), "{drift}");
+    assert_eq!(of("route", "47.0.0.0/8 table 254 metric 0"), Some("the kernel's entry differs".into()), "{drift}");
     drop(holder);
     running.wait("no drift", |running| running.show(&["drift"]) == json!([]));
     running.stop();
