@@ -115,7 +115,7 @@ async fn by_its_own_name(State(site): State<Arc<Site>>, request: Request, next: 
 
 async fn topic(State(site): State<Arc<Site>>, InPath(name): InPath<String>) -> Response {
     let Some(topic) = Topic::SHOWN.into_iter().find(|topic| topic.name() == name) else {
-        return (StatusCode::NOT_FOUND, Json(json!({ "error": "no such thing" }))).into_response();
+        return (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response();
     };
     match tokio::task::spawn_blocking(move || show::ask(&site.socket, topic)).await {
         Ok(Ok(value)) => Json(value).into_response(),

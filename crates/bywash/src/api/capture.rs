@@ -1,4 +1,4 @@
-//! Captures over the API: an answer that lasts until it is ended, by `DELETE` or by hanging up.
+//! Captures over the API: a response that lasts until `DELETE` ends the capture or the client disconnects.
 
 use super::serve::{Endless, Shared, error};
 use super::{CaptureRequest, Way};
@@ -18,25 +18,25 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// Captures at once: each costs workers time.
+/// Most captures at once: each costs workers time.
 const AT_ONCE: usize = 4;
-/// Pieces that wait for the client, of 256 KiB at most.
+/// Most pieces queued for the client, of at most 256 KiB each.
 const PIECES: usize = 16;
 
 const HINT: &str =
-    "any number of `port` and `drops`, one `way` of rx and tx, one `snaplen` in bytes; a filter in the body";
+    "any number of `port` and `drops`, one `way` (rx or tx), one `snaplen` in bytes; a filter in the body";
 
-/// The header that tells a capture's number.
+/// Response header with the capture's number.
 pub const NUMBER: &str = "x-bywash-capture";
 
-/// Captures that run.
+/// Running captures.
 #[derive(Default)]
 struct Running {
     next: u64,
     stops: HashMap<u64, Arc<AtomicBool>>,
 }
 
-/// `POST` begins a capture, `DELETE` ends one.
+/// Returns the handlers: `POST` starts a capture, `DELETE` ends one.
 pub fn routes() -> MethodRouter<Shared> {
     let running: Arc<Mutex<Running>> = Arc::default();
     let to_end = running.clone();
@@ -70,7 +70,7 @@ async fn begin(
     let capturing = match prepared {
         Ok(Ok(capturing)) => capturing,
         Ok(Err(why)) => return error(StatusCode::BAD_REQUEST, &why, ""),
-        Err(_) => return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "the log says more"),
+        Err(_) => return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log"),
     };
     let (number, stop) = {
         let mut running = running.lock().expect("captures");
@@ -88,7 +88,7 @@ async fn begin(
     let spawned = std::thread::Builder::new().name("bywash-capture".into()).spawn(move || {
         let _ended = ended;
         let out = Box::new(Pieces { to: pieces });
-        // Only a client that has gone, and that is no news.
+        // A broken pipe only means that the client has disconnected.
         match capturing.run(out, &stop) {
             Err(why) if why.kind() != ErrorKind::BrokenPipe => tracing::warn!("a capture ended: {why}"),
             _ => {}
@@ -105,7 +105,7 @@ async fn begin(
 fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
     let number = query.get("number").and_then(|number| number.parse().ok());
     let Some(number): Option<u64> = number.filter(|_| query.len() == 1) else {
-        return error(StatusCode::BAD_REQUEST, "which capture?", "its `number`");
+        return error(StatusCode::BAD_REQUEST, "no capture number given", "one `number`");
     };
     match running.lock().expect("captures").stops.get(&number) {
         Some(stop) => {
@@ -116,7 +116,7 @@ fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
     }
 }
 
-/// Strikes a capture off the list when it has ended, however.
+/// Removes a capture from the list when dropped, however the capture ended.
 struct Ended {
     running: Arc<Mutex<Running>>,
     number: u64,
@@ -130,7 +130,7 @@ impl Drop for Ended {
     }
 }
 
-/// The capture's end of the answer. It waits for a slow client; packets are lost meanwhile, and counted.
+/// Writing end of the response body. Blocks on a slow client; packets lost meanwhile are counted.
 struct Pieces {
     to: mpsc::Sender<Bytes>,
 }
@@ -148,7 +148,7 @@ impl Write for Pieces {
     }
 }
 
-/// The client's end of the answer.
+/// Reading end of the response body.
 struct Stream(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Stream {

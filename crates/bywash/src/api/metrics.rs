@@ -1,19 +1,19 @@
-//! `GET /metrics`: what the topics say, in Prometheus' text exposition format (version 0.0.4).
+//! `GET /metrics`: the topics in Prometheus' text exposition format (version 0.0.4).
 //!
-//! Traffic of interfaces has OpenTelemetry's names, written as Prometheus writes them: `system.network.io` is
-//! `system_network_io_bytes_total`. OpenTelemetry has no names for the rest, which begins with `bywash_`.
+//! Metrics of interface traffic have OpenTelemetry's names, as Prometheus writes them: `system.network.io` is
+//! `system_network_io_bytes_total`. All others, for which OpenTelemetry has no names, begin with `bywash_`.
 
 use super::{Instance, Topic};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// What the text is, for the header of the answer.
+/// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of the histogram of bursts, in packets; a burst has at most 64.
+/// Upper bounds of the histogram of burst sizes, in packets; a burst has at most 64.
 const BURSTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// All of them, now. A topic that this instance lacks, in its mode or altogether, has no metrics.
+/// Renders all metrics. Leaves out topics that this instance or its mode lacks.
 pub fn render(instance: &dyn Instance) -> String {
     let mut text = Text::default();
     let ask = |topic| instance.show(topic, None).unwrap_or_default();
@@ -35,7 +35,7 @@ pub fn render(instance: &dyn Instance) -> String {
     text.0
 }
 
-/// The exposition as it grows. The samples of a family must stand together, behind its head.
+/// Exposition under construction. The samples of a family must follow its head without a gap.
 #[derive(Default)]
 struct Text(String);
 
@@ -51,11 +51,11 @@ impl Text {
             let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.0, "{before}{key}=\"{value}\"");
         }
-        // Exact up to 2^53, beyond which Prometheus itself is not.
+        // Exact up to 2^53, as in Prometheus itself.
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// A family of which each row of `rows` is a sample: its labels, and its value at `field`.
+    /// Adds a family with one sample for each row: its labels, and its value. Rows without a value are left out.
     fn rows<'a>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
@@ -101,7 +101,7 @@ fn ports(out: &mut Text, ports: &Value) {
         }
     }
     out.rows(
-        ("bywash_port_up", "gauge", "Whether the port works: 1 or 0."),
+        ("bywash_port_up", "gauge", "1 if the port is up, else 0."),
         ports,
         |port| {
             let mut labels = named(port);
@@ -111,7 +111,7 @@ fn ports(out: &mut Text, ports: &Value) {
         |port| Some(f64::from(u8::from(port["state"] == "up"))),
     );
     for (name, help, field) in [
-        ("bywash_port_tx_full_total", "Bursts of which the device did not take all: its ring was full.", "tx_full"),
+        ("bywash_port_tx_full_total", "Bursts that the device took in part: its ring was full.", "tx_full"),
         ("bywash_port_rx_wakeups_total", "System calls to wake the receiving side.", "rx_wakeups"),
         ("bywash_port_tx_wakeups_total", "System calls to wake the sending side.", "tx_wakeups"),
     ] {
@@ -127,7 +127,7 @@ fn ports(out: &mut Text, ports: &Value) {
         (
             "bywash_tx_queue_wait_p99_seconds",
             "gauge",
-            "Time in a tx queue that 99 % of all packets so far fell short of.",
+            "99th percentile of the time that packets have waited in the tx queue.",
         ),
         ports,
         |port| queue(&port["name"]),
@@ -141,7 +141,7 @@ fn drops(out: &mut Text, drops: &Value) {
         (
             "system_network_packet_dropped_total",
             "counter",
-            "Packets dropped, by the port they came in by, or, if refused, should have left by.",
+            "Packets dropped, by ingress port, or by egress port if the device refused them.",
         ),
         list(&drops["drops"]),
         |row| {
@@ -153,13 +153,13 @@ fn drops(out: &mut Text, drops: &Value) {
         |row| row["packets"].as_f64(),
     );
     out.rows(
-        ("bywash_events_total", "counter", "What else happened to packets, by the port they came in by."),
+        ("bywash_events_total", "counter", "Other events of packets, by ingress port."),
         list(&drops["events"]),
         |row| named(row, "event"),
         |row| row["count"].as_f64(),
     );
     out.rows(
-        ("bywash_xdp_frames_total", "counter", "Frames by what the port's XDP program did with them."),
+        ("bywash_xdp_frames_total", "counter", "Frames by verdict of the port's XDP program."),
         list(&drops["xdp"]),
         |row| named(row, "verdict"),
         |row| row["packets"].as_f64(),
@@ -240,15 +240,15 @@ fn pools(out: &mut Text, pools: &Value) {
         ("bywash_pool_free_frames", "gauge", "Buffers free in the shared part.", "free"),
         ("bywash_pool_cached_frames", "gauge", "Buffers free in workers' caches.", "cached"),
         ("bywash_pool_in_use_frames", "gauge", "Buffers held by ports, queues and workers.", "in_use"),
-        ("bywash_pool_peak_frames", "gauge", "Most buffers held at any look.", "peak"),
+        ("bywash_pool_peak_frames", "gauge", "Most buffers in use at any sample.", "peak"),
         ("bywash_pool_allocated_total", "counter", "Buffers handed out.", "allocated"),
         ("bywash_pool_freed_total", "counter", "Buffers given back.", "freed"),
-        ("bywash_pool_exhausted_total", "counter", "Times a taker got fewer buffers than it asked for.", "exhausted"),
+        ("bywash_pool_exhausted_total", "counter", "Allocations that got fewer buffers than requested.", "exhausted"),
     ] {
         let labels = |pool: &Value| vec![("pool", text(&pool["name"])), ("kind", text(&pool["kind"]))];
         out.rows((name, kind, help), rows, labels, |pool| pool[field].as_f64());
     }
-    out.family("bywash_arena_bytes", "gauge", "Memory that the buffers lie in.");
+    out.family("bywash_arena_bytes", "gauge", "Memory of the buffer arena.");
     if let Some(bytes) = pools["arena"]["bytes"].as_f64() {
         out.sample("bywash_arena_bytes", &[("pages", &text(&pools["arena"]["pages"]))], bytes);
     }
@@ -256,7 +256,7 @@ fn pools(out: &mut Text, pools: &Value) {
 
 fn caches(out: &mut Text, caches: &Value) {
     let name = "bywash_flow_lookups_total";
-    out.family(name, "counter", "Packets by what decided on them: a cache, or the flow tables.");
+    out.family(name, "counter", "Packets by what matched them: a cache, or the flow tables.");
     for worker in list(&caches["workers"]) {
         for (field, by) in [("exact_hits", "exact"), ("megaflow_hits", "megaflow"), ("misses", "tables")] {
             if let Some(packets) = worker[field].as_f64() {

@@ -1,23 +1,24 @@
-//! Asking a running instance: HTTP and JSON over a unix socket.
+//! API of a running instance: HTTP and JSON over a unix socket.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement`, `sandbox`, `config` | that topic |
-//! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only what P names |
-//! | `GET /v1/flows`, `groups`, `fdb`, `caches` | those of a switch; `flows?match=M`: only the flows that M selects |
-//! | `GET /v1/modems`, `service-flows`, `channels` | those of a cable downstream |
-//! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | the body's flows, groups and meters, a line each: `{"changed"}` |
-//! | `POST /v1/trace` | what becomes of the packet that the body describes: `PORT HEX`, or of a switch by its fields |
-//! | `GET /v1/drift` | where the kernel's tables, read anew, and the router's differ |
-//! | `POST /v1/audit` | every cell counted: where it is |
-//! | `POST /v1/level?level=L&port=P&..` | moves ports, or all where none is named, to a level; the placement then |
-//! | `POST /v1/reload` `?dry_run=true` | the configuration is read again and taken over: `{"changes": [text], "applied"}` |
-//! | `POST /v1/takeover?socket=NAME` | the process that waits at that abstract socket takes over: `{}` when both have met |
+//! | `GET /v1/ports`, `workers`, `pools`, `routes`, `neighbours`, `drops`, `placement` | the topic |
+//! | `GET /v1/sandbox`, `config` | the topic |
+//! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only entries that P selects |
+//! | `GET /v1/flows`, `groups`, `fdb`, `caches` | topics of a switch; `flows?match=M`: only the flows that M selects |
+//! | `GET /v1/modems`, `service-flows`, `channels` | topics of a cable downstream |
+//! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | applies the body's flows, groups and meters: `{"changed"}` |
+//! | `POST /v1/trace` | traces the packet in the body: `PORT HEX`, or for a switch its fields |
+//! | `GET /v1/drift` | differences between the kernel's tables, read afresh, and the router's |
+//! | `POST /v1/audit` | counts all cells, by where they are |
+//! | `POST /v1/level?level=L&port=P&..` | moves the named ports, or all, to a level; answers with the placement |
+//! | `POST /v1/reload` `?dry_run=true` | reads and applies the configuration: `{"changes": [text], "applied"}` |
+//! | `POST /v1/takeover?socket=NAME` | lets the process at that abstract socket take over: `{}` when connected to it |
 //! | `POST /v1/capture?port=P&drops=R&way=W&snaplen=N` | packets as pcapng, until `DELETE /v1/capture?number=N` |
-//! | `GET /metrics` | all counters, as Prometheus reads them |
+//! | `GET /metrics` | all counters, in Prometheus' text format |
 //! | `GET /v1/version`, `GET /v1/health` | `{"version"}`, `{"status": "ok"}`, or 503 while a worker hangs |
 //!
-//! An error is `{"error", "hint"}` with a status from 400 on.
+//! Errors are `{"error", "hint"}` with a status of 400 or more.
 
 mod capture;
 mod metrics;
@@ -38,10 +39,10 @@ use serde_json::Value;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
 
-/// Where an instance listens unless told otherwise.
+/// Default path of an instance's socket.
 pub const SOCKET: &str = "/run/bywash/bywash.sock";
 
-/// What can be asked.
+/// Topic of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// `[{name, id, interface, kind, state, reason?, mac, mtu, mode, level, queues: [{queue, worker, ..}], counters:
@@ -50,7 +51,8 @@ pub enum Topic {
     /// `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
     /// cycles}], rx_burst_mean, ..}]`
     Workers,
-    /// `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, parked, held, missing}}`
+    /// `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, parked,
+    /// held, missing}}`
     Pools,
     /// `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu, installed,
     /// reason?}]`
@@ -63,8 +65,8 @@ pub enum Topic {
     /// reason, ignored, allow}], frames: {driver, user, kernel}}]`, frames
     /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
     Placement,
-    /// `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls: [name]}`, of all threads: state
-    /// is `on`, `off` or `partly`, and `reason` says why it is not on.
+    /// `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls: [name]}`, of all threads:
+    /// state is `on`, `off` or `partly`, and `reason` says why it is not on.
     Sandbox,
     /// `[{table, priority, cookie, match, actions, n_packets, n_bytes, duration_s, idle_age_s, idle_timeout_s,
     /// hard_timeout_s}]`
@@ -77,22 +79,24 @@ pub enum Topic {
     Caches,
     /// Modems of a cable downstream: `[{group, mac, said, flows, packets, bytes, queued, policed, queue_overflow}]`
     Modems,
-    /// Their service flows: `[{group, modem, flow, dsid, priority, packets, bytes, queued, policed, queue_overflow}]`
+    /// Service flows of the modems: `[{group, modem, flow, dsid, priority, packets, bytes, queued, policed,
+    /// queue_overflow}]`
     ServiceFlows,
-    /// Their channels: `[{group, channel, rate, packets, bytes, group_queued, crypto}]`; rate null: no limit.
+    /// Channels of the downstream: `[{group, channel, rate, packets, bytes, group_queued, crypto}]`; `rate` is null if
+    /// there is no limit.
     Channels,
     /// The [`crate::config::Config`] in effect.
     Config,
-    /// Where the kernel's tables, read anew, differ from the data plane's: `[{object, name, drift}]`.
+    /// Differences between the kernel's tables, read afresh, and the data plane's: `[{object, name, drift}]`.
     Drift,
-    /// `{cells, free, cached, parked, held, missing}`, counted now.
+    /// `{cells, free, cached, parked, held, missing}`, counted on request.
     Audit,
     /// `{status: "ok"}`; an error, with status 503, while a worker hangs.
     Health,
 }
 
 impl Topic {
-    /// All that are read with GET, in the order `show all` has them.
+    /// Topics served with GET, in the order of `show all`.
     pub const SHOWN: [Topic; 16] = [
         Topic::Ports,
         Topic::Workers,
@@ -112,7 +116,7 @@ impl Topic {
         Topic::Config,
     ];
 
-    /// Its name in paths.
+    /// Returns the topic's name in paths.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ports => "ports",
@@ -137,7 +141,7 @@ impl Topic {
         }
     }
 
-    /// The filter it takes, by its name in queries.
+    /// Returns the name of the query parameter that filters the topic; `None` if it takes no filter.
     pub fn filter(self) -> Option<&'static str> {
         match self {
             Self::Routes | Self::Neighbours => Some("prefix"),
@@ -146,7 +150,7 @@ impl Topic {
         }
     }
 
-    /// The mode that has it; none: every one.
+    /// Returns the mode that has the topic; `None` if every mode has it.
     pub fn mode(self) -> Option<Mode> {
         match self {
             Self::Routes | Self::Neighbours | Self::Drift => Some(Mode::Router),
@@ -157,75 +161,76 @@ impl Topic {
     }
 }
 
-/// What can be asked with a text.
+/// Request that carries a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowCommand {
-    /// Flows, groups and meters are changed: a line each.
+    /// Changes flows, groups and meters, one per line.
     Change(Verb),
-    /// What becomes of a packet, `PORT HEX` or, of a switch, described by its fields: `{story: [line], outputs: [port],
+    /// Traces a packet, given as `PORT HEX` or, to a switch, described by its fields: `{story: [line], outputs: [port],
     /// dropped}`; a switch adds `megaflow`, a router `{port, level: {level, why}, stages: [name], route, adjacencies:
     /// [{addr, port, mac, state}], frames: [{port, frame}]}`.
     Trace,
 }
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It is received.
+    /// Received.
     Rx,
-    /// It is sent.
+    /// Sent.
     Tx,
 }
 
-/// What a capture is to hold.
+/// Request for a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureRequest {
-    /// Packets of these ports; all if there is none.
+    /// Only packets of these ports; of all ports if empty.
     pub ports: Vec<String>,
-    /// Only packets that go this way.
+    /// Only packets of this direction.
     pub way: Option<Way>,
-    /// Only packets dropped for these reasons; `all`: for any.
+    /// Only packets dropped for these reasons; `all` stands for every reason.
     pub drops: Vec<String>,
-    /// Most bytes kept of a packet; 0: all.
+    /// Most bytes kept of a packet; 0 for all.
     pub snaplen: u32,
-    /// Only packets that pass this: what `tcpdump -ddd` prints.
+    /// Only packets that pass this filter, in the format of `tcpdump -ddd`.
     pub filter: Option<String>,
 }
 
-/// A capture that can begin.
+/// Capture that is ready to start.
 pub trait Capturing: Send {
-    /// Writes pcapng to `out` until `stop`, on the caller's thread. An error is `out`'s.
+    /// Writes pcapng to `out` until `stop` is set, on the caller's thread. Errors only if `out` does.
     fn run(self: Box<Self>, out: Box<dyn Write>, stop: &AtomicBool) -> std::io::Result<()>;
 }
 
-/// The running program, as the API sees it.
+/// The running instance, as the API sees it.
 ///
 /// # Thread-safety
-/// Called by several threads at once, while workers run: counters and snapshots are read, nothing is waited for.
+/// Called from several threads at once while workers run.
 pub trait Instance: Send + Sync {
-    /// The topic now, in the shape its documentation gives. `filter` is there only for topics that take one, and is
-    /// the client's: anything. An error is told to the client as a bad request.
+    /// Returns the topic's current state, in the shape that [`Topic`] documents. `filter` is given only for topics that
+    /// take one; it comes from the client and may be anything. The client gets an error as a bad request.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
 
-    /// Moves ports to a level, all that can be where none is named, and gives the placement then. An error is told to
-    /// the client as a bad request; a name that is none moves nothing.
+    /// Moves the named ports to a level, or all that have levels if none is named, and returns the placement. The
+    /// client gets an error as a bad request; an unknown name moves nothing.
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String>;
 
-    /// Reads the configuration again and takes it over, or only says what that would change: a line each. An error is
-    /// told to the client as a bad request; nothing is changed then.
+    /// Reads the configuration again and applies it, and returns a line for each change. With `dry_run`, only returns
+    /// the lines. The client gets an error as a bad request; nothing is changed then.
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
 
-    /// Meets the process that is to take over, at the abstract socket where it waits. An error is told to the client as a bad
-    /// request; it goes on then.
+    /// Connects to the process that takes over, at the abstract socket where it waits. The client gets an error as a
+    /// bad request; this instance continues then.
     fn take_over(&self, _socket: &str) -> Result<(), String> {
-        Err("it cannot be taken over".into())
+        Err("this instance cannot be taken over".into())
     }
 
-    /// Gets a capture ready. An error is told to the client as a bad request.
+    /// Prepares a capture. The client gets an error as a bad request.
     fn capture(&self, _request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {
-        Err("it captures no packets".into())
+        Err("this instance cannot capture packets".into())
     }
 
-    /// Changes flows, or tells what becomes of a packet. An error is told to the client as a bad request; of lines one of which is wrong, none is done.
+    /// Changes flows, or traces a packet. The client gets an error as a bad request; if one line is invalid, none is
+    /// applied.
     fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;
 }

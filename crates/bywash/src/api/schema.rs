@@ -1,12 +1,12 @@
-//! The answers of the API as JSON schemas (draft 2020-12): what programs can rely on.
+//! JSON schemas (draft 2020-12) of the API's answers: the contract that programs can rely on.
 //!
-//! A shape is written as the value it stands for, with a type's name for each scalar. `?` behind a type: or null; behind a
-//! key: it may be missing. `*` stands for all other keys.
+//! A shape is written as an example value, with a type's name for each scalar. A `?` after a type means that it may be
+//! null; after a key, that the key may be missing. The key `*` stands for all other keys.
 
 use super::Topic;
 use serde_json::{Map, Value, json};
 
-/// The schema of a topic's answer.
+/// Returns the JSON schema of a topic's answer.
 pub fn schema(topic: Topic) -> Value {
     let mut schema = expand(&shape(topic));
     if let Some(schema) = schema.as_object_mut() {
@@ -43,7 +43,7 @@ fn expand(shape: &Value) -> Value {
                 "additionalProperties": others,
             })
         }
-        // Nothing else is written.
+        // Shapes contain no other values.
         _ => json!({}),
     }
 }
@@ -146,7 +146,7 @@ fn shape(topic: Topic) -> Value {
             "group": "integer", "channel": "integer", "rate": "integer?", "packets": "integer", "bytes": "integer",
             "group_queued": "integer", "crypto": "string",
         }]),
-        // Described by `bywash config schema`, which knows its defaults, too.
+        // `bywash config schema` describes it, with its defaults.
         Topic::Config => json!({ "mode": "string", "sandbox": "string", "*": "any" }),
         Topic::Audit => audit,
         Topic::Health => json!({ "status": "string" }),

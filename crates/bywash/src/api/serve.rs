@@ -1,4 +1,4 @@
-//! Serving the API, within bounds: no client can hold more of the program than one of a few connections, for a few
+//! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
 //! seconds.
 
 use super::socket::Named;
@@ -26,20 +26,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Connections served at once; more wait in the socket's backlog.
+/// Most connections served at once; more wait in the socket's backlog.
 const CONNECTIONS: usize = 64;
-/// Connections served at once of those that only want metrics: whoever floods them leaves the rest of the API alone.
+/// Most connections to the metrics port served at once. They do not count against the API's, so that a flood of them
+/// does not affect it.
 const SCRAPES: usize = 8;
-/// Threads that ask the instance: a large answer does not keep others waiting.
+/// Threads that query the instance, so that a large answer does not delay others.
 const ASKING: usize = 4;
-/// Longest that a request's header may take to arrive.
+/// Longest time for a request's header to arrive.
 const HEADER: Duration = Duration::from_secs(2);
-/// Longest that a connection lasts, from accepting it to the last byte of the answer.
+/// Longest duration of a connection, from accepting it to the last byte of the answer.
 const CONNECTION: Duration = Duration::from_secs(15);
-/// Bytes of a request's header.
+/// Largest header of a request, in bytes.
 const HEADER_BYTES: usize = 16 << 10;
 
-/// Bytes of flows in a request.
+/// Largest body of a request with flows, in bytes.
 const FLOWS_BYTES: usize = 64 << 20;
 
 const LEVEL_HINT: &str = "one `level` of auto, driver, user, kernel, and any number of `port`";
@@ -48,11 +49,11 @@ const FLOWS_HINT: &str = "one `op` of add, mod, del; of mod and del, `strict=tru
 
 pub(super) type Shared = Arc<dyn Instance>;
 
-/// Set by an answer that has no end of its own: its connection lasts as long as both sides want.
+/// Set by a handler whose response has no time limit.
 #[derive(Clone, Default)]
 pub(super) struct Endless(pub(super) Arc<AtomicBool>);
 
-/// The API's thread. Dropped, it stops: the socket is gone when that returns.
+/// The API's thread. Dropping this stops it and removes the sockets' names before it returns.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -79,11 +80,11 @@ pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(&listener, instance) => {}
-                    // Also when the sender is gone.
+                    // Stops on a dropped sender, too.
                     _ = stopped => {}
                 }
             });
-            // The name goes first: whoever finds it finds somebody who answers.
+            // Remove the names first, so that a client that finds one gets an answer.
             drop(listener);
             runtime.shutdown_timeout(Duration::from_millis(200));
         })
@@ -95,7 +96,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It only fails by panicking, which the hook has told.
+            // Joining fails only after a panic, which the panic hook has reported.
             let _ = thread.join();
         }
     }
@@ -105,7 +106,7 @@ async fn listen(listener: &Listener, instance: Shared) {
     let scraped = scrapes(instance.clone());
     let at = async |named: &Named, routes: Router| match named.socket.try_clone().and_then(UnixListener::from_std) {
         Ok(socket) => serve_at(Door::Unix(socket), routes, CONNECTIONS).await,
-        Err(why) => tracing::error!("the API does not listen: {why}"),
+        Err(why) => tracing::error!("cannot listen for API requests: {why}"),
     };
     let reading = async {
         if let Some(named) = &listener.reading {
@@ -116,20 +117,20 @@ async fn listen(listener: &Listener, instance: Shared) {
     let metrics = async {
         match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
             Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped, SCRAPES).await,
-            Some(Err(why)) => tracing::error!("nobody listens for those who want metrics: {why}"),
+            Some(Err(why)) => tracing::error!("cannot listen for metrics requests: {why}"),
             None => {}
         }
     };
     tokio::join!(api, reading, metrics);
 }
 
-/// Where connections come in.
+/// Socket that accepts connections.
 enum Door {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-/// A connection, whichever way it came.
+/// Connection of either kind.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -143,11 +144,11 @@ impl Door {
     }
 }
 
-/// Serves what comes in at `door`, `most` connections at once.
+/// Serves the connections that `door` accepts, at most `most` at once.
 async fn serve_at(door: Door, routes: Router, most: usize) {
     let places = Arc::new(Semaphore::new(most));
     let mut http = hyper::server::conn::http1::Builder::new();
-    // One request a connection: what bounds the connection bounds the request and its answer.
+    // One request per connection: the bounds of the connection are those of the request and its answer.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -158,7 +159,7 @@ async fn serve_at(door: Door, routes: Router, most: usize) {
                 let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
                 tokio::spawn(async move {
                     let mut connection = std::pin::pin!(connection);
-                    // A client that goes away or takes too long is not worth a word.
+                    // Clients that disconnect or take too long are not logged.
                     let timely = tokio::time::timeout(CONNECTION, connection.as_mut()).await;
                     if timely.is_err() && endless.0.load(Ordering::Acquire) {
                         let _ = connection.await;
@@ -167,17 +168,17 @@ async fn serve_at(door: Door, routes: Router, most: usize) {
                 });
             }
             Err(why) => {
-                // Out of descriptors, most likely: trying again at once would burn a CPU.
-                tracing::warn!("the API cannot accept: {why}");
+                // Most likely out of descriptors: an immediate retry would keep a CPU busy.
+                tracing::warn!("the API cannot accept a connection: {why}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-/// What is served to those who only want metrics.
+/// Returns the routes of the metrics port.
 fn scrapes(instance: Shared) -> Router {
-    let nothing = || async { error(StatusCode::NOT_FOUND, "no such thing", "GET /metrics") };
+    let nothing = || async { error(StatusCode::NOT_FOUND, "no such path", "GET /metrics") };
     Router::new().route("/metrics", get(metrics)).fallback(nothing).layer(from_fn(as_json)).with_state(instance)
 }
 
@@ -195,7 +196,7 @@ fn routes(instance: Shared) -> Router {
     }
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
     let drift = |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
-        // A million routes read anew, on a busy machine, take longer than other answers may.
+        // Reading a million routes afresh, on a busy machine, takes longer than `CONNECTION`.
         endless.0.store(true, Ordering::Release);
         show(instance, Topic::Drift, HashMap::new())
     };
@@ -210,7 +211,7 @@ fn routes(instance: Shared) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
         .route("/v1/health", get(health))
-        .fallback(|| async { error(StatusCode::NOT_FOUND, "no such thing", "GET /v1/ports, /v1/workers, ..") })
+        .fallback(|| async { error(StatusCode::NOT_FOUND, "no such path", "GET /v1/ports, /v1/workers, ..") })
         .layer(from_fn(as_json))
         .with_state(instance)
 }
@@ -218,7 +219,7 @@ fn routes(instance: Shared) -> Router {
 async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
     let filter = topic.filter().and_then(|name| query.remove(name));
     if let Some(key) = query.keys().next() {
-        let hint = topic.filter().map_or("nothing can be given".into(), |name| format!("only `{name}` can be given"));
+        let hint = topic.filter().map_or("it takes no parameters".into(), |name| format!("only `{name}` is accepted"));
         return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), &hint);
     }
     answer(move || instance.show(topic, filter.as_deref())).await
@@ -293,27 +294,27 @@ async fn metrics(State(instance): State<Shared>) -> Response {
     spoken(metrics::CONTENT_TYPE, move || Ok(metrics::render(instance.as_ref()))).await
 }
 
-/// Lets through what changes nothing.
+/// Rejects all requests but GET and HEAD.
 async fn only_read(request: Request, next: Next) -> Response {
     if request.method() == Method::GET || request.method() == Method::HEAD {
         return next.run(request).await;
     }
     let what = format!("{} {} is not allowed at this socket", request.method(), request.uri().path());
-    error(StatusCode::FORBIDDEN, &what, "it is for reading; [api] socket takes all")
+    error(StatusCode::FORBIDDEN, &what, "it is read-only; the one at [api] socket takes all requests")
 }
 
-/// What the instance says.
+/// Answers with a JSON value from the instance.
 async fn answer(ask: impl FnOnce() -> Result<Value, String> + Send + 'static) -> Response {
-    // Written as text there as well: a million routes take a while.
+    // Serialise on that thread as well: a million routes take a while.
     spoken("application/json", move || ask().map(|value| value.to_string())).await
 }
 
-/// A text made on a thread that may wait.
+/// Answers with a text that `ask` makes on a thread that may block.
 async fn spoken(kind: &'static str, ask: impl FnOnce() -> Result<String, String> + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(ask).await {
         Ok(Ok(text)) => ([("content-type", kind)], text).into_response(),
         Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
-        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "the log says more; please report it"),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log; please report it"),
     }
 }
 
@@ -321,7 +322,7 @@ pub(super) fn error(status: StatusCode, what: &str, hint: &str) -> Response {
     (status, Json(json!({ "error": what, "hint": hint }))).into_response()
 }
 
-/// Errors of the framework itself (a wrong method, a query it cannot read) in the shape of ours.
+/// Gives errors of the framework itself, such as a wrong method or an invalid query, the shape of the API's errors.
 async fn as_json(request: Request, next: Next) -> Response {
     let what = format!("{} {}", request.method(), request.uri().path());
     let response = next.run(request).await;
@@ -334,6 +335,6 @@ async fn as_json(request: Request, next: Next) -> Response {
     error(
         status,
         &format!("{reason}: {what}"),
-        "GET reads; /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/reload, /v1/takeover and /v1/trace are POSTed to",
+        "GET reads; POST is for /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/reload, /v1/takeover and /v1/trace",
     )
 }

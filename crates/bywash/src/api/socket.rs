@@ -1,4 +1,4 @@
-//! The unix socket: made so that only one instance has it, and removed again.
+//! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
 use crate::config::ApiConfig;
 use anyhow::{Context, bail};
@@ -10,21 +10,21 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the API is asked.
+/// Sockets on which the API listens.
 ///
-/// Make it first thing: its socket is what tells a second instance that there is one.
+/// Create it first at startup: a second instance detects this one by its socket.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) all: Named,
-    /// Where only what changes nothing is served.
+    /// Socket for read-only requests.
     pub(super) reading: Option<Named>,
-    /// Where only metrics are served.
+    /// TCP socket for metrics only.
     pub(super) metrics: Option<TcpListener>,
 }
 
 impl Listener {
-    /// Listens at `config.socket`, for root and `config.group`, and wherever else is configured. A socket that nobody
-    /// listens at any more is replaced; one that somebody does listen at is an error that names the process.
+    /// Listens at `config.socket`, for root and `config.group`, and at the other configured addresses. Replaces a
+    /// socket at which no process listens any more. Errors with the pid if a process does listen there.
     pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
         let mut listener = Self::make(config)?;
         listener.named().try_for_each(|named| named.claim(vacate))?;
@@ -32,7 +32,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The sockets with all that takes privileges, while another instance has their names: nobody finds them yet.
+    /// Creates the unix sockets under temporary names, with owner and mode, while another instance may still have their
+    /// final names. Clients cannot find them yet.
     pub fn make(config: &ApiConfig) -> anyhow::Result<Self> {
         let all = Named::make(&config.socket, ("group", config.group.as_deref()))?;
         let read_group = ("read_group", config.read_group.as_deref());
@@ -40,7 +41,7 @@ impl Listener {
         Ok(Self { all, reading, metrics: None })
     }
 
-    /// Gives the sockets their names, also if another instance has them still.
+    /// Renames the sockets to their final names, even if another instance still has them.
     pub fn take_names(&mut self) -> anyhow::Result<()> {
         self.named().try_for_each(|named| named.claim(|_| Ok(())))
     }
@@ -49,7 +50,7 @@ impl Listener {
         std::iter::once(&mut self.all).chain(&mut self.reading)
     }
 
-    /// Listens for those who want metrics, if that is configured. The port is free once another instance has ended.
+    /// Listens for metrics requests, if configured. Errors while another instance still has the port.
     pub fn listen_for_metrics(&mut self, config: &ApiConfig) -> anyhow::Result<()> {
         let Some(at) = config.metrics else { return Ok(()) };
         let socket = TcpListener::bind(at).with_context(|| {
@@ -60,25 +61,25 @@ impl Listener {
     }
 }
 
-/// A listening socket with a name, which goes away with it.
+/// Listening unix socket with a name, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Named {
     pub(super) socket: UnixListener,
-    /// What it is to be called.
+    /// Final name.
     path: PathBuf,
-    /// What it is called now.
+    /// Current name.
     now: PathBuf,
-    /// Device and inode: the name may since be another instance's.
+    /// Device and inode, to tell whether the name has become another instance's.
     identity: (u64, u64),
 }
 
 impl Named {
-    /// Listens for root and a group, which is a key's of `[api]`, under another name than `path` yet: nobody connects
-    /// before its owner and mode are right.
+    /// Listens for root and a group (`key` is the group's key in `[api]`), under a temporary name beside `path`: no
+    /// client can connect before owner and mode are right.
     fn make(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
         let name = path.display();
         let group = match group {
-            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: make it"))?),
+            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: create it"))?),
             None => None,
         };
         let directory = directory(path);
@@ -86,13 +87,13 @@ impl Named {
             .recursive(true)
             .mode(0o755)
             .create(directory)
-            .with_context(|| format!("cannot make {} for the API's socket", directory.display()))?;
-        /// How many this process has made.
+            .with_context(|| format!("cannot create {} for the API's socket", directory.display()))?;
+        /// Number of sockets this process has created.
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let mut early = path.as_os_str().to_os_string();
         early.push(format!(".{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
         let early = PathBuf::from(early);
-        // Left by a process that had our number and died in between.
+        // Left by an earlier process of the same pid that died before it renamed the socket.
         let _ = std::fs::remove_file(&early);
         let socket = UnixListener::bind(&early).with_context(|| format!("cannot listen at {name}"))?;
         let ready = || -> std::io::Result<(u64, u64)> {
@@ -112,10 +113,10 @@ impl Named {
         }
     }
 
-    /// Gives it its name, if `vacate` finds that it can be had.
+    /// Renames the socket to its final name, after `vacate` has checked that the name is free.
     fn claim(&mut self, vacate: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        // Held while the name changes hands, against another instance that starts at this moment. It ends with the
-        // descriptor.
+        // Locked while the name changes hands, against another instance that starts at the same time. Closing the
+        // descriptor unlocks it.
         let directory = directory(&self.path);
         let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
@@ -131,13 +132,13 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes sure that nobody listens at `path` and that what is there is a socket.
+/// Checks that no process listens at `path`, and that a file there is a socket.
 fn vacate(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let name = path.display();
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
-        bail!("cannot listen at {name}: there is something else; move it, or give another --socket");
+        bail!("cannot listen at {name}: there is something else, not a socket; move it, or give another --socket");
     }
     match UnixStream::connect(path) {
         Ok(stream) => {
@@ -146,7 +147,7 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
             bail!("already runs{pid}, at {name}: stop it, or give this one another --socket")
         }
         Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(why) => Err(why).with_context(|| format!("cannot tell whether somebody listens at {name}")),
+        Err(why) => Err(why).with_context(|| format!("cannot tell whether a process listens at {name}")),
     }
 }
 
@@ -159,7 +160,7 @@ impl Drop for Named {
     }
 }
 
-/// A group's number, by its name in /etc/group or by the number itself.
+/// Returns the id of a group, given by its name in /etc/group or by number.
 pub fn group_id(group: &str) -> Option<Gid> {
     let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let named = known.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! The API as clients meet it: polite, wrong and hostile ones.
+//! Tests of the API with correct, faulty and hostile clients.
 
 use super::*;
 use crate::config::ApiConfig;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Answers with what it was asked; panics when asked for workers.
+/// Instance that answers with the request; it panics when asked for workers.
 struct Echo;
 
 impl Instance for Echo {
@@ -57,18 +57,18 @@ impl Place {
     }
 }
 
-/// Sends bytes, and takes whatever comes until the end.
+/// Sends bytes, and returns everything received until the end of the connection.
 fn raw(socket: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The server may hang up while a hostile client still talks.
+    // The server may disconnect while a hostile client still sends.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Status and body.
+/// Sends a request, and returns status and body.
 fn request(socket: &Path, method: &str, path: &str) -> (u16, Value) {
     let answer = raw(socket, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
     let (header, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
@@ -168,13 +168,13 @@ fn one_that_takes_over_takes_the_names() {
     let inodes = || [place.socket(), &read].map(|path| std::fs::metadata(path).unwrap().ino());
     let before = inodes();
     assert_eq!(files(), 4, "both have their sockets");
-    // One that gives up leaves the names alone.
+    // A listener that gives up leaves the names alone.
     drop(Listener::make(&place.config).unwrap());
     assert_eq!((files(), inodes()), (4, before));
     second.take_names().unwrap();
     let after = inodes();
     assert!(files() == 2 && before.iter().all(|inode| !after.contains(inode)));
-    // The first has lost them, and removes only what is its own.
+    // The first listener has lost the names, and removes only what is its own.
     drop(first);
     assert_eq!((files(), inodes()), (2, after));
     let mode = std::fs::metadata(&read).unwrap().permissions().mode();
@@ -192,7 +192,8 @@ fn of_two_that_start_at_once_one_wins() {
         drop(UnixListener::bind(place.socket()).unwrap());
         let threads: Vec<_> = (0..4)
             .map(|id| {
-                // Each as a process of its own would be: the name before renaming has the process's number.
+                // The temporary name has the process's number and a counter, so each thread is like a process of its
+                // own.
                 let config = place.config.clone();
                 std::thread::spawn(move || (id, Listener::bind(&config)))
             })
@@ -217,7 +218,7 @@ fn hostile_clients_are_bounded() {
     raw(&socket, claims);
     assert!(started.elapsed() < Duration::from_secs(18), "a body that never comes is not waited for");
 
-    // More silent connections than are served at once: they run into the header's time limit.
+    // More silent connections than are served at once; the header's time limit ends them.
     let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     let started = Instant::now();
     assert_eq!(request(&socket, "GET", "/v1/health").0, 200);
@@ -265,7 +266,7 @@ fn the_reading_socket_only_reads() {
             (403, &format!("{method} {} is not allowed at this socket", path.split('?').next().unwrap()).into())
         );
     }
-    // The other takes what it took.
+    // The other socket still accepts all requests.
     assert_eq!(request(place.socket(), "POST", "/v1/reload?dry_run=true").0, 200);
     drop(server);
     assert!(!reading.exists() && !place.socket().exists());
