@@ -1,7 +1,7 @@
-//! The system calls that a running instance makes, and the filter that refuses all others.
+//! The system calls that a running instance makes, and the seccomp filter that refuses all others.
 //!
-//! Calls whose arguments are not looked at are allowed by number alone: for those the kernel keeps a bitmap and does not
-//! run the filter (seccomp's action cache, Linux 5.11). All that workers make while they forward are of this kind.
+//! Most calls are allowed by number alone, without a check of their arguments. For those the kernel keeps a bitmap and
+//! does not run the filter (seccomp's action cache, Linux 5.11). All calls of workers that forward are of this kind.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
@@ -15,7 +15,7 @@ macro_rules! calls {
 
 type Calls = &'static [(&'static str, libc::c_long)];
 
-/// What workers do: send, wake, wait, tell the time.
+/// Calls of workers: send, wake up, wait, read clocks.
 const HOT: Calls = calls! {
     SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_read SYS_write SYS_readv SYS_writev
     SYS_ppoll SYS_epoll_pwait SYS_futex SYS_clock_nanosleep SYS_nanosleep SYS_clock_gettime SYS_gettimeofday
@@ -45,7 +45,7 @@ const WAITING: Calls = calls! {
     SYS_pselect6 SYS_restart_syscall
 };
 
-/// Threads and signals of the process's own.
+/// Threads and signals of this process.
 const THREADS: Calls = calls! {
     SYS_set_robust_list SYS_get_robust_list SYS_rseq SYS_set_tid_address SYS_gettid SYS_getpid SYS_getppid
     SYS_sched_setaffinity SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_exit SYS_exit_group
@@ -57,10 +57,10 @@ const ABOUT: Calls = calls! {
     SYS_clock_getres SYS_capget SYS_times
 };
 
-/// The kernel's programs and maps.
+/// BPF programs and maps.
 const PROGRAMS: Calls = calls! { SYS_bpf };
 
-/// Older names for what stands above, as the C library still calls it.
+/// Older variants of the calls above, which the C library still uses.
 #[cfg(target_arch = "x86_64")]
 const OLDER: Calls = calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_chown
@@ -69,12 +69,12 @@ const OLDER: Calls = calls! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: Calls = &[];
 
-/// Allowed only with some arguments: what they must be, for `show` and the docs.
+/// Calls that [`filter`] allows only with certain arguments.
 const WITHIN: &[(&str, libc::c_long)] = calls! {
     SYS_mmap SYS_mprotect SYS_socket SYS_socketpair SYS_ioctl SYS_prctl SYS_clone SYS_tgkill
 };
 
-/// `PR_SET_VMA` (linux/prctl.h): how the C library names its memory.
+/// `PR_SET_VMA` (linux/prctl.h): the C library names its memory areas with it.
 const PR_SET_VMA: u64 = 0x5356_4d41;
 
 fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
@@ -82,20 +82,20 @@ fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
     free.into_iter().flatten().chain(WITHIN)
 }
 
-/// The names of all that are allowed, sorted.
+/// Returns the names of all allowed calls, sorted.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<_> = all().map(|(name, _)| name.trim_start_matches("SYS_")).collect();
     names.sort_unstable();
     names
 }
 
-/// The filter. What it refuses fails with ENOSYS, as a call that the kernel does not have: the C library then does
-/// without (`clone3`, whose arguments cannot be looked at).
+/// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
+/// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`).
 pub fn filter() -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
     let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
     let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-    // Memory is written or executed, not both.
+    // Memory may be writable or executable, not both.
     let (write, exec) = (libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let either = [write, exec].map(|flag| any(vec![is(2, Op::MaskedEq(flag), 0)?]));
@@ -105,15 +105,15 @@ pub fn filter() -> Result<BpfProgram, BackendError> {
     let family = |family: i32| any(vec![is(0, Op::Eq, family as u64)?]);
     rules.insert(libc::SYS_socket, families.into_iter().map(family).collect::<Result<_, _>>()?);
     rules.insert(libc::SYS_socketpair, vec![family(libc::AF_UNIX)?]);
-    // All but putting words into a terminal's mouth.
+    // Refuse the requests that insert input into a terminal.
     rules.insert(libc::SYS_ioctl, vec![any(vec![is(1, Op::Ne, libc::TIOCSTI)?, is(1, Op::Ne, libc::TIOCLINUX)?])?]);
     let options = [libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64, PR_SET_VMA];
     let option = |option: u64| any(vec![is(0, Op::Eq, option)?]);
     rules.insert(libc::SYS_prctl, options.into_iter().map(option).collect::<Result<_, _>>()?);
-    // Threads, and no processes.
+    // New threads are allowed, new processes are not.
     let thread = libc::CLONE_THREAD as u64;
     rules.insert(libc::SYS_clone, vec![any(vec![is(0, Op::MaskedEq(thread), thread)?])?]);
-    // Its own threads are whom it may end: a panic that cannot unwind does.
+    // Signals may go only to this process's own threads: a panic that cannot unwind aborts by one.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, own)?])?]);
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;

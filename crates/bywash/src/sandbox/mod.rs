@@ -1,7 +1,8 @@
-//! What a running instance gives up once it listens: all capabilities but those it needs, the ways to new ones, and
-//! all system calls but those it makes.
+//! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
+//! gain new ones, and all system calls but those it makes.
 //!
-//! It is done by the only thread there is, before any other begins: each thread has its own.
+//! Entering happens while there is only one thread: capabilities and filters are per thread, and later threads inherit
+//! them.
 
 mod calls;
 
@@ -13,73 +14,75 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-/// What a running instance keeps.
+/// Capabilities that a running instance keeps.
 pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// Whether it is in the sandbox, and why not, or not as it should be.
+/// Whether the process has entered the sandbox, and why not, or not completely.
 static ENTERED: OnceLock<(bool, String)> = OnceLock::new();
 
-/// Enters the sandbox, if that is configured. Whether it did, at least in part; what it could not give up is logged.
+/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
 pub fn enter(config: &Config) -> bool {
     let (mut entered, mut reasons) = (false, vec![]);
     if config.sandbox == Sandbox::Off {
         reasons.push("asked for".into());
     } else if config.ports.iter().any(|port| port.kind == PortKind::Dpdk) {
-        reasons.push("DPDK's drivers need more than it would leave".into());
+        reasons.push("DPDK's drivers need more privileges than it would leave".into());
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
-        // One after the other: the filter refuses what giving up takes.
+        // Drop capabilities first: the filter refuses the calls that it takes.
         let (dropped, filtered) = (drop_capabilities(), filter_calls());
         entered = dropped.is_ok() || filtered.is_ok();
-        for (what, done) in [("capabilities are not given up", dropped), ("system calls are not filtered", filtered)] {
+        for (what, done) in [("capabilities are not dropped", dropped), ("system calls are not filtered", filtered)] {
             if let Err(why) = done {
                 tracing::warn!("the sandbox is not complete: {what}: {why:#}");
                 reasons.push(format!("{what}: {why:#}"));
             }
         }
     }
-    // Once a process.
+    // Set only once per process.
     let _ = ENTERED.set((entered, reasons.join("; ")));
     entered
 }
 
-/// Whether this process is in the sandbox, at least in part.
+/// Returns whether this process is in the sandbox, at least in part.
 pub fn entered() -> bool {
     ENTERED.get().is_some_and(|(entered, _)| *entered)
 }
 
-/// Says what an error may come from.
+/// Adds the sandbox as a possible cause to a permission error.
 pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     let denied = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
         io == Some(std::io::ErrorKind::PermissionDenied) || cause.downcast_ref::<Errno>() == Some(&Errno::ACCESS)
     };
     if sandboxed && why.chain().any(denied) {
-        return why.context("in its sandbox it may do only what the mode bits of files allow root; see --no-sandbox");
+        return why
+            .context("in its sandbox bywash may do only what the mode bits of files allow root; see --no-sandbox");
     }
     why
 }
 
 fn drop_capabilities() -> anyhow::Result<()> {
     thread::set_no_new_privs(true).context("no_new_privs")?;
-    // Without CAP_SETPCAP it stays as it is, and is of no use: nothing that is executed can gain from it.
+    // Without CAP_SETPCAP the bounding set stays as it is. It has no effect then: with no_new_privs, no executed
+    // program can gain capabilities.
     for bit in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << bit);
         if KEPT.contains(one) {
             continue;
         }
         match thread::remove_capability_from_bounding_set(one) {
-            // Beyond those that this kernel has.
+            // EINVAL: a capability that this kernel does not know.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(Errno::PERM) => break,
             Err(why) => return Err(why).context("bounding set"),
         }
     }
-    let had = thread::capabilities(None).context("cannot read them")?;
+    let had = thread::capabilities(None).context("cannot read capabilities")?;
     let left = had.permitted.intersection(KEPT);
     let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
     thread::set_capabilities(None, sets).context("capset")?;
@@ -87,16 +90,16 @@ fn drop_capabilities() -> anyhow::Result<()> {
 }
 
 fn filter_calls() -> anyhow::Result<()> {
-    let program = calls::filter().context("no filter can be made")?;
-    seccompiler::apply_filter(&program).context("the kernel takes no filter")
+    let program = calls::filter().context("cannot build the filter")?;
+    seccompiler::apply_filter(&program).context("the kernel refuses the filter")
 }
 
-/// What all threads of this process may do, as the kernel has it.
+/// Returns what all threads of this process may do, as the kernel reports it.
 pub fn report() -> Value {
     let (mut threads, mut filtered, mut closed) = (0, 0, 0);
     let mut effective = CapabilitySet::empty();
     for status in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        // One that has ended in between has no status.
+        // A thread that has ended meanwhile has no status.
         let Ok(status) = std::fs::read_to_string(status.path().join("status")) else { continue };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         threads += 1;
@@ -132,7 +135,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::process::Command;
 
-    /// In a thread of its own, which is the only one that the filter holds for.
+    /// Runs in a thread of its own: the filter applies only to that thread.
     #[test]
     fn the_filter_lets_through_what_is_needed_and_nothing_else() {
         let within = || {
