@@ -1,4 +1,4 @@
-//! `bywash capture`: packets of the running instance, as pcapng or as lines.
+//! `bywash capture`: packets of the running instance, as pcapng or as lines of text.
 
 mod blocks;
 mod line;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often it looks whether it is to end while no packets come.
+/// Read timeout, after which the loop checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Captures until it is told to end, by a signal or by `--count`, and then says how much there was.
+/// Captures until a signal or `--count` ends it, then prints the number of packets captured and lost.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     let mut sink = Sink::open(args)?;
     let filter = args.filter.as_deref().map(compile).transpose()?.unwrap_or_default();
@@ -42,7 +42,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             Ok(0) => break,
             Ok(n) => blocks.take_in(&piece[..n]),
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(why) => return Err(why).context("the bywash stopped answering"),
+            Err(why) => return Err(why).context("bywash stopped answering"),
         }
         while let Some(block) = blocks.next()? {
             match block {
@@ -57,12 +57,12 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     }
     eprintln!("{packets} packets captured, {lost} lost because they came faster than they could be written");
     if !ending {
-        bail!("the bywash ended before the capture did");
+        bail!("bywash ended before the capture did");
     }
     Ok(())
 }
 
-/// The next packet that a port receives and that passes the filter. Waits as long as that takes.
+/// Returns the next packet that a port receives and that passes the filter. Waits without a time limit.
 pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let filter = filter.map(compile).transpose()?.unwrap_or_default();
     let ports = [port.to_owned()];
@@ -73,14 +73,14 @@ pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<V
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
     loop {
         match capture.stream.read(&mut piece) {
-            Ok(0) => bail!("the bywash ended before a packet came"),
+            Ok(0) => bail!("bywash ended before a packet came"),
             Ok(n) => blocks.take_in(&piece[..n]),
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(why) => return Err(why).context("the bywash stopped answering"),
+            Err(why) => return Err(why).context("bywash stopped answering"),
         }
         while let Some(block) = blocks.next()? {
             if let Block::Packet { bytes, .. } = block {
-                // Its own end ends the capture as well: the connection goes.
+                // A failure does not matter: closing the connection ends the capture, too.
                 let _ = client::end_capture(socket, capture.number);
                 return Ok(bytes);
             }
@@ -88,7 +88,7 @@ pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<V
     }
 }
 
-/// What is asked for, as the API takes it.
+/// Returns the query parameters of the API for the options.
 fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
     let mut query = vec![("snaplen", args.snaplen.to_string())];
     query.extend(args.ports.iter().map(|port| ("port", port.clone())));
@@ -97,14 +97,12 @@ fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
     query
 }
 
-/// The expression as a program, by tcpdump itself.
+/// Compiles a filter expression to a BPF program with tcpdump. Errors if tcpdump is missing or rejects the expression.
 pub fn compile(expression: &str) -> anyhow::Result<String> {
     let out = Command::new("tcpdump").args(["-y", "EN10MB", "-s", "262144", "-ddd", "--", expression]).output();
     let out = match out {
         Err(why) if why.kind() == ErrorKind::NotFound => {
-            bail!(
-                "--filter needs tcpdump, which compiles it, and there is none: install tcpdump, or leave --filter out"
-            )
+            bail!("--filter needs tcpdump to compile it, and it is not installed: install tcpdump, or omit --filter")
         }
         other => other.context("cannot run tcpdump to compile the filter")?,
     };
@@ -113,10 +111,10 @@ pub fn compile(expression: &str) -> anyhow::Result<String> {
         let why = said.lines().last().unwrap_or("tcpdump did not say why").trim_start_matches("tcpdump: ");
         return Err(Usage(format!("--filter `{expression}`: {why}; see pcap-filter(7)")).into());
     }
-    String::from_utf8(out.stdout).context("tcpdump compiled the filter to no text")
+    String::from_utf8(out.stdout).context("tcpdump's output is not UTF-8 text")
 }
 
-/// What is forwarded below user space does not pass here.
+/// Warns about ports whose packets are forwarded below user space and so are not captured.
 fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
     let Ok(placement) = crate::show::ask(socket, crate::api::Topic::Placement) else { return };
     for port in placement.as_array().into_iter().flatten() {
@@ -124,14 +122,14 @@ fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
         let asked = ports.is_empty() || ports.iter().any(|port| port == name);
         if let Some(level @ ("driver" | "kernel")) = port["level"].as_str().filter(|_| asked) {
             eprintln!(
-                "bywash: what is forwarded at level {level} does not come to user space and is not captured: \
-                 `bywash level user {name}` brings it there"
+                "bywash: packets forwarded at level {level} do not reach user space and are not captured: \
+                 `bywash level user {name}` brings them there"
             );
         }
     }
 }
 
-/// Where packets go.
+/// Destination of the packets.
 enum Sink {
     File { out: Box<dyn Write>, name: String },
     Lines(line::Lines),

@@ -1,4 +1,4 @@
-//! `bywash trace`: what becomes of one packet, given in hex or taken from a port.
+//! `bywash trace`: traces one packet, given in hex or taken from a port.
 
 use crate::capture;
 use crate::cli::trace::TraceArgs;
@@ -6,7 +6,7 @@ use crate::show::client;
 use serde_json::Value;
 use std::io::Write;
 
-/// Asks the instance, and prints the packet's story.
+/// Asks the instance for a trace, and prints it.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let frame = match args.frame.as_deref() {
         None => to_hex(&capture::next(&args.socket, &args.port, args.filter.as_deref())?),
@@ -31,7 +31,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     Ok(writeln!(out, "\n{end}")?)
 }
 
-/// A packet as `POST /v1/trace` takes it: the port's name, and the frame in hex. Spaces and colons in it are left out.
+/// Parses a packet in the format of `POST /v1/trace`: the port's name and the frame in hex, in which spaces and colons
+/// are ignored.
 pub fn parse(text: &str) -> Result<(&str, Vec<u8>), String> {
     let (port, hex) = text.trim().split_once(char::is_whitespace).ok_or("expected a port and a frame in hex")?;
     let digits: Vec<u8> = hex.bytes().filter(|c| !c.is_ascii_whitespace() && *c != b':').collect();
@@ -45,7 +46,7 @@ pub fn parse(text: &str) -> Result<(&str, Vec<u8>), String> {
     Ok((port, bytes))
 }
 
-/// Two digits a byte.
+/// Formats bytes in hex, two digits each.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

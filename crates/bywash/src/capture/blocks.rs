@@ -1,53 +1,54 @@
-//! The blocks of a pcapng stream, as the instance sends it: of this machine's byte order.
+//! Parser for the blocks of a pcapng stream from the instance, in this machine's byte order.
 
 use anyhow::bail;
 
-/// Largest block that is believed: a packet of a cell, and its options.
+/// Largest accepted block, in bytes: a packet of one cell, and its options.
 const LARGEST: usize = 1 << 20;
 
-/// What a block tells. Its bytes are [`Blocks::bytes`].
+/// Parsed content of a block. [`Blocks::bytes`] has its bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Block {
-    /// An interface's name.
+    /// Interface, with its name.
     Interface(String),
     /// A packet.
     Packet {
         interface: usize,
         time_ns: u64,
         length: u32,
-        /// Where in the block its bytes are.
+        /// Captured bytes of the packet.
         bytes: Vec<u8>,
         sent: bool,
         comment: Option<String>,
     },
-    /// Packets lost so far.
+    /// Statistics, with the number of packets lost so far.
     Statistics { lost: u64 },
-    /// Something else.
+    /// Any other block.
     Other,
 }
 
-/// Cuts a stream into blocks.
+/// Splits a byte stream into blocks.
 #[derive(Default)]
 pub struct Blocks {
     pending: Vec<u8>,
-    /// The last block, and what is behind it.
+    /// Length of the block returned last, which is still at the front of `pending`.
     last: usize,
 }
 
 impl Blocks {
-    /// Takes in what came.
+    /// Appends received bytes.
     pub fn take_in(&mut self, bytes: &[u8]) {
         self.pending.drain(..std::mem::take(&mut self.last));
         self.pending.extend(bytes);
     }
 
-    /// The next whole block.
+    /// Returns the next complete block; `None` if it has not been received completely. Errors if the bytes are not
+    /// pcapng.
     pub fn next(&mut self) -> anyhow::Result<Option<Block>> {
         self.pending.drain(..std::mem::take(&mut self.last));
         let Some(length) = word(&self.pending, 4) else { return Ok(None) };
         let length = length as usize;
         if !(12..=LARGEST).contains(&length) || !length.is_multiple_of(4) {
-            bail!("what came from the bywash is no pcapng: a block of {length} bytes");
+            bail!("invalid pcapng from bywash: a block of {length} bytes");
         }
         if self.pending.len() < length {
             return Ok(None);
@@ -56,7 +57,7 @@ impl Blocks {
         Ok(Some(parse(self.bytes())))
     }
 
-    /// The bytes of the block that was told last.
+    /// Returns the bytes of the block returned last.
     pub fn bytes(&self) -> &[u8] {
         &self.pending[..self.last]
     }
@@ -96,7 +97,7 @@ fn packet(inner: &[u8]) -> Option<Block> {
     })
 }
 
-/// The value of the first option of this code, of those that begin at `at`.
+/// Returns the value of the first option with this code, among the options that start at `at`.
 fn option(inner: &[u8], mut at: usize, code: u16) -> Option<&[u8]> {
     loop {
         let head = word(inner, at)?.to_ne_bytes();
@@ -127,7 +128,7 @@ mod tests {
         writer.statistics(0, 5, 3, 2).unwrap();
         writer.flush().unwrap();
         drop(writer);
-        // In pieces of every size, they are the same blocks, and nothing is lost in between.
+        // Whatever the size of the pieces, the blocks are the same and no byte is lost between them.
         for size in [1, 7, 64, 1000] {
             let (mut blocks, mut told, mut copied) = (Blocks::default(), vec![], Vec::<u8>::new());
             for piece in file.chunks(size) {

@@ -1,4 +1,4 @@
-//! A packet in a line.
+//! Packets as lines of text.
 
 use super::blocks::Block;
 use bywash_wire::ethernet::{self, ethertype};
@@ -6,14 +6,14 @@ use bywash_wire::{ipv4, ipv6, l4};
 use std::io::{Result, Write};
 use std::net::IpAddr;
 
-/// Writes packets as lines; interfaces are named as they come by.
+/// Writes packets as lines. Interface blocks in the stream give the ports' names.
 #[derive(Default)]
 pub struct Lines {
     ports: Vec<String>,
 }
 
 impl Lines {
-    /// A line for a packet, none for anything else.
+    /// Writes a line for a packet, and nothing for other blocks.
     pub fn put(&mut self, block: &Block, out: &mut impl Write) -> Result<()> {
         match block {
             Block::Interface(name) => self.ports.push(name.clone()),
@@ -31,7 +31,7 @@ impl Lines {
     }
 }
 
-/// Who sends what to whom.
+/// Summarises a frame in one line: protocol, source and destination.
 pub fn summary(frame: &[u8]) -> String {
     let Some((header, _)) = ethernet::EthernetHeader::parse(frame) else { return "runt".into() };
     let Some(carried) = ethernet::carried(frame) else { return "runt".into() };
