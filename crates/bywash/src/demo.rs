@@ -1,5 +1,5 @@
 //! `bywash demo`: host - router - host in network namespaces of this machine, forwarded by the kernel and by bywash in
-//! turn, with every step said. Nothing outside these namespaces is touched, and they are gone at the end.
+//! turn. Prints every step. Touches nothing outside these namespaces, and removes them at the end.
 
 use crate::bench::lab::{Bywash, FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::DemoArgs;
@@ -18,18 +18,18 @@ const PICTURE: &str = "     \
      10.0.1.2  a0 --------- r0  router  r1 --------- b0  10.0.2.2
      fd00:1::2                                           fd00:2::2";
 
-/// Prints a line; an error where nobody reads it any more.
+/// Prints a line; returns the error from the enclosing function if stdout is closed.
 macro_rules! say {
     ($($text:tt)*) => { writeln!(std::io::stdout(), $($text)*)? };
 }
 
-/// Time between the pings under which bywash is killed.
+/// Interval between the pings while bywash is killed.
 const PING_EVERY: Duration = Duration::from_millis(5);
 const PINGS: u32 = 400;
-/// iperf3 knows whole seconds.
+/// Duration of a TCP measurement; iperf3 takes whole seconds.
 const TCP_SECONDS: u32 = 1;
 
-/// Builds host - router - host, tries it out, and removes it.
+/// Builds host - router - host, measures it, and removes it.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     for probe in [require_lab(), has_tool("ping"), has_tool("iperf3"), has_tool("ethtool")] {
         probe.map_err(|why| {
@@ -44,7 +44,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     let stop = demo.stop.clone();
     let result = demo.play();
     if stop.load(Ordering::Acquire) {
-        // What failed, failed because Ctrl-C reached the children too.
+        // The failure is due to Ctrl-C, which reached the children, too.
         say!("\nInterrupted: the namespaces are removed.");
         return Ok(());
     }
@@ -81,13 +81,13 @@ impl Demo {
         for ((name, bits), (_, kernel)) in tcp(&lab)?.iter().zip(&kernel_tcp) {
             say!("     TCP {name}: {:5.1} Gbit/s, {:3.0}% of the kernel's", bits / 1e9, 100.0 * bits / kernel);
         }
-        say!("     (what TCP sends in one piece, up to 64 KiB, is forwarded so: `bywash show placement` says where)");
+        say!("     (TCP segments of up to 64 KiB are forwarded whole: `bywash show placement` says where)");
         bywash.stop()?;
 
-        self.step("64-byte frames from the kernel's generator, as many as it makes; counted where they arrive")?;
+        self.step("64-byte frames from the kernel's generator at full rate, counted where they arrive")?;
         let kernel = lab.kernel(self.time)?;
         say!(
-            "     kernel  {:.2} Mpps: it forwards in the generator's own system call, which waits for it",
+            "     kernel  {:.2} Mpps: it forwards within the generator's system call, which waits for it",
             kernel.mpps
         );
         self.check()?;
@@ -96,7 +96,7 @@ impl Demo {
         say!("     bywash  {:.2} Mpps of {:.2} offered (`run {}`)", ours.mpps, ours.offered_mpps, FOR_RATE.join(" "));
         limits(&bywash, kernel, ours)?;
 
-        self.step("What the running instance says of itself")?;
+        self.step("State of the running instance")?;
         show(&bywash, "ports")?;
         show(&bywash, "drops")?;
 
@@ -163,7 +163,7 @@ fn ping(lab: &Lab) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both ways over IPv4 and IPv6: name, bits per second.
+/// Measures TCP both ways over IPv4 and IPv6: name, bits per second.
 fn tcp(lab: &Lab) -> anyhow::Result<Vec<(String, f64)>> {
     let (a, b) = (lab.topology().a(), lab.topology().b());
     let mut rates = vec![];
@@ -176,7 +176,7 @@ fn tcp(lab: &Lab) -> anyhow::Result<Vec<(String, f64)>> {
     Ok(rates)
 }
 
-/// Says where the time goes.
+/// Prints where the time per packet goes.
 fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
     let stages = bywash.stages()?;
     let ns = |cycles: f64| cycles * 1e9 / clock::tsc_hz() as f64;
@@ -194,7 +194,7 @@ fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what `bywash show` prints.
+/// Prints the output of `bywash show`.
 fn show(bywash: &Bywash, what: &str) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let argv = [program.as_os_str(), "show".as_ref(), what.as_ref(), "--socket".as_ref(), bywash.socket.as_os_str()];
@@ -206,7 +206,7 @@ fn show(bywash: &Bywash, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What XDP program is on the router's interface to a host.
+/// Returns whether an XDP program is attached to the router's interface to a host, as text.
 fn attached(lab: &Lab, host: &Host) -> anyhow::Result<&'static str> {
     let shown = lab.topology().r().ip(&["-d", "link", "show", "dev", &host.router_interface])?;
     let text = shown.stdout;

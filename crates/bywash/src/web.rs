@@ -1,4 +1,4 @@
-//! `bywash web`: a page with what `bywash show` shows, as long as it is wanted.
+//! `bywash web`: serves a page with the data of `bywash show` until it is stopped.
 //!
 //! The page and its data come from this process, which asks the instance; the instance itself serves no browser.
 
@@ -24,14 +24,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Connections at once: a browser makes a few.
+/// Most connections at once; a browser opens a few.
 const CONNECTIONS: usize = 32;
-/// Longest that a request's header may take, and that a connection may last.
+/// Longest time for a request's header (`HEADER`), and longest duration of a connection (`CONNECTION`).
 const HEADER: Duration = Duration::from_secs(5);
 const CONNECTION: Duration = Duration::from_secs(60);
 
 const PAGE: &str = include_str!("web/page.html");
-/// The page loads nothing from elsewhere, and nobody else may put it into theirs.
+/// Content security policy: the page loads nothing from other sites, and no other page may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'";
 
 struct Site {
@@ -39,14 +39,14 @@ struct Site {
     listen: SocketAddr,
 }
 
-/// Serves until it is told to end.
+/// Serves until Ctrl-C.
 pub fn run(args: &WebArgs) -> anyhow::Result<()> {
     if !args.listen.ip().is_loopback() && !args.public {
         let what =
             format!("{} can be reached from other machines, and anyone there sees what `show` shows", args.listen);
-        return Err(Usage(format!("{what}: give --public too if that is meant")).into());
+        return Err(Usage(format!("{what}: add --public to allow that")).into());
     }
-    // Is there one?
+    // Fail early if no instance runs.
     show::ask(&args.socket, Topic::Config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     runtime.block_on(async {
@@ -54,7 +54,7 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
             .await
             .with_context(|| format!("cannot listen at {}: give another --listen, port 0 for any", args.listen))?;
         let listen = listener.local_addr().context("no address")?;
-        // Somebody may be waiting for this line.
+        // A caller may be waiting for this line.
         writeln!(std::io::stdout(), "http://{listen}/ shows the running instance; Ctrl-C ends it")?;
         std::io::stdout().flush()?;
         let site = Arc::new(Site { socket: args.socket.clone(), listen });
@@ -101,14 +101,14 @@ fn routes(site: Arc<Site>) -> Router {
         .with_state(site)
 }
 
-/// A page of somebody else's, whose name leads here, would be allowed to read along (DNS rebinding): at a loopback address
-/// only its own names are answered to.
+/// Guards against DNS rebinding, by which a foreign page whose name resolves to this address could read the data: on a
+/// loopback address, only requests to that address or localhost are answered.
 async fn by_its_own_name(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let asked = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let port = site.listen.port();
     let known = [site.listen.to_string(), format!("localhost:{port}")];
     if site.listen.ip().is_loopback() && !known.iter().any(|name| name == asked) {
-        return (StatusCode::MISDIRECTED_REQUEST, "not known by this name").into_response();
+        return (StatusCode::MISDIRECTED_REQUEST, "unknown host name").into_response();
     }
     next.run(request).await
 }
