@@ -1,4 +1,4 @@
-//! `bywash docsis`: PDUs and frames in hex, line by line, for checking vectors.
+//! `bywash docsis`: seals, opens, frames and parses PDUs in hex, line by line, to check test vectors.
 
 use crate::cli::docsis::{DocsisArgs, FrameArgs, ParseArgs, SealArgs};
 use anyhow::Context as _;
@@ -21,7 +21,8 @@ pub fn run(args: DocsisArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Hands every line of standard input, as bytes, to `make`, and prints what that returns. Ends at the first error.
+/// Passes every line of standard input, decoded from hex, to `make`, and prints what it returns. Ends at the first
+/// error.
 fn lines(mut make: impl FnMut(Vec<u8>) -> anyhow::Result<String>) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for (at, line) in std::io::stdin().lock().lines().enumerate() {
@@ -38,12 +39,13 @@ fn lines(mut make: impl FnMut(Vec<u8>) -> anyhow::Result<String>) -> anyhow::Res
     Ok(out.flush()?)
 }
 
-/// Bytes of hex digits, blanks between them allowed.
+/// Decodes hex digits; whitespace between them is ignored. Errors at another character, or if the number of digits is
+/// odd.
 pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
     let mut high = None;
     for (at, c) in text.char_indices().filter(|(_, c)| !c.is_whitespace()) {
-        let digit = c.to_digit(16).ok_or_else(|| format!("`{c}` in column {} is no hex digit", at + 1))? as u8;
+        let digit = c.to_digit(16).ok_or_else(|| format!("`{c}` in column {} is not a hex digit", at + 1))? as u8;
         match high.take() {
             None => high = Some(digit),
             Some(high) => bytes.push(high << 4 | digit),

@@ -1,24 +1,24 @@
-//! How the program fails: one line that says what, where and what to do, and an exit status.
+//! Errors of the program: one line that says what failed, where and what to do, and an exit status.
 
 use crate::config::ConfigErrors;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-/// The command line asks for something impossible: exit status 2, like a configuration error.
+/// Invalid command line. The exit status is 2, as for a configuration error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// Says what went wrong, and how the program is to exit.
+/// Prints an error to stderr, and returns the exit status.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    // Whoever read our output has seen enough.
+    // The reader of the output has closed it, and needs no more.
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken_pipe) {
         return ExitCode::SUCCESS;
     }
     let mut stderr = std::io::stderr().lock();
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
         let colours = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        // Nobody is left to be told when this fails.
+        // A failure to write to stderr cannot be reported.
         let _ = write!(stderr, "{}", errors.render(colours));
         return ExitCode::from(2);
     }
@@ -30,7 +30,7 @@ fn is_broken_pipe(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }
 
-/// The error and its causes, once each: causes are often already part of what they caused.
+/// Formats an error and its causes in one line. Leaves out a cause that the text before it already contains.
 fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,23 +1,23 @@
-//! Lines of flows, groups and meters, as files and commands have them: read as a whole before anything is done.
+//! Lines of flows, groups and meters from files and commands. All lines are parsed before any is applied.
 
 use bywash_flow::control::FlowControl;
 use bywash_flow::model::{FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
 use bywash_flow::syntax::{self, SyntaxError};
 use std::fmt;
 
-/// What is done with a line that does not say so itself.
+/// Default operation for lines that do not name one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Adds it.
+    /// Adds the entry.
     Add,
-    /// Changes what matches; strict: exactly.
+    /// Changes the matching entries; `strict`: only exact matches.
     Mod { strict: bool },
-    /// Deletes what matches; strict: exactly.
+    /// Deletes the matching entries; `strict`: only exact matches.
     Del { strict: bool },
 }
 
 impl Verb {
-    /// The words of ovs-ofctl that can stand before a flow.
+    /// Words of ovs-ofctl that can precede a flow.
     const WORDS: [(&str, Self); 6] = [
         ("add", Self::Add),
         ("modify", Self::Mod { strict: false }),
@@ -27,7 +27,7 @@ impl Verb {
         ("strict_delete", Self::Del { strict: true }),
     ];
 
-    /// As in the API: its name, and whether it is strict.
+    /// Returns the verb with this name in the API; `None` if there is none, or it cannot be strict.
     pub fn named(name: &str, strict: bool) -> Option<Self> {
         match name {
             "add" if !strict => Some(Self::Add),
@@ -37,7 +37,7 @@ impl Verb {
         }
     }
 
-    /// Its name in the API, and whether it is strict.
+    /// Returns the verb's name in the API, and whether it is strict.
     pub fn name(self) -> (&'static str, bool) {
         match self {
             Self::Add => ("add", false),
@@ -47,7 +47,7 @@ impl Verb {
     }
 }
 
-/// One line, read.
+/// Parsed line.
 pub enum Item {
     Add(Box<FlowSpec>),
     Mod(Box<FlowSpec>, bool),
@@ -58,10 +58,10 @@ pub enum Item {
     DelMeter(Option<u32>),
 }
 
-/// A line that is wrong.
+/// Error in a line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
     pub error: SyntaxError,
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Reads lines; empty ones and those that begin with `#` say nothing.
+/// Parses lines. Skips empty ones and those that begin with `#`. Errors at the first invalid line.
 pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Vec<Item>, Wrong> {
     let mut items = Vec::new();
     for (at, line) in lines.lines().enumerate() {
@@ -91,7 +91,7 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
         Some((_, said)) => (*said, &first[word.len()..]),
         None => (verb, line),
     };
-    // Columns are those of the line, whatever was taken off its front.
+    // Columns count from the start of the line, before the verb was removed.
     let skipped = line[..line.len() - rest.len()].chars().count();
     let of_line = |mut e: SyntaxError| {
         e.column += skipped;
@@ -112,8 +112,8 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
     read().map_err(of_line)
 }
 
-/// Does what the lines say, in their order, up to the first that is refused; how many flows, groups and meters that
-/// was. Workers go by it when this returns.
+/// Applies the lines in order, up to the first that is refused. Returns how many flows, groups and meters were changed;
+/// errors with the reason and that number. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
     let (mut done, mut refused) = (0, None);
     for item in items {
@@ -129,7 +129,7 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
         match result {
             Ok(n) => done += n,
             Err(why) => {
-                refused = Some(format!("{why}; {done} before it were done"));
+                refused = Some(format!("{why}; {done} changes before it were applied"));
                 break;
             }
         }
@@ -138,7 +138,7 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
     refused.map_or(Ok(done), Err)
 }
 
-/// Numbers of ports by their names: the first is 1.
+/// Returns the OpenFlow number of the port with this name; the first port is 1.
 pub fn port_number(ports: &[String], name: &str) -> Option<OfPort> {
     ports.iter().position(|port| port == name).map(|at| OfPort(at as u16 + 1))
 }

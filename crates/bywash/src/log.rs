@@ -1,4 +1,4 @@
-//! What the program logs, to stderr, and how a panic is told.
+//! Logging to stderr, and the panic hook.
 
 use crate::error::Usage;
 use std::fmt;
@@ -9,7 +9,8 @@ use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, 
 use tracing_subscriber::fmt::{FmtContext, FormattedFields, time};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Starts logging at `level`, else at what BYWASH_LOG says, else at `default`.
+/// Starts logging at `level`, or else at the level in BYWASH_LOG, or else at `default`. Errors with [`Usage`] if the
+/// level is invalid.
 pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     let environment = std::env::var("BYWASH_LOG").ok();
     let (text, origin) = match (level, &environment) {
@@ -20,7 +21,7 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     let wanted = "expected error, warn, info, debug, trace, off, or a filter such as `info,bywash_port=debug`";
     let filter =
         EnvFilter::builder().parse(text).map_err(|_| Usage(format!("no log level `{text}` in {origin}: {wanted}")))?;
-    // A bare word would be taken as the name of a module, and silence everything else.
+    // `EnvFilter` takes an unknown word as the name of a module, and silences everything else.
     if text.chars().all(|c| c.is_ascii_alphanumeric())
         && !text.is_empty()
         && text.parse::<tracing::level_filters::LevelFilter>().is_err()
@@ -29,7 +30,7 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     }
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let terminal = std::io::stderr().is_terminal();
-    // Failing means that somebody already logs: a test.
+    // Fails only if logging is set up already, as in a test.
     let _ = if !terminal && std::env::var_os("JOURNAL_STREAM").is_some() {
         builder.with_ansi(false).event_format(Journal).try_init()
     } else {
@@ -39,7 +40,7 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lines as journald wants them: it has the time, and takes the priority from the front (sd-daemon(3)).
+/// Format for journald, which adds the time itself and reads the priority from the start of a line (sd-daemon(3)).
 struct Journal;
 
 impl<S> FormatEvent<S, DefaultFields> for Journal
@@ -73,18 +74,19 @@ where
     }
 }
 
-/// A panic is one line in the log, like any other error. It still unwinds: guards put the interfaces back.
+/// Installs a hook that prints a panic as one line, like any other error. The panic still unwinds, so that guards
+/// restore the interfaces.
 pub fn panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("a panic");
-        // What `println!` says when its reader has gone, as `head` does: no fault of the program.
+        // `println!` panics so when its reader has gone, as with `head`: no fault of the program.
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
             return;
         }
         let place = panic.location().map_or_else(|| "somewhere".to_string(), ToString::to_string);
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("unnamed");
-        // Not the log: its filter may hide it, and it may be what panicked.
+        // Bypass the log: its filter may hide the line, and it may be the source of the panic.
         eprintln!("bywash: internal error, thread {thread}, {place}: {message}: this is a bug, please report it");
         if std::env::var_os("RUST_BACKTRACE").is_some() {
             eprintln!("{}", std::backtrace::Backtrace::force_capture());

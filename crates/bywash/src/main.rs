@@ -1,5 +1,5 @@
-//! `bywash`: the program. Its command line, its configuration, the API of a running instance, and their assembly
-//! into a router.
+//! The `bywash` program: command line, configuration, the API of a running instance, and their assembly into a router,
+//! switch or CMTS.
 
 #![forbid(unsafe_code)]
 
@@ -80,7 +80,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// The file or the interfaces, then the options, then the checks.
+/// Returns the configuration: the file or the interfaces, then the options on top, then the checks.
 fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
     let mut draft = match &args.config {
         Some(file) => Draft::read(file)?,
@@ -138,7 +138,7 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
     draft.finish(Some(&Host::this()))
 }
 
-/// Sets something of every AF_XDP port.
+/// Changes a setting of every AF_XDP port.
 fn each_af_xdp(draft: &mut Draft, set: impl FnMut(&mut config::AfXdpConfig)) {
     draft.set("", |config| config.ports.iter_mut().filter_map(|port| port.af_xdp.as_mut()).for_each(set));
 }

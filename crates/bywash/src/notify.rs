@@ -1,21 +1,21 @@
-//! Telling the service manager how it goes, by systemd's protocol (sd_notify(3)): that it forwards, that it still does, that
-//! it stops. Without a manager that wants to know, nothing happens.
+//! Notifications to the service manager, by systemd's protocol (sd_notify(3)): ready, still alive, stopping. Does
+//! nothing without a service manager that asks for them.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// The way to the service manager.
+/// Connection to the service manager.
 pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
-    /// How often it wants to hear that all is well.
+    /// Interval between watchdog notifications, if the manager wants any.
     every: Option<Duration>,
     told: Instant,
 }
 
 impl Notifier {
-    /// To the manager that the environment names.
+    /// Creates a notifier for the manager named in the environment (`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`).
     pub fn from_environment() -> Self {
         let name = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
         let pid = std::env::var("WATCHDOG_PID").ok().and_then(|pid| pid.parse().ok());
@@ -31,11 +31,11 @@ impl Notifier {
             _ => None,
         };
         let to = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
-        // Twice as often as it asks for: it may be late once.
+        // Notify at half the requested interval, so that one may be late.
         Self { to, every: watchdog.map(|time| time / 2), told: Instant::now() }
     }
 
-    /// Says `KEY=value` lines. A manager that does not listen is not waited for.
+    /// Sends `KEY=value` lines. Does not block, and ignores errors.
     fn say(&self, lines: &str) {
         if let Some((socket, to)) = &self.to {
             let _ = socket.set_nonblocking(true);
@@ -43,12 +43,12 @@ impl Notifier {
         }
     }
 
-    /// It does its work from now on.
+    /// Reports that the process is ready, with a status line.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// It is still alive: said as often as the manager wants to hear it, however often this is called.
+    /// Reports that the process is alive, at the interval the manager asked for, however often this is called.
     pub fn alive(&mut self) {
         if self.every.is_some_and(|every| self.told.elapsed() >= every) {
             self.told = Instant::now();
@@ -56,12 +56,12 @@ impl Notifier {
         }
     }
 
-    /// It ends, and this process is the one to look after from now on.
+    /// Reports that the process with this pid is the main process from now on.
     pub fn followed_by(&self, pid: i32) {
         self.say(&format!("MAINPID={pid}\nSTATUS=pid {pid} has taken over"));
     }
 
-    /// It ends.
+    /// Reports that the process is stopping.
     pub fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=the kernel forwards");
     }
@@ -91,7 +91,7 @@ mod tests {
         assert!(hear().starts_with("STOPPING=1\n"));
         drop(manager);
         notifier.ready("nobody hears");
-        // None, or none that is understood.
+        // No socket, and one whose name is not understood.
         Notifier::new(b"", None).ready("nobody hears");
         Notifier::new(b"relative", None).alive();
     }

@@ -1,8 +1,8 @@
-//! Whether this process may do what `run` has to.
+//! Check for the privileges that `run` needs.
 
 use anyhow::bail;
 
-/// Capabilities `run` uses: number (linux/capability.h), name, what for.
+/// Capabilities that `run` uses: number (linux/capability.h), name, purpose.
 const NEEDED: [(u32, &str, &str); 4] = [
     (12, "CAP_NET_ADMIN", "attach XDP, set interfaces"),
     (13, "CAP_NET_RAW", "open AF_XDP sockets"),
@@ -10,7 +10,7 @@ const NEEDED: [(u32, &str, &str); 4] = [
     (39, "CAP_BPF", "load the XDP program"),
 ];
 
-/// An error that names the capabilities this process lacks.
+/// Errors with the names of the capabilities that this process lacks.
 pub fn check() -> anyhow::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let missing = missing(&status);
@@ -19,12 +19,12 @@ pub fn check() -> anyhow::Result<()> {
     }
     let list: Vec<String> = missing.iter().map(|(_, name, what)| format!("{name} ({what})")).collect();
     let again: Vec<String> = std::env::args().skip(1).collect();
-    bail!("not permitted to run, no {}: try `sudo bywash {}`", list.join(", "), again.join(" "))
+    bail!("not permitted to run, {} missing: try `sudo bywash {}`", list.join(", "), again.join(" "))
 }
 
 fn missing(status: &str) -> Vec<(u32, &'static str, &'static str)> {
     let field = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    // Without the field there is nothing to go by: the kernel will say no itself.
+    // Without the field nothing can be checked here; the kernel refuses what is not permitted.
     let Some(effective) = field.and_then(|field| u64::from_str_radix(field.trim(), 16).ok()) else { return Vec::new() };
     NEEDED.into_iter().filter(|(bit, ..)| effective >> bit & 1 == 0).collect()
 }

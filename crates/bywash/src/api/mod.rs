@@ -7,7 +7,7 @@
 //! | `GET /v1/routes?prefix=P`, `GET /v1/neighbours?prefix=P` | only entries that P selects |
 //! | `GET /v1/flows`, `groups`, `fdb`, `caches` | topics of a switch; `flows?match=M`: only the flows that M selects |
 //! | `GET /v1/modems`, `service-flows`, `channels` | topics of a cable downstream |
-//! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | applies the body's flows, groups and meters: `{"changed"}` |
+//! | `POST /v1/flows?op=add` (`mod`, `del`) `&strict=true` | applies the flows in the body: `{"changed"}` |
 //! | `POST /v1/trace` | traces the packet in the body: `PORT HEX`, or for a switch its fields |
 //! | `GET /v1/drift` | differences between the kernel's tables, read afresh, and the router's |
 //! | `POST /v1/audit` | counts all cells, by where they are |
