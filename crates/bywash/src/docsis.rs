@@ -12,6 +12,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{BufRead, Write};
 
+/// Runs the subcommand on standard input. Errors at the first line that cannot be processed.
 pub fn run(args: DocsisArgs) -> anyhow::Result<()> {
     match args {
         DocsisArgs::Seal(args) => seal(&args),

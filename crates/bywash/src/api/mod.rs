@@ -45,37 +45,38 @@ pub const SOCKET: &str = "/run/bywash/bywash.sock";
 /// Topic of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// `[{name, id, interface, kind, state, reason?, mac, mtu, mode, level, queues: [{queue, worker, ..}], counters:
-    /// {rx_packets, ..}, details: {..}}]`
+    /// Ports: `[{name, id, interface, kind, state, reason?, mac, mtu, mode, level, queues: [{queue, worker, ..}],
+    /// counters: {rx_packets, ..}, details: {..}}]`
     Ports,
-    /// `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
+    /// Workers: `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
     /// cycles}], rx_burst_mean, ..}]`
     Workers,
-    /// `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells, free, cached, parked,
-    /// held, missing}}`
+    /// Pools and their arena: `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells,
+    /// free, cached, parked, held, missing}}`
     Pools,
-    /// `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu, installed,
-    /// reason?}]`
+    /// Routes: `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu,
+    /// installed, reason?}]`
     Routes,
-    /// `[{addr, interface, port, mac, state}]`
+    /// Neighbours: `[{addr, interface, port, mac, state}]`
     Neighbours,
-    /// `{drops: [{port, reason, packets}], events: [{event, count}], xdp: [{port, verdict, packets}]}`
+    /// Drops, other events, and verdicts of the XDP programs: `{drops: [{port, reason, packets}], events: [{event,
+    /// count}], xdp: [{port, verdict, packets}]}`
     Drops,
-    /// `[{port, configured, level, why, mode, mode_why, target, target_why, kept: [{kind, packets, object,
-    /// reason, ignored, allow}], frames: {driver, user, kernel}}]`, frames
-    /// received; `configured` is null for a port that can have no level, `level` absent while its interface is gone.
+    /// Level of each port, and why: `[{port, configured, level, why, mode, mode_why, target, target_why, kept: [{kind,
+    /// packets, object, reason, ignored, allow}], frames: {driver, user, kernel}}]`. `frames` counts received frames;
+    /// `configured` is null for a port that can have no level, `level` absent while its interface is gone.
     Placement,
-    /// `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls: [name]}`, of all threads:
-    /// state is `on`, `off` or `partly`, and `reason` says why it is not on.
+    /// Sandbox of all threads: `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls:
+    /// [name]}`. `state` is `on`, `off` or `partly`, and `reason` says why it is not on.
     Sandbox,
-    /// `[{table, priority, cookie, match, actions, n_packets, n_bytes, duration_s, idle_age_s, idle_timeout_s,
+    /// Flows: `[{table, priority, cookie, match, actions, n_packets, n_bytes, duration_s, idle_age_s, idle_timeout_s,
     /// hard_timeout_s}]`
     Flows,
-    /// `{groups: [text], meters: [{meter, passed, refused}]}`
+    /// Groups and meters: `{groups: [text], meters: [{meter, passed, refused}]}`
     Groups,
     /// Learned addresses: `[{port, number, vlan, mac, age_s}]`
     Fdb,
-    /// `{workers: [{worker, exact_hits, megaflow_hits, misses, ..}], flows, addresses_moved}`
+    /// Flow caches: `{workers: [{worker, exact_hits, megaflow_hits, misses, ..}], flows, addresses_moved}`
     Caches,
     /// Modems of a cable downstream: `[{group, mac, said, flows, packets, bytes, queued, policed, queue_overflow}]`
     Modems,
@@ -89,9 +90,9 @@ pub enum Topic {
     Config,
     /// Differences between the kernel's tables, read afresh, and the data plane's: `[{object, name, drift}]`.
     Drift,
-    /// `{cells, free, cached, parked, held, missing}`, counted on request.
+    /// Audit of all buffers, counted on request: `{cells, free, cached, parked, held, missing}`
     Audit,
-    /// `{status: "ok"}`; an error, with status 503, while a worker hangs.
+    /// Health: `{status: "ok"}`; an error, with status 503, while a worker hangs.
     Health,
 }
 

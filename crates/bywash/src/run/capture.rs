@@ -25,7 +25,7 @@ struct Prepared {
     shared: Arc<Shared>,
     /// Names of the ports, by number.
     names: Vec<String>,
-    /// What each worker records.
+    /// Packets to record, by worker.
     wanted: Vec<Wanted>,
     snaplen: u32,
 }

@@ -52,7 +52,7 @@ const AT_ONCE: usize = 65_536;
 /// State shared by the control loop and the API.
 pub struct Shared {
     live: Mutex<Arc<Live>>,
-    /// Reads the configuration again.
+    /// Reads the configuration again, for a reload.
     pub source: Source,
     /// Requests to the control loop.
     pub asks: Mutex<mpsc::Sender<Ask>>,
@@ -147,7 +147,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Opens everything and starts forwarding.
+    /// Opens everything and starts to forward.
     ///
     /// With a predecessor, takes over its ports when everything else is ready.
     pub fn start(
@@ -290,6 +290,7 @@ impl Runtime {
         Ok(runtime)
     }
 
+    /// Returns the instance that the API serves.
     pub fn instance(&self) -> Arc<instance::Running> {
         Arc::new(instance::Running(self.shared.clone()))
     }

@@ -35,6 +35,7 @@ impl Targets {
         self.0.get(port).is_some_and(|known| known.swap(word, Ordering::Relaxed) != word)
     }
 
+    /// Returns the target of `port`; the default for an unknown port.
     pub fn get(&self, port: u16) -> Target {
         let word = self.0.get(usize::from(port)).map_or(0, |known| known.load(Ordering::Relaxed));
         Target { ifindex: (word >> 1) as u32, takes_frames: word & 1 != 0 }

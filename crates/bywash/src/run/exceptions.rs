@@ -33,7 +33,7 @@ pub struct Guard {
     /// Newest reading, judged again when ports or configuration change.
     reading: Option<Reading>,
     verdict: Verdict,
-    /// The gates are open as far as the verdict allows.
+    /// Set while the gates are open as far as the verdict allows.
     open: bool,
     failed: bool,
     told: Told,

@@ -15,7 +15,7 @@ pub struct Headend {
     pub groups: Vec<GroupView>,
 }
 
-/// One service group.
+/// Service group.
 pub struct GroupView {
     pub group: Arc<Group>,
     pub stats: Arc<LowerStats>,

@@ -12,6 +12,7 @@ pub struct Live {
 }
 
 impl Live {
+    /// Numbers the ports in the order of the configuration.
     pub fn new(config: Config) -> Self {
         Self { slots: config.ports.iter().cloned().map(Some).collect(), config }
     }
@@ -21,10 +22,12 @@ impl Live {
         self.slots.iter().enumerate().filter_map(|(at, port)| Some((at, port.as_ref()?)))
     }
 
+    /// Returns the configuration of the port with this number; `None` if the number is free.
     pub fn port(&self, at: usize) -> Option<&PortConfig> {
         self.slots.get(at)?.as_ref()
     }
 
+    /// Returns the name of the port with this number; `?` if the number is free.
     pub fn name(&self, at: usize) -> &str {
         self.port(at).map_or("?", |port| &port.name)
     }

@@ -1,4 +1,4 @@
-//! Pools that come and go with a reload.
+//! Pools that a reload adds and removes.
 //!
 //! A pool is never resized or converted. A new pool takes the arena's spare cells (`pool.reserve`), workers allocate
 //! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
@@ -66,8 +66,8 @@ impl Shared {
                 frames += new.pool.frames_for(needed[worker]).map_err(|frames| {
                     let needed = needed[worker];
                     anyhow::anyhow!(
-                        "worker {worker} would need {needed} buffers and has {frames}: give the new ports smaller rings \
-                         (`ring`), or set pool.frames to at least {needed}"
+                        "worker {worker} would need {needed} buffers and has {frames}: give the new ports smaller \
+                         rings (`ring`), or set pool.frames to at least {needed}"
                     )
                 })?;
             }

@@ -19,13 +19,14 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A configured port, opened.
+/// Configured port that has been opened.
 pub struct Opened {
     pub config: PortConfig,
     /// Kernel index of its interface; 0 for a port without one.
     pub index: u32,
+    /// Set if received frames may have unfinished transport checksums.
     pub partial_checksums: bool,
-    /// The port also receives frames to other machines' MAC addresses.
+    /// Set if the port also receives frames to other machines' MAC addresses.
     pub promiscuous: bool,
     pub ends: Vec<End>,
     /// End on which frames arrive that the kernel sends through a twin interface.
@@ -69,7 +70,7 @@ pub struct Device {
     pub mac: Option<[u8; 6]>,
 }
 
-/// One queue of a port.
+/// End of a port: one queue of it.
 pub struct End {
     pub queue: u32,
     pub port: Box<dyn Port>,
@@ -80,19 +81,20 @@ pub struct End {
 pub struct Xdp {
     pub program: Program,
     pub interface: String,
+    /// Longest frame that a buffer holds, in bytes.
     pub room: usize,
     mtu: u32,
-    /// VLAN tags are stripped from received frames, so that the program does not see them.
+    /// Set if VLAN tags are stripped from received frames, so that the program does not see them.
     hides_tags: bool,
     /// Reason for which every frame is left to the kernel, from the interface's relations.
     left: Option<String>,
     /// Reason for which every frame is left to the kernel while a worker hangs.
     halted: Option<String>,
-    /// The program has been enabled to hand over frames.
+    /// Set once [`Xdp::begin`] has let the program hand over frames.
     begun: bool,
     /// Reason for which the kernel rejected the forwarding program, if it did.
     refused: Option<Arc<str>>,
-    /// The kernel forwards packets of both families.
+    /// Set if the kernel forwards both IPv4 and IPv6.
     kernel_forwards: bool,
     /// Level asked for: as configured, or by a later request.
     level: Level,
@@ -103,8 +105,8 @@ pub struct Xdp {
     /// CPUs that send the frames the driver forwards from this port, or the reason why the configured ones cannot.
     spread: Result<Vec<usize>, String>,
     sockets: Vec<(u32, OwnedFd)>,
-    /// Received frames lie in the UMEM already. The kernel copies such a frame when it is redirected, into one without
-    /// the headroom that virtio-net needs, which drops it.
+    /// Set if a socket is in zero-copy mode. Received frames then lie in the UMEM already. The kernel copies such a
+    /// frame when it is redirected, into one without the headroom that virtio-net needs, which drops it.
     zero_copy: bool,
     /// Keeps the interface in promiscuous mode.
     _promiscuous: Option<Promiscuous>,
@@ -218,7 +220,7 @@ impl Xdp {
     }
 
     /// Sets the level at which received frames are forwarded. Frames already in the sockets are still forwarded:
-    /// workers serve the sockets at every level. After an error the level asked for is the one before.
+    /// workers serve the sockets at every level. On error the level asked for stays unchanged.
     pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
         let before = std::mem::replace(&mut self.level, level);
         if !self.begun {
@@ -328,7 +330,7 @@ pub struct Opener {
     pub driver: Option<Driver>,
     /// DPDK, for ports of that kind.
     pub dpdk: super::dpdk::Dpdk,
-    /// Every frame goes to user space and none to the kernel: in every mode but a router's.
+    /// Set if every frame goes to user space and none to the kernel: in every mode but a router's.
     pub raw: bool,
 }
 
@@ -508,8 +510,8 @@ fn attach_af_xdp(
     let driver = below.driver();
     let how = match af_xdp.mode {
         // A native program on a veth takes segmentation offload from its peer: TCP sent there runs at less than half
-        // the rate (docs/decisions/af_xdp.md). It is good for packet rates, which have to be asked for. A mode that is
-        // no router cannot leave frames too long for a cell to the kernel: there the peer must segment.
+        // the rate (docs/decisions/af_xdp.md). It pays off for packet rates, and then has to be configured. Modes other
+        // than router cannot leave frames too long for a cell to the kernel: there the peer must segment.
         XdpMode::Auto if driver == "veth" && !raw => XdpAttach::Generic,
         XdpMode::Auto => XdpAttach::Auto,
         XdpMode::Native => XdpAttach::Native,
@@ -529,8 +531,8 @@ fn attach_af_xdp(
             let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
             if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
                 tracing::info!(
-                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (mode = \"native\" for \
-                     packet rate)"
+                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (mode = \"native\" \
+                     for packet rate)"
                 );
             } else if !program.note().is_empty() {
                 tracing::warn!("{interface}: not the best mode: {}", program.note());

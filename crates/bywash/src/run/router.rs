@@ -50,7 +50,7 @@ struct Routing {
 /// Sets up a router on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     warn_if_kernel_does_not_forward();
-    // A program that does not forward needs no tables.
+    // A program that the kernel does not allow to forward needs no tables.
     let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
     let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
     let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;

@@ -8,13 +8,13 @@
 //! continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no interface
 //! is set up again.
 //!
-//! | who | says | with |
+//! | sender | message | descriptors |
 //! |---|---|---|
 //! | running | `{"interface", "native", "xdp", "tc"}`, once for each AF_XDP port | the links' descriptors |
 //! | running | `"ready"` | |
 //! | new | `"let go"` | |
 //! | running | `"gone"`, its sockets are closed | |
-//! | running | the end, its process has nothing left to do | |
+//! | running | closes the connection: its process has nothing left to do | |
 
 use super::control::Shared;
 use crate::config::{PortConfig, PortKind};

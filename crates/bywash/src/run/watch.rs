@@ -25,7 +25,7 @@ struct Sample {
     turns: u64,
     /// CPU time of its thread, in nanoseconds.
     ran: u64,
-    /// Whether the thread runs or waits for a CPU. If so, only the CPU time it got counts as its own.
+    /// Set if the thread runs or waits for a CPU: then only the CPU time it got counts as its own.
     runnable: bool,
 }
 

@@ -29,14 +29,17 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// Locks the list of queues it polls.
     pub fn polls(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
         self.polls.lock().expect("what a worker polls")
     }
 
+    /// Locks the statistics of its TX queues.
     pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
         self.queues.lock().expect("a worker's tx queues")
     }
 
+    /// Returns the CPU it is pinned to; `None` if it is not pinned.
     pub fn cpu(&self) -> Option<usize> {
         *self.cpu.lock().expect("a worker's CPU")
     }
@@ -47,10 +50,12 @@ impl Shown {
         self.handle.change(vec![Change::Cpu(cpu)], ANSWER);
     }
 
+    /// Returns the pool it allocates from.
     pub fn pool(&self) -> Arc<Pool> {
         self.pool.lock().expect("a worker's pool").clone()
     }
 
+    /// Records the pool it allocates from. The caller tells the worker.
     pub fn take_from(&self, pool: &Arc<Pool>) {
         self.pool.lock().expect("a worker's pool").clone_from(pool);
     }
@@ -94,6 +99,7 @@ pub fn tx_queue(settings: &PortConfig) -> TxQueue {
     TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
 }
 
+/// Converts the configured idle behaviour to the engine's.
 pub fn idle(idle: Idle) -> bywash_engine::Idle {
     match idle {
         Idle::Sleep => bywash_engine::Idle::Sleep,

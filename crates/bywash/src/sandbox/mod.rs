@@ -21,7 +21,7 @@ pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// Whether the process has entered the sandbox, and why not, or not completely.
+/// Result of [`enter`]: whether it took effect, at least in part, and the reasons for what is missing.
 static ENTERED: OnceLock<(bool, String)> = OnceLock::new();
 
 /// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
