@@ -45,8 +45,8 @@ pub const SOCKET: &str = "/run/bywash/bywash.sock";
 /// Topic of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// Ports: `[{name, id, interface, kind, state, reason?, mac, mtu, mode, level, queues: [{queue, worker, ..}],
-    /// counters: {rx_packets, ..}, details: {..}}]`
+    /// Ports: `[{name, id, interface, kind, state, reason, mac, mtu, addresses, mode, level, queues: [{worker, held,
+    /// state, ..}], tx_queue: {..}, counters: {rx_packets, ..}}]`
     Ports,
     /// Workers: `[{id, cpu, idle, turns, idle_turns, sleeps, busy_percent, stages: [{name, cycles_per_packet, packets,
     /// cycles}], rx_burst_mean, ..}]`
@@ -54,17 +54,18 @@ pub enum Topic {
     /// Pools and their arena: `{arena: {cells, spare, cell, bytes, pages, note}, pools: [PoolStats], audit: {cells,
     /// free, cached, parked, held, missing}}`
     Pools,
-    /// Routes: `[{prefix, kind, metric, protocol, next_hops: [{via, port, interface, mac, state, weight}], mtu,
-    /// installed, reason?}]`
+    /// Routes: `[{prefix, table, kind, metric, protocol, next_hops: [{via, port, interface, state, weight}], mtu,
+    /// source, installed, reason}]`
     Routes,
-    /// Neighbours: `[{addr, interface, port, mac, state}]`
+    /// Neighbours: `[{addr, interface, port, mac, state, installed}]`
     Neighbours,
-    /// Drops, other events, and verdicts of the XDP programs: `{drops: [{port, reason, packets}], events: [{event,
-    /// count}], xdp: [{port, verdict, packets}]}`
+    /// Drops, other events, and verdicts of the XDP programs: `{drops: [{port, reason, packets}], events: [{port,
+    /// event, count}], xdp: [{port, verdict, packets}]}`
     Drops,
-    /// Level of each port, and why: `[{port, configured, level, why, mode, mode_why, target, target_why, kept: [{kind,
-    /// packets, object, reason, ignored, allow}], frames: {driver, user, kernel}}]`. `frames` counts received frames;
-    /// `configured` is null for a port that can have no level, `level` absent while its interface is gone.
+    /// Level of each port, and why: `[{port, configured, level, why, mode, mode_why, spread, spread_why, target,
+    /// target_why, kept: [{kind, packets, object, reason, ignored, allow}], frames: {driver, user, kernel}}]`. `frames`
+    /// counts received frames; `configured` is null for a port that can have no level, `level` absent while its
+    /// interface is gone.
     Placement,
     /// Sandbox of all threads: `{state, reason, no_new_privs, capabilities: [name], seccomp, threads, system_calls:
     /// [name]}`. `state` is `on`, `off` or `partly`, and `reason` says why it is not on.

@@ -2,17 +2,17 @@
 //!
 //! The new process first prepares everything of its own: buffers, the kernel's tables, the program. Then it asks the
 //! running one through the API to connect to a socket, and receives there the bpf_link descriptors of the attached
-//! programs. Nothing has changed so far: whichever of the two fails, the running one continues. On "let go" the running
-//! process leaves its user-space ports to the kernel, lets its workers finish, closes its sockets and answers "gone".
-//! The new one opens its sockets, and last replaces the attached programs with its own. Forwarding in the driver
-//! continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no interface
-//! is set up again.
+//! programs. Nothing has changed so far: whichever of the two fails, the running one continues. On `"let_go"` the
+//! running process leaves its user-space ports to the kernel, lets its workers finish, closes its sockets and answers
+//! `"gone"`. The new one opens its sockets, and last replaces the attached programs with its own. Forwarding in the
+//! driver continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no
+//! interface is set up again.
 //!
 //! | sender | message | descriptors |
 //! |---|---|---|
-//! | running | `{"interface", "native", "xdp", "tc"}`, once for each AF_XDP port | the links' descriptors |
+//! | running | `{"port": {"interface", "native", "xdp", "tc"}}`, once for each AF_XDP port | the links' descriptors |
 //! | running | `"ready"` | |
-//! | new | `"let go"` | |
+//! | new | `"let_go"` | |
 //! | running | `"gone"`, its sockets are closed | |
 //! | running | closes the connection: its process has nothing left to do | |
 
@@ -128,7 +128,7 @@ pub struct Predecessor {
     line: Line,
     pid: i32,
     ports: BTreeMap<String, Attachment>,
-    /// Time at which "let go" was sent.
+    /// Time at which `LetGo` was sent.
     let_go: Option<Instant>,
 }
 
@@ -178,7 +178,7 @@ impl Predecessor {
         }
     }
 
-    /// Returns whether "let go" was sent: after that the process does not resume.
+    /// Returns whether `LetGo` was sent: after that the process does not resume.
     pub fn has_let_go(&self) -> bool {
         self.let_go.is_some()
     }
@@ -226,7 +226,7 @@ impl Successor {
         Ok(Self { line, pid })
     }
 
-    /// Returns whether "let go" has been received. Errors if the process has given up.
+    /// Returns whether `LetGo` has been received. Errors if the process has given up.
     pub fn wants_all(&self) -> anyhow::Result<bool> {
         if !self.line.ready() {
             return Ok(false);
