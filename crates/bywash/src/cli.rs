@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and in which words.
+//! Command line: subcommands, options and their parsers.
 
 pub mod bench;
 pub mod capture;
@@ -30,29 +30,29 @@ use web::WebArgs;
 
 const AFTER_HELP: &str = "\
 Exit status:
-  0  done
-  1  it failed: the last line on stderr says what, where, and what to do
-  2  the command line or the configuration is wrong
+  0  success
+  1  failure: the last line on stderr says what failed, where, and what to do
+  2  invalid command line or configuration
 
 Environment:
-  BYWASH_SOCKET  socket of the running instance, for `run`, `show`, `top`, `web`, `capture`,
+  BYWASH_SOCKET  API socket of the instance, for `run`, `show`, `top`, `web`, `capture`,
                  `trace`, `doctor`, `level`, `reload`, `flow` and `profile`
-  BYWASH_LOG     what is logged, like --log
-  NO_COLOR       no colours when set
+  BYWASH_LOG     log level or filter, as for --log
+  NO_COLOR       disables colours if set
 
 Files:
-  /run/bywash/bywash.sock  where `run` listens and `show` asks
+  /run/bywash/bywash.sock  default API socket: `run` listens on it, the other commands connect to it
 ";
 
-/// A packet dataplane beside the Linux kernel.
+/// Packet dataplane that runs beside the Linux kernel.
 ///
-/// Forwards packets between network interfaces in user space, with the kernel's own links, addresses, routes and
-/// neighbours. Whatever is the kernel's (ARP, local addresses, multicast, routing protocols) still goes to the kernel,
-/// and when bywash ends, however it ends, the kernel forwards again.
+/// Forwards packets between network interfaces, in the driver (XDP) or in user space (AF_XDP, DPDK, memif), using the
+/// kernel's links, addresses, routes and neighbours. Packets for the host itself (ARP, local addresses, multicast,
+/// routing protocols) are passed to the kernel. If bywash exits or is killed, the kernel forwards again.
 #[derive(Debug, Parser)]
 #[command(name = "bywash", version, after_long_help = AFTER_HELP, max_term_width = 100, propagate_version = false)]
 pub struct Cli {
-    /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as `info,bywash_port=debug`
+    /// Log level for stderr (error, warn, info, debug, trace) or a filter such as `info,bywash_port=debug`
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
 
@@ -64,56 +64,66 @@ pub struct Cli {
 pub enum Command {
     /// Forward packets between interfaces
     Run(RunArgs),
-    /// Ask the running instance
+    /// Show the state of the running instance: ports, workers, routes, drops and more
     Show(ShowArgs),
-    /// Show the running instance live: ports, workers, buffers, flows and drops, with rates
+    /// Monitor the running instance live: ports, workers, buffers, flows and drops, with rates
+    ///
+    /// Keys: `o` overview, `p` ports, `w` workers, `b` buffers, `f` flows, `d` drops, Tab the next view; arrows, PgUp,
+    /// PgDn, Home and End scroll; `+` and `-` change the interval; space pauses and resumes; `q`, Esc and Ctrl-C quit.
     Top(TopArgs),
-    /// Serve a page with the running instance's ports, rates and drops, for a browser on this machine
+    /// Serve a web page with the running instance's ports, rates and drops
     Web(WebArgs),
-    /// Capture packets of the running instance: received, sent, or dropped and why
+    /// Capture packets that the running instance receives, sends or drops
     Capture(CaptureArgs),
-    /// Follow one packet through the running instance, with the decision at each stage
+    /// Trace one packet through the running instance and print the decision of each stage
+    ///
+    /// A separate thread runs the packet through the instance's own stages with the current tables. It sends
+    /// nothing, resolves no neighbour and changes no counter.
     Trace(TraceArgs),
-    /// Move ports of the running instance to another level
+    /// Change where the running instance forwards a port's packets: driver, user space or kernel
     Level(LevelArgs),
-    /// Have the running instance take over its changed configuration file, without loss on ports that stay
+    /// Apply the changed configuration file to the running instance, without loss on unchanged ports
+    ///
+    /// The instance reads the file given to `bywash run --config` again, checks it, and applies it as a whole: it adds
+    /// and removes ports and changes levels; unchanged ports lose no packets. If any part cannot be applied, nothing is
+    /// changed. SIGHUP does the same.
     Reload(ReloadArgs),
-    /// Say where the cycles of the running instance go, or what recorded counters tell
+    /// Report where the running instance spends CPU cycles, or analyse recorded counters
     Profile(ProfileArgs),
     /// Add, change, delete, dump, load and trace the flows of a running switch
     #[command(subcommand)]
     Flow(FlowArgs),
-    /// Check a configuration, or list what can be set
+    /// Check a configuration file, or print the configuration reference or schema
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Say what stands in the way of forwarding on this machine, what it costs, and what mends it
+    /// Check this machine for obstacles to forwarding; report their cost and the remedy
     Doctor(DoctorArgs),
-    /// Put back the settings that a killed run left changed, and those that `doctor --fix` made
+    /// Restore system settings left changed by a killed instance or by `doctor --fix`
     Restore(RestoreArgs),
-    /// Begin a project of your own on Bywash's crates
+    /// Create a new project based on Bywash's crates
     #[command(subcommand)]
     New(NewArgs),
-    /// Build host - router - host on this machine, try it out, and remove it
+    /// Run a demonstration: build host - router - host in network namespaces, measure, clean up
     Demo(DemoArgs),
-    /// Send frames at an exact rate, and tell what came of them: loss, order, delay
+    /// Generate traffic at an exact rate and measure loss, reordering and latency
     Gen(GenArgs),
-    /// Benchmark a device: throughput, latency, loss, bursts, recovery
+    /// Benchmark a device per RFC 2544: throughput, latency, frame loss, back-to-back, recovery
     #[command(name = "rfc2544")]
     Rfc2544(Rfc2544Args),
-    /// Measure a part on its own, without network hardware
+    /// Benchmark individual components, without network hardware
     #[command(subcommand)]
     Bench(BenchArgs),
-    /// Seal, open, frame and parse DOCSIS PDUs in hex
+    /// Encrypt, decrypt, frame and parse DOCSIS PDUs given in hex
     #[command(subcommand)]
     Docsis(DocsisArgs),
-    /// Print shell completions
+    /// Print a shell completion script
     Completion {
-        /// The shell to complete for
+        /// Shell to generate completions for
         shell: Shell,
     },
-    /// Print the manual page, or write one per command
+    /// Print the manual page, or write one for each command
     Man {
-        /// Write a page for every command into this directory
+        /// Write a manual page for every command into this directory
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -124,78 +134,81 @@ pub enum Command {
 /// `bywash run`
 #[derive(Debug, Default, Args)]
 pub struct RunArgs {
-    /// Take over the ports of the instance that runs at this socket, without loss, and end it; where none runs, just start.
-    /// SIGUSR2 has an instance without a sandbox do this itself, with the program and the file as they are now
+    /// Take over the ports of the instance listening on --socket without packet loss and stop that instance; start
+    /// normally if there is none. On SIGUSR2, an instance that runs without a sandbox does this itself, using the
+    /// program and configuration file as they are then
     #[arg(long)]
     pub takeover: bool,
 
-    /// Interfaces to forward between, each with default settings
+    /// Interfaces to forward between, each with default port settings
     #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface)]
     pub interfaces: Vec<String>,
 
-    /// Read this TOML file; options given here override it
+    /// Configuration file (TOML); options on the command line override it
     #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
     pub config: Option<PathBuf>,
 
-    /// What to be
+    /// Operating mode
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
 
-    /// Flows a switch begins with, one a line in ovs-ofctl's syntax; without, it is a learning bridge
+    /// File with a switch's initial flows, one per line in ovs-ofctl syntax; without it, the switch is a learning
+    /// bridge
     #[arg(long, value_name = "FILE")]
     pub flows: Option<PathBuf>,
 
-    /// Worker threads, or `auto`: as many as every port has queues for, at most one per CPU
+    /// Number of worker threads, or `auto`: the queue count of the port with the fewest queues, at most one per CPU
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<Auto<usize>>,
 
-    /// CPUs the workers are pinned to, such as `2,3` or `4-7`, or `auto`
+    /// CPUs to pin the workers to, such as `2,3` or `4-7`, or `auto`
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Auto<CpuList>>,
 
-    /// Order in which buffers are used again: `stack` (last in, first out), `ring` (first in, first out), or blocks
-    /// at consecutive addresses, shared (`sdb`), one for each worker (`tabm`), or with several packets to a buffer
+    /// Buffer pool policy: `stack` (last in, first out), `ring` (first in, first out), or blocks of consecutive
+    /// buffers, one block shared by all workers (`sdb`), one per worker (`tabm`), or several packets per buffer
     /// (`typewriter`)
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 
-    /// Buffers per worker, or `auto`: what its rings can hold, and some
+    /// Buffers per worker, or `auto`: enough for the rings of its queues, plus a reserve
     #[arg(long, value_name = "N", value_parser = frames)]
     pub frames: Option<Auto<usize>>,
 
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE")]
     pub pages: Option<Pages>,
 
-    /// AF_XDP zero-copy
+    /// Use of AF_XDP zero-copy mode
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<ZeroCopy>,
 
-    /// How AF_XDP ports send where the kernel copies frames
+    /// Transmit method of AF_XDP ports in copy mode
     #[arg(long, value_name = "HOW")]
     pub transmit: Option<Transmit>,
 
-    /// Where the XDP program is attached; `native` on veth is for packet rate, and costs its peer TCP segmentation
+    /// XDP attach mode; on veth, `native` gives a higher packet rate, but disables TCP segmentation offload on the peer
     #[arg(long, value_name = "WHERE")]
     pub xdp: Option<XdpMode>,
 
-    /// Where packets are forwarded
+    /// Forwarding level
     #[arg(long, value_name = "LEVEL")]
     pub level: Option<Level>,
 
-    /// CPUs that send what the driver forwards, such as `2-5`: for NICs with fewer queues than there are CPUs
+    /// CPUs that transmit packets forwarded in the driver (cpumap), such as `2-5`: for NICs with fewer queues than the
+    /// machine has CPUs
     #[arg(long, value_name = "LIST", value_parser = only_cpus)]
     pub spread: Option<CpuList>,
 
-    /// What a worker does when there is nothing to do
+    /// Behaviour of a worker that has no packets
     #[arg(long, value_name = "HOW")]
     pub idle: Option<Idle>,
 
-    /// Keep all privileges and system calls that it was started with
+    /// Keep all capabilities and system calls of the starting process
     #[arg(long)]
     pub no_sandbox: bool,
 
-    /// Listen here for `bywash show` and the API
+    /// API socket to listen on, for `bywash show` and the other commands
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true)]
     pub socket: Option<PathBuf>,
 }
@@ -203,28 +216,27 @@ pub struct RunArgs {
 /// `bywash show`
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// What to show
+    /// Table to show
     #[arg(value_name = "WHAT")]
     pub what: Show,
 
-    /// Only routes within this prefix or covering this address; only neighbours with this address; only flows that
-    /// match this
+    /// Filter: a prefix or address for routes, an address for neighbours, a match for flows
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
 
-    /// Print the instance's JSON: one value
+    /// Print the instance's answer as one JSON value
     #[arg(long)]
     pub json: bool,
 
-    /// Print the JSON schema of what --json prints, and ask nobody
+    /// Print the JSON schema of the --json output, without connecting to an instance
     #[arg(long, conflicts_with_all = ["json", "watch", "filter"])]
     pub schema: bool,
 
-    /// Socket of the instance to ask
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 
-    /// Show again every SECS seconds, with rates
+    /// Repeat every SECS seconds, with rates
     #[arg(long, value_name = "SECS", conflicts_with = "json", value_parser = seconds)]
     pub watch: Option<f64>,
 }
@@ -232,106 +244,107 @@ pub struct ShowArgs {
 /// `bywash level`
 #[derive(Debug, Args)]
 pub struct LevelArgs {
-    /// Where packets are to be forwarded from now on, until the instance ends
+    /// Forwarding level, in effect until it is changed again or the instance exits
     #[arg(value_name = "LEVEL")]
     pub level: Level,
 
-    /// Ports whose packets are meant: all if none is given
+    /// Ports to change  [default: all]
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
 
-    /// Print where packets are handled then, as `show placement --json` does
+    /// Print the resulting placement as `show placement --json` does
     #[arg(long)]
     pub json: bool,
 
-    /// Socket of the instance
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 }
 
 /// `bywash reload`
 ///
-/// The file that `bywash run --config` was given is read again, checked, and taken over as a whole: ports come and go,
-/// levels change; ports that stay as they are lose nothing. When anything cannot be done, nothing is. SIGHUP does the same.
+/// Reads the file given to `bywash run --config` again, checks it, and applies it as a whole: adds and removes ports
+/// and changes levels; unchanged ports lose no packets. If any part cannot be applied, nothing is changed. SIGHUP does
+/// the same.
 #[derive(Debug, Args)]
 pub struct ReloadArgs {
-    /// Only print what would change
+    /// Print the changes without applying them
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Print `{"changes", "applied"}`
+    /// Print one JSON object: `{"changes", "applied"}`
     #[arg(long)]
     pub json: bool,
 
-    /// Socket of the instance
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 }
 
-/// What `bywash show` can show.
+/// Tables of `bywash show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
-    /// Interfaces and their counters
+    /// Ports: link state, packets, bytes and errors
     Ports,
-    /// Threads: their CPU, load and stages
+    /// Worker threads: CPU, load and time per stage
     Workers,
-    /// Buffers: where they are, and how scarce they got
+    /// Buffer pools: where the buffers are, and the low-water mark of free ones
     Pools,
-    /// Routes as they are forwarded by
+    /// Routes in the forwarding table
     Routes,
-    /// Neighbours as they are sent to
+    /// Neighbours and their link-layer addresses
     #[value(alias = "neighbors")]
     Neighbours,
-    /// Where the kernel's tables, read anew, and the router's differ: nowhere, when nothing changes
+    /// Differences between the kernel's tables, read again, and the router's; none if they are in sync
     Drift,
-    /// Packets not forwarded, by reason
+    /// Dropped packets by reason
     Drops,
-    /// Where packets are handled, and why there
+    /// Forwarding level of each port, and the reason for it
     Placement,
-    /// What the instance may do: capabilities and system calls
+    /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,
-    /// Whether every worker turns: fails while one hangs
+    /// Liveness of the workers; fails if one hangs
     Health,
-    /// Flows of a switch
+    /// Flows of the switch
     Flows,
-    /// Groups and meters of a switch
+    /// Groups and meters of the switch
     Groups,
-    /// Addresses a switch has learned
+    /// MAC addresses learned by the switch
     Fdb,
-    /// A switch's caches: packets found, by level
+    /// Flow caches of the switch: hits by level
     Caches,
-    /// Modems of a cable downstream
+    /// Modems of the cable downstream
     Modems,
-    /// Service flows of a cable downstream: packets, queues, and drops by flow
+    /// Service flows of the cable downstream: packets, queues and drops
     ServiceFlows,
-    /// Channels of a cable downstream
+    /// Channels of the cable downstream
     Channels,
     /// The configuration in effect
     Config,
-    /// All of these but drift and health
+    /// All of the above except drift and health
     All,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check a configuration file and say all that is wrong with it
+    /// Check a configuration file and report every error in it
     Check {
-        /// The file
+        /// Configuration file
         file: PathBuf,
-        /// It is for another machine: do not look whether its interfaces and CPUs exist here
+        /// Do not check that interfaces and CPUs exist here: the file is for another machine
         #[arg(long)]
         elsewhere: bool,
     },
-    /// Print every key with its default and unit, as Markdown
+    /// Print a reference of all keys, with defaults and units, as Markdown
     Reference,
-    /// Print a JSON schema of the file, for editors
+    /// Print a JSON schema of the configuration file, for editors
     Schema,
 }
 
 /// `bywash restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Print what was put back as JSON: one array
+    /// Print the restored settings as one JSON array
     #[arg(long)]
     pub json: bool,
 }
@@ -344,20 +357,20 @@ pub struct DemoArgs {
     pub seconds: u64,
 }
 
-/// CPU numbers, as given on a command line.
+/// CPU numbers given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Longest interface name: `IFNAMSIZ` (linux/if.h) less the NUL.
+/// Maximum length of an interface name in bytes: `IFNAMSIZ` (linux/if.h) minus the NUL.
 const INTERFACE_NAME: usize = 15;
 
-/// An interface name as the kernel would take it (`dev_valid_name`).
+/// Validates an interface name by the kernel's rules (`dev_valid_name`).
 pub fn interface(name: &str) -> Result<String, String> {
     if name.is_empty() || name.len() > INTERFACE_NAME {
-        return Err(format!("an interface name has 1 to {INTERFACE_NAME} characters"));
+        return Err(format!("an interface name must have 1 to {INTERFACE_NAME} characters"));
     }
     if name == "." || name == ".." || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
-        return Err("an interface name has no `/`, `:` or space".into());
+        return Err("an interface name must not contain `/`, `:` or white space, nor be `.` or `..`".into());
     }
     Ok(name.into())
 }
@@ -383,26 +396,29 @@ fn cpus(text: &str) -> Result<Auto<CpuList>, String> {
     auto(text, only_cpus)
 }
 
-/// The same without `auto`.
+/// Parses a list of CPUs that must not be `auto`.
 pub fn only_cpus(text: &str) -> Result<CpuList, String> {
     cpu_list(text).map(CpuList)
 }
 
-/// `0,2-4` as the kernel writes lists of CPUs.
+/// Parses a CPU list in the kernel's format, such as `0,2-4`, with CPU numbers up to 4095.
+///
+/// Errors if a number is invalid, a range is descending, or a CPU is listed twice.
 pub fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| {
-            within(text, 0..=4095).map_err(|_| format!("`{part}` is no CPU: expected a list such as `2,3` or `4-7`"))
+            within(text, 0..=4095)
+                .map_err(|_| format!("`{part}` is not a CPU number: expected a list such as `2,3` or `4-7`"))
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
-            return Err(format!("`{part}` runs backwards: write `{last}-{first}`"));
+            return Err(format!("`{part}` is a descending range: write `{last}-{first}`"));
         }
         for cpu in first..=last {
             if cpus.contains(&cpu) {
-                return Err(format!("CPU {cpu} is there twice"));
+                return Err(format!("CPU {cpu} is listed twice"));
             }
             cpus.push(cpu);
         }
@@ -411,7 +427,7 @@ pub fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let wanted = "expected seconds from 0.1 to 3600";
+    let wanted = "expected a number of seconds from 0.1 to 3600";
     text.parse().ok().filter(|s| (0.1..=3600.0).contains(s)).ok_or_else(|| wanted.into())
 }
 

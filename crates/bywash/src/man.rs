@@ -1,4 +1,4 @@
-//! Manual pages and completions, from the command line's definition.
+//! Manual pages and shell completions generated from the clap definition.
 
 use crate::cli::Cli;
 use anyhow::Context;
@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use std::io::Write;
 use std::path::Path;
 
-/// Prints the completions of a shell.
+/// Prints the completion script of a shell.
 pub fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "bywash", &mut out);
@@ -19,9 +19,9 @@ pub fn print() -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(&page(command())?)?)
 }
 
-/// Writes bywash.1, bywash-run.1 and so on into a directory, and prints their names.
+/// Writes bywash.1, bywash-run.1 and so on into a directory, which it creates if needed, and prints their paths.
 pub fn write(directory: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut stdout = std::io::stdout();
     let mut commands = vec![command()];
     while let Some(command) = commands.pop() {
@@ -34,7 +34,7 @@ pub fn write(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The definition with every subcommand's full name. `help` needs no page.
+/// Returns the command definition with every subcommand's full name and without `help`, which needs no page.
 fn command() -> clap::Command {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();

@@ -1,130 +1,134 @@
-//! The arguments of `bywash bench`.
+//! Arguments of `bywash bench`.
 
 use super::docsis::Crypto;
 use crate::config::{Level, MemifRole, Pages, PoolKind, Transmit, ZeroCopy};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// What can be measured.
+/// Subcommands of `bywash bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchArgs {
-    /// AF_XDP alone, on veth: frames received, sent or forwarded, and what each knob of it gives (root)
+    /// AF_XDP alone, on veth: frames received, sent or forwarded, and the effect of each option (root)
     Afxdp(AfxdpArgs),
-    /// Routes that change while packets flow: none lost, none by a wrong way, and how far behind (root)
+    /// Route changes under traffic: packets lost or misrouted, and the lag behind the kernel's table (root)
     Churn(ChurnArgs),
-    /// The two-worker cable downstream: rate, cycles by stage, and the highest rate without loss
+    /// Cable downstream on two workers: rate, cycles by stage, and the highest rate without loss
     Cmts(CmtsArgs),
-    /// The XDP program alone: nanoseconds a packet, by the kernel's test run (root)
+    /// XDP program alone: nanoseconds per packet, measured with the kernel's BPF test run (root)
     Driver(DriverArgs),
-    /// One worker, the full router path: pcap replayed from memory, two ports, discard
+    /// Router on one worker: replays a capture from memory, forwards between two ports, discards
     Forward(ForwardArgs),
-    /// Streams with sequence numbers and times against the barest frames, both made in the kernel, on veth (root)
+    /// Traffic generator: streams with sequence numbers and timestamps compared with bare frames, both made in the
+    /// kernel, on veth (root)
     Generator(GeneratorArgs),
-    /// Longest-prefix match: cycles, bytes and build time
+    /// Longest-prefix match: cycles per lookup, memory and build time
     Lookup(LookupArgs),
-    /// memif: packets between two threads with buffers of their own, or to or from another program
+    /// memif: packets between two threads with separate buffers, or to or from another program
     Memif(MemifArgs),
-    /// Memory traffic of a two-thread cable downstream by pool kind and number of instances, modelled
+    /// Model of the memory traffic of a two-thread cable downstream, by pool kind and number of instances
     Memory(MemoryArgs),
-    /// Two workers joined by ports in memory
+    /// Two workers connected by in-memory ports
     Pair(PairArgs),
-    /// Each level on the same frames: the kernel, the barest XDP redirect, us in the driver or in user space (root)
+    /// Forwarding levels on the same traffic: the kernel, a minimal XDP redirect, bywash in the driver or in user space
+    /// (root)
     Placement(PlacementArgs),
-    /// One worker, the flow switch: pcap replayed from memory, flows, discard
+    /// Flow switch on one worker: replays a capture from memory, matches flows, discards
     Switch(SwitchArgs),
-    /// Buffer pools between two threads: taken and written by one, read and freed by the other
+    /// Buffer pools between two threads: one allocates and writes, the other reads and frees
     Pool(PoolArgs),
-    /// Forwarding between two and more veth ports by frame size: the kernel, us in user space, us in the driver (root)
+    /// Forwarding between two or more veth ports by frame size: the kernel, bywash in user space, bywash in the driver
+    /// (root)
     Ports(PortsArgs),
-    /// Blocks that are a thread's own against blocks that all share: throughput and TLB misses
+    /// Per-thread blocks compared with a shared block: throughput and TLB misses
     Tabm(TabmArgs),
-    /// Transmit queues: the flow switch sends a burst's packets together, or each flow's on their own
+    /// Transmit queues of the flow switch: packets of a burst sent together, or each flow's separately
     Txq(TxqArgs),
-    /// Forwarding between veth interfaces in the lab: the kernel, then us (root)
+    /// Forwarding between veth interfaces in the lab: the kernel, then bywash (root)
     Veth(VethArgs),
 }
 
 const SECONDS: std::ops::RangeInclusive<u64> = 1..=3600;
 
-/// What `bywash bench afxdp` does with frames.
+/// Application of `bywash bench afxdp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AfxdpApp {
     /// Receives and drops
     Rxdrop,
-    /// Sends the same frame over and over
+    /// Sends the same frame repeatedly
     Txpush,
-    /// Receives on one interface and sends out of the other
+    /// Forwards between two interfaces
     L2fwd,
 }
 
-/// How the kernel's chunks of memory lie.
+/// Mapping of buffers to UMEM chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AfxdpLayout {
-    /// A chunk is a buffer
+    /// One buffer per chunk
     Aligned,
-    /// The same, registered as chunks that may begin anywhere
+    /// One buffer per chunk, registered in unaligned chunk mode
     Unaligned,
-    /// Buffers of 512 bytes, several in a chunk; frames of up to 256 bytes
+    /// Several buffers of 512 bytes per chunk; frames of up to 256 bytes
     Typewriter,
 }
 
-/// How `bywash bench afxdp` waits for frames.
+/// Wait strategy of `bywash bench afxdp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AfxdpMode {
-    /// Run to completion: looks at the rings again and again, without a system call
+    /// Run to completion: polls the rings continuously, without system calls
     Rtc,
-    /// By poll(2), when nothing has come for 20 us
+    /// Blocks in poll(2) after 20 µs without frames
     Poll,
-    /// Has the driver polled by its own system calls, and no interrupts (SO_PREFER_BUSY_POLL)
+    /// Preferred busy polling (SO_PREFER_BUSY_POLL): the driver is polled by this thread's system calls, without
+    /// interrupts
     BusyPoll,
 }
 
 /// `bywash bench afxdp`
 #[derive(Debug, Args)]
 pub struct AfxdpArgs {
-    /// What is done with frames
+    /// Operation on frames
     #[arg(long, value_name = "APP", default_value = "rxdrop")]
     pub app: AfxdpApp,
-    /// How it waits for frames
+    /// Wait strategy
     #[arg(long, value_name = "MODE", default_value = "rtc")]
     pub mode: AfxdpMode,
-    /// Read every byte received (and swap the MAC addresses of what is forwarded), write every byte sent
+    /// Read every byte received (and swap the MAC addresses of forwarded frames); write every byte sent
     #[arg(long)]
     pub touch: bool,
-    /// Frames received or sent in one turn
+    /// Maximum number of frames received or sent per iteration
     #[arg(long, value_name = "N", default_value_t = bywash_frame::BATCH, value_parser = batch)]
     pub batch: usize,
-    /// Descriptors in each of the four rings
+    /// Size of each of the four rings, in descriptors
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub ring: u32,
-    /// Sockets that send in turn, on one UMEM and queue
+    /// Number of sockets that send in turn, on one UMEM and queue
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tx_sockets: usize,
-    /// Take back what was sent in the order it was sent in, comparing each completion with that
+    /// Reclaim sent frames in the order they were sent, comparing each completion with that order
     #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
     pub in_order: OnOff,
-    /// How the kernel's chunks of memory lie
+    /// Mapping of buffers to UMEM chunks
     #[arg(long, value_name = "HOW", default_value = "aligned")]
     pub layout: AfxdpLayout,
-    /// AF_XDP zero-copy
+    /// Use of AF_XDP zero-copy mode
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub zero_copy: ZeroCopy,
-    /// How frames are sent
+    /// Transmit method
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub transmit: Transmit,
-    /// Whether the kernel says when it must be woken
+    /// Use the kernel's need-wakeup flag (XDP_USE_NEED_WAKEUP), so that system calls are made only when needed
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub need_wakeup: OnOff,
-    /// Frames the driver may receive in one system call, with `--mode busy-poll`
+    /// Maximum number of frames the driver processes per system call, with `--mode busy-poll`
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub budget: u16,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
     /// Frame size on the wire in bytes, FCS included
@@ -133,10 +137,11 @@ pub struct AfxdpArgs {
     /// Length of each measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
-    /// Rounds; the result is the median
+    /// Number of rounds; the result is the median
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Measure this in each round as well: a command that does the same to r0, r1 or both, run in their network namespace
+    /// Also measure this command in each round: it must do the same on r0, r1 or both, and runs in their network
+    /// namespace
     #[arg(long, value_name = "COMMAND")]
     pub peer: Option<String>,
     /// Print one JSON object
@@ -147,49 +152,51 @@ pub struct AfxdpArgs {
 /// `bywash bench forward`
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
-    /// Order in which buffers are used again
+    /// Buffer pool policy
     #[arg(long, value_name = "KIND", default_value = "stack")]
     pub pool: PoolKind,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
-    /// Buffers in the worker's cache in front of the pool; it would hide the pool's policy  [default: 0]
+    /// Size of the worker's cache in front of the pool, in buffers; a cache hides the pool's policy  [default: 0]
     #[arg(long, value_name = "N", value_parser = cache)]
     pub cache: Option<usize>,
-    /// IPv4 routes in the table
+    /// Number of IPv4 routes in the table
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = routes)]
     pub routes: usize,
-    /// Flows in the traffic: as many destination addresses
+    /// Number of flows in the traffic, each with its own destination address
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub flows: usize,
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Read every byte of every packet on the way
+    /// Read every byte of every forwarded packet
     #[arg(long)]
     pub touch: bool,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
-    /// Measure as well, by turns, what a capture costs that captures nothing
+    /// Also measure, in alternating rounds, the cost of an active capture that matches no packet
     #[arg(long, value_name = "WHAT")]
     pub capture: Option<Captured>,
-    /// The filter of `--capture filtered`, in tcpdump's language: one that no packet of the traffic passes
+    /// tcpdump expression of `--capture filtered`; no packet of the traffic may match it
     #[arg(long, value_name = "EXPR", default_value = "udp src port 9999")]
     pub filter: String,
-    /// CPU to run on  [default: where the kernel puts it]
+    /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
-    /// Replay this pcap on both ports instead of generated traffic
+    /// Replay this capture file on both ports instead of generated traffic
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Forward between DPDK's net_pcap devices on port0.pcap and port1.pcap of this directory (a build with the feature `dpdk`)
+    /// Forward between DPDK net_pcap devices on port0.pcap and port1.pcap in this directory (requires a build with the
+    /// feature `dpdk`)
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub net_pcap: Option<PathBuf>,
-    /// Only write the traffic and the routes (port0.pcap, port1.pcap, routes_v4.txt as l3fwd reads them), and end
+    /// Only write the traffic and the routes to this directory (port0.pcap, port1.pcap, and routes_v4.txt in l3fwd's
+    /// format), and exit
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub write_pcap: Option<PathBuf>,
     /// Print one JSON object
@@ -197,26 +204,26 @@ pub struct ForwardArgs {
     pub json: bool,
 }
 
-/// What is captured while forwarding is measured.
+/// Capture that is active while forwarding is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Captured {
-    /// Packets dropped for one reason, of which there are none
+    /// Packets dropped for one reason, which does not occur
     Drops,
-    /// Received packets that pass a filter, which none does
+    /// Received packets that match a filter, which none matches
     Filtered,
 }
 
 /// `bywash bench generator`
 #[derive(Debug, Args)]
 pub struct GeneratorArgs {
-    /// Flows in the traffic
+    /// Number of flows in the traffic
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub flows: usize,
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Alternating rounds
+    /// Number of rounds, alternating between the two
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=99))]
     pub rounds: u64,
     /// Length of each measurement, in seconds
@@ -230,37 +237,38 @@ pub struct GeneratorArgs {
 /// `bywash bench switch`
 #[derive(Debug, Args)]
 pub struct SwitchArgs {
-    /// Flows in the traffic: as many source addresses and ports
+    /// Number of flows in the traffic, each with its own source address and port
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub flows: usize,
-    /// Flows of the switch, in ovs-ofctl's syntax; port 1 receives, port 2 discards  [default: 512 with dec_ttl, mod_dl_dst]
+    /// File with the switch's flows, in ovs-ofctl syntax; port 1 receives, port 2 discards  [default: 512 flows with
+    /// dec_ttl and mod_dl_dst]
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Exact-match cache
+    /// Use the exact-match cache
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub emc: OnOff,
-    /// One in this many flows that the exact-match cache lacks is put there
+    /// Insertion rate of the exact-match cache: one in N flows that miss it is inserted
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub emc_insert: u32,
-    /// Replay this pcap instead of generated traffic
+    /// Replay this capture file instead of generated traffic
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
-    /// CPU to run on  [default: where the kernel puts it]
+    /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
-    /// Only write the traffic and the flows (traffic.pcap, flows.txt), and end
+    /// Only write the traffic and the flows to this directory (traffic.pcap, flows.txt), and exit
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
     /// Print one JSON object
@@ -268,7 +276,7 @@ pub struct SwitchArgs {
     pub json: bool,
 }
 
-/// A switch.
+/// Setting that is on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnOff {
@@ -278,7 +286,7 @@ pub enum OnOff {
     Off,
 }
 
-/// An IP version.
+/// IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Family {
     /// IPv4
@@ -289,12 +297,12 @@ pub enum Family {
     V6,
 }
 
-/// Which addresses are looked up.
+/// Addresses to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LookupTraffic {
-    /// Uniformly random addresses: most routes are missed, caches as well
+    /// Uniformly random addresses: most match no route and miss the CPU caches
     Uniform,
-    /// Addresses within the routes
+    /// Random addresses covered by the routes
     Routed,
 }
 
@@ -304,13 +312,13 @@ pub struct LookupArgs {
     /// IP version
     #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
     pub family: Family,
-    /// Routes in the table  [default: 500000 for IPv4, 200000 for IPv6]
+    /// Number of routes in the table  [default: 500000 for IPv4, 200000 for IPv6]
     #[arg(long, value_name = "N", value_parser = routes)]
     pub routes: Option<usize>,
-    /// Which addresses are looked up
+    /// Addresses to look up
     #[arg(long, value_name = "KIND", default_value = "uniform")]
     pub traffic: LookupTraffic,
-    /// CPU to run on  [default: where the kernel puts it]
+    /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Length of the measurement, in seconds
@@ -330,28 +338,30 @@ impl std::fmt::Display for OnOff {
 /// `bywash bench memory`
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
-    /// Numbers of instances
+    /// Numbers of instances to model
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,12", value_parser = instances)]
     pub instances: Vec<usize>,
-    /// Kinds of pool; what each saves is against the first
+    /// Pool kinds to model; savings are relative to the first
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
     pub kinds: Vec<PoolKind>,
-    /// Gbit/s of each instance
+    /// Rate of each instance in Gbit/s
     #[arg(long, value_name = "GBITS", default_value_t = 5.0, value_parser = gbits)]
     pub rate: f64,
-    /// Whether a CRC is computed over each packet
+    /// Compute a CRC over each packet
     #[arg(long, value_name = "WHETHER", default_value = "off")]
     pub crc: OnOff,
-    /// Buffers in each instance's pool: the power of two that holds the document's peak of 20,000
+    /// Number of buffers in each instance's pool; the default is the power of two above the reference document's peak
+    /// of 20,000
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
     pub frames: usize,
-    /// Packets in flight in each instance, between receive and transmit ring: the document's
+    /// Packets in flight in each instance, between receive and transmit ring; the default is the reference document's
     #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
     pub in_flight: usize,
-    /// Descriptors of each receive ring: what the programs that come with DPDK 18.08 ask for
+    /// Size of each receive ring in descriptors; the default is that of the example programs of DPDK 18.08
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
     pub rx_ring: usize,
-    /// Descriptors of each transmit ring, where a sent frame waits until its slot is needed: as above
+    /// Size of each transmit ring in descriptors, where a sent frame stays until its slot is reused; default as for
+    /// --rx-ring
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
     pub tx_ring: usize,
     /// Print one JSON object
@@ -362,16 +372,16 @@ pub struct MemoryArgs {
 /// `bywash bench churn`
 #[derive(Debug, Args)]
 pub struct ChurnArgs {
-    /// Route changes a second; 0: as many as the kernel takes
+    /// Route changes per second; 0: as many as the kernel accepts
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub rate: u64,
-    /// Packets a second
+    /// Packets per second
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub packets: u64,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
-    /// Where to forward
+    /// Forwarding level
     #[arg(long, value_name = "LEVEL", default_value = "driver")]
     pub level: Level,
     /// Print one JSON object
@@ -385,16 +395,16 @@ pub struct DriverArgs {
     /// IP version
     #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
     pub family: Family,
-    /// Routes in the table, over 256 next hops
+    /// Number of routes in the table, over 256 next hops
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = routes)]
     pub routes: usize,
-    /// Destination addresses in the traffic
+    /// Number of destination addresses in the traffic
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = heads)]
     pub destinations: usize,
-    /// Rounds of two million packets; the result is the median
+    /// Number of rounds of two million packets each; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// CPU to run on  [default: where the kernel puts it]
+    /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Print one JSON object
@@ -405,56 +415,56 @@ pub struct DriverArgs {
 /// `bywash bench cmts`
 #[derive(Debug, Args)]
 pub struct CmtsArgs {
-    /// Instances, each an upper and a lower MAC on two CPUs: siblings where there are any
+    /// Number of instances, each with an upper and a lower MAC on two CPUs: hyper-threads of one core if possible
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_of_instances)]
     pub instances: usize,
-    /// Whether a CRC is put behind each PDU
+    /// Append a CRC to each PDU
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub crc: OnOff,
-    /// Whether PDUs are enciphered
+    /// Encrypt PDUs
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub cipher: OnOff,
-    /// Who seals
+    /// Encryption library
     #[arg(long, value_name = "WHO", default_value = "auto")]
     pub crypto: Crypto,
-    /// Whether the upper MAC seals as well while the lower one is behind
+    /// Let the upper MAC's worker encrypt as well while the lower MAC is behind
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub assist: OnOff,
-    /// Kinds of pool, each measured after the other
+    /// Pool kinds, measured one after the other
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
     pub kinds: Vec<PoolKind>,
-    /// Packets: sizes in bytes without FCS, each with its share  [default: 68:3,932:1,1520:96]
+    /// Packet sizes in bytes without FCS, each with its share  [default: 68:3,932:1,1520:96]
     #[arg(long, value_name = "SIZE:SHARE,..", value_delimiter = ',', value_parser = share, conflicts_with = "size")]
     pub imix: Option<Vec<MixShare>>,
-    /// Packets of one size, in bytes without FCS
+    /// Use one packet size, in bytes without FCS
     #[arg(long, value_name = "BYTES", value_parser = pdu)]
     pub size: Option<usize>,
-    /// Modems of an instance, each with two flows
+    /// Modems per instance, each with two flows
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = modems)]
     pub modems: usize,
-    /// Replay this pcap instead; its destination addresses are the modems
+    /// Replay this capture file instead; each destination address in it is a modem
     #[arg(long, value_name = "FILE", conflicts_with_all = ["imix", "size", "modems"])]
     pub pcap: Option<PathBuf>,
-    /// What the source, which stands for a device, writes of a packet: `headers` (64 bytes, the payload being what the
-    /// buffer held) or `all`, copied by the upper MAC's CPU
+    /// Part of each packet that the traffic source (which stands for a device) writes: `headers`, 64 bytes, with stale
+    /// buffer contents as payload, or `all`, copied by the upper MAC's CPU
     #[arg(long, value_name = "PART", default_value = "headers")]
     pub writes: Writes,
-    /// Gbit/s of each instance, whatever is lost  [default: no more than can be done, and then the search]
+    /// Fixed rate of each instance in Gbit/s, even with loss  [default: the maximum, followed by the search]
     #[arg(long, value_name = "GBITS", value_parser = gbits)]
     pub rate: Option<f64>,
-    /// Whether the highest rate without loss is looked for
+    /// Search for the highest rate without loss
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub search: OnOff,
     /// Length of each trial of the search, in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub trial: u64,
-    /// Measure sealing alone as well, with PDUs of 1518 bytes
+    /// Also measure the encryption library alone, with PDUs of 1518 bytes
     #[arg(long)]
     pub library: bool,
-    /// Buffers in the pool of each instance
+    /// Number of buffers in each instance's pool
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
     pub frames: usize,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
     /// Length of the measurement, in seconds
@@ -465,35 +475,35 @@ pub struct CmtsArgs {
     pub json: bool,
 }
 
-/// What the source of `bench cmts` writes of a packet.
+/// Part of a packet that the traffic source of `bench cmts` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Writes {
-    /// Its first 64 bytes, as a generator whose payloads do not change: the processor does not do the device's work
+    /// First 64 bytes, like a generator with constant payloads: the CPU is spared the device's work
     Headers,
-    /// Every byte: the processor does
+    /// Every byte: the CPU does the device's work
     All,
 }
 
-/// A share of packets.
+/// Packet size and its share in a traffic mix.
 #[derive(Clone, Copy, Debug)]
 pub struct MixShare {
-    /// Bytes without FCS.
+    /// Size in bytes without FCS.
     pub size: usize,
-    /// In parts of the sum of all.
+    /// Share, relative to the sum of all weights.
     pub weight: u32,
 }
 
 /// `bywash bench pair`
 #[derive(Debug, Args)]
 pub struct PairArgs {
-    /// Order in which buffers are used again
+    /// Buffer pool policy
     #[arg(long, value_name = "KIND", default_value = "stack")]
     pub pool: PoolKind,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
-    /// Have the receiver copy so many bytes of each frame into a buffer of its own: what zero copy saves
+    /// Bytes of each frame that the receiver copies into its own buffer, to show what zero copy saves
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = touch)]
     pub copy: usize,
     /// Length of the measurement, in seconds
@@ -507,22 +517,22 @@ pub struct PairArgs {
 /// `bywash bench memif`
 #[derive(Debug, Args)]
 pub struct MemifArgs {
-    /// Which side we are; without --socket, the other thread is the other
+    /// Our side of the memif; without --socket, the other thread is the other side
     #[arg(long, value_name = "server|client", default_value = "client", hide_possible_values = true)]
     pub role: MemifRole,
-    /// Which way the packets go, from our side
+    /// Direction of the packets, as seen from our side
     #[arg(long, value_name = "send|receive", default_value = "send", hide_possible_values = true)]
     pub way: MemifWay,
-    /// Control socket of the memif, with another program as the peer  [default: both sides are ours]
+    /// Control socket of a memif shared with another program  [default: both sides are in this process]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Packet size in bytes, which has no FCS
+    /// Packet size in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Slots of each ring, where we are the client
+    /// Size of each ring in slots, if our side is the client
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub ring: usize,
-    /// CPU to run on  [default: the first; the other thread on the second]
+    /// CPU to run on  [default: the first CPU, and the second for the other thread]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Length of the measurement, in seconds
@@ -533,37 +543,37 @@ pub struct MemifArgs {
     pub json: bool,
 }
 
-/// A direction.
+/// Direction of the packets in `bywash bench memif`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemifWay {
-    /// We send
+    /// Our side sends
     Send,
-    /// We receive
+    /// Our side receives
     Receive,
 }
 
 /// `bywash bench pool`
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// Kinds to measure, in this order
+    /// Pool kinds to measure, in this order
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack,sdb,tabm")]
     pub kinds: Vec<PoolKind>,
-    /// Threads: 1, which takes and frees, or pairs of a taker and a releaser
+    /// Number of threads: 1, which allocates and frees, or an even number, half of which allocate and half free
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = pool_threads)]
     pub threads: usize,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
     pub frames: usize,
-    /// Buffers a block of `sdb` and `tabm`
+    /// Block size of `sdb` and `tabm`, in buffers
     #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
     pub block: usize,
-    /// Bytes of each buffer that are written and read
+    /// Number of bytes written and read per buffer
     #[arg(long, value_name = "BYTES", default_value_t = 1520, value_parser = touch)]
     pub touch: usize,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub pages: Pages,
-    /// Measure the kinds in turn, five rounds, and print the medians
+    /// Measure the pool kinds in turn for five rounds and print the medians
     #[arg(long)]
     pub alternate: bool,
     /// Length of each measurement, in seconds
@@ -577,28 +587,28 @@ pub struct PoolArgs {
 /// `bywash bench tabm`
 #[derive(Debug, Args)]
 pub struct TabmArgs {
-    /// Kinds of blocks to measure, by turns: sdb, tabm, typewriter
+    /// Pool kinds to measure in turn: sdb, tabm, typewriter
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "sdb,tabm")]
     pub kinds: Vec<PoolKind>,
-    /// Numbers of threads to measure with
+    /// Thread counts to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
     pub threads: Vec<usize>,
     /// Packet sizes, in bytes
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,128,256,512,1024,1500", value_parser = packet)]
     pub sizes: Vec<usize>,
-    /// Buffers in the region that the threads share, or that is split between them
+    /// Number of buffers in the region that the threads share or that is divided between them
     #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
     pub frames: usize,
-    /// Buffers a block
+    /// Block size, in buffers
     #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
     pub block: usize,
-    /// Pages the buffers lie in
+    /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     pub pages: Pages,
-    /// Hand out a thread's blocks in the order they came back, as `sdb` does, and not the latest first
+    /// Reuse a thread's blocks in the order they were freed, as `sdb` does, instead of the last freed first
     #[arg(long)]
     pub fifo: bool,
-    /// Rounds, each measuring all kinds; the result is the median
+    /// Number of rounds, each measuring all kinds; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Length of each measurement, in milliseconds
@@ -612,34 +622,35 @@ pub struct TabmArgs {
 /// `bywash bench txq`
 #[derive(Debug, Args)]
 pub struct TxqArgs {
-    /// Numbers of flows: as many source addresses, in turn
+    /// Flow counts to measure; each flow has its own source address, used in turn
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64", value_parser = txq_flows)]
     pub flows: Vec<usize>,
-    /// Send what leaves by the port together, or each flow's packets at once  [default: measure both in turn]
+    /// Send all packets for a port together (on), or each flow's packets immediately (off)  [default: measure both in
+    /// turn]
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub coalesce: Option<OnOff>,
-    /// Where to send
+    /// Kind of egress port
     #[arg(long, value_name = "PORT", default_value = "pair")]
     pub port: TxqPort,
-    /// How the veth's port sends
+    /// Transmit method of the veth port
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub transmit: Transmit,
-    /// Frames that the tx queue sends at once
+    /// Number of frames after which the TX queue sends
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = burst)]
     pub burst: usize,
-    /// Longest that the tx queue waits for them, in microseconds; 0: to the end of the worker's turn
+    /// Maximum time the TX queue collects frames, in microseconds; 0: until the end of the worker's iteration
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub deadline_us: u64,
-    /// Packets per second that are offered  [default: as many as are taken]
+    /// Offered load in packets per second  [default: as many as are accepted]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub rate: Option<u64>,
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Buffers in the pool
+    /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
-    /// Rounds, each measuring on and off; the result is the median
+    /// Number of rounds, each measuring on and off; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Length of each measurement, in milliseconds
@@ -650,22 +661,22 @@ pub struct TxqArgs {
     pub json: bool,
 }
 
-/// Where `bywash bench txq` sends.
+/// Egress port of `bywash bench txq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TxqPort {
-    /// A ring in memory to another thread
+    /// In-memory ring to another thread
     Pair,
-    /// memif, to another thread with buffers of its own
+    /// memif to another thread with separate buffers
     Memif,
-    /// AF_XDP on a veth whose other end drops (root)
+    /// AF_XDP on a veth whose peer drops the frames (root)
     Veth,
-    /// Nowhere
+    /// Discards the frames
     Null,
 }
 
 impl TxqPort {
-    /// As given on the command line.
+    /// Returns the port's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pair => "pair",
@@ -685,16 +696,16 @@ pub struct VethArgs {
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Rounds, each measuring all of them; the result is the median
+    /// Number of rounds, each measuring all of them; the result is the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Do not measure the kernel
+    /// Measure only bywash, not the kernel
     #[arg(long)]
     pub ours_only: bool,
-    /// How bywash's ports send
+    /// Transmit method of bywash's ports
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub transmit: Transmit,
-    /// Measure this as well: a command that forwards between r0 and r1, run in the router's network namespace
+    /// Also measure this command: it must forward between r0 and r1, and runs in the router's network namespace
     #[arg(long, value_name = "COMMAND")]
     pub peer: Option<String>,
     /// Print one JSON object
@@ -702,25 +713,25 @@ pub struct VethArgs {
     pub json: bool,
 }
 
-/// Who receives at the far end.
+/// Receiver at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sink {
-    /// The far host's driver, which drops it
+    /// Driver of the far host, which drops the packets
     Driver,
-    /// The far host's stack, on the CPU that sent it
+    /// Network stack of the far host, on the CPU that sent the packets
     Stack,
 }
 
 /// `bywash bench placement`
 #[derive(Debug, Args)]
 pub struct PlacementArgs {
-    /// Where to forward, one or more, separated by commas; `mpps` is the first one's
+    /// Forwarding levels, separated by commas; `mpps` in the JSON is that of the first
     #[arg(long, value_name = "LEVEL", default_value = "driver", value_delimiter = ',')]
     pub level: Vec<Level>,
-    /// IPv4 routes in the kernel's table, over 250 next hops
+    /// Number of IPv4 routes in the kernel's table, over 250 next hops
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = routes)]
     pub routes: usize,
-    /// Destination addresses in the traffic
+    /// Number of destination addresses in the traffic
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub destinations: usize,
     /// Length of each measurement, in seconds
@@ -729,19 +740,20 @@ pub struct PlacementArgs {
     /// Frame size on the wire in bytes, FCS included
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
     pub size: usize,
-    /// Rounds, each measuring all of them; the result is the median
+    /// Number of rounds, each measuring all of them; the result is the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Measure neither the kernel nor the bare redirect
+    /// Measure only bywash, not the kernel or the minimal XDP redirect
     #[arg(long)]
     pub ours_only: bool,
-    /// Measure this as well: the driver, with these CPUs to send what it forwards (`bywash run --spread`)
+    /// Also measure the driver with these CPUs transmitting what it forwards (as `bywash run --spread`)
     #[arg(long, value_name = "LIST", value_parser = super::only_cpus)]
     pub spread: Option<super::CpuList>,
-    /// Who receives what was forwarded
+    /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
-    /// Measure these as well: commands that forward between r0 and r1, run in the router's network namespace
+    /// Also measure this command: it must forward between r0 and r1, and runs in the router's network namespace; can be
+    /// repeated
     #[arg(long, value_name = "NAME=COMMAND")]
     pub peer: Vec<String>,
     /// Print one JSON object
@@ -752,13 +764,13 @@ pub struct PlacementArgs {
 /// `bywash bench ports`
 #[derive(Debug, Args)]
 pub struct PortsArgs {
-    /// Numbers of ports, half of them sending to the other half and back
+    /// Port counts to measure; half of the ports send to the other half and back
     #[arg(long, value_name = "LIST", default_value = "2,4,6", value_delimiter = ',', value_parser = even_ports)]
     pub ports: Vec<usize>,
     /// Frame sizes on the wire in bytes, FCS included
     #[arg(long, value_name = "LIST", default_value = "64,128,256,512,1024,1280,1518", value_delimiter = ',', value_parser = size)]
     pub sizes: Vec<usize>,
-    /// Rounds, each measuring all; the result is the median
+    /// Number of rounds, each measuring everything; the result is the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Length of each measurement, in seconds
@@ -792,7 +804,7 @@ fn block(text: &str) -> Result<usize, String> {
 }
 
 fn instances(text: &str) -> Result<usize, String> {
-    number(text, 1..=20, "instances: the processor has so many cores")
+    number(text, 1..=20, "instances: the modelled processor has 20 cores")
 }
 
 fn number_of_instances(text: &str) -> Result<usize, String> {
@@ -803,13 +815,14 @@ fn modems(text: &str) -> Result<usize, String> {
     number(text, 1..=bywash_docsis::group::MODEMS_MAX, "modems")
 }
 
-/// From the headers of UDP over IPv4 to what a cell holds beside the MAC header and the CRC.
+/// Parses a PDU size in bytes: from the headers of UDP over IPv4 (60) to the space of a cell without MAC header and CRC
+/// (1700).
 fn pdu(text: &str) -> Result<usize, String> {
     number(text, 60..=1700, "bytes")
 }
 
 fn share(text: &str) -> Result<MixShare, String> {
-    let (size, weight) = text.split_once(':').ok_or("expected SIZE:SHARE, as in 1520:96")?;
+    let (size, weight) = text.split_once(':').ok_or("expected SIZE:SHARE, such as 1520:96")?;
     Ok(MixShare { size: pdu(size)?, weight: number(weight, 1..=1_000_000, "parts")? as u32 })
 }
 
@@ -818,7 +831,7 @@ fn descriptors(text: &str) -> Result<usize, String> {
 }
 
 fn in_flight(text: &str) -> Result<usize, String> {
-    number(text, 32..=1 << 20, "packets: a burst is 32")
+    number(text, 32..=1 << 20, "packets (a burst has 32)")
 }
 
 fn gbits(text: &str) -> Result<f64, String> {
@@ -834,12 +847,12 @@ fn burst(text: &str) -> Result<usize, String> {
 }
 
 fn pool_threads(text: &str) -> Result<usize, String> {
-    let wanted = "expected 1, or an even number to 64".to_string();
+    let wanted = "expected 1 or an even number from 2 to 64".to_string();
     number(text, 1..=64, "threads").ok().filter(|n| *n == 1 || n % 2 == 0).ok_or(wanted)
 }
 
 fn even_ports(text: &str) -> Result<usize, String> {
-    let wanted = "expected 2, 4, ..., 16 ports".to_string();
+    let wanted = "expected an even number of ports from 2 to 16".to_string();
     number(text, 2..=16, "ports").ok().filter(|n| n % 2 == 0).ok_or(wanted)
 }
 
@@ -867,7 +880,8 @@ fn heads(text: &str) -> Result<usize, String> {
     number(text, 1..=bywash_port::af_xdp::HEADS, "destinations")
 }
 
-/// 64: the least Ethernet has; 1518: the most without VLAN tags or jumbo frames (RFC 2544, section 9.1).
+/// Parses a frame size in bytes, from 64 (Ethernet's minimum) to 1518 (the maximum without VLAN tag or jumbo frames;
+/// RFC 2544, section 9.1).
 fn size(text: &str) -> Result<usize, String> {
     number(text, 64..=1518, "bytes")
 }

@@ -1,4 +1,4 @@
-//! The arguments of `bywash capture`.
+//! Arguments of `bywash capture`.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -6,35 +6,35 @@ use std::path::PathBuf;
 /// `bywash capture`
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// Ports whose packets are wanted: all if none is given
+    /// Ports to capture on  [default: all]
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
 
-    /// Only packets dropped for this reason, or `all`; may be given several times
+    /// Capture only packets dropped for this reason, or for any (`all`); can be repeated
     #[arg(long, value_name = "REASON", conflicts_with = "way")]
     pub drops: Vec<String>,
 
-    /// Only packets received (rx) or sent (tx)
+    /// Capture only received (rx) or only sent (tx) packets
     #[arg(long, value_name = "WAY", value_parser = ["rx", "tx"])]
     pub way: Option<String>,
 
-    /// Only packets that match this expression in tcpdump's language (see pcap-filter(7)); tcpdump must be installed
+    /// Capture only packets that match this tcpdump expression (see pcap-filter(7); requires tcpdump)
     #[arg(long, short, value_name = "EXPR")]
     pub filter: Option<String>,
 
-    /// Write pcapng to this file, or to standard output (`-`), instead of a line for each packet
+    /// Write pcapng to this file or, with `-`, to standard output, instead of printing one line per packet
     #[arg(long, short, value_name = "FILE")]
     pub write: Option<PathBuf>,
 
-    /// Keep at most this many bytes of a packet; 0: all
+    /// Maximum number of bytes captured per packet; 0: no limit
     #[arg(long, short, value_name = "BYTES", default_value_t = 0)]
     pub snaplen: u32,
 
-    /// End after this many packets
+    /// Stop after this many packets
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
-    /// Socket of the instance
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 }

@@ -1,27 +1,27 @@
-//! The arguments of `bywash docsis`.
+//! Arguments of `bywash docsis`.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// What can be done with PDUs and frames.
+/// Subcommands of `bywash docsis`.
 #[derive(Debug, Subcommand)]
 pub enum DocsisArgs {
-    /// Append the CRC to PDUs and encipher them
+    /// Append the CRC to PDUs and encrypt them
     Seal(SealArgs),
-    /// Decipher what was sealed, check the CRC and remove it
+    /// Decrypt sealed PDUs, check the CRC and remove it
     Open(SealArgs),
-    /// Put a MAC header before PDUs, sealed or not
+    /// Prepend a MAC header to PDUs, sealed or not
     Frame(FrameArgs),
-    /// Take MAC frames apart
+    /// Parse MAC frames and print their fields
     Parse(ParseArgs),
 }
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
-    /// Do it
+    /// Enabled
     On,
-    /// Do not
+    /// Disabled
     Off,
 }
 
@@ -31,14 +31,14 @@ impl Switch {
     }
 }
 
-/// Who seals.
+/// Implementation that encrypts PDUs and computes their CRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Crypto {
-    /// libipsec-mb where it is installed, else portable
+    /// libipsec-mb if it is installed, else portable code
     #[default]
     Auto,
-    /// libipsec-mb, or an error
+    /// libipsec-mb; an error if it is not installed
     IpsecMb,
     /// Portable code
     Portable,
@@ -56,7 +56,9 @@ impl From<Crypto> for bywash_docsis::seal::Crypto {
 
 /// `bywash docsis seal` and `bywash docsis open`
 #[derive(Debug, Args)]
-#[command(after_help = "Reads lines of hex, a PDU each (an Ethernet frame without FCS); writes a line for each.")]
+#[command(
+    after_help = "Reads one PDU per line in hex (an Ethernet frame without FCS) from standard input and writes one line for each."
+)]
 pub struct SealArgs {
     /// AES-128 key: 32 hex digits
     #[arg(long, value_name = "HEX", value_parser = block)]
@@ -64,50 +66,50 @@ pub struct SealArgs {
     /// Initialization vector: 32 hex digits
     #[arg(long, value_name = "HEX", value_parser = block)]
     pub iv: [u8; 16],
-    /// The PDU's CRC-32, four bytes at its end
+    /// CRC-32 in the last four bytes of the PDU
     #[arg(long, value_name = "WHEN", default_value = "on", hide_possible_values = true)]
     pub crc: Switch,
-    /// AES-128 in CBC mode with residual block termination
+    /// Encryption with AES-128 in CBC mode and residual block termination
     #[arg(long, value_name = "WHEN", default_value = "on", hide_possible_values = true)]
     pub cipher: Switch,
-    /// Bytes at the front that stay clear
+    /// Number of bytes at the start of the PDU that stay in clear text
     #[arg(long, value_name = "N", default_value_t = bywash_docsis::protect::CLEAR)]
     pub offset: usize,
-    /// Who seals; `open` is always portable
+    /// Encryption library; `open` always uses portable code
     #[arg(long, value_name = "WHO", default_value = "auto")]
     pub crypto: Crypto,
 }
 
 /// `bywash docsis frame`
 #[derive(Debug, Args)]
-#[command(after_help = "Reads lines of hex, a PDU each; writes a line for each.")]
+#[command(after_help = "Reads one PDU per line in hex from standard input and writes one line for each.")]
 pub struct FrameArgs {
-    /// Security association: adds the privacy element
+    /// Security association identifier (SAID); adds the BPI+ privacy element
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..1 << 14))]
     pub said: Option<u16>,
-    /// The PDUs are not enciphered
+    /// Mark the PDUs as not encrypted
     #[arg(long, requires = "said")]
     pub clear: bool,
-    /// Sequence number of the key
+    /// Key sequence number of the privacy element
     #[arg(long, value_name = "N", default_value_t = 0, requires = "said", value_parser = clap::value_parser!(u8).range(0..16))]
     pub key_sequence: u8,
-    /// Downstream service: adds the element of it
+    /// Downstream service identifier (DSID); adds its extended header element
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..1 << 20))]
     pub dsid: Option<u32>,
-    /// Sequence number of the first PDU; the others follow
+    /// Packet sequence number of the first PDU; it increases by one for each PDU
     #[arg(long, value_name = "N", requires = "dsid")]
     pub sequence: Option<u16>,
-    /// Traffic priority: adds the element of it
+    /// Traffic priority; adds its extended header element
     #[arg(long, value_name = "0-7", value_parser = clap::value_parser!(u8).range(0..8))]
     pub priority: Option<u8>,
-    /// Write the frames to this capture file as well (link type DOCSIS)
+    /// Also write the frames to this capture file (link type DOCSIS)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 }
 
 /// `bywash docsis parse`
 #[derive(Debug, Args)]
-#[command(after_help = "Reads lines of hex, a MAC frame each; writes a line for each.")]
+#[command(after_help = "Reads one MAC frame per line in hex from standard input and writes one line for each.")]
 pub struct ParseArgs {
     /// Print a JSON object for each frame
     #[arg(long)]

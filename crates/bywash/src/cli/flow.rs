@@ -1,29 +1,29 @@
-//! The arguments of `bywash flow`.
+//! Arguments of `bywash flow`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// What can be done with a switch's flows.
+/// Subcommands of `bywash flow`.
 #[derive(Debug, Subcommand)]
 pub enum FlowArgs {
     /// Add flows, groups (`group_id=`) or meters (`meter=`)
     Add(ChangeArgs),
-    /// Change what the flows do that match
+    /// Change the actions of matching flows
     Mod(StrictArgs),
-    /// Delete the flows that match; without any, all of them
+    /// Delete matching flows, or all flows if no match is given
     Del(DelArgs),
-    /// Print flows with their counters, as ovs-ofctl dump-flows does
+    /// Print flows with their counters, in the format of ovs-ofctl dump-flows
     Dump(DumpArgs),
-    /// Add the flows of a file, a line each
+    /// Add flows from a file, one per line
     Load(LoadArgs),
-    /// Tell what becomes of a packet, and why
+    /// Trace a packet through the flow tables: matching flows, actions and result
     Trace(TraceArgs),
 }
 
-/// The instance to ask.
+/// Instance to connect to.
 #[derive(Debug, Args)]
 pub struct Whom {
-    /// Socket of the instance
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 }
@@ -31,8 +31,8 @@ pub struct Whom {
 /// `bywash flow add`
 #[derive(Debug, Args)]
 pub struct ChangeArgs {
-    /// Flows in ovs-ofctl's syntax, such as `priority=10,ip,nw_dst=10.0.0.0/8,actions=output:2`; ports go by name or by
-    /// number, from 1 in the configuration's order
+    /// Flows in ovs-ofctl syntax, such as `priority=10,ip,nw_dst=10.0.0.0/8,actions=output:2`; ports by name, or by
+    /// number in the configuration's order, starting at 1
     #[arg(value_name = "FLOW", required = true)]
     pub flows: Vec<String>,
 
@@ -43,11 +43,11 @@ pub struct ChangeArgs {
 /// `bywash flow mod`
 #[derive(Debug, Args)]
 pub struct StrictArgs {
-    /// Flows: those that match what one matches get its actions, and keep their counters
+    /// Match and new actions; matching flows get these actions and keep their counters
     #[arg(value_name = "FLOW", required = true)]
     pub flows: Vec<String>,
 
-    /// Only a flow with exactly this match and priority
+    /// Change only the flow with exactly this match and priority
     #[arg(long)]
     pub strict: bool,
 
@@ -58,11 +58,11 @@ pub struct StrictArgs {
 /// `bywash flow del`
 #[derive(Debug, Args)]
 pub struct DelArgs {
-    /// Which flows, such as `table=0,ip` or `cookie=0x1/-1`; or `group_id=1`, `meter=1`
+    /// Flows to delete, such as `table=0,ip` or `cookie=0x1/-1`; or a group (`group_id=1`) or meter (`meter=1`)
     #[arg(value_name = "MATCH")]
     pub flows: Vec<String>,
 
-    /// Only the flow with exactly this match and priority
+    /// Delete only the flow with exactly this match and priority
     #[arg(long, requires = "flows")]
     pub strict: bool,
 
@@ -73,15 +73,15 @@ pub struct DelArgs {
 /// `bywash flow dump`
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// Which flows; all without
+    /// Flows to print  [default: all]
     #[arg(value_name = "MATCH")]
     pub filter: Option<String>,
 
-    /// Leave counters and ages out: what is left can be loaded again
+    /// Omit counters and ages, so that the output can be loaded again
     #[arg(long)]
     pub no_stats: bool,
 
-    /// Print JSON: an array with an object for each flow
+    /// Print a JSON array with one object per flow
     #[arg(long, conflicts_with = "no_stats")]
     pub json: bool,
 
@@ -92,11 +92,12 @@ pub struct DumpArgs {
 /// `bywash flow load`
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// The file, or `-`: a flow, group or meter on each line. `delete`, `modify` and their `_strict` can stand before one
+    /// File with one flow, group or meter per line; `-` reads standard input. Lines can begin with `delete`, `modify`,
+    /// `delete_strict` or `modify_strict`
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Delete all flows first
+    /// Delete all existing flows first
     #[arg(long)]
     pub replace: bool,
 
@@ -107,11 +108,11 @@ pub struct LoadArgs {
 /// `bywash flow trace`
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// The packet by its fields, such as `in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`
+    /// Packet header fields, such as `in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_dst=80`
     #[arg(value_name = "PACKET")]
     pub packet: String,
 
-    /// Print JSON: one object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 

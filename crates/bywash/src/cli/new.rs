@@ -1,37 +1,37 @@
-//! `bywash new`, as it is asked for.
+//! Arguments of `bywash new`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub enum NewArgs {
-    /// An application of one's own: a program that builds, and forwards in a lab
+    /// Create an application: a program that builds and forwards packets in a lab
     App(NewAppArgs),
 }
 
 /// `bywash new app`
 #[derive(Debug, Args)]
 pub struct NewAppArgs {
-    /// The project's name, and the directory that is made for it here
+    /// Name of the project and of the directory created for it
     #[arg(value_name = "NAME", value_parser = name)]
     pub name: String,
 
-    /// Use the crates in this directory with Bywash's sources, instead of those of this version from its repository
+    /// Directory with Bywash's sources to build against  [default: the crates of this version, from its repository]
     #[arg(long, value_name = "DIR")]
     pub crates: Option<PathBuf>,
 }
 
-/// Longest name of a project.
+/// Maximum length of a project name in bytes.
 const LONGEST: usize = 64;
 
-/// A name that cargo takes for a package.
+/// Validates a project name: accepted by cargo as a package name, and not beginning with `bywash`.
 fn name(text: &str) -> Result<String, String> {
     let good = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-' || letter == '_';
     let begins = text.starts_with(|first: char| first.is_ascii_lowercase());
     if !begins || !text.chars().all(good) || text.len() > LONGEST || text.starts_with("bywash") {
         return Err(format!(
-            "a name begins with a lower-case letter and has such letters, digits, `-` and `_`, at most {LONGEST}; \
-             `bywash..` are taken"
+            "a name must begin with a lower-case letter and consist of lower-case letters, digits, `-` and `_`, at most {LONGEST}; \
+             names beginning with `bywash` are reserved"
         ));
     }
     Ok(text.into())

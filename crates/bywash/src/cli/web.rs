@@ -1,4 +1,4 @@
-//! The arguments of `bywash web`.
+//! Arguments of `bywash web`.
 
 use clap::Args;
 use std::net::SocketAddr;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 /// `bywash web`
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Address and port to serve at; whoever reaches it sees what `bywash show` shows
+    /// Address and port to serve on; everyone who can reach it sees all that `bywash show` shows
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8469")]
     pub listen: SocketAddr,
 
-    /// Serve at an address that is not this machine's own, too
+    /// Allow an address other than loopback
     #[arg(long)]
     pub public: bool,
 
-    /// Socket of the instance to show
+    /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
     pub socket: PathBuf,
 }

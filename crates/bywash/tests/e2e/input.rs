@@ -23,7 +23,7 @@ fn impossible_interfaces_are_named() {
         (&["r0", "r0"], 2, &["r0", "twice"]),
         (&["lo"], 2, &["lo"]),
         (&["an-interface-of-20-c"], 2, &["1 to 15"]),
-        (&["../r0"], 2, &["no `/`"]),
+        (&["../r0"], 2, &["must not contain `/`"]),
         (&[], 2, &["required"]),
         (&["r0", "--frames", "3"], 2, &["64"]),
         (&["r0", "--workers", "0"], 2, &["1 to 256"]),
