@@ -1,29 +1,29 @@
-//! Every key of the configuration file, once: for did-you-mean, and for docs/config.md.
+//! Table of all configuration keys: the source of docs/config.md, the JSON schema and spelling suggestions.
 
 use super::model::{Mode, PortKind};
 use std::fmt::Write;
 
-/// A key, documented.
+/// Configuration key and its documentation.
 pub struct Key {
     pub name: &'static str,
-    /// What it takes, in words.
+    /// Accepted values, in words. The JSON schema is derived from them.
     pub takes: &'static str,
-    /// Its default: TOML, or words in parentheses.
+    /// Default value: TOML, or words in parentheses.
     pub default: &'static str,
-    /// Its unit; empty: none.
+    /// Unit of the value; empty if it has none.
     pub unit: &'static str,
     pub doc: &'static str,
-    /// A value that is not the default, as TOML.
+    /// Non-default value, as TOML.
     pub example: &'static str,
-    /// The kinds of port it belongs to; empty: all, or not a port's.
+    /// Kinds of port that have this key; empty if all have it or it is not a port's key.
     pub kinds: &'static [PortKind],
-    /// The mode it belongs to; none: all.
+    /// Mode that has this key; `None` if all have it.
     pub mode: Option<Mode>,
 }
 
-/// A table of the file.
+/// Table of the configuration file.
 pub struct Section {
-    /// As in the file: `[pool]`, `[[port]]`.
+    /// Header as in the file: `[pool]`, `[[port]]`; empty for the top of the file.
     pub header: &'static str,
     pub doc: &'static str,
     pub keys: &'static [Key],
@@ -56,23 +56,24 @@ const PCAP: &[PortKind] = &[PortKind::Pcap];
 const MEMIF: &[PortKind] = &[PortKind::Memif];
 const DPDK: &[PortKind] = &[PortKind::Dpdk];
 
-/// What stands above all tables.
+/// Keys before the first table.
 pub static TOP: Section = Section {
     header: "",
-    doc: "What stands above the tables.",
+    doc: "Keys at the top of the file, before any table.",
     keys: &[
         key("mode", "`\"router\"`, `\"switch\"`, `\"cmts\"`", "\"router\"", "")
-        .doc(
-            "What the program is. `router`: it forwards packets by the kernel's own routes and neighbours. `switch`: it \
-             forwards frames by flows, of which the learning bridge is one; every frame its ports receive is its own. `cmts`: the downstream of a \
-             cable modem termination system.",
-        )
-        .example("\"switch\""),
+            .doc(
+                "Operating mode. `router`: forwards packets by the kernel's routes and neighbours. `switch`: forwards \
+                 frames by flows, one of which is the learning bridge; all frames that its ports receive belong to the \
+                 switch, none to the kernel. `cmts`: the downstream of a cable modem termination system.",
+            )
+            .example("\"switch\""),
         key("sandbox", "`\"on\"`, `\"off\"`", "\"on\"", "")
             .doc(
-                "Whether it gives up, once it listens, all privileges but those listed in the user guide, and all system \
-                 calls but those it uses. `bywash show sandbox` has what is left. Root, too, reads and writes then only \
-                 what its owner's mode bits allow. With ports of kind `dpdk` it is always off: their drivers need more.",
+                "Drops, once the instance listens, all privileges except those listed in the user guide, and all \
+                 system calls that it does not use. `bywash show sandbox` lists what remains. In the sandbox, file \
+                 permissions apply to root, too: it can only read and write files whose mode bits allow it. Always off \
+                 with ports of kind `dpdk`, whose drivers need more.",
             )
             .example("\"off\""),
     ],
@@ -80,38 +81,42 @@ pub static TOP: Section = Section {
 
 pub static SWITCH: Section = Section {
     header: "[switch]",
-    doc: "What a switch forwards by.",
+    doc: "Flow tables, caches and address learning of a switch.",
     keys: &[
         key("flows", "a path", "(none)", "")
             .doc(
-                "Flows it begins with, one a line, as `ovs-ofctl add-flows` reads them; lines with `group_id=` are groups, \
-                 lines with `meter=` meters. Ports are numbered from 1 in their order here, and can be named. Without: \
-                 one flow, `priority=0 actions=NORMAL`, the learning bridge.",
+                "File with the initial flows, one per line, in the syntax of `ovs-ofctl add-flows`; lines with \
+                 `group_id=` define groups, lines with `meter=` meters. Ports are referred to by name or by number, \
+                 from 1 in the order of this file. Without this key, the switch has one flow, `priority=0 \
+                 actions=NORMAL`: the learning bridge.",
             )
             .example("\"/etc/bywash/flows\"")
             .only(Mode::Switch),
         key("macs", "16 to 1000000", "8192", "addresses")
-            .doc("Most addresses that are learned; the one not seen for longest makes room for another.")
+            .doc(
+                "Maximum number of learned MAC addresses. When it is reached, a new address replaces the one not seen \
+                 for the longest time.",
+            )
             .example("65536")
             .only(Mode::Switch),
         key("mac_ageing_s", "1 to 86400", "300", "seconds")
-            .doc("How long an address is kept that is not seen any more.")
+            .doc("Time after which a learned MAC address that is no longer seen is removed.")
             .example("60")
             .only(Mode::Switch),
         key("exact", "0 to 1048576", "8192", "keys per worker")
-            .doc("Size of the exact-match cache. 0: there is none.")
+            .doc("Size of the exact-match cache. 0 disables it.")
             .example("0")
             .only(Mode::Switch),
         key("exact_insert", "1 to 1000000", "100", "flows")
-            .doc("One in so many flows that are found elsewhere is put in the exact-match cache.")
+            .doc("Insertion rate of the exact-match cache: one in this many flows that miss it is inserted.")
             .example("1")
             .only(Mode::Switch),
         key("megaflows", "16 to 4000000", "200000", "megaflows per worker")
-            .doc("Most megaflows. Beyond them packets are taken through the tables, each by itself.")
+            .doc("Maximum number of megaflows. Beyond it, each packet of a new flow is processed by the flow tables.")
             .example("10000")
             .only(Mode::Switch),
         key("megaflow_idle_s", "1 to 3600", "10", "seconds")
-            .doc("How long a megaflow is kept that no packet uses.")
+            .doc("Time after which a megaflow that no packet has used is removed.")
             .example("30")
             .only(Mode::Switch),
     ],
@@ -119,38 +124,43 @@ pub static SWITCH: Section = Section {
 
 pub static CMTS: Section = Section {
     header: "[cmts]",
-    doc: "What a cable downstream does to frames, in every group.",
+    doc: "Frame processing of a cable downstream, the same for all groups.",
     keys: &[
         key("crc", "`true`, `false`", "true", "")
-            .doc("Whether the CRC-32 is put behind each PDU.")
+            .doc("Appends a CRC-32 to each PDU.")
             .example("false")
             .only(Mode::Cmts),
         key("cipher", "`true`, `false`", "true", "")
-            .doc("Whether PDUs are enciphered: AES-128, CBC with residual block termination (BPI+).")
+            .doc("Encrypts PDUs with AES-128 in CBC mode and residual block termination (BPI+).")
             .example("false")
             .only(Mode::Cmts),
         key("crypto", "`\"auto\"`, `\"ipsec-mb\"`, `\"portable\"`", "\"auto\"", "")
-            .doc("Who seals. `auto`: libipsec-mb where it is installed, else portable code; `bywash show channels` says which.")
+            .doc(
+                "Encryption library. `auto`: libipsec-mb if it is installed, else portable code; `bywash show \
+                 channels` shows which one is in use.",
+            )
             .example("\"portable\"")
             .only(Mode::Cmts),
         key("assist", "`true`, `false`", "true", "")
-            .doc("Whether the upper MAC's worker seals as well while 128 frames or more wait for the lower MAC's.")
+            .doc(
+                "Lets the upper MAC's worker encrypt as well while 128 or more frames wait for the lower MAC's worker.",
+            )
             .example("false")
             .only(Mode::Cmts),
         key("queue", "1 to 65536", "256", "frames")
-            .doc("What the queue of one service flow holds.")
+            .doc("Maximum length of the queue of one service flow.")
             .example("64")
             .only(Mode::Cmts),
         key("queues", "64 to 1048576", "8192", "frames")
-            .doc("What all queues of a group hold together.")
+            .doc("Maximum length of all queues of a group together.")
             .example("1024")
             .only(Mode::Cmts),
         key("overflow", "`\"tail\"`, `\"head\"`", "\"tail\"", "")
-            .doc("Which packet is dropped when the queue of a flow is full: the one that came, or the oldest.")
+            .doc("Packet to drop when the queue of a flow is full. `tail`: the arriving one. `head`: the oldest one.")
             .example("\"head\"")
             .only(Mode::Cmts),
         key("channels", "`\"auto\"`, a rate, a list of them", "\"auto\"", "bit/s")
-            .doc("Rates of the OFDM channels of a group; 0: no limit. `auto`: one without limit.")
+            .doc("Rates of the OFDM channels of a group; 0: no limit. `auto`: one channel without limit.")
             .example("[1_890_000_000, 1_890_000_000]")
             .only(Mode::Cmts),
     ],
@@ -158,34 +168,48 @@ pub static CMTS: Section = Section {
 
 pub static GROUP: Section = Section {
     header: "[[group]]",
-    doc: "A service group of a cable downstream. Each has two workers: an upper MAC, which polls its input, and a lower MAC.",
+    doc: "A service group of a cable downstream. Each group has two workers: an upper MAC, which polls the input, and \
+           a lower MAC.",
     keys: &[
         key("input", "a port's name", "(required)", "")
-            .doc("Where Ethernet frames for its modems come in.")
+            .doc("Port on which Ethernet frames for the group's modems arrive.")
             .example("\"eth0\"")
             .only(Mode::Cmts),
         key("output", "a port's name", "(required)", "")
-            .doc("Where MAC frames leave. What that port receives is dropped.")
+            .doc("Port on which MAC frames are sent. Frames received on it are dropped.")
             .example("\"cable\"")
             .only(Mode::Cmts),
-        key("modems", "1 to 16384", "300", "modems").doc("How many it has.").example("1000").only(Mode::Cmts),
+        key("modems", "1 to 16384", "300", "modems")
+            .doc("Number of modems in the group.")
+            .example("1000")
+            .only(Mode::Cmts),
         key("mac", "an address", "\"02:ca:b1:00:00:01\"", "")
-            .doc("Address of the first modem; the others' follow. A frame to another address is dropped as `unknown-modem`.")
+            .doc(
+                "MAC address of the first modem; those of the others follow consecutively. Frames to any other address \
+                 are dropped as `unknown-modem`.",
+            )
             .example("\"00:10:18:00:00:00\"")
             .only(Mode::Cmts),
-        key("said", "0 to 16383", "1", "").doc("Security association of the first modem; the others' follow.").example("100").only(Mode::Cmts),
+        key("said", "0 to 16383", "1", "")
+            .doc("Security association identifier (SAID) of the first modem; those of the others follow consecutively.")
+            .example("100")
+            .only(Mode::Cmts),
         key("key", "32 hex digits", "\"00000000000000000000000000000000\"", "")
-            .doc("AES-128 key of the first modem. That of the n-th after it is n, as a block, enciphered with it: for labs, where no key exchange takes place.")
+            .doc(
+                "AES-128 key of the first modem. The key of the n-th modem after it is the number n, as one block, \
+                 encrypted with this key: for labs, where no key exchange takes place.",
+            )
             .example("\"2b7e151628aed2a6abf7158809cf4f3c\"")
             .only(Mode::Cmts),
         key("iv", "32 hex digits", "\"00000000000000000000000000000000\"", "")
-            .doc("Initialization vector of the first modem; the others' are derived like their keys.")
+            .doc("Initialization vector of the first modem; those of the others are derived like their keys.")
             .example("\"000102030405060708090a0b0c0d0e0f\"")
             .only(Mode::Cmts),
         key("depi", "a table", "(none)", "")
             .doc(
-                "The remote PHY that MAC frames are sent to, in DEPI (L2TPv3 over IPv4): `{ local = \"192.0.2.1\", local_mac = \
-                 \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0 }`. Channel n has session + n.",
+                "Remote PHY to send MAC frames to, by DEPI (L2TPv3 over IPv4): `{ local = \"192.0.2.1\", local_mac = \
+                 \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0 }`. Channel n uses session \
+                 + n.",
             )
             .example(
                 "{ local = \"192.0.2.1\", local_mac = \"02:00:00:00:00:01\", remote = \"192.0.2.2\", remote_mac = \
@@ -195,7 +219,7 @@ pub static GROUP: Section = Section {
     ],
 };
 
-/// The keys of `depi = { .. }`.
+/// Keys of `depi = { .. }`.
 pub static DEPI: Section = Section {
     header: "`depi`",
     doc: "",
@@ -211,23 +235,23 @@ pub static DEPI: Section = Section {
 
 pub static FLOW: Section = Section {
     header: "[[flow]]",
-    doc: "A service flow that every modem has. A packet belongs to the first that asks for it, and else to the first of all. \
-          Without any, each modem has one without limits.",
+    doc: "A service flow that every modem has. A packet belongs to the first flow whose classifier keys match it, or \
+           else to the first flow in the file. Without any `[[flow]]`, each modem has one flow without limits.",
     keys: &[
         key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(required)", "")
-            .doc("Its name in `show`.")
+            .doc("Name of the flow in `show`.")
             .example("\"voice\"")
             .only(Mode::Cmts),
         key("priority", "0 to 7", "0", "")
-            .doc("Its packets go before those of lower ones.")
+            .doc("Traffic priority. Packets of flows with a higher priority are sent first.")
             .example("5")
             .only(Mode::Cmts),
         key("rate", "0 to 1000000000000", "0", "bit/s")
-            .doc("Maximum sustained rate. 0: no limit. What is above it is dropped as `policed`.")
+            .doc("Maximum sustained rate; packets above it are dropped as `policed`. 0: no limit.")
             .example("100_000_000")
             .only(Mode::Cmts),
         key("burst", "0 to 4294967295", "0", "bytes")
-            .doc("What may go at once above the rate, at least 1522. 0: 3044.")
+            .doc("Maximum burst above the sustained rate, at least 1522. 0: 3044.")
             .example("100_000")
             .only(Mode::Cmts),
         key("peak", "0 to 1000000000000", "0", "bit/s")
@@ -235,31 +259,34 @@ pub static FLOW: Section = Section {
             .example("200_000_000")
             .only(Mode::Cmts),
         key("dscp", "a code point, a list of them", "(any)", "")
-            .doc("It asks for packets with one of these.")
+            .doc("Matches packets with one of these DSCP values.")
             .example("[46]")
             .only(Mode::Cmts),
         key("proto", "0 to 255", "(any)", "")
-            .doc("It asks for packets of this protocol.")
+            .doc("Matches packets of this IP protocol.")
             .example("17")
             .only(Mode::Cmts),
         key("source", "an address or prefix", "(any)", "")
-            .doc("It asks for packets from here.")
+            .doc("Matches packets from these addresses.")
             .example("\"10.0.0.0/8\"")
             .only(Mode::Cmts),
         key("destination", "an address or prefix", "(any)", "")
-            .doc("It asks for packets to here.")
+            .doc("Matches packets to these addresses.")
             .example("\"fd00::/8\"")
             .only(Mode::Cmts),
         key("source_port", "a port, or two", "(any)", "")
-            .doc("It asks for packets from these ports.")
+            .doc("Matches packets from this port or range of ports.")
             .example("\"5060\"")
             .only(Mode::Cmts),
         key("destination_port", "a port, or two", "(any)", "")
-            .doc("It asks for packets to these ports.")
+            .doc("Matches packets to this port or range of ports.")
             .example("\"16384-32767\"")
             .only(Mode::Cmts),
         key("drop", "`true`, `false`", "false", "")
-            .doc("No flow, but a filter: what it asks for is dropped as `filtered`, before any flow is asked.")
+            .doc(
+                "Makes this a filter instead of a flow: matching packets are dropped as `filtered` before they are \
+                 classified into flows.",
+            )
             .example("true")
             .only(Mode::Cmts),
     ],
@@ -267,94 +294,105 @@ pub static FLOW: Section = Section {
 
 pub static ROUTER: Section = Section {
     header: "[router]",
-    doc: "What the router does beside forwarding.",
+    doc: "ICMP messages that the router sends.",
     keys: &[
         key("icmp_rate", "0 to 1000000", "1000", "errors/s per worker")
             .doc(
-                "Most ICMP errors sent (RFC 1812, section 4.3.2.8); as many again about packets that are too big, on which \
-                 path MTU discovery depends. Each destination has a limit too, as in Linux. 0: none.",
+                "Maximum rate of ICMP errors (RFC 1812, section 4.3.2.8). Errors about packets that exceed the MTU, \
+                 which path MTU discovery depends on, have a separate limit of the same size. Each destination is \
+                 limited as well, as in Linux. 0: no errors are sent.",
             )
             .example("50"),
         key("redirects", "`true`, `false`", "false", "")
-            .doc("Whether ICMP redirects are sent to hosts that have a better way.")
+            .doc("Sends ICMP redirects to hosts that could use a better next hop.")
             .example("true"),
     ],
 };
 
-/// A key of `[kernel]`, which says what a kind of policy is.
+/// Returns a key of `[kernel]`; `doc` describes the kind of policy.
 const fn regard(name: &'static str, doc: &'static str) -> Key {
     key(name, "`\"respect\"`, `\"ignore\"`", "\"respect\"", "").doc(doc).example("\"ignore\"").only(Mode::Router)
 }
 
 pub static KERNEL: Section = Section {
     header: "[kernel]",
-    doc: "Kernel policies that forwarded packets would meet. `respect`: packets that such a policy concerns stay the \
-          kernel's; a change takes effect within milliseconds. `ignore`: they are forwarded past it, which is said in \
-          the log, by `bywash doctor`, `show placement` and the metrics.",
+    doc: "Kernel policies that apply to forwarded packets. `respect`: packets that such a policy affects are left to \
+           the kernel; policy changes take effect within milliseconds. `ignore`: such packets are forwarded without \
+           regard to the policy; the log, `bywash doctor`, `show placement` and the metrics report this.",
     keys: &[
         regard(
             "netfilter",
-            "Chains of nf_tables, iptables-nft included, that could drop, change or count a forwarded packet.",
+            "Chains of nf_tables, including those of iptables-nft, that could drop, change or count a forwarded \
+             packet.",
         ),
         regard(
             "iptables_legacy",
             "Rules, and policies other than ACCEPT, of `iptables-legacy` and `ip6tables-legacy`.",
         ),
-        regard("ipsec", "Forward and output policies of IPsec (`ip xfrm policy`)."),
-        regard("rules", "Policy routing rules (`ip rule`) beside the kernel's own."),
+        regard("ipsec", "IPsec policies for forwarding and output (`ip xfrm policy`)."),
+        regard("rules", "Policy routing rules (`ip rule`) other than the kernel's default ones."),
         regard(
             "sysctls",
-            "Switches under `/proc/sys/net` by which the kernel does not forward, checks sources, or does it in another \
-             way.",
+            "Settings under `/proc/sys/net` that disable forwarding, check source addresses, or otherwise change how \
+             the kernel forwards.",
         ),
-        regard("traffic_control", "Qdiscs that were configured, and filters before or behind a port (`tc`)."),
-        regard("programs", "BPF programs of others on a port (tcx)."),
+        regard("traffic_control", "Configured qdiscs, and filters on ingress or egress of a port (`tc`)."),
+        regard("programs", "BPF programs of other owners attached to a port (tcx)."),
     ],
 };
 
 pub static POOL: Section = Section {
     header: "[pool]",
-    doc: "Where packets lie: one pool per worker, all in one arena.",
+    doc: "Packet buffers: one pool per worker, all in one arena.",
     keys: &[
         key("kind", "`\"stack\"`, `\"ring\"`, `\"sdb\"`, `\"tabm\"`, `\"typewriter\"`", "\"stack\"", "")
             .doc(
-                "Which free buffer is used next. `stack`: the one last freed, which is still in the cache. `ring`: the \
-                 one freed longest ago, as DPDK does, behind a cache per worker. `tabm`: the next one of a block at \
-                 consecutive addresses; freeing only counts, and a block is used again when all of it is free. `sdb`: \
-                 the same, with one pool and one block that all workers share. `typewriter`: as `tabm`, but a packet of a \
-                 `pcap` port takes no more room than it needs, so that a buffer holds several; not with `af_xdp` and `dpdk` ports.",
+                "Order in which free buffers are reused. `stack`: last in, first out, so that the next buffer is still \
+                 in the CPU cache. `ring`: first in, first out, as in DPDK, behind a cache per worker. `tabm`: in \
+                 order of address within a block; freeing a buffer only counts, and a block is reused once all of its \
+                 buffers are free. `sdb`: the same, with one pool and one current block shared by all workers. \
+                 `typewriter`: as `tabm`, but a packet from a `pcap` port takes only the space it needs, so that a \
+                 buffer holds several packets; not with `af_xdp` and `dpdk` ports.",
             )
             .example("\"ring\""),
         key("cache", "`\"auto\"`, 0 to 8192", "\"auto\"", "buffers per worker")
-            .doc("Size of each worker's cache in front of the pool, at most half the pool; kinds of blocks have none. `auto`: 256 for `ring`, else 0.")
+            .doc(
+                "Size of each worker's cache in front of the pool, at most half the pool; kinds with blocks have no \
+                 cache. `auto`: 256 for `ring`, else 0.",
+            )
             .example("128"),
         key("frames", "`\"auto\"`, 64 to 16777216", "\"auto\"", "buffers per worker")
             .doc(
-                "Size of the pool. It must hold what the rings of the worker's queues can hold at once (rx, tx, fill and \
-                 completion together) and the cache. `auto`: that, and 1024. Where there are blocks: two or more whole ones; \
-                 `auto` adds two.",
+                "Size of each worker's pool. It must cover the rings of the worker's queues (rx, tx, fill and \
+                 completion together) and the cache. `auto`: that sum plus 1024. Kinds with blocks need a whole number \
+                 of blocks, at least two; for them `auto` adds two blocks.",
             )
             .example("65536"),
         key("reserve", "0 to 16777216", "0", "buffers")
             .doc(
-                "Buffers that belong to no pool at first: `bywash reload` makes other pools of them, and has those again of pools \
-                 that are gone. Another pool for a worker takes as many as it holds.",
+                "Buffers that initially belong to no pool. `bywash reload` creates new pools from them and returns the \
+                 buffers of removed pools to them. Replacing a worker's pool takes as many buffers as the new pool \
+                 holds.",
             )
             .example("32768"),
         key("block", "a power of two from 64 to 65536", "1024", "buffers")
-            .doc("Size of a block of `sdb`, `tabm` and `typewriter`. One buffer that is held long keeps its block from being used.")
+            .doc(
+                "Block size of `sdb`, `tabm` and `typewriter`. A single buffer that is held for long keeps its whole \
+                 block from being reused.",
+            )
             .example("256"),
         key("cell", "2048, 4096, 16384", "2048", "bytes")
             .doc(
-                "Size of a buffer. 256 bytes of it are metadata and headroom: an interface's MTU and 18 bytes must fit the rest. \
-                 16384 is for MTUs over 3822, to 9000 and beyond: AF_XDP then receives frames in several pieces, put together \
-                 by a copy of what is behind the first 3840 bytes. Needs Linux 6.6; not for `typewriter`, nor with `in_order`.",
+                "Size of a buffer. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
+                 fit the remainder. 16384 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in \
+                 several pieces, which are joined by copying everything after the first 3840 bytes. This needs Linux \
+                 6.6 and cannot be combined with `typewriter` or `in_order`.",
             )
             .example("4096"),
         key("pages", "`\"auto\"`, `\"2m\"`, `\"4k\"`", "\"auto\"", "")
             .doc(
-                "Pages the buffers lie in. `auto`: reserved 2 MiB pages, else transparent ones, else 4 KiB; what it got is \
-                 in `bywash show pools`. `2m`: 2 MiB of either kind, or an error.",
+                "Page size of the buffer memory. `auto`: reserved 2 MiB pages, else transparent huge pages, else 4 KiB \
+                 pages; `bywash show pools` shows the result. `2m`: 2 MiB pages, reserved or transparent, or an error.",
             )
             .example("\"4k\""),
     ],
@@ -362,41 +400,52 @@ pub static POOL: Section = Section {
 
 pub static WORKERS: Section = Section {
     header: "[workers]",
-    doc: "The threads that forward.",
+    doc: "Forwarding threads.",
     keys: &[
         key("count", "`\"auto\"`, 1 to 256", "\"auto\"", "threads")
-            .doc("`auto`: as many as every port has queues for, at most one per CPU in `cpus`.")
+            .doc(
+                "Number of workers. `auto`: the queue count of the port with the fewest queues, at most one worker per \
+                 CPU in `cpus`.",
+            )
             .example("2"),
         key("cpus", "`\"auto\"`, a list of CPU numbers", "\"auto\"", "")
-            .doc("CPUs the workers are pinned to, in order: at least `count`. `auto`: those the process may use, the first of them last.")
+            .doc(
+                "CPUs that the workers are pinned to, in order; at least `count` CPUs. `auto`: the CPUs that the \
+                 process may use, the first of them last.",
+            )
             .example("[0]"),
         key("idle", "`\"sleep\"`, `\"spin\"`", "\"sleep\"", "")
-            .doc("What a worker does without packets. `sleep`: it backs off, then sleeps until one comes. `spin`: it polls on, for the lowest delay at the price of a CPU.")
+            .doc(
+                "Behaviour of a worker that has no packets. `sleep`: it backs off, then sleeps until a packet arrives. \
+                 `spin`: it keeps polling, for the lowest latency at the cost of a whole CPU.",
+            )
             .example("\"spin\""),
     ],
 };
 
 pub static API: Section = Section {
     header: "[api]",
-    doc: "Where the running program can be asked.",
+    doc: "Interfaces of the running instance for monitoring and control.",
     keys: &[
         key("socket", "a path", "\"/run/bywash/bywash.sock\"", "")
-            .doc("Unix socket with the HTTP API that `bywash show` uses. Each instance needs its own.")
+            .doc("Unix socket of the HTTP API that `bywash show` and other commands use. Each instance needs its own.")
             .example("\"/tmp/bywash.sock\""),
-        key("group", "a group's name", "(none)", "").doc("Group that may connect, beside root.").example("\"bywash\""),
+        key("group", "a group's name", "(none)", "")
+            .doc("Group that may connect to `socket`, in addition to root.")
+            .example("\"bywash\""),
         key("read_socket", "a path", "(none)", "")
             .doc(
-                "Unix socket with the part of the API that changes nothing and shows no packets: all that is read with \
-                 GET. What else is asked there is forbidden.",
+                "Unix socket of the read-only part of the API: all GET requests except those that show packets. Other \
+                 requests are refused as forbidden.",
             )
             .example("\"/run/bywash/read.sock\""),
         key("read_group", "a group's name", "(none)", "")
-            .doc("Group that may connect to `read_socket`, beside root.")
+            .doc("Group that may connect to `read_socket`, in addition to root.")
             .example("\"users\""),
         key("metrics", "an address and a port", "(none)", "")
             .doc(
-                "TCP address at which Prometheus finds `/metrics`, and nothing else. Whoever reaches it can read it. \
-                 The Unix socket has `/metrics`, too.",
+                "TCP address that serves `/metrics` to Prometheus, and nothing else. Everyone who can reach it can \
+                 read it. The Unix socket serves `/metrics`, too.",
             )
             .example("\"127.0.0.1:9469\""),
     ],
@@ -404,200 +453,239 @@ pub static API: Section = Section {
 
 pub static PORT: Section = Section {
     header: "[[port]]",
-    doc: "A port. One table for each; their order is their numbering.",
+    doc: "A port. Each port has its own table; ports are numbered in the order of their tables.",
     keys: &[
         key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(the interface's)", "")
-            .doc("Its name in `show` and in logs.")
+            .doc("Name of the port in `show` and in logs.")
             .example("\"wan\""),
         key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"memif\"`, `\"null\"`, `\"dpdk\"`", "\"af_xdp\"", "")
             .doc(
-                "What it is. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, made at the \
-                 start. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by shared \
-                 memory. `null`: receives nothing, discards what is sent. `dpdk`: a device of DPDK's, in a program \
-                 built with the feature `dpdk`.",
+                "Kind of port. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, created \
+                 at startup. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by \
+                 shared memory. `null`: receives nothing and discards what is sent. `dpdk`: a DPDK device, in a build \
+                 with the feature `dpdk`.",
             )
             .example("\"tap\""),
         key("interface", "an interface's name", "(required)", "")
             .doc(
-                "The interface. Ports of kind `pcap`, `memif` and `null` need none; given one, a router makes a TAP interface \
-                 of that name, their twin: the kernel's addresses, neighbours, routes and routing daemons work on it as on a \
-                 NIC. So with `dpdk`, unless it is the interface that the device stands on or makes.",
+                "Network interface of the port. Ports of kind `pcap`, `memif` and `null` need none; if one is given, a \
+                 router creates a TAP interface of that name, the port's twin: the kernel's addresses, neighbours, \
+                 routes and routing daemons use it as they use a NIC. The same holds for `dpdk`, unless it is the \
+                 interface that the DPDK device uses or creates.",
             )
             .example("\"eth1\""),
         key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
-            .doc("Queues to take. What arrives on the others is the kernel's.")
+            .doc("Receive queues to use. Packets that arrive on other queues are left to the kernel.")
             .example("[0]")
             .of(AF_XDP),
         key("ring", "a power of two from 64 to 65536, or a table", "2048", "descriptors")
-            .doc("Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion = N }`, each with the default 2048. Of a memif client, one number from 16 to 16384; a server takes what its client has.")
+            .doc(
+                "Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion \
+                 = N }`, each 2048 by default. For a memif client, one number from 16 to 16384; a memif server uses \
+                 the size that its client sets.",
+            )
             .example("{ rx = 512 }")
             .of(&[PortKind::AfXdp, PortKind::Memif]),
         key("zero_copy", "`\"auto\"`, `\"require\"`, `\"off\"`", "\"auto\"", "")
             .doc(
-                "AF_XDP zero-copy. `auto`: where the driver can, unless `level` is `driver`, which forwards what no socket has; \
-                 what it got is in `bywash show ports`. `require`: or an error.",
+                "Use of AF_XDP zero-copy mode. `auto`: if the driver supports it, except with `level` set to `driver`, \
+                 because the driver forwards nothing that zero-copy sockets receive; `bywash show ports` shows the \
+                 result. `require`: an error if the driver does not support it.",
             )
             .example("\"off\"")
             .of(AF_XDP),
         key("transmit", "`\"auto\"`, `\"socket\"`, `\"inject\"`", "\"auto\"", "")
             .doc(
-                "How frames are sent. `socket`: by the AF_XDP socket. `inject`: by a BPF program that is run over a batch of \
-                 them, through the interface's queueing discipline and in sight of tcpdump. `auto`: `inject` on veth, where \
-                 it is faster; what it chose is in `bywash show ports`.",
+                "Transmit method. `socket`: through the AF_XDP socket. `inject`: by running a BPF program over a batch \
+                 of frames, which pass the interface's queueing discipline and are visible to tcpdump. `auto`: \
+                 `inject` on veth, where it is faster, else `socket`; `bywash show ports` shows the choice.",
             )
             .example("\"socket\"")
             .of(AF_XDP),
         key("busy_poll", "0 to 1024", "0", "frames")
             .doc(
-                "Preferred busy polling (Linux 5.11): the worker has the driver polled by its own system calls, up to so many \
-                 frames each, and interrupts stay off (`napi_defer_hard_irqs` and `gro_flush_timeout`, put back on exit). One \
-                 CPU then does all of it, at a higher rate where interrupts would come to that same CPU. 0: interrupts.",
+                "Preferred busy polling (Linux 5.11): the worker's system calls poll the driver, up to this many \
+                 frames each, and interrupts stay off (`napi_defer_hard_irqs` and `gro_flush_timeout` are set, and \
+                 restored on exit). One CPU then does all the work, at a higher rate if that CPU would also serve the \
+                 interrupts. 0: interrupts.",
             )
             .example("64")
             .of(AF_XDP),
         key("rx_burst", "1 to 64", "64", "frames")
-            .doc("Most frames received from a queue in one turn of its worker. Fewer make turns shorter, and each packet dearer.")
+            .doc(
+                "Maximum number of frames received from a queue in one iteration of its worker. Smaller bursts make \
+                 iterations shorter, but cost more per packet.",
+            )
             .example("16")
             .of(AF_XDP),
         key("need_wakeup", "`true`, `false`", "true", "")
-            .doc("Whether the kernel says when it must be woken to send. Without, every turn with frames to send makes a system call.")
+            .doc(
+                "Uses the kernel's need-wakeup flag, which tells when a system call is needed to send. Without it, \
+                 every iteration with frames to send makes a system call.",
+            )
             .example("false")
             .of(AF_XDP),
         key("in_order", "`true`, `false`", "false", "")
             .doc(
-                "What was sent is taken back by a list of our own, in the order it was sent in, and each completion is compared \
-                 with it. Where a driver reorders (`tx_reordered` in `bywash show ports --json`), the list is given up.",
+                "Reclaims sent frames from a list kept in transmit order and compares each completion with it. The \
+                 list is abandoned if the driver completes frames out of order (`tx_reordered` in `bywash show ports \
+                 --json`).",
             )
             .example("true")
             .of(AF_XDP),
         key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
             .doc(
-                "Where the program is attached. `native`: XDP in the driver. `generic`: before the network stack, by \
-                 traffic control (Linux 6.6), and by generic XDP while user space is to have frames. `auto`: native \
-                 where the driver can; on veth generic, because a native program takes TCP segmentation from its peer.",
+                "Attachment of the XDP program. `native`: XDP in the driver. `generic`: in front of the network stack, \
+                 by traffic control (Linux 6.6), and by generic XDP while user space needs to receive frames. `auto`: \
+                 native if the driver supports it; generic on veth, because a native program disables TCP segmentation \
+                 offload on the peer.",
             )
             .example("\"generic\"")
             .of(AF_XDP),
         key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")
             .doc(
-                "Transport checksums that the sender left to its hardware. `fix`: finish those that are unfinished. \
-                 `trust`: leave all as they are. `auto`: `fix` on interfaces that hand over unfinished ones (veth, and what stands on one; bridges).",
+                "Handling of transport checksums that the sender left to checksum offload. `fix`: completes unfinished \
+                 checksums. `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces that deliver \
+                 unfinished checksums (veth, interfaces on top of veth, and bridges), else `trust`.",
             )
             .example("\"fix\"")
             .of(AF_XDP),
         key("level", "`\"auto\"`, `\"driver\"`, `\"user\"`, `\"kernel\"`", "\"auto\"", "")
             .doc(
-                "Where what it receives is forwarded. `driver`: by the program, as far as that can; the rest in user space, or \
-                 by the kernel where traffic control forwards. `user`: by the workers. `kernel`: by the kernel; the \
-                 port still sends what others forward to it. `auto`: `driver` where the program is attached natively \
-                 and no socket has zero-copy, or by traffic control; else `user`.",
+                "Forwarding level of packets received on the port. `driver`: by the XDP program as far as it can; \
+                 other packets in user space, or by the kernel where traffic control forwards. `user`: by the workers. \
+                 `kernel`: by the kernel; the port still sends what other ports forward to it. `auto`: `driver` if the \
+                 program is attached natively and no socket uses zero-copy, or if it is attached by traffic control; \
+                 else `user`.",
             )
             .example("\"user\"")
             .of(AF_XDP),
         key("spread", "`\"off\"`, a list of CPUs", "\"off\"", "")
             .doc(
-                "CPUs that send what the program forwards of this port, a flow's packets always by the same one, fragments aside \
-                 (cpumap): for a NIC with fewer queues than there are CPUs. Needs native XDP, and is of the level `driver`. Best \
-                 are CPUs that neither the NIC interrupts nor a worker spins on; the other device needs a transmit queue for \
-                 each. What a CPU has too many of is dropped and counted, as `drop_cpu_busy`. `off`: the CPU that received it \
-                 sends it.",
+                "CPUs that transmit what the driver forwards from this port (cpumap), for a NIC with fewer queues than \
+                 the machine has CPUs. Packets of a flow, except fragments, are always sent by the same CPU. Needs \
+                 native XDP and applies to level `driver`. Choose CPUs that neither serve NIC interrupts nor run a \
+                 spinning worker; the egress device needs a transmit queue for each. Packets that exceed a CPU's queue \
+                 are dropped and counted as `drop_cpu_busy`. `off`: the CPU that received a packet sends it.",
             )
             .example("[2, 3]")
             .of(AF_XDP),
         key("device", "a DPDK device's name, and its arguments behind commas", "(required)", "")
-            .doc("The device, as DPDK's option `-a` or `--vdev` names it.")
+            .doc("Name of the DPDK device, with its arguments, as for the EAL options `-a` and `--vdev`.")
             .example("\"net_tap0,iface=dtap0\"")
             .of(DPDK),
         key("device_queues", "1 to 64", "1", "")
-            .doc("Queues of the device, each way; with several, it spreads flows over them (RSS).")
+            .doc(
+                "Number of receive and of transmit queues of the device; if there are several, RSS distributes flows \
+                 over them.",
+            )
             .example("2")
             .of(DPDK),
-        key("mtu", "`\"auto\"`, 68 to 9216", "\"auto\"", "bytes").doc("The device's MTU. `auto`: as it is.").example("1400").of(DPDK),
+        key("mtu", "`\"auto\"`, 68 to 9216", "\"auto\"", "bytes")
+            .doc("MTU of the device. `auto`: unchanged.")
+            .example("1400")
+            .of(DPDK),
         key("eal", "options of DPDK's EAL", "\"\"", "")
-            .doc("Further options for EAL, which starts once: those of all ports together.")
+            .doc("Additional EAL options. EAL is started once, with the options of all ports.")
             .example("\"--log-level=8\"")
             .of(DPDK),
         key("worker", "`\"auto\"`, a worker's number, a list of them", "\"auto\"", "")
             .doc(
-                "Which worker polls which queue. `auto`: queue k is worker k's, modulo the number of workers. A number: all \
-                 queues. A list: one for each queue, in their order, repeated when it is shorter.",
+                "Worker that polls the port's queues. `auto`: queue k is polled by worker k modulo the number of \
+                 workers. A number: one worker for all queues. A list: the worker of each queue, in order, repeated if \
+                 it is shorter than the number of queues.",
             )
             .example("0"),
-        key("tx_burst", "1 to 64", "32", "frames").doc("Frames sent at once, at most.").example("16"),
+        key("tx_burst", "1 to 64", "32", "frames").doc("Maximum number of frames sent at once.").example("16"),
         key("tx_deadline_us", "0 to 10000", "0", "µs")
-            .doc("Longest that a frame waits for others to be sent with. 0: to the end of the worker's turn.")
+            .doc(
+                "Maximum time that a frame waits for others to be sent with it. 0: until the end of the worker's \
+                 iteration.",
+            )
             .example("50"),
         key("tag", "1 to 4094", "(none)", "")
-            .doc("The VLAN that the port is an access port of: its frames have no tag. For the learning bridge.")
+            .doc("VLAN of an access port; its frames are untagged. For the learning bridge.")
             .example("10")
             .only(Mode::Switch),
         key("trunks", "a list of VLANs from 0 to 4094", "(all)", "")
-            .doc("VLANs that the port carries with their tag; 0 is what has none. For the learning bridge.")
+            .doc(
+                "VLANs of a trunk port, whose frames are tagged; 0 stands for untagged frames. For the learning \
+                 bridge.",
+            )
             .example("[10, 20]")
             .only(Mode::Switch),
         key("flood", "`true`, `false`", "true", "")
-            .doc("Whether flooded frames leave by it.")
+            .doc("Sends flooded frames out of this port.")
             .example("false")
             .only(Mode::Switch),
         key("storm", "0 to 100000000", "0", "frames/s")
             .doc(
-                "Storm control: most frames received by it that are flooded, which those to broadcast, multicast and \
-                 unknown addresses are. 0: no limit.",
+                "Storm control: maximum rate of frames received on this port that are flooded (broadcast, multicast \
+                 and unknown unicast). 0: no limit.",
             )
             .example("1000")
             .only(Mode::Switch),
         key("mirror", "another port's name", "(none)", "")
-            .doc("Where a copy of all that comes and goes by it is sent. That port is for nothing else.")
+            .doc(
+                "Port that gets a copy of every frame received or sent on this port. The mirror port carries no other \
+                 traffic.",
+            )
             .example("\"probe\"")
             .only(Mode::Switch),
         key("file", "a path", "(required)", "")
-            .doc("Capture that is replayed from memory: pcap or pcapng. Not required of a port that records: it then receives nothing.")
+            .doc(
+                "Capture file (pcap or pcapng), replayed from memory. Optional for a port with `record`, which then \
+                 receives nothing.",
+            )
             .example("\"/var/lib/trace.pcap\"")
             .of(PCAP),
-        key("loop", "`true`, `false`", "false", "").doc("Whether it starts again at its end.").example("true").of(PCAP),
+        key("loop", "`true`, `false`", "false", "")
+            .doc("Restarts the replay at the end of the file.")
+            .example("true")
+            .of(PCAP),
         key("rate", "`\"auto\"`, 1 to 1000000000", "\"auto\"", "packets/s")
-            .doc("Speed of the replay. `auto`: as fast as packets are taken.")
+            .doc("Replay rate. `auto`: as fast as packets are taken.")
             .example("1000")
             .of(PCAP),
         key("link", "`\"ethernet\"`, `\"docsis\"`", "\"ethernet\"", "")
-            .doc("What is recorded: Ethernet frames, or the MAC frames of a cable downstream.")
+            .doc("Frame type of the capture: Ethernet frames, or DOCSIS MAC frames of a cable downstream.")
             .example("\"docsis\"")
             .of(PCAP),
         key("record", "a path", "(none)", "")
-            .doc("Where frames sent to the port are written, as pcap. Without: they are discarded.")
+            .doc("File to write sent frames to, as pcap. Without it, they are discarded.")
             .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
         key("socket", "a path, or `@` and a name", "(required)", "")
             .doc(
-                "Control socket of a memif. `@`: an abstract one. Of a path, who may connect is who may write to it: at first \
-                 the owner.",
+                "Control socket of a memif: a path, or `@` and the name of an abstract socket. Processes with write \
+                 permission to the path can connect; initially only the owner.",
             )
             .example("\"/run/bywash/memif.sock\"")
             .of(MEMIF),
         key("role", "`\"server\"`, `\"client\"`", "\"server\"", "")
             .doc(
-                "Which side of a memif it is. `server`: it listens, and copies from and to the client's memory. `client`: it \
-                 connects, as often as it has to, and its peer has all of our buffers mapped: nothing is copied, and the \
-                 peer is trusted with every packet.",
+                "Side of the memif. `server`: listens, and copies packets from and to the client's memory. `client`: \
+                 connects, reconnects when the connection is lost, and maps all of its buffers into the peer: nothing \
+                 is copied, and the peer must be trusted with every packet.",
             )
             .example("\"client\"")
             .of(MEMIF),
         key("id", "0 to 4294967295", "0", "").doc("Number of the memif on its socket.").example("7").of(MEMIF),
         key("secret", "a text of at most 24 bytes", "(none)", "")
-            .doc("What a client has to know to connect.")
+            .doc("Secret that a client must present to connect.")
             .example("\"sesame\"")
             .of(MEMIF),
         key("sealed", "`true`, `false`", "true", "")
             .doc(
-                "Whether a memif server refuses memory that its client could take away again, and so end the process. DPDK's \
-                 clients with `zero-copy=yes` need `false`.",
+                "Makes a memif server refuse memory that its client could truncate, which would kill this process. \
+                 DPDK clients with `zero-copy=yes` need `false`.",
             )
             .example("false")
             .of(MEMIF),
     ],
 };
 
-/// The four rings of `ring = { .. }`.
+/// Keys of `ring = { .. }`.
 pub static RING: Section = Section {
     header: "`ring`",
     doc: "",
@@ -609,7 +697,7 @@ pub static RING: Section = Section {
     ],
 };
 
-/// The top and the tables of the file, in the order they are documented in.
+/// Top-level keys and tables of the file, in the order of the reference.
 pub static SECTIONS: &[&Section] =
     &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
 
@@ -618,10 +706,10 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `bywash config reference`; a test compares the two. -->
 
-`bywash run --config FILE` reads a TOML file. Nothing is read that is not named: there is no file that is looked for.
-`bywash run IFACE...` is the same as a file with one `[[port]]` for each interface and nothing else. Options of
-`bywash run` override the file. `bywash config check FILE` says all that is wrong with a file, with line and column;
-`bywash show config` prints the configuration of the running program as a file that can be read again.
+`bywash run --config FILE` reads a TOML file; there is no default file. `bywash run IFACE...` is the same as a file
+with one `[[port]]` for each interface and nothing else. Options of `bywash run` override the file.
+`bywash config check FILE` reports every error in a file with line and column; `bywash show config` prints the configuration of the
+running instance as a file that can be read again.
 
 ```toml
 [[port]]
@@ -631,14 +719,15 @@ interface = \"eth0\"
 interface = \"eth1\"
 ```
 
-Unknown keys, wrong types and impossible values are errors. Changes take effect at the next start.
+Unknown keys, wrong types and invalid values are errors. Changes take effect at the next start, or with `bywash reload`.
 ";
 
-/// docs/config.md.
+/// Returns the Markdown text of docs/config.md.
 pub fn reference() -> String {
     let mut out = INTRODUCTION.to_string();
     for section in SECTIONS {
-        let heading = if section.header.is_empty() { "Above".into() } else { format!("`{}`", section.header) };
+        let heading =
+            if section.header.is_empty() { "Top of the file".into() } else { format!("`{}`", section.header) };
         // Writing to a String cannot fail.
         let _ = write!(out, "\n## {heading}\n\n{}\n", section.doc);
         for key in section.keys {
