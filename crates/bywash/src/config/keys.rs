@@ -435,8 +435,8 @@ pub static API: Section = Section {
             .example("\"bywash\""),
         key("read_socket", "a path", "(none)", "")
             .doc(
-                "Unix socket of the read-only part of the API: all GET requests except those that show packets. Other \
-                 requests are refused as forbidden.",
+                "Unix socket of the read-only API: it answers GET requests, which change nothing and show no packets, \
+                 and refuses all others as forbidden.",
             )
             .example("\"/run/bywash/read.sock\""),
         key("read_group", "a group's name", "(none)", "")
@@ -708,8 +708,8 @@ const INTRODUCTION: &str = "\
 
 `bywash run --config FILE` reads a TOML file; there is no default file. `bywash run IFACE...` is the same as a file
 with one `[[port]]` for each interface and nothing else. Options of `bywash run` override the file.
-`bywash config check FILE` reports every error in a file with line and column; `bywash show config` prints the configuration of the
-running instance as a file that can be read again.
+`bywash config check FILE` reports every error in a file with line and column; `bywash show config` prints the
+configuration of the running instance as a file that can be read again.
 
 ```toml
 [[port]]
