@@ -1,4 +1,4 @@
-//! What a cable downstream is configured with, and how that is read.
+//! Configuration of a cable downstream: model and reader of `[cmts]`, `[[group]]` and `[[flow]]`.
 
 use super::keys;
 use super::model::Auto;
@@ -10,19 +10,19 @@ use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Modems a group can have.
+/// Valid numbers of modems in a group.
 pub const MODEMS: std::ops::RangeInclusive<usize> = 1..=bywash_docsis::group::MODEMS_MAX;
-/// Bits a second that a rate can be.
+/// Valid rates in bit/s.
 const RATES: std::ops::RangeInclusive<usize> = 0..=1_000_000_000_000;
 
-/// What happens to a packet whose flow's queue is full.
+/// Packet to drop when the queue of a flow is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// It is dropped
+    /// The arriving packet
     #[default]
     Tail,
-    /// The oldest in the queue is dropped for it
+    /// The oldest packet in the queue
     Head,
 }
 
@@ -38,21 +38,21 @@ impl From<Overflow> for bywash_docsis::queue::Overflow {
 /// `[cmts]`
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CmtsConfig {
-    /// Whether a CRC is put behind each PDU.
+    /// True if a CRC is appended to each PDU.
     pub crc: bool,
-    /// Whether PDUs are enciphered.
+    /// True if PDUs are encrypted.
     pub cipher: bool,
-    /// Who seals.
+    /// Encryption library.
     pub crypto: Crypto,
-    /// Whether the upper MAC seals as well while the lower one is behind.
+    /// True if the upper MAC's worker encrypts as well while the lower MAC is behind.
     pub assist: bool,
-    /// Frames the queue of a flow holds.
+    /// Maximum length of the queue of one flow, in frames.
     pub queue: usize,
-    /// Frames the queues of a group hold together.
+    /// Maximum length of all queues of a group together, in frames.
     pub queues: usize,
-    /// What is dropped when a flow's queue is full.
+    /// Packet to drop when the queue of a flow is full.
     pub overflow: Overflow,
-    /// Rates of each group's OFDM channels in bits a second; 0: no limit.
+    /// Rates of each group's OFDM channels in bit/s; 0: no limit.
     pub channels: Vec<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Default for CmtsConfig {
 }
 
 impl CmtsConfig {
-    /// Whether nothing was set.
+    /// Returns true if every setting has its default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -96,22 +96,22 @@ impl CmtsConfig {
 /// `[[group]]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupConfig {
-    /// Name of the port that packets for modems come in by.
+    /// Name of the port on which packets for modems arrive.
     pub input: String,
-    /// Name of the port that MAC frames leave by.
+    /// Name of the port on which MAC frames are sent.
     pub output: String,
-    /// Modems.
+    /// Number of modems.
     pub modems: usize,
-    /// Address of the first; the others' follow.
+    /// MAC address of the first modem; the others' follow consecutively.
     #[serde(serialize_with = "shown")]
     pub mac: MacAddr,
-    /// Security association of the first; the others' follow.
+    /// Security association identifier (SAID) of the first modem; the others' follow consecutively.
     pub said: u16,
-    /// Key of the first; the others' are derived from it.
+    /// AES-128 key of the first modem; the others' are derived from it.
     pub key: Block,
-    /// Initialization vector of the first; the others' are derived from it.
+    /// Initialization vector of the first modem; the others' are derived from it.
     pub iv: Block,
-    /// Where the remote PHY is; none: frames are sent as they are.
+    /// DEPI session to the remote PHY; `None` to send MAC frames without encapsulation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depi: Option<DepiConfig>,
 }
@@ -119,58 +119,58 @@ pub struct GroupConfig {
 /// `depi = { .. }`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DepiConfig {
-    /// Our address.
+    /// Local IPv4 address.
     pub local: Ipv4Addr,
-    /// Our MAC address.
+    /// Local MAC address.
     #[serde(serialize_with = "shown")]
     pub local_mac: MacAddr,
-    /// The remote PHY's address.
+    /// IPv4 address of the remote PHY.
     pub remote: Ipv4Addr,
-    /// Its MAC address, or its gateway's.
+    /// MAC address of the remote PHY or of the gateway to it.
     #[serde(serialize_with = "shown")]
     pub remote_mac: MacAddr,
-    /// Session of the first channel.
+    /// Session number of the first channel; channel n uses `session` + n.
     pub session: u32,
-    /// Code point.
+    /// DSCP of the IP header.
     pub dscp: u8,
 }
 
 /// `[[flow]]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FlowConfig {
-    /// Its name in `show`.
+    /// Name in `show`.
     pub name: String,
-    /// Traffic priority.
+    /// Traffic priority, 0 to 7; higher ones are sent first.
     pub priority: u8,
-    /// Maximum sustained rate in bits a second; 0: no limit.
+    /// Maximum sustained rate in bit/s; 0: no limit.
     pub rate: u64,
-    /// Bytes that may go at once; 0: the default.
+    /// Maximum burst in bytes; 0: the default.
     pub burst: u32,
-    /// Peak rate in bits a second; 0: no limit.
+    /// Peak rate in bit/s; 0: no limit.
     pub peak: u64,
-    /// Code points.
+    /// DSCP values to match; any if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dscp: Vec<u8>,
-    /// Protocol.
+    /// IP protocol to match; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proto: Option<u8>,
-    /// Where packets come from.
+    /// Source prefix to match; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_option")]
     pub source: Option<Prefix>,
-    /// Where they go.
+    /// Destination prefix to match; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_option")]
     pub destination: Option<Prefix>,
-    /// From these ports.
+    /// Source port range to match, inclusive; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "ports")]
     pub source_port: Option<(u16, u16)>,
-    /// To these ports.
+    /// Destination port range to match, inclusive; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "ports")]
     pub destination_port: Option<(u16, u16)>,
-    /// No modem gets such packets.
+    /// True if matching packets are dropped.
     pub drop: bool,
 }
 
-/// A cipher block: key or vector.
+/// AES block, as key or initialization vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block(pub [u8; 16]);
 
@@ -198,14 +198,14 @@ fn put<T>(to: &mut T, value: Option<T>) {
     }
 }
 
-/// A text that `parse` takes.
+/// Returns the parsed value of a string key; `None`, with a problem noted, if `parse` refuses it.
 fn parsed<T>(table: &mut Table<'_, '_>, key: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
     table.text(key, |text| parse(text).map(drop)).and_then(|text| parse(&text).ok())
 }
 
 fn mac(text: &str) -> Result<MacAddr, String> {
     let mac: MacAddr = text.parse().map_err(|_| "expected an address such as 02:00:00:00:00:01")?;
-    if mac.0[0] & 1 == 0 { Ok(mac) } else { Err("that is a group's address, not one station's".into()) }
+    if mac.0[0] & 1 == 0 { Ok(mac) } else { Err("expected a unicast address, not a group address".into()) }
 }
 
 fn block(text: &str) -> Result<Block, String> {
@@ -223,7 +223,7 @@ fn prefix(text: &str) -> Result<Prefix, String> {
 }
 
 fn port_range(text: &str) -> Result<(u16, u16), String> {
-    let wrong = || "expected a port, or two as in 1024-65535".to_string();
+    let wrong = || "expected a port, or a range such as 1024-65535".to_string();
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
     if range.0 <= range.1 { Ok(range) } else { Err(wrong()) }
@@ -278,7 +278,7 @@ impl FlowConfig {
         flow
     }
 
-    /// Whether it asks for anything.
+    /// Returns true if the flow has any classifier.
     pub fn has_rule(&self) -> bool {
         let Self { dscp, proto, source, destination, source_port, destination_port, .. } = self;
         !dscp.is_empty()

@@ -1,30 +1,30 @@
-//! What this machine has, for checking a configuration against it.
+//! Interfaces and CPUs of this machine, for checking a configuration against them.
 
 use crate::cli::cpu_list;
 use std::fs;
 
-/// A network interface of the calling thread's namespace.
+/// Network interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
-    /// MTU in bytes, where it could be found out.
+    /// MTU in bytes; `None` if unknown.
     pub mtu: Option<usize>,
-    /// Receive queues, where it could be found out.
+    /// Number of receive queues; `None` if unknown.
     pub queues: Option<usize>,
 }
 
-/// What this machine has.
+/// Interfaces and CPUs of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pub interfaces: Vec<Interface>,
-    /// CPUs that are online.
+    /// Online CPUs.
     pub cpus: Vec<usize>,
-    /// Those the process may run on.
+    /// CPUs that the process may run on.
     pub allowed: Vec<usize>,
 }
 
 impl Host {
-    /// This machine, as it is now.
+    /// Returns the current interfaces and CPUs of this machine.
     pub fn this() -> Self {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
         let allowed: Vec<usize> = match rustix::thread::sched_getaffinity(None) {
@@ -32,13 +32,13 @@ impl Host {
             Err(_) => Vec::new(),
         };
         let cpus = cpu_list(&online).unwrap_or_else(|_| allowed.clone());
-        // Of the thread's namespace, unlike /sys/class/net, which is of the namespace it was mounted in.
+        // The thread's namespace: /sys/class/net shows the namespace in which it was mounted.
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
         let names = table.lines().skip(2).filter_map(|line| Some(line.rsplit_once(':')?.0.trim()));
         Self { interfaces: names.map(interface).collect(), cpus, allowed }
     }
 
-    /// The interface of that name.
+    /// Returns the interface with that name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
@@ -47,7 +47,7 @@ impl Host {
 fn interface(name: &str) -> Interface {
     let sys = std::path::Path::new("/sys/class/net").join(name);
     let number = |file: &str| fs::read_to_string(sys.join(file)).ok()?.trim().parse::<usize>().ok();
-    // /sys may show another namespace, with an interface of the same name.
+    // /sys may show another namespace with an interface of the same name: compare the index.
     let same = number("ifindex").is_some_and(|index| Some(index) == index_of(name));
     let queues = || {
         let entries = fs::read_dir(sys.join("queues")).ok()?;
@@ -57,7 +57,7 @@ fn interface(name: &str) -> Interface {
     Interface { name: name.into(), mtu: known(number("mtu")), queues: known(queues()) }
 }
 
-/// The interface's index in the calling thread's namespace.
+/// Returns the interface's index in the calling thread's namespace.
 fn index_of(name: &str) -> Option<usize> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
     let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;

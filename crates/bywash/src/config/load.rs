@@ -1,4 +1,4 @@
-//! From a file, or from interfaces on the command line, to a checked configuration.
+//! Loading of a configuration from a file, or from interfaces given on the command line.
 
 use super::check::check;
 use super::cmts::{FlowConfig, GroupConfig};
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// A configuration that is not yet checked, and where its values came from.
+/// Unchecked configuration, with the source of its values.
 #[derive(Default)]
 pub struct Draft {
     config: Config,
@@ -22,24 +22,26 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Default settings, with a port on each interface.
+    /// Returns the default configuration with a port on each interface.
     pub fn interfaces(interfaces: &[String]) -> Self {
         Self { config: Config::for_interfaces(interfaces), ..Self::default() }
     }
 
-    /// What a file says.
+    /// Reads a configuration file.
+    ///
+    /// Errors if the file cannot be read; errors in its contents are reported by [`Draft::finish`].
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Ok(Self::text(&name, text)),
             Err(why) => {
-                let what = format!("cannot read the configuration, {name}: {why}");
+                let what = format!("cannot read the configuration file {name}: {why}");
                 Err(ConfigErrors::new(None, Default::default(), vec![Problem::at("", what, "")]))
             }
         }
     }
 
-    /// What a text says; `name` stands for it in errors.
+    /// Parses the text of a configuration file; `name` is its name in error messages.
     pub fn text(name: &str, text: String) -> Self {
         let mut notes = Notes::default();
         let (root, errors) = DeTable::parse_recoverable(&text);
@@ -49,21 +51,23 @@ impl Draft {
             let span = error.span().or(Some(0..0));
             notes.problems.push(Problem { span, ..Problem::at("", what, lines.collect::<Vec<_>>().join(", ")) });
         }
-        // What was recovered after a syntax error would only raise errors that are none.
+        // The recovered part of a file with a syntax error would only cause spurious errors.
         let config = if errors.is_empty() { document(root.get_ref(), &mut notes) } else { Config::default() };
         Self { config, source: Some(Source { name: name.into(), text }), notes }
     }
 
-    /// Changes a value for the command line: errors in it do not point into the file any more. `path` is the
-    /// value's, such as `pool.frames`.
+    /// Overrides a value from the command line; errors in it no longer refer to the file. `path` is the path of the
+    /// value, such as `pool.frames`.
     pub fn set(&mut self, path: &str, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
         self.notes.spans.insert(path.into(), None);
     }
 
-    /// The configuration, if nothing is wrong with it. Checked against `host` when there is one.
+    /// Checks the configuration, also against `host` if there is one, and returns it.
+    ///
+    /// Errors with all problems found.
     pub fn finish(mut self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
-        // Checks of a configuration that was read in part would report what the reader already did.
+        // Checking a partially read configuration would report what the reader already has.
         if self.notes.problems.is_empty() {
             check(&self.config, host, &mut self.notes.problems);
         }
@@ -93,7 +97,7 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
         let mut wrong = |what: String, expected: String| {
             let list = header.clone().collect::<Vec<_>>().join(", ");
             let problem = Problem { span: Some(key.span()), ..Problem::at("", what, expected) };
-            notes.problems.push(problem.help(format!("the tables of a configuration: {list}")));
+            notes.problems.push(problem.help(format!("tables of the configuration: {list}")));
         };
         match (known, value.get_ref()) {
             (Some("[[port]]"), DeValue::Array(ports)) if ports.iter().all(|port| port.get_ref().is_table()) => {
@@ -156,7 +160,7 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
                 let names = header.clone().map(|header| header.trim_matches(['[', ']']));
                 let expected = match nearest(name, names) {
                     Some(name) => format!("did you mean `{name}`?"),
-                    None => "not a table of a configuration".into(),
+                    None => "not a table of the configuration".into(),
                 };
                 wrong(format!("unknown table `{name}`"), expected);
             }
@@ -165,7 +169,7 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) -> Config {
     config
 }
 
-/// Sets a value when there is one: each key's default is the model's.
+/// Sets `to` if there is a value; otherwise it keeps the default of the model.
 fn put<T>(to: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *to = value;
@@ -179,7 +183,7 @@ fn read_choice<T: ValueEnum>(key: &str, value: &toml::Spanned<DeValue<'_>>, note
             let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             let names: Vec<String> = names.map(|value| format!("\"{}\"", value.get_name())).collect();
             let expected = format!("expected {}", names.join(" or "));
-            notes.problems.push(Problem::at(key, format!("no {key} of the program's"), expected));
+            notes.problems.push(Problem::at(key, format!("invalid {key}"), expected));
         }
     }
 }
@@ -332,14 +336,14 @@ fn read_dpdk(table: &mut Table<'_, '_>) -> DpdkPortConfig {
     port
 }
 
-/// An address and a port to listen at.
+/// Validates an address and port to listen on.
 fn address(text: &str) -> Result<(), String> {
     let parsed = text.parse::<SocketAddr>();
     parsed.map(drop).map_err(|_| "expected an address and a port, such as \"127.0.0.1:9469\"".into())
 }
 
 fn not_empty(text: &str) -> Result<(), String> {
-    if text.is_empty() { Err("expected something".into()) } else { Ok(()) }
+    if text.is_empty() { Err("expected a non-empty string".into()) } else { Ok(()) }
 }
 
 pub(super) fn name(text: &str) -> Result<(), String> {

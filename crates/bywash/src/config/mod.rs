@@ -1,4 +1,4 @@
-//! The configuration: its model, its file format, and what can be wrong with it.
+//! Configuration: model, file format, validation and error reporting.
 
 mod check;
 mod cmts;

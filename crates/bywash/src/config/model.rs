@@ -1,6 +1,6 @@
-//! The configuration as the rest of the program uses it: plain values, every default filled in.
+//! Model of the configuration: plain values with every default filled in.
 //!
-//! It serializes to what can be read back: `bywash show config` prints a file.
+//! [`Config`] serializes to a TOML file that can be read back; `bywash show config` prints it.
 
 use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
 use super::plan::SPARE;
@@ -11,25 +11,25 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Frames a pool can have. The most is 32 GiB of 2 KiB cells.
+/// Valid sizes of a pool in buffers. The maximum is 32 GiB of 2 KiB cells.
 pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
-/// Frames a block can have, in powers of two.
+/// Valid sizes of a block in buffers; a size must also be a power of two.
 pub const BLOCK: RangeInclusive<usize> = 64..=65536;
-/// Worker threads there can be.
+/// Valid numbers of worker threads.
 pub const WORKERS: RangeInclusive<usize> = 1..=256;
 
-/// A value, or the program's own choice.
+/// Configured value, or `auto`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// The program chooses.
+    /// Chosen by the program.
     #[default]
     Auto,
-    /// This value.
+    /// Set to this value.
     Set(T),
 }
 
 impl<T> Auto<T> {
-    /// The value that was set.
+    /// Returns the configured value; `None` if it is `auto`.
     pub fn set(&self) -> Option<&T> {
         match self {
             Self::Auto => None,
@@ -47,7 +47,7 @@ impl<T: Serialize> Serialize for Auto<T> {
     }
 }
 
-/// A pool's policy.
+/// Buffer pool policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolKind {
@@ -56,11 +56,11 @@ pub enum PoolKind {
     Stack,
     /// First in, first out, behind a cache per worker
     Ring,
-    /// Blocks at consecutive addresses, one that all workers share
+    /// Blocks of consecutive buffers, one shared by all workers
     Sdb,
-    /// Blocks at consecutive addresses, one for each worker
+    /// Blocks of consecutive buffers, one per worker
     Tabm,
-    /// As tabm, each packet in no more room than it needs
+    /// Like tabm, but each packet takes only the space it needs
     Typewriter,
 }
 
@@ -76,14 +76,14 @@ impl From<PoolKind> for bywash_frame::PoolKind {
     }
 }
 
-/// A size of page.
+/// Page size of the buffer memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Pages {
-    /// The best that can be had
+    /// 2 MiB, reserved or transparent, if available, else 4 KiB
     #[default]
     Auto,
-    /// 2 MiB, or an error
+    /// 2 MiB; an error if unavailable
     #[serde(rename = "2m")]
     #[value(name = "2m")]
     Huge,
@@ -103,32 +103,32 @@ impl From<Pages> for bywash_frame::Pages {
     }
 }
 
-/// What the program is.
+/// Operating mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// A router beside the kernel, by the kernel's own tables
+    /// Router beside the kernel, with the kernel's routes and neighbours
     #[default]
     Router,
-    /// A switch: flows, and a learning bridge
+    /// Switch with flow tables and a learning bridge
     Switch,
-    /// The downstream of a cable modem termination system
+    /// Downstream of a cable modem termination system
     Cmts,
 }
 
-/// Whether what the program may do is cut down to what it needs.
+/// Confinement of the process to the privileges it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Sandbox {
-    /// Few capabilities, no new privileges, and no system calls but those it uses
+    /// Only the needed capabilities and system calls, and no new privileges
     #[default]
     On,
-    /// All that it was started with
+    /// All privileges of the starting process
     Off,
 }
 
 impl Mode {
-    /// Its name in the config.
+    /// Returns the name in the configuration file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Router => "router",
@@ -138,25 +138,25 @@ impl Mode {
     }
 }
 
-/// What a worker does when there is nothing to do.
+/// Behaviour of a worker that has no packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Idle {
-    /// Back off, then sleep until a packet comes
+    /// Back off, then sleep until a packet arrives
     #[default]
     Sleep,
-    /// Poll on: lowest delay, a whole CPU
+    /// Keep polling: lowest latency, but uses a whole CPU
     Spin,
 }
 
-/// AF_XDP zero-copy.
+/// Use of AF_XDP zero-copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Where the driver can
+    /// If the driver supports it
     #[default]
     Auto,
-    /// Or an error
+    /// Always; an error if the driver does not support it
     Require,
     /// Never
     Off,
@@ -172,16 +172,16 @@ impl From<ZeroCopy> for bywash_port::af_xdp::ZeroCopy {
     }
 }
 
-/// How an AF_XDP port sends where the kernel copies frames.
+/// Transmit method of an AF_XDP port in copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Transmit {
-    /// By injection on veth, else by the socket
+    /// Injection on veth, else the AF_XDP socket
     #[default]
     Auto,
-    /// By the AF_XDP socket
+    /// AF_XDP socket
     Socket,
-    /// By injection, through the interface's queueing discipline
+    /// Injection by a BPF program, through the interface's queueing discipline
     Inject,
 }
 
@@ -195,27 +195,27 @@ impl From<Transmit> for bywash_port::af_xdp::Transmit {
     }
 }
 
-/// Where the XDP program is attached.
+/// Attachment of the XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpMode {
-    /// In the driver where it can, else generic; generic on veth
+    /// Native if the driver supports it, else generic; generic on veth
     #[default]
     Auto,
-    /// In the driver, or an error
+    /// In the driver; an error if the driver does not support it
     Native,
-    /// Generic: any interface, slower
+    /// In front of the network stack: works on any interface, but is slower
     Generic,
 }
 
-/// Where a port's packets are forwarded.
+/// Forwarding level of a port's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The cheapest of the others that can
+    /// Cheapest of the other levels that the port supports
     #[default]
     Auto,
-    /// In the driver, by XDP; what it cannot do, in user space
+    /// In the driver, by XDP; packets it cannot handle, in user space
     Driver,
     /// In user space, by the workers
     User,
@@ -224,7 +224,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Its name in the config.
+    /// Returns the name in the configuration file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -235,41 +235,41 @@ impl Level {
     }
 }
 
-/// What is done about transport checksums that the sender left to the hardware.
+/// Handling of transport checksums that the sender left to checksum offload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksum {
-    /// `fix` on interfaces that hand over unfinished checksums (veth), `trust` elsewhere
+    /// `fix` on interfaces that deliver unfinished checksums (veth), else `trust`
     #[default]
     Auto,
-    /// Finish those that are unfinished
+    /// Complete unfinished checksums
     Fix,
-    /// Leave them as they are
+    /// Leave all checksums unchanged
     Trust,
 }
 
-/// What a port is.
+/// Kind of port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
-    /// A network interface, through AF_XDP sockets
+    /// Network interface, through AF_XDP sockets
     #[default]
     #[value(name = "af_xdp")]
     AfXdp,
-    /// A TAP interface, made for the kernel
+    /// TAP interface, created for the kernel
     Tap,
-    /// A capture file that is replayed
+    /// Replayed capture file
     Pcap,
-    /// Packets to and from another process, through shared memory
+    /// Shared memory with another process
     Memif,
     /// Receives nothing, discards what is sent
     Null,
-    /// A device of DPDK's, in a program built with it
+    /// DPDK device, in a build with DPDK
     Dpdk,
 }
 
 impl PortKind {
-    /// Its name in the config.
+    /// Returns the name in the configuration file.
     pub fn name(self) -> &'static str {
         match self {
             Self::AfXdp => "af_xdp",
@@ -282,13 +282,13 @@ impl PortKind {
     }
 }
 
-/// Queues of an interface.
+/// Receive queues that a port uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// Every one it has.
+    /// All queues of the interface.
     #[default]
     All,
-    /// These. The kernel keeps the others.
+    /// These queues; packets on the others are left to the kernel.
     List(Vec<usize>),
 }
 
@@ -304,23 +304,23 @@ impl Serialize for Queues {
 /// Sizes of an AF_XDP socket's four rings, in descriptors: powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rings {
-    /// Received frames waiting for the worker.
+    /// RX ring: received frames.
     pub rx: usize,
-    /// Frames waiting for the device.
+    /// TX ring: frames to send.
     pub tx: usize,
-    /// Empty frames waiting for packets.
+    /// Fill ring: empty buffers for the device to receive into.
     pub fill: usize,
-    /// Sent frames waiting to be taken back.
+    /// Completion ring: buffers of sent frames to be reclaimed.
     pub completion: usize,
 }
 
 impl Rings {
-    /// All four of `size`.
+    /// Returns four rings of `size` descriptors each.
     pub fn all(size: usize) -> Self {
         Self { rx: size, tx: size, fill: size, completion: size }
     }
 
-    /// Most frames they hold at once.
+    /// Returns the maximum number of buffers that the rings hold at once.
     pub fn frames(&self) -> usize {
         self.rx + self.tx + self.fill + self.completion
     }
@@ -332,7 +332,7 @@ impl Default for Rings {
     }
 }
 
-/// Everything that can be set.
+/// Complete configuration of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Config {
     /// `mode`
@@ -369,7 +369,7 @@ pub struct Config {
 /// `[router]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RouterConfig {
-    /// Most ICMP errors a worker sends, per second; 0: none.
+    /// Maximum number of ICMP errors per second and worker; 0: none.
     pub icmp_rate: u32,
     /// Whether ICMP redirects are sent.
     pub redirects: bool,
@@ -381,38 +381,38 @@ impl Default for RouterConfig {
     }
 }
 
-/// Regard for a kind of kernel policy.
+/// Treatment of a kind of kernel policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Regard {
-    /// Packets that it concerns stay the kernel's
+    /// Leave packets that it affects to the kernel
     #[default]
     Respect,
-    /// They are forwarded past it
+    /// Forward such packets without regard to it
     Ignore,
 }
 
 /// `[kernel]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelConfig {
-    /// nf_tables, iptables-nft included.
+    /// Chains of nf_tables, including those of iptables-nft.
     pub netfilter: Regard,
-    /// iptables by the old interface of the kernel.
+    /// Rules of iptables-legacy.
     pub iptables_legacy: Regard,
     /// IPsec policies.
     pub ipsec: Regard,
-    /// `ip rule`.
+    /// Policy routing rules (`ip rule`).
     pub rules: Regard,
-    /// Switches under `/proc/sys/net`.
+    /// Settings under `/proc/sys/net`.
     pub sysctls: Regard,
     /// Qdiscs and filters.
     pub traffic_control: Regard,
-    /// BPF programs of others.
+    /// BPF programs of other owners.
     pub programs: Regard,
 }
 
 impl KernelConfig {
-    /// Returns whether packets are forwarded past policies of this kind.
+    /// Returns true if packets are forwarded without regard to policies of this kind.
     pub fn ignores(&self, kind: Kind) -> bool {
         let regard = match kind {
             Kind::Netfilter => self.netfilter,
@@ -430,25 +430,25 @@ impl KernelConfig {
 /// `[switch]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SwitchConfig {
-    /// Flows, groups and meters it begins with; none: the learning bridge for every frame.
+    /// File of initial flows, groups and meters; `None` for the learning bridge alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<PathBuf>,
-    /// Most learned addresses.
+    /// Maximum number of learned MAC addresses.
     pub macs: usize,
-    /// Seconds after which an address that was not seen is forgotten.
+    /// Seconds after which a MAC address that was not seen is removed.
     pub mac_ageing_s: u32,
-    /// Keys in each worker's exact-match cache; 0: none.
+    /// Size of each worker's exact-match cache in keys; 0: no cache.
     pub exact: usize,
-    /// One in this many flows found elsewhere is put there.
+    /// Insertion rate of the exact-match cache: one in this many flows that miss it.
     pub exact_insert: u32,
-    /// Most megaflows of each worker.
+    /// Maximum number of megaflows per worker.
     pub megaflows: usize,
-    /// Seconds after which a megaflow without packets goes.
+    /// Seconds after which an unused megaflow is removed.
     pub megaflow_idle_s: u32,
 }
 
 impl SwitchConfig {
-    /// Whether nothing was set.
+    /// Returns true if every setting has its default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -473,19 +473,19 @@ impl Default for SwitchConfig {
 /// `[pool]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PoolConfig {
-    /// Policy.
+    /// Order in which free buffers are reused.
     pub kind: PoolKind,
-    /// Frames in each worker's cache; auto: the kind's default.
+    /// Size of each worker's cache in buffers; auto: the default of the pool kind.
     pub cache: Auto<usize>,
-    /// Frames per worker; auto: see [`crate::config::Plan`].
+    /// Size of each worker's pool in buffers; auto: see [`crate::config::Plan`].
     pub frames: Auto<usize>,
-    /// Frames a block, where the policy has blocks.
+    /// Size of a block in buffers, for kinds with blocks.
     pub block: usize,
-    /// Frames beside, for pools that come later.
+    /// Buffers set aside for pools that a reload creates.
     pub reserve: usize,
-    /// Bytes a cell: 2048, 4096 or 16384.
+    /// Size of a cell in bytes: 2048, 4096 or 16384.
     pub cell: usize,
-    /// Pages the cells lie in.
+    /// Page size of the buffer memory.
     pub pages: Pages,
 }
 
@@ -497,19 +497,19 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Frames in each worker's cache.
+    /// Returns the size of each worker's cache in buffers.
     pub fn cache_frames(&self) -> usize {
         let default = || bywash_frame::PoolKind::from(self.kind).default_cache();
         self.cache.set().copied().unwrap_or_else(default)
     }
 
-    /// Frames of a pool that must hold `needed`.
+    /// Returns the size, in buffers, of a pool that must hold `needed` buffers.
     ///
     /// # Errors
-    /// What is configured, where that is fewer.
+    /// The configured size if it is smaller than `needed`.
     pub fn frames_for(&self, needed: usize) -> Result<usize, usize> {
         match self.frames.set() {
-            // One block is being handed out, one waits for its last cell.
+            // Two more blocks: one being handed out, and one that waits for its last cell to be freed.
             None if self.blocks() => Ok((needed + SPARE).next_multiple_of(self.block) + 2 * self.block),
             None => Ok(needed + SPARE),
             Some(&frames) if frames >= needed => Ok(frames),
@@ -517,17 +517,17 @@ impl PoolConfig {
         }
     }
 
-    /// Whether cells are handed out and taken back by blocks.
+    /// Returns true if cells are handed out and reclaimed in blocks.
     pub fn blocks(&self) -> bool {
         bywash_frame::PoolKind::from(self.kind).blocks()
     }
 
-    /// Whether a cell holds several packets.
+    /// Returns true if a cell can hold several packets.
     pub fn packed(&self) -> bool {
         bywash_frame::PoolKind::from(self.kind).packed()
     }
 
-    /// A pool of this kind.
+    /// Returns the parameters of a pool of this kind with `frames` buffers.
     pub fn pool(&self, name: &str, frames: usize) -> bywash_frame::PoolConfig {
         let (cache, block) = (self.cache_frames(), self.block);
         bywash_frame::PoolConfig { cache, block, ..bywash_frame::PoolConfig::new(name, self.kind.into(), frames) }
@@ -537,29 +537,29 @@ impl PoolConfig {
 /// `[workers]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WorkersConfig {
-    /// Threads.
+    /// Number of threads.
     pub count: Auto<usize>,
-    /// CPUs they are pinned to, in order.
+    /// CPUs to pin the workers to, in order.
     pub cpus: Auto<Vec<usize>>,
-    /// What they do when there is nothing to do.
+    /// Behaviour without packets.
     pub idle: Idle,
 }
 
 /// `[api]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ApiConfig {
-    /// Unix socket to listen on.
+    /// Unix socket of the HTTP API.
     pub socket: PathBuf,
-    /// Group that may connect, beside root.
+    /// Group that may connect to `socket`, in addition to root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Unix socket that can be asked, and not told.
+    /// Unix socket of the read-only API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_socket: Option<PathBuf>,
-    /// Group that may connect to that one, beside root.
+    /// Group that may connect to `read_socket`, in addition to root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_group: Option<String>,
-    /// TCP address at which Prometheus finds the metrics.
+    /// TCP address that serves the Prometheus metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
 }
@@ -573,21 +573,22 @@ impl Default for ApiConfig {
 /// `[[port]]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PortConfig {
-    /// Name in `show` and in logs.
+    /// Name in `show` and in log messages.
     pub name: String,
-    /// What it is.
+    /// Kind of port.
     pub kind: PortKind,
-    /// Network interface of an `af_xdp` or `tap` port.
+    /// Network interface of an `af_xdp` or `tap` port, or name of the TAP twin of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Which worker polls which queue; auto: queue k is worker k's, modulo the number of workers. One number: all
-    /// queues. A list: the worker of each queue, in the order of `queues`, repeated when it is shorter.
+    /// Workers of the port's queues. Auto: queue k is polled by worker k modulo the number of workers. One number: the
+    /// worker of all queues. A list: the worker of each queue, in the order of `queues`, repeated if it is shorter.
     pub worker: Auto<Vec<usize>>,
-    /// Frames sent at once, at most.
+    /// Maximum number of frames sent at once.
     pub tx_burst: usize,
-    /// Longest that a frame waits for others to be sent with, in microseconds; 0: to the end of the worker's turn.
+    /// Maximum time in microseconds that a frame waits for others to be sent with it; 0: until the end of the worker's
+    /// iteration.
     pub tx_deadline_us: u32,
-    /// What it is to a switch.
+    /// Settings for a switch.
     #[serde(flatten, skip_serializing_if = "BridgePortConfig::is_default")]
     pub bridge: BridgePortConfig,
     /// Settings of an `af_xdp` port.
@@ -610,13 +611,13 @@ pub const DEVICE_RING: usize = 1024;
 /// Settings of a `dpdk` port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DpdkPortConfig {
-    /// DPDK's name for the device, and its arguments.
+    /// DPDK's name of the device, with its arguments.
     pub device: String,
-    /// Queues, each way.
+    /// Number of receive and of transmit queues.
     pub device_queues: u16,
-    /// Its MTU; auto: as it is.
+    /// MTU in bytes; auto: unchanged.
     pub mtu: Auto<u16>,
-    /// Options of EAL's; those of all ports together are used.
+    /// Additional EAL options. EAL is started once, with the options of all ports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub eal: String,
 }
@@ -628,7 +629,7 @@ impl Default for DpdkPortConfig {
 }
 
 impl PortConfig {
-    /// A port on `interface`, named like it, with default settings.
+    /// Returns an `af_xdp` port on `interface`, of the same name, with default settings.
     pub fn interface(interface: &str) -> Self {
         Self {
             name: interface.into(),
@@ -640,26 +641,26 @@ impl PortConfig {
     }
 }
 
-/// What a port is to a switch.
+/// Settings of a port that apply to a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BridgePortConfig {
-    /// The VLAN it is an access port of.
+    /// VLAN of an access port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<u16>,
-    /// VLANs it carries, tagged, 0 for untagged; none: all.
+    /// VLANs of a trunk port; 0 stands for untagged frames. `None` for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trunks: Option<Vec<u16>>,
-    /// Whether flooded frames leave by it.
+    /// True if flooded frames are sent out of the port.
     pub flood: bool,
-    /// Most frames a second that came in by it and are flooded; 0: all.
+    /// Storm control: maximum rate of frames received on the port that are flooded, per second; 0: no limit.
     pub storm: u32,
-    /// The port that gets a copy of what comes and goes by it.
+    /// Name of the port that gets a copy of every frame received or sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
 }
 
 impl BridgePortConfig {
-    /// Whether nothing was set.
+    /// Returns true if every setting has its default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -674,29 +675,29 @@ impl Default for BridgePortConfig {
 /// Settings of an `af_xdp` port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AfXdpConfig {
-    /// Queues to take.
+    /// Receive queues to use.
     pub queues: Queues,
-    /// Ring sizes.
+    /// Sizes of the four rings.
     pub ring: Rings,
-    /// Zero-copy.
+    /// Use of zero-copy mode.
     pub zero_copy: ZeroCopy,
-    /// How frames are sent.
+    /// Transmit method.
     pub transmit: Transmit,
-    /// Frames the driver may receive in one busy poll; 0: interrupts.
+    /// Maximum number of frames per busy poll; 0: interrupts.
     pub busy_poll: u16,
-    /// Most frames received in one turn.
+    /// Maximum number of frames received per iteration.
     pub rx_burst: usize,
-    /// Whether the kernel says when it must be woken.
+    /// True if the kernel's need-wakeup flag is used.
     pub need_wakeup: bool,
-    /// Whether what was sent is taken to come back in order.
+    /// True if sent frames are expected to complete in order.
     pub in_order: bool,
-    /// Where the XDP program goes.
+    /// Attachment of the XDP program.
     pub mode: XdpMode,
-    /// Unfinished checksums.
+    /// Handling of unfinished checksums.
     pub checksum: Checksum,
-    /// Where what it receives is forwarded.
+    /// Forwarding level of received packets.
     pub level: Level,
-    /// CPUs that send what the driver forwards; none: the one that received it.
+    /// CPUs that transmit what the driver forwards; if empty, the CPU that received a packet sends it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spread: Vec<usize>,
 }
@@ -720,33 +721,33 @@ impl Default for AfXdpConfig {
     }
 }
 
-/// Which side of a memif a port is.
+/// Side of a memif.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum MemifRole {
-    /// It listens, and copies
+    /// Listens, and copies packets
     #[default]
     Server,
-    /// It connects, and its buffers are the shared memory
+    /// Connects, and shares its buffers with the peer
     Client,
 }
 
 /// Settings of a `memif` port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemifConfig {
-    /// The control socket: a path, or `@` and an abstract name.
+    /// Control socket: a path, or `@` and an abstract name.
     #[serde(skip_serializing_if = "no_path")]
     pub socket: PathBuf,
-    /// Which side it is.
+    /// Side of the memif.
     pub role: MemifRole,
-    /// The interface's number.
+    /// Number of the memif on its socket.
     pub id: u32,
-    /// What a client has to know; empty: nothing.
+    /// Secret that a client must present; none if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub secret: String,
-    /// Slots of each ring, of a client.
+    /// Size of each ring in slots, if the port is a client.
     pub ring: usize,
-    /// Memory that a client could take away is refused.
+    /// True if a server refuses memory that its client could truncate.
     pub sealed: bool,
 }
 
@@ -763,7 +764,7 @@ impl Default for MemifConfig {
     }
 }
 
-/// What frames are.
+/// Link type of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {
@@ -781,23 +782,23 @@ fn no_path(path: &std::path::Path) -> bool {
 /// Settings of a `pcap` port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PcapConfig {
-    /// Replayed: pcap or pcapng.
+    /// File to replay, pcap or pcapng; none if empty.
     #[serde(skip_serializing_if = "no_path")]
     pub file: PathBuf,
-    /// Whether it starts again at its end.
+    /// True if the replay restarts at the end of the file.
     #[serde(rename = "loop")]
     pub repeat: bool,
-    /// Packets per second; auto: as fast as they are taken.
+    /// Replay rate in packets per second; auto: as fast as packets are taken.
     pub rate: Auto<u64>,
-    /// What is recorded.
+    /// Frame type of the files.
     pub link: Link,
-    /// Where frames sent to the port are written; none: they are discarded.
+    /// File to write sent frames to; `None` to discard them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,
 }
 
 impl Config {
-    /// Default settings, with a port on each of these interfaces.
+    /// Returns the default configuration with a port on each of these interfaces.
     pub fn for_interfaces(interfaces: &[String]) -> Self {
         let ports = interfaces.iter().map(|interface| PortConfig::interface(interface)).collect();
         Self { ports, ..Self::default() }

@@ -1,55 +1,55 @@
-//! Which worker polls what, where, and with how many buffers.
+//! Assignment of queues, CPUs and buffers to workers.
 
 use super::cmts::GroupConfig;
 use super::model::{Config, DEVICE_RING, MemifRole, Mode, PoolConfig, PoolKind, PortConfig};
 use super::problem::{ConfigErrors, Problem};
 use std::ops::Range;
 
-/// Frames a worker may hold beside its rings: a batch in its hands, packets that wait for a neighbour, bursts being
-/// collected.
+/// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
+/// bursts being collected for transmission.
 pub const SPARE: usize = 1024;
-/// Frames a port without rings may hold: what was received and not yet sent.
+/// Buffers that a port without rings may hold: packets received and not yet sent.
 const NO_RINGS: usize = 64;
 
-/// One worker's part.
+/// Queues, CPU and buffers of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerPlan {
-    /// CPU it is pinned to; none: not pinned.
+    /// CPU that the worker is pinned to; `None` if it is not pinned.
     pub cpu: Option<usize>,
-    /// What it polls: index in [`Config::ports`], and the queue's number.
+    /// Queues that the worker polls: index in [`Config::ports`], and queue number.
     pub queues: Vec<(usize, usize)>,
-    /// Frames in its pool.
+    /// Size of the worker's pool in buffers.
     pub frames: usize,
 }
 
-/// What each worker does.
+/// Plan of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workers: Vec<WorkerPlan>,
 }
 
 impl PortConfig {
-    /// The worker, of so many, that polls the queue that is `order` of its `queues`; the port is number `at`. One that the
-    /// configuration names may be none of them.
+    /// Returns the index of the worker, out of `workers`, that polls the port's queue number `order` out of `queues`.
+    /// `at` is the index of the port. An index that the configuration names can be out of range.
     pub fn worker_of(&self, (order, queues): (usize, usize), at: usize, workers: usize) -> usize {
         let first = if queues < workers { at } else { 0 };
         self.worker.set().map_or((first + order) % workers, |of_queues| of_queues[order % of_queues.len()])
     }
 
-    /// Frames that a queue of it may hold.
+    /// Returns the maximum number of buffers that one of the port's queues holds.
     pub fn frames(&self) -> usize {
         let client = self.memif.as_ref().filter(|memif| memif.role == MemifRole::Client);
-        // A memif client has lent what is in both its rings.
+        // A memif client's buffers are lent to the peer in both rings.
         let lent = client.map(|memif| 2 * memif.ring);
-        // A DPDK driver has both its rings full of them.
+        // A DPDK driver fills both rings with buffers.
         let driver = self.dpdk.as_ref().map(|_| 2 * DEVICE_RING);
         self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).or(driver).unwrap_or(NO_RINGS)
     }
 }
 
 impl PoolConfig {
-    /// The pools' names, and the workers that take from each: a pool for each worker, so that none is contended; but sharing is
-    /// what `sdb` is about.
+    /// Returns the name of each pool and the range of workers that share it: one pool per worker, to avoid contention,
+    /// except for `sdb`, whose workers share one pool by design.
     pub fn sharers(&self, workers: usize) -> Vec<(String, Range<usize>)> {
         match self.kind {
             PoolKind::Sdb => vec![("shared".to_owned(), 0..workers)],
@@ -59,22 +59,23 @@ impl PoolConfig {
 }
 
 impl Config {
-    /// Deals queues and buffers out to workers. `queues` are those each port has, in the order of `self.ports`;
-    /// `allowed` the CPUs that may be used where the configuration names none.
+    /// Assigns queues and buffers to workers. `queues` lists the queues of each port, in the order of `self.ports`;
+    /// `allowed` lists the CPUs to use if the configuration names none.
     ///
-    /// Where a worker has no queue of a port, it sends there through a worker that has. A port with fewer queues than
-    /// there are workers begins at another worker than the port before it.
+    /// A worker without a queue of a port sends on that port through a worker that has one. The queues of a port with
+    /// fewer queues than workers begin at worker `at`, the port's index modulo the number of workers, so that such
+    /// ports are spread over the workers.
     pub fn plan(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, ConfigErrors> {
         self.lay_out(queues, allowed).map_err(|problem| ConfigErrors::new(None, Default::default(), vec![*problem]))
     }
 
-    /// The CPU that a worker is pinned to, if it is to any.
+    /// Returns the CPU that a worker is pinned to; `None` if it is not pinned.
     pub fn cpu_of(&self, worker: usize, allowed: &[usize]) -> Option<usize> {
         match self.workers.cpus.set() {
             Some(cpus) => cpus.get(worker).copied(),
-            // The first CPU takes most of the machine's other work: last.
+            // The first CPU usually handles most of the machine's other work: use it last.
             None if allowed.is_empty() => None,
-            // The two of a group stay together.
+            // Keep the two workers of a group on neighbouring CPUs.
             None if self.mode == Mode::Cmts => Some(allowed[worker % allowed.len()]),
             None => Some(allowed[(worker + 1) % allowed.len()]),
         }
@@ -114,7 +115,8 @@ impl Config {
         Ok(Plan { workers })
     }
 
-    /// Of a cable downstream, the worker that polls a port: the upper MAC its input, the lower one its output.
+    /// Returns the worker that polls a port of a cable downstream: the upper MAC of a group polls its input, the lower
+    /// MAC its output.
     fn mac_of(&self, port: &str) -> usize {
         let of_group = |(at, group): (usize, &GroupConfig)| match port {
             _ if group.input == port => Some(2 * at),
@@ -124,7 +126,8 @@ impl Config {
         self.groups.iter().enumerate().find_map(of_group).unwrap_or(0)
     }
 
-    /// As many as the port with the fewest queues has, at most one per CPU, and enough for the numbers named.
+    /// Returns the automatic number of workers: enough for the highest worker that a port names; if none is named, the
+    /// queue count of the port with the fewest queues, at most `cpus`.
     fn auto_count(&self, fewest: usize, cpus: usize) -> usize {
         let named = self.ports.iter().filter_map(|port| port.worker.set()).flatten().max();
         match named {
@@ -141,7 +144,7 @@ impl Config {
 
     fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {
         let held = |&(port, _): &(usize, usize)| self.ports[port].frames();
-        // An upper MAC's frames are what the ring and the queues behind it hold.
+        // An upper MAC's buffers also fill the ring to the lower MAC and the queues behind it.
         let downstream = if self.mode == Mode::Cmts { self.cmts.queues + bywash_docsis::instance::RING } else { 0 };
         let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();
         self.pool.frames_for(needed).map_err(|frames| {

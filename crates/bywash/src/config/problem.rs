@@ -1,27 +1,28 @@
-//! What is wrong with a configuration, and how it is said.
+//! Configuration errors and their presentation.
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Where each value stands in the source, by path: `pool.frames`, `port.1.ring.rx`. None: on the command line.
+/// Position of each value in the source, by path: `pool.frames`, `port.1.ring.rx`. `None` for a value from the command
+/// line.
 pub type Spans = HashMap<String, Option<Range<usize>>>;
 
-/// One thing that is wrong.
+/// Configuration error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Problem {
-    /// Path of the offending value, as in [`Spans`], or of the nearest table that has a place in the source.
+    /// Path of the invalid value, as in [`Spans`], or of the nearest enclosing table that has a position.
     pub path: String,
-    /// Its place, where that is not the path's: an unknown key, a syntax error.
+    /// Position, if it is not that of `path`: an unknown key, a syntax error.
     pub span: Option<Range<usize>>,
-    /// What is wrong and where, in one line without the file's name.
+    /// Error message, in one line without the file name.
     pub what: String,
-    /// What was expected: written beside the value.
+    /// Expected value, printed beside the invalid one.
     pub expected: String,
-    /// Another place it has to do with, and what is there.
+    /// Path of a related value, and a label for it.
     pub other: Option<(String, String)>,
-    /// What to do, if the rest does not say it.
+    /// Advice, if `what` and `expected` are not enough.
     pub help: String,
 }
 
@@ -38,7 +39,7 @@ impl Problem {
         Self { other: Some((path.into(), what.into())), ..self }
     }
 
-    /// Its place in the source: of the path, or of what contains it.
+    /// Returns the position in the source: that of `span`, or of the innermost part of `path` that has one.
     fn place(&self, spans: &Spans) -> Option<Range<usize>> {
         self.span.clone().or_else(|| place(&self.path, spans))
     }
@@ -53,16 +54,16 @@ fn place(mut path: &str, spans: &Spans) -> Option<Range<usize>> {
     }
 }
 
-/// A configuration file, as read.
+/// Text of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// Its name in errors.
+    /// Name in error messages.
     pub name: String,
-    /// What it says.
+    /// Contents.
     pub text: String,
 }
 
-/// All that is wrong with a configuration. Displays as it is shown to the user, without colours.
+/// All errors of a configuration. `Display` prints them as shown to the user, without colours.
 #[derive(Debug)]
 pub struct ConfigErrors {
     source: Option<Source>,
@@ -71,13 +72,13 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// At least one problem.
+    /// Creates the errors from at least one problem, sorted by position.
     pub(super) fn new(source: Option<Source>, spans: Spans, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.place(&spans).map_or(usize::MAX, |span| span.start));
         Self { source, spans, problems }
     }
 
-    /// Every problem with the lines it is about, then a summary: the last line is the error in one line.
+    /// Renders every problem with the lines it refers to, followed by a one-line summary as the last line.
     pub fn render(&self, colours: bool) -> String {
         let renderer = if colours { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
@@ -89,7 +90,7 @@ impl ConfigErrors {
                     out += &self.snippet(&renderer, source, problem, span);
                     out += "\n\n";
                 }
-                // The command line's, or of a whole that has no place: one line.
+                // No position in the file: from the command line, or about the file as a whole.
                 _ => {
                     out += &format!("bywash: {}", problem.what);
                     for more in [&problem.expected, &problem.help].into_iter().filter(|more| !more.is_empty()) {
@@ -141,14 +142,15 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The name among `names` that `given` is most likely a slip of.
+/// Returns the name in `names` that `given` is most likely a misspelling of.
 pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = given.len().max(3) / 3;
     let scored = names.into_iter().map(|name| (distance(given, name), name));
     scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, name)| name)
 }
 
-/// Edits (insert, delete, replace, swap neighbours) between two words.
+/// Returns the edit distance between two words (insert, delete, replace, swap neighbours), ignoring case and treating
+/// `-` in `a` as `_`.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) =
         (a.to_lowercase().replace('-', "_").chars().collect(), b.to_lowercase().chars().collect());

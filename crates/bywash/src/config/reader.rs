@@ -1,5 +1,5 @@
-//! Takes values out of parsed TOML, noting where each stood and everything that is wrong with them. Reading goes on
-//! after an error, so that all of them are told at once: serde would stop at the first.
+//! Reads values from parsed TOML and records the position of each value and every error. Reading continues after an
+//! error, so that all errors are reported at once; serde would stop at the first.
 
 use super::keys::{Key, Section};
 use super::model::Auto;
@@ -8,14 +8,14 @@ use clap::ValueEnum;
 use std::ops::{Range, RangeInclusive};
 use toml::de::{DeArray, DeTable, DeValue};
 
-/// Where values stood, and what was wrong.
+/// Positions of values, and the problems found so far.
 #[derive(Default)]
 pub struct Notes {
     pub spans: Spans,
     pub problems: Vec<Problem>,
 }
 
-/// A table being read.
+/// TOML table that is being read.
 pub struct Table<'a, 'i> {
     path: String,
     header: &'static str,
@@ -24,7 +24,7 @@ pub struct Table<'a, 'i> {
 }
 
 impl<'a, 'i> Table<'a, 'i> {
-    /// Notes the table's place and its unknown keys.
+    /// Begins to read a table; records a problem for each unknown key.
     pub fn new(path: &str, section: &'static Section, table: &'a DeTable<'i>, notes: &'a mut Notes) -> Self {
         let keys = || section.keys.iter().map(|key: &Key| key.name);
         for key in table.keys().filter(|key| keys().all(|known| known != key.get_ref().as_ref())) {
@@ -46,7 +46,7 @@ impl<'a, 'i> Table<'a, 'i> {
         format!("{}.{key}", self.path)
     }
 
-    /// Whether the key is there; where its name stands.
+    /// Returns the position of the key's name; `None` if the table does not have the key.
     pub fn key_span(&self, key: &str) -> Option<Range<usize>> {
         self.table.keys().find(|known| known.get_ref() == key).map(|known| known.span())
     }
@@ -69,7 +69,8 @@ impl<'a, 'i> Table<'a, 'i> {
         self.notes.problems.push(Problem::at(self.path(key), what, expected));
     }
 
-    /// `parse` of the value; noted as wrong when that is none.
+    /// Returns the value of `key` as converted by `parse`. If `parse` returns `None`, records a problem with the text
+    /// `expected`.
     fn parsed<T>(
         &mut self,
         key: &str,
@@ -98,7 +99,7 @@ impl<'a, 'i> Table<'a, 'i> {
         self.parsed(key, "expected true or false", |value| value.as_bool())
     }
 
-    /// A string that `check` takes.
+    /// Reads a string that `check` accepts.
     pub fn text(&mut self, key: &str, check: impl FnOnce(&str) -> Result<(), String>) -> Option<String> {
         let text = self.parsed(key, "expected a string", |value| value.as_str())?;
         match check(text) {
@@ -111,7 +112,7 @@ impl<'a, 'i> Table<'a, 'i> {
         }
     }
 
-    /// One of an enumeration's names.
+    /// Reads the name of a variant of an enumeration.
     pub fn choice<T: ValueEnum>(&mut self, key: &str) -> Option<T> {
         let names: Vec<String> = T::value_variants()
             .iter()
@@ -122,7 +123,7 @@ impl<'a, 'i> Table<'a, 'i> {
         self.parsed(key, expected, |value| T::from_str(value.as_str()?, false).ok())
     }
 
-    /// A list of different integers, or `word`.
+    /// Reads a list of different integers, or `word`, for which it returns `Some(None)`.
     pub fn list_or(&mut self, key: &str, word: &str, range: RangeInclusive<usize>) -> Option<Option<Vec<usize>>> {
         let expected =
             format!("expected \"{word}\" or a list of different integers from {} to {}", range.start(), range.end());
@@ -132,13 +133,13 @@ impl<'a, 'i> Table<'a, 'i> {
         })
     }
 
-    /// A list of different integers.
+    /// Reads a list of different integers.
     pub fn list(&mut self, key: &str, range: RangeInclusive<usize>) -> Option<Vec<usize>> {
         let expected = format!("expected a list of different integers from {} to {}", range.start(), range.end());
         self.parsed(key, expected, |value| different(value, &range))
     }
 
-    /// An integer, a list of them, or `auto`.
+    /// Reads an integer, a list of integers, or `auto`.
     pub fn auto_one_or_more(&mut self, key: &str, range: RangeInclusive<usize>) -> Option<Auto<Vec<usize>>> {
         let bounds = format!("from {} to {}", range.start(), range.end());
         let expected = format!("expected \"auto\", an integer {bounds}, or a list of them");
@@ -150,7 +151,7 @@ impl<'a, 'i> Table<'a, 'i> {
         })
     }
 
-    /// The value as a table, to be read by the rules of `section`; none when it is not one.
+    /// Returns the value as a table with the keys of `section`; `None` if it is not a table.
     pub fn table(&mut self, key: &str, section: &'static Section) -> Option<Table<'_, 'i>> {
         let table = self.get(key)?.as_table()?;
         let path = self.path(key);
@@ -164,14 +165,14 @@ fn integer(value: &DeValue<'_>, range: &RangeInclusive<usize>) -> Option<usize> 
     usize::try_from(number).ok().filter(|number| range.contains(number))
 }
 
-/// A list of different integers.
+/// Converts a non-empty list of different integers.
 fn different(value: &DeValue<'_>, range: &RangeInclusive<usize>) -> Option<Vec<usize>> {
     let list = integers(value.as_array()?, range)?;
     let different = list.iter().enumerate().all(|(at, number)| !list[..at].contains(number));
     different.then_some(list)
 }
 
-/// Not empty.
+/// Converts a non-empty list of integers.
 fn integers(list: &DeArray<'_>, range: &RangeInclusive<usize>) -> Option<Vec<usize>> {
     let list: Option<Vec<usize>> = list.iter().map(|value| integer(value.get_ref(), range)).collect();
     list.filter(|list| !list.is_empty())

@@ -1,9 +1,9 @@
-//! The configuration file as a JSON schema, for editors: made of the keys' own documentation.
+//! JSON schema of the configuration file, for editors, generated from the table of keys.
 
 use super::keys::{self, Key, Section};
 use serde_json::{Map, Value, json};
 
-/// The schema (JSON Schema, draft 2020-12).
+/// Returns the schema (JSON Schema, draft 2020-12).
 pub fn schema() -> Value {
     let mut properties = Map::new();
     for section in keys::SECTIONS {
@@ -30,7 +30,7 @@ pub fn schema() -> Value {
 
 fn table(section: &Section) -> Value {
     let properties: Map<String, Value> = section.keys.iter().map(|key| (key.name.into(), of_key(key))).collect();
-    // What a port needs depends on its kind.
+    // Required keys of a port depend on its kind.
     let needed = |key: &&Key| key.default == "(required)" && section.header != "[[port]]";
     let required: Vec<&str> = section.keys.iter().filter(needed).map(|key| key.name).collect();
     json!({
@@ -59,17 +59,18 @@ fn of_key(key: &Key) -> Value {
     schema.into()
 }
 
-/// A TOML value.
+/// Converts a TOML value to JSON; `None` if `text` is not a value.
 fn value(text: &str) -> Option<Value> {
     let table: toml::Table = toml::from_str(&format!("value = {text}")).ok()?;
     serde_json::to_value(table.get("value")?).ok()
 }
 
-/// A schema for each part of what a key takes. Words that stand for no number and no list stand for a text.
+/// Returns a schema for each alternative in the key's accepted values. Words that denote neither a number nor a list
+/// denote a string.
 fn alternatives(key: &Key) -> Vec<Value> {
     match (key.name, key.takes) {
         ("depi", _) => return vec![table(&keys::DEPI)],
-        // A key of such a table: its type is that of an example.
+        // A key of a nested table: derive the type from its example.
         (_, "") => {
             let kind = match value(key.example).or_else(|| value(key.default)) {
                 Some(Value::Number(_)) => "integer",
@@ -102,7 +103,7 @@ fn alternatives(key: &Key) -> Vec<Value> {
                 json!({ "type": "array", "items": items })
             }
             "a rate" | "a worker's number" | "a code point" => json!({ "type": "integer", "minimum": 0 }),
-            // Of texts and their like: `1 to 32 of ..`.
+            // Not a range but a length: `1 to 32 of ..`.
             _ if !part.contains(" of `") => range(part).unwrap_or(json!({ "type": "string" })),
             _ => json!({ "type": "string" }),
         };
@@ -116,7 +117,7 @@ fn alternatives(key: &Key) -> Vec<Value> {
     others
 }
 
-/// `.. 1 to 5`.
+/// Parses a range at the end of `words`, such as `.. 1 to 5`.
 fn range(words: &str) -> Option<Value> {
     let (before, most) = words.rsplit_once(" to ")?;
     let least: u64 = before.rsplit(' ').next()?.parse().ok()?;
