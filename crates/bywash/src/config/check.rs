@@ -1,4 +1,4 @@
-//! What cannot be right although each value by itself is.
+//! Validation of a configuration: constraints between values, and existence on this machine.
 
 use super::host::Host;
 use super::model::*;
@@ -7,28 +7,29 @@ use crate::flows::{self, Verb, Wrong};
 use bywash_port::af_xdp::SPREAD;
 use bywash_wire::ethernet::MacAddr;
 
-/// Bytes around the payload that an interface's MTU does not count: Ethernet header and one VLAN tag.
+/// Bytes of a frame that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
 
-/// `sun_path` has 108 bytes (unix(7)); the socket is made under a name a little longer and then renamed.
+/// Maximum length of a socket path in bytes. `sun_path` has 108 bytes (unix(7)); the socket is created under a slightly
+/// longer name and then renamed.
 const SOCKET_NAME: usize = 90;
 
-/// Bytes a cell can have.
+/// Valid cell sizes in bytes.
 const CELLS: [usize; 3] = [2048, 4096, 16384];
-/// The least cell for an interface's frames; none: its MTU is too large for any.
+/// Returns the smallest cell size for frames of an interface with this MTU; `None` if the MTU is too large for all.
 pub fn cell_for(mtu: usize) -> Option<usize> {
     CELLS.into_iter().find(|cell| mtu <= largest_mtu(*cell))
 }
 
-/// Of an interface whose frames a cell can hold.
+/// Returns the largest MTU in bytes whose frames fit a cell of this size.
 pub const fn largest_mtu(cell: usize) -> usize {
     cell - bywash_frame::DATA_OFFSET - LINK_HEADER
 }
 
-/// The largest chunk of the kernel's: longer frames come in several.
+/// Maximum UMEM chunk size of the kernel in bytes; longer frames arrive in several chunks.
 const CHUNK: usize = 4096;
 
-/// Adds what is wrong with `config`, and with it on `host` when there is one.
+/// Appends to `problems` every error of `config`, including what is missing on `host` if there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
     if config.ports.is_empty() {
         let example = "for each interface: [[port]] and interface = \"eth0\"";
@@ -40,8 +41,8 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     for (key, socket) in [("api.socket", Some(&api.socket)), ("api.read_socket", api.read_socket.as_ref())] {
         let Some(socket) = socket else { continue };
         if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_NAME {
-            let expected = format!("expected a path from the root, at most {SOCKET_NAME} bytes");
-            problems.push(Problem::at(key, format!("cannot listen at {}", socket.display()), expected));
+            let expected = format!("expected an absolute path of at most {SOCKET_NAME} bytes");
+            problems.push(Problem::at(key, format!("invalid socket path {}", socket.display()), expected));
         }
     }
     if api.read_socket.as_ref() == Some(&api.socket) {
@@ -56,7 +57,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     if let Some(host) = host {
         on_host(config, host, problems);
     }
-    // A plan of what is already wrong would say the same again.
+    // Planning an invalid configuration would report the same errors again.
     if problems.len() > before {
         return;
     }
@@ -69,7 +70,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     }
 }
 
-/// The port's queues, as far as they can be known before it is opened.
+/// Returns the port's queues; `None` if they are not known before the port is opened.
 fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
     match port.af_xdp.as_ref().map(|port| &port.queues) {
         Some(Queues::List(list)) => Some(list.clone()),
@@ -81,7 +82,7 @@ fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
     }
 }
 
-/// The first of the earlier ports with the same value.
+/// Returns the index of the first earlier port with the same value.
 fn earlier<'a, T: PartialEq>(
     ports: &'a [PortConfig],
     at: usize,
@@ -91,7 +92,7 @@ fn earlier<'a, T: PartialEq>(
     ports[..at].iter().position(|other| value(other).is_some_and(|other| other == mine))
 }
 
-/// The socket of a memif that listens.
+/// Returns the socket path of a memif server port.
 fn listens(port: &PortConfig) -> Option<&std::path::Path> {
     port.memif.as_ref().filter(|memif| memif.role == MemifRole::Server).map(|memif| memif.socket.as_path())
 }
@@ -119,7 +120,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(missing("socket = \"..\"", format!("port {} has no socket", at + 1)));
         }
         if let Some(other) = earlier(ports, at, |port| listens(port).filter(|path| !path.as_os_str().is_empty())) {
-            let what = "two ports listen at the same socket";
+            let what = "two ports listen on the same socket";
             problems.push(
                 Problem::at(format!("port.{at}.socket"), what, "expected another path")
                     .other(format!("port.{other}.socket"), "first here"),
@@ -130,9 +131,9 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
         }
         if let Some(other) = earlier(ports, at, |port| port.interface.as_ref()) {
             let interface = port.interface.as_deref().unwrap_or_default();
-            let what = format!("interface {interface} is there twice");
+            let what = format!("interface {interface} is listed twice");
             problems.push(
-                Problem::at(format!("port.{at}.interface"), what, "an interface is one port")
+                Problem::at(format!("port.{at}.interface"), what, "expected another interface")
                     .other(format!("port.{other}.interface"), "first here"),
             );
         } else if let Some(other) = earlier(ports, at, |port| Some(&port.name).filter(|name| !name.is_empty())) {
@@ -152,7 +153,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
-/// What belongs to another mode, and what a switch cannot do.
+/// Checks for keys of another mode, and the settings of a switch's ports.
 fn mode(config: &Config, problems: &mut Vec<Problem>) {
     let switch = config.mode == Mode::Switch;
     if !switch && !config.switch.is_default() {
@@ -177,7 +178,7 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
             continue;
         }
         if tag.is_some() && trunks.is_some() {
-            let what = format!("port {} is an access port and a trunk", port.name);
+            let what = format!("port {} is both an access port and a trunk", port.name);
             problems.push(Problem::at(path("trunks"), what, "expected one of the two").other(path("tag"), "its VLAN"));
         }
         if let Some(to) = mirror
@@ -191,7 +192,7 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
-/// What a cable downstream is made of.
+/// Checks the groups, flows and workers of a cable downstream.
 fn groups(config: &Config, problems: &mut Vec<Problem>) {
     if config.mode != Mode::Cmts {
         let set = [
@@ -207,7 +208,7 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
     }
     if config.groups.is_empty() {
         let example = "for each service group: [[group]], input = \"eth0\" and output = \"eth1\"";
-        problems.push(Problem::at("", "no service group: there is nobody to send to", "").help(example));
+        problems.push(Problem::at("", "no service group is configured", "").help(example));
     }
     let mut used: Vec<(&str, String)> = vec![];
     for (at, group) in config.groups.iter().enumerate() {
@@ -231,8 +232,8 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
             }
         }
         if usize::from(group.said) + group.modems > 1 << 14 {
-            let what = format!("{} modems from security association {} on", group.modems, group.said);
-            problems.push(Problem::at(format!("group.{at}.modems"), what, "there are 16384 associations"));
+            let what = format!("{} modems starting at SAID {} exceed the range", group.modems, group.said);
+            problems.push(Problem::at(format!("group.{at}.modems"), what, "expected SAIDs up to 16383"));
         }
         let depi = group.depi.as_ref();
         let missing = depi.is_some_and(|depi| {
@@ -249,17 +250,17 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
     }
     for (at, port) in config.ports.iter().enumerate() {
         if used.iter().all(|(name, _)| *name != port.name) {
-            let what = format!("port {} is no group's", port.name);
+            let what = format!("port {} belongs to no group", port.name);
             problems.push(Problem::at(format!("port.{at}"), what, "name it as a group's input or output"));
         }
         if port.worker.set().is_some() {
-            let what = "the upper MAC polls the input, the lower one the output";
+            let what = "workers are fixed: the upper MAC polls the input, the lower MAC the output";
             problems.push(Problem::at(format!("port.{at}.worker"), what, "not with mode = \"cmts\""));
         }
     }
     if config.workers.count.set().is_some_and(|count| *count != 2 * config.groups.len()) {
         let what = format!("{} workers for {} group(s)", config.workers.count.set().unwrap_or(&0), config.groups.len());
-        problems.push(Problem::at("workers.count", what, "each has two: leave it out"));
+        problems.push(Problem::at("workers.count", what, "expected two per group, or no `count`"));
     }
     let mut first = true;
     for (at, flow) in config.flows.iter().enumerate() {
@@ -267,9 +268,9 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
             let what = format!("flow {} has no name", at + 1);
             problems.push(Problem::at(format!("flow.{at}"), what, "add `name = \"..\"`"));
         }
-        // The first takes what no other asks for.
+        // The first flow takes what no other matches.
         if !flow.has_rule() && (flow.drop || !first) {
-            let what = format!("flow {} asks for nothing: it would take everything", flow.name);
+            let what = format!("flow {} has no classifier: it would match every packet", flow.name);
             problems.push(Problem::at(format!("flow.{at}"), what, "expected dscp, proto, a prefix or a port"));
         }
         first &= flow.drop;
@@ -279,23 +280,23 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     let pool = &config.pool;
     if !CELLS.contains(&pool.cell) {
-        let what = format!("a cell cannot have {} bytes", pool.cell);
-        problems.push(Problem::at("pool.cell", what, "expected 2048, 4096 or 16384: AF_XDP's chunks, or several"));
+        let what = format!("invalid cell size {}", pool.cell);
+        problems.push(Problem::at("pool.cell", what, "expected 2048, 4096 or 16384 bytes"));
     } else if pool.cell > CHUNK && pool.packed() {
         let what = format!("a pool of kind typewriter cannot have cells of {} bytes", pool.cell);
         problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096").other("pool.kind", "the pool"));
     }
     if pool.blocks() && pool.cache_frames() > 0 {
-        let what = "a pool of blocks has no cache: it would mix up the addresses that a block keeps together";
+        let what = "a pool with blocks cannot have a cache: it would break the order of addresses within a block";
         problems.push(Problem::at("pool.cache", what, "expected 0 or \"auto\"").other("pool.kind", "the pool"));
     } else if !BLOCK.contains(&pool.block) || !pool.block.is_power_of_two() {
-        let what = format!("a block cannot have {} buffers", pool.block);
-        problems.push(Problem::at("pool.block", what, "expected a power of two from 64 to 65536"));
+        let what = format!("invalid block size {}", pool.block);
+        problems.push(Problem::at("pool.block", what, "expected a power of two from 64 to 65536 buffers"));
     } else if let Some(&frames) = pool.frames.set()
         && pool.blocks()
         && (frames % pool.block != 0 || frames < 2 * pool.block)
     {
-        let what = format!("{frames} buffers are not two or more whole blocks of {}", pool.block);
+        let what = format!("{frames} buffers are not two or more whole blocks of {} buffers", pool.block);
         let more = frames.next_multiple_of(pool.block).max(2 * pool.block);
         let expected = format!("expected {more}, or another multiple of {}", pool.block);
         problems.push(Problem::at("pool.frames", what, expected).other("pool.block", "the block"));
@@ -312,7 +313,7 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     if let Some(at) = config.ports.iter().position(by_buffer).filter(|_| pool.packed()) {
         let who = if config.ports[at].kind == PortKind::Dpdk { "DPDK" } else { "AF_XDP" };
         let what =
-            format!("a pool of kind typewriter puts several packets in a buffer; {who} knows a packet by its buffer");
+            format!("a pool of kind typewriter puts several packets in a buffer; {who} needs a buffer for each packet");
         problems.push(
             Problem::at("pool.kind", what, "expected another kind, such as `tabm`")
                 .other(format!("port.{at}"), "the port"),
@@ -323,19 +324,19 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             && !ring.is_power_of_two()
         {
             let expected = format!("expected {} or {}", ring.next_power_of_two() / 2, ring.next_power_of_two());
-            let what = format!("a ring of {ring} slots is impossible: sizes are powers of two");
+            let what = format!("invalid ring size {ring}: must be a power of two");
             problems.push(Problem::at(format!("port.{at}.ring"), what, expected));
         }
         let Some(af_xdp) = &port.af_xdp else { continue };
         if af_xdp.in_order && pool.cell > CHUNK {
             let what =
-                format!("in_order is for frames of one buffer: with cells of {} bytes some have several", pool.cell);
+                format!("in_order requires frames of one buffer: with cells of {} bytes, some have several", pool.cell);
             problems.push(
                 Problem::at(format!("port.{at}.in_order"), what, "expected false").other("pool.cell", "the cell"),
             );
         }
         if af_xdp.zero_copy == ZeroCopy::Require && af_xdp.level == Level::Driver {
-            let what = "the driver forwards nothing that zero-copy sockets have".to_owned();
+            let what = "the driver cannot forward what zero-copy sockets receive".to_owned();
             problems.push(
                 Problem::at(format!("port.{at}.level"), what, "expected \"auto\" or \"user\"")
                     .other(format!("port.{at}.zero_copy"), "zero-copy"),
@@ -349,13 +350,13 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             }
             let (of_port, mode, zero_copy) = (|key: &str| format!("port.{at}.{key}"), af_xdp.mode, af_xdp.zero_copy);
             for (wrong, what, key) in [
-                (mode == XdpMode::Generic, "only native XDP spreads over CPUs", of_port("mode")),
+                (mode == XdpMode::Generic, "`spread` requires native XDP", of_port("mode")),
                 (
                     zero_copy == ZeroCopy::Require,
-                    "the driver forwards nothing that zero-copy sockets have",
+                    "the driver cannot forward what zero-copy sockets receive",
                     of_port("zero_copy"),
                 ),
-                (config.mode == Mode::Cmts, "a cmts forwards nothing in the driver", "mode".into()),
+                (config.mode == Mode::Cmts, "a cmts does not forward in the driver", "mode".into()),
             ] {
                 if wrong {
                     problems.push(
@@ -376,7 +377,7 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         }
         for (name, size) in wrong {
             let expected = format!("expected {} or {}", size.next_power_of_two() / 2, size.next_power_of_two());
-            let what = format!("a ring of {size} descriptors is impossible: sizes are powers of two");
+            let what = format!("invalid ring size {size}: must be a power of two");
             problems.push(Problem::at(format!("port.{at}.ring.{name}"), what, expected));
         }
     }
@@ -397,7 +398,7 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
         if let (Some(count), Some(&highest)) = (count, of_queues.iter().max())
             && highest >= count
         {
-            let what = format!("port {} wants worker {highest}, and there are {count}", port.name);
+            let what = format!("port {} names worker {highest}, but there are {count} workers", port.name);
             let expected = format!("expected 0 to {}", count - 1);
             problems.push(Problem::at(format!("port.{at}.worker"), what, expected).other("workers.count", "workers"));
         }
@@ -432,7 +433,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if let Some(group) = group
             && crate::api::group_id(group).is_none()
         {
-            let expected = "not in /etc/group; a number is taken as it is";
+            let expected = "not in /etc/group: expected a group's name or number";
             problems.push(Problem::at(key, format!("there is no group {group}"), expected));
         }
     }
@@ -471,7 +472,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             );
             continue;
         };
-        // Of an impossible cell, nothing more can be said.
+        // An invalid cell size has been reported already.
         let cell = Some(config.pool.cell).filter(|cell| CELLS.contains(cell));
         let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
@@ -493,7 +494,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     }
 }
 
-/// `0-3,6`
+/// Formats sorted CPU numbers as a list such as `0-3,6`.
 fn list(cpus: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {

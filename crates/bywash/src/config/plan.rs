@@ -99,7 +99,7 @@ impl Config {
                 let index =
                     if cmts { self.mac_of(&port.name) } else { port.worker_of((order, queues.len()), at, count) };
                 let Some(worker) = workers.get_mut(index) else {
-                    let what = format!("port {} wants worker {index}, and there are {count}", port.name);
+                    let what = format!("port {} names worker {index}, but there are {count} workers", port.name);
                     let expected = format!("expected 0 to {}", count - 1);
                     return Err(Problem::at(format!("port.{at}.worker"), what, expected).into());
                 };

@@ -1,4 +1,4 @@
-//! The file format: every key, every error, and where errors point.
+//! Tests of the file format: every key, every error, and the positions of errors.
 
 use super::host::{Host, Interface};
 use super::keys::{self, Key, Section};
@@ -17,12 +17,12 @@ fn load(text: &str) -> Result<Config, ConfigErrors> {
     Draft::text("t.toml", text.into()).finish(Some(&host()))
 }
 
-/// Without looking at what there is on a machine.
+/// Reads a configuration without checking it against a machine.
 fn read(text: &str) -> Config {
     Draft::text("t.toml", text.into()).finish(None).unwrap_or_else(|errors| panic!("{text}\n{errors}"))
 }
 
-/// The only problem, and the text it points at.
+/// Returns the only problem, and the source text from its position to the end of the line.
 fn problem(text: &str) -> (Problem, String) {
     let errors = load(text).expect_err(text);
     assert_eq!(errors.problems().len(), 1, "{errors}");
@@ -38,7 +38,7 @@ fn problem(text: &str) -> (Problem, String) {
 
 const PORT: &str = "[[port]]\ninterface = \"eth0\"\n";
 
-/// A file with one key of a section set, and what that section needs.
+/// Returns a file that sets one key of a section, with the other keys that the section needs.
 fn with(section: &Section, key: &Key, value: &str) -> String {
     let assigned = format!("{} = {value}\n", key.name);
     if section.header.is_empty() {
@@ -80,7 +80,7 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
     text
 }
 
-/// What a cable downstream needs beside one key: two ports, a group between them, names.
+/// Returns a file that sets one key of a cable downstream, with the two ports, group and names that it needs.
 fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
     let line = |name: &str, line: &str| if key.name == name { String::new() } else { format!("{line}\n") };
     let ports = format!("mode = \"cmts\"\n{PORT}[[port]]\nkind = \"null\"\nname = \"cable\"\n");
@@ -90,7 +90,7 @@ fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
             let ends = line("input", "input = \"eth0\"") + &line("output", "output = \"cable\"");
             format!("{ports}[[group]]\n{ends}{assigned}")
         }
-        // Behind another: the first needs no rule.
+        // A flow other than the first, which needs no classifier.
         "[[flow]]" if key.name == "drop" => format!("{ports}{group}[[flow]]\nname = \"x\"\nproto = 6\n{assigned}"),
         "[[flow]]" => format!("{ports}{group}[[flow]]\n{}{assigned}", line("name", "name = \"x\"")),
         header => format!("{ports}{group}{header}\n{assigned}"),
@@ -103,7 +103,7 @@ fn every_key_is_read() {
         for key in section.keys {
             let set = with(section, key, key.example);
             let config = read(&set);
-            // Keys that are required have no default to differ from.
+            // A required key has no default to compare with.
             if key.default != "(required)" {
                 let default = read(&set.replace(&format!("{} = {}\n", key.name, key.example), ""));
                 assert_ne!(config, default, "{} {} changes nothing", section.header, key.name);
@@ -186,7 +186,7 @@ fn same_when_printed(text: &str) {
     let config = load(text).unwrap_or_else(|errors| panic!("{errors}"));
     let printed = toml::to_string(&config).unwrap();
     assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
-    // The way it comes through the API.
+    // The same configuration, as the API returns it.
     let through: serde_json::Value = serde_json::to_value(&config).unwrap();
     let printed = toml::to_string(&through).unwrap();
     assert_eq!(load(&printed).unwrap_or_else(|errors| panic!("{printed}\n{errors}")), config);
@@ -250,7 +250,7 @@ fn errors_point_at_the_value() {
     assert_eq!((place.as_str(), wrong.other.unwrap().0.as_str()), ("\"a\"", "port.0.name"));
 
     let (wrong, place) = problem(&format!("{PORT}[[port]]\ninterface = \"eth0\"\nname = \"b\"\n"));
-    assert_eq!((wrong.what.as_str(), place.as_str()), ("interface eth0 is there twice", "\"eth0\""));
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("interface eth0 is listed twice", "\"eth0\""));
 
     let (wrong, place) = problem("[[port]]\ninterface = \"eth3\"\n");
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("did you mean eth0?", "\"eth3\""));
@@ -272,7 +272,7 @@ fn errors_point_at_the_value() {
 
 #[test]
 fn pool_must_hold_the_rings() {
-    // Two queues of four rings of 2048.
+    // Two queues, each with four rings of 2048.
     let (wrong, place) = problem(&format!("{PORT}[workers]\ncount = 1\n[pool]\nframes = 16383\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected at least 16384", "16383"));
     assert!(load(&format!("{PORT}[workers]\ncount = 1\n[pool]\nframes = 16384\n")).is_ok());
@@ -295,7 +295,7 @@ fn frames_are_spread_over_cpus_that_are_there_by_native_xdp() {
     assert_eq!((wrong.what.as_str(), wrong.expected.as_str()), ("there is no CPU 7", "this machine has 0-3"));
     assert_eq!(place, "[1, 7]");
     let (wrong, place) = problem(&format!("{PORT}mode = \"generic\"\nspread = [1]\n"));
-    assert_eq!((wrong.what.as_str(), place.as_str()), ("only native XDP spreads over CPUs", "[1]"));
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("`spread` requires native XDP", "[1]"));
     let list = |n: usize| (0..n).map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(", ");
     let errors = load(&format!("{PORT}spread = [{}]\n", list(65))).unwrap_err().to_string();
     assert!(errors.contains("65 CPUs are too many for port eth0"), "{errors}");
@@ -315,7 +315,7 @@ fn pools_of_blocks_are_whole_blocks() {
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 20480, or another multiple of 1024", "20000"));
     let (wrong, place) = problem(&pool("cache = 64\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 or \"auto\"", "64"));
-    // What the rings hold and 1024, rounded up, and two blocks.
+    // Capacity of the rings plus 1024, rounded up to whole blocks, plus two blocks.
     let config = load(&pool("block = 4096\n")).unwrap();
     assert_eq!(config.plan(&[vec![0, 1]], &[]).unwrap().workers[0].frames, 20480 + 8192);
 }
@@ -329,7 +329,7 @@ fn a_typewriter_is_not_for_af_xdp() {
     assert!(load(&format!("{pcap}[pool]\nkind = \"typewriter\"\n")).is_ok());
     let dpdk = "[[port]]\nname = \"d\"\nkind = \"dpdk\"\ndevice = \"net_null0\"\n";
     let (wrong, _) = problem(&format!("{dpdk}[workers]\ncount = 1\n[pool]\nkind = \"typewriter\"\n"));
-    assert!(wrong.what.contains("DPDK knows a packet by its buffer"), "{wrong:?}");
+    assert!(wrong.what.contains("DPDK needs a buffer for each packet"), "{wrong:?}");
 }
 
 #[test]
@@ -351,11 +351,11 @@ fn queues_are_dealt_out_to_workers() {
     assert_eq!(plan.workers[1].queues, [(0, 1), (1, 1)]);
     assert_eq!((plan.workers[0].cpu, plan.workers[1].cpu), (Some(1), Some(2)), "the first CPU last");
     assert_eq!(plan.workers[1].frames, 2 * 4 * 2048 + 1024);
-    // One CPU: one worker, on it.
+    // With one CPU there is one worker, pinned to it.
     let plan = config.plan(&[vec![0, 1], vec![0, 1]], &[5]).unwrap();
     assert_eq!((plan.workers.len(), plan.workers[0].cpu), (1, Some(5)));
 
-    // Fewer queues than workers: each port begins at another worker.
+    // With fewer queues than workers, each port begins at another worker.
     let config = load(&format!("{text}[workers]\ncount = 2\n")).unwrap();
     let plan = config.plan(&[vec![0], vec![0]], &[0, 1]).unwrap();
     assert_eq!((&plan.workers[0].queues, &plan.workers[1].queues), (&vec![(0, 0)], &vec![(1, 0)]));
@@ -411,7 +411,7 @@ fn syntax_errors_have_a_place() {
 }
 
 proptest! {
-    /// Anything at all is read or refused, without a panic, and every refusal can be shown.
+    /// Any text is read or refused without a panic, and every error can be displayed.
     #[test]
     fn any_text(text in "\\PC{0,80}|([\\[\\]a-z_=\"{}0-9 ,.\n]{0,120})") {
         if let Err(errors) = load(&text) {
@@ -419,7 +419,7 @@ proptest! {
         }
     }
 
-    /// Any value under any key, too.
+    /// The same for any value of any key.
     #[test]
     fn any_value(section in 0..keys::SECTIONS.len(), key in 0..20usize, value in "[0-9a-z\"\\[\\]{}=, .-]{0,16}|\"[a-z0-9_/]{0,100}\"|-?[0-9]{1,30}") {
         let section = keys::SECTIONS[section];
@@ -430,14 +430,14 @@ proptest! {
     }
 }
 
-/// Found by `any_value`: a cell smaller than what surrounds a packet.
+/// Regression test for a failure found by `any_value`: a cell smaller than its metadata and headroom.
 #[test]
 fn a_tiny_cell_is_one_error() {
     let (wrong, place) = problem("[[port]]\ninterface = \"jumbo0\"\n[pool]\ncell = 1\n");
     assert_eq!((wrong.path.as_str(), place.as_str()), ("pool.cell", "1"));
 }
 
-/// Every key's own example and default pass, and what the reader refuses does not.
+/// The schema accepts every key's example and default and refuses values that the reader refuses.
 #[test]
 fn the_schema_knows_every_key() {
     let schema = super::schema();
