@@ -1,16 +1,16 @@
-//! What the doctor finds.
+//! Findings of `bywash doctor`.
 
 use serde::Serialize;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Packets are not forwarded, or not where they should be.
+    /// Packets are not forwarded, or not as configured.
     Error,
-    /// It costs packets or speed.
+    /// Packets are lost, or forwarding is slower.
     Warning,
-    /// It may cost speed, or is worth knowing.
+    /// Forwarding may be slower, or the fact is worth knowing.
     Note,
 }
 
@@ -24,36 +24,36 @@ impl Severity {
     }
 }
 
-/// A setting that mends something, and that can be put back.
+/// Reversible change of a setting that fixes a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// A feature of an interface, by the kernel's name.
+    /// Interface feature, by the kernel's name.
     Feature { interface: String, feature: String, on: bool },
-    /// A file under /proc/sys or /sys.
+    /// File under /proc/sys or /sys.
     File { path: String, value: String },
 }
 
-/// One thing found.
+/// Finding of the doctor.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The interface; none: the machine, or the running instance.
+    /// Interface; `None` for the machine or the running instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Its name, which does not change between versions.
+    /// Identifier, stable across versions.
     pub id: &'static str,
     pub severity: Severity,
-    /// What is.
+    /// Description of the problem.
     pub what: String,
-    /// What it costs.
+    /// Consequence of the problem.
     pub costs: &'static str,
-    /// The command that mends it.
+    /// Remedy: a command or advice; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mend: String,
-    /// Whether `--fix` mends it.
+    /// True if `--fix` can fix it.
     pub fixable: bool,
-    /// Whether it just did.
+    /// True if `--fix` has fixed it in this run.
     pub fixed: bool,
-    /// Why it could not.
+    /// Error if the fix failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     #[serde(skip)]
@@ -76,19 +76,19 @@ impl Finding {
         }
     }
 
-    /// Of an interface.
+    /// Sets the interface.
     pub fn of(mut self, interface: &str) -> Self {
         self.interface = Some(interface.into());
         self
     }
 
-    /// A command that only the user can decide on.
+    /// Sets a remedy that the user has to decide on.
     pub fn mend(mut self, command: impl Into<String>) -> Self {
         self.mend = command.into();
         self
     }
 
-    /// A setting that `--fix` makes; it stands as a command, too.
+    /// Sets a fix that `--fix` applies; it is also shown as a command.
     pub fn fix(mut self, fix: Fix) -> Self {
         self.mend = match &fix {
             Fix::Feature { interface, feature, on } => {

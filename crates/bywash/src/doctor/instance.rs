@@ -1,4 +1,4 @@
-//! What is wrong with a running instance: counters that rise while it is looked at.
+//! Checks of a running instance: its state, and counters that rise during the examination.
 
 use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long it is looked at.
+/// Time between the two samples.
 const LOOK: Duration = Duration::from_secs(1);
-/// Of a pool, what may be in use; of a worker's time, what may be busy.
+/// Threshold for the fraction of a pool's buffers in use, and of a worker's busy time.
 const NEARLY: f64 = 0.9;
 
-/// The topics that are looked at, at one moment.
+/// Sample of the examined topics.
 #[derive(Debug)]
 pub struct Look {
     pub ports: Value,
@@ -23,7 +23,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// None when nothing answers there.
+    /// Takes a sample; `None` if no instance answers on the socket.
     pub fn now(socket: &Path) -> Option<Self> {
         let ask = |topic| crate::show::ask(socket, topic).ok();
         Some(Self {
@@ -44,7 +44,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// Looks the instance over, from `before` on.
+/// Examines the instance by comparing `before` with a new sample.
 pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
     std::thread::sleep(LOOK);
     Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default()
@@ -52,7 +52,7 @@ pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
 
 fn compare(before: &Look, now: &Look) -> Vec<Finding> {
     let mut found = vec![];
-    // By what it is that is counted, how much it grew.
+    // Increase of the counter `field` of a row, which is identified by `keys`.
     let grown = |was: &[Value], row: &Value, keys: &[&str], field: &str| {
         let same = was.iter().find(|was| keys.iter().all(|key| was[*key] == row[*key]));
         let count = |row: &Value| row.pointer(field).and_then(Value::as_u64).unwrap_or(0);
@@ -61,7 +61,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
     for port in list(&now.ports) {
         let name = text(port, "name");
         if port["state"] != "up" {
-            let why = port["reason"].as_str().unwrap_or("it does not say why");
+            let why = port["reason"].as_str().unwrap_or("no reason given");
             let finding = Finding::new(
                 Error,
                 "port-down",
@@ -72,9 +72,9 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         }
         let full = grown(list(&before.ports), port, &["name"], "/counters/tx_full");
         if full > 0 {
-            let what = format!("its tx ring was full {full} times in a second");
-            let costs = "packets wait, and are dropped when the tx queue is full";
-            let mend = "a faster link, or a queue and a worker more";
+            let what = format!("its TX ring was full {full} times in a second");
+            let costs = "packets are delayed, and dropped when the TX queue is full";
+            let mend = "use a faster link, or an additional queue and worker";
             found.push(Finding::new(Warning, "tx-ring-full", what, costs).mend(mend).of(name));
         }
         for queue in list(&port["queues"]).iter().filter(|queue| queue["mode"] == "copy") {
@@ -87,19 +87,22 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         list(&now.placement).iter().filter(|port| port["configured"] != port["level"] && port["configured"] != "auto")
     {
         if let (Some(wanted), Some(is)) = (port["configured"].as_str(), port["level"].as_str()) {
-            let what = format!("level {wanted} is wanted, and it is at {is}: {}", text(port, "why"));
-            found.push(Finding::new(Warning, "level", what, "packets are forwarded elsewhere").of(text(port, "port")));
+            let what = format!("level {wanted} is configured, but {is} is in effect: {}", text(port, "why"));
+            found.push(
+                Finding::new(Warning, "level", what, "packets are forwarded at another level than configured")
+                    .of(text(port, "port")),
+            );
         }
     }
     for port in list(&now.placement) {
         for kept in list(&port["kept"]) {
             let what = format!("{}: {}: {}", text(kept, "packets"), text(kept, "object"), text(kept, "reason"));
             let finding = if kept["ignored"] == true {
-                let costs = "packets are forwarded that the kernel would have treated otherwise";
+                let costs = "packets are forwarded that the kernel would have handled otherwise";
                 Finding::new(Error, "kernel-policy-ignored", what, costs)
-                    .mend("remove the key from [kernel], and reload")
+                    .mend("remove the key from [kernel] and reload")
             } else {
-                let costs = "these packets go through the kernel, at its rate";
+                let costs = "these packets are forwarded by the kernel, at its rate";
                 Finding::new(Warning, "kernel-policy", what, costs).mend(text(kept, "allow"))
             };
             found.push(finding.of(text(port, "port")));
@@ -121,12 +124,12 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         let exhausted = grown(list(&before.pools["pools"]), pool, &["name"], "/exhausted");
         if exhausted > 0 || number("in_use") > NEARLY * number("frames") {
             let what = format!(
-                "pool {name} has {} of {} buffers in use, and was empty {exhausted} times in a second",
+                "pool {name} has {} of {} buffers in use and ran out {exhausted} times in a second",
                 pool["in_use"], pool["frames"]
             );
             found.push(
-                Finding::new(Warning, "pool", what, "packets are lost for want of buffers")
-                    .mend("more `frames` in [pool]"),
+                Finding::new(Warning, "pool", what, "packets are lost for lack of buffers")
+                    .mend("increase `frames` in [pool]"),
             );
         }
     }
@@ -134,9 +137,9 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         let of = |field| grown(list(&before.workers), worker, &["id"], field) as f64;
         let (busy, all) = (of("/busy_cycles"), of("/cycles"));
         if all > 0.0 && busy > NEARLY * all {
-            let what = format!("worker {} is busy {:.0} % of its time", worker["id"], 100.0 * busy / all);
-            let costs = "more packets than these are lost";
-            let mend = "more workers and queues; `bywash profile` says where its time goes";
+            let what = format!("worker {} is busy for {:.0} % of its time", worker["id"], 100.0 * busy / all);
+            let costs = "packets beyond this load are lost";
+            let mend = "add workers and queues; `bywash profile` shows where its time goes";
             found.push(Finding::new(Warning, "saturated", what, costs).mend(mend));
         }
     }

@@ -1,4 +1,4 @@
-//! What stands in an interface's way.
+//! Checks of an interface.
 
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Fix};
@@ -8,47 +8,47 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Largest MTU that a cell of the default size has room for.
+/// Largest MTU that fits a cell of the default size.
 const MTU_OF_A_CELL: u32 = largest_mtu(2048) as u32;
 /// IFF_UP (linux/if.h).
 const UP: u32 = 1;
 
-/// An interface as it was found.
+/// Properties of an examined interface.
 #[derive(Debug, Serialize)]
 pub struct Seen {
     pub interface: String,
     pub driver: String,
     pub mtu: u32,
     pub queues: u32,
-    /// Whether XDP frames can be redirected to it; none: the kernel does not tell.
+    /// True if XDP frames can be redirected to the interface; `None` if the kernel does not report it.
     pub takes_redirected: Option<bool>,
-    /// Whether its driver has zero-copy; none: the kernel does not tell.
+    /// True if the driver supports zero-copy; `None` if the kernel does not report it.
     pub zero_copy: Option<bool>,
-    /// What its driver can tell of received frames.
+    /// Metadata that the driver provides for received frames.
     pub rx_metadata: Vec<&'static str>,
-    /// What its driver can be asked of frames that AF_XDP sends.
+    /// Metadata that the driver accepts for frames sent by AF_XDP.
     pub tx_metadata: Vec<&'static str>,
-    /// The XDP program on it: its id and mode.
+    /// ID and mode of the attached XDP program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// The other end of a veth, if it is in this namespace.
+    /// Peer of a veth, if it is in this namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
 }
 
-/// Looks an interface over. `ours`: a running instance of this namespace has it. One that is gone, or goes meanwhile, is a
-/// finding.
+/// Examines an interface. `ours` is true if a running instance of this namespace uses it; `cpus` is the number of
+/// available CPUs. A missing interface is reported as a finding.
 pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Finding>) {
     let link = match LinkInfo::query(name) {
         Ok(link) => link,
         Err(why) => {
-            let gone = Finding::new(Error, "no-interface", why.to_string(), "there is nothing to forward by");
+            let gone = Finding::new(Error, "no-interface", why.to_string(), "there is no such port to forward on");
             return (None, vec![gone.mend("ip link show").of(name)]);
         }
     };
     let driver = driver(name).unwrap_or_else(|| link.kind.clone());
     let sys = Path::new("/sys/class/net").join(name);
-    // /sys may show another namespace, with an interface of the same name.
+    // /sys may show another namespace with an interface of the same name: compare the index.
     let sys = (number(&sys.join("ifindex")) == Some(link.index)).then_some(sys);
     let peer = if driver == "veth" { sys.as_deref().and_then(|sys| peer(sys, link.index)) } else { None };
     let can = DeviceFeatures::of(link.index);
@@ -86,12 +86,13 @@ fn number(path: &Path) -> Option<u32> {
     text(path)?.parse().ok()
 }
 
-/// The other end of a veth, where it is in this namespace: an interface elsewhere may have its index.
+/// Returns the peer of a veth if it is in this namespace. The peer's index alone is not enough: another interface of
+/// this namespace may have it.
 fn peer(sys: &Path, index: u32) -> Option<String> {
     let other = number(&sys.join("iflink"))?;
     let all = fs::read_dir(sys.parent()?).ok()?.flatten();
     let found = all.map(|entry| entry.path()).find(|entry| number(&entry.join("ifindex")) == Some(other))?;
-    // Of a peer elsewhere, the index may be this one's own.
+    // A peer in another namespace may even have this interface's own index.
     let mutual = found != sys && number(&found.join("iflink")) == Some(index);
     mutual.then(|| found.file_name().map(|name| name.to_string_lossy().into_owned())).flatten()
 }
@@ -101,7 +102,7 @@ struct Nic<'a> {
     link: &'a LinkInfo,
     veth: bool,
     peer: Option<&'a str>,
-    /// Its directory in /sys; none where that shows another namespace.
+    /// Directory in /sys; `None` if /sys shows another namespace.
     sys: Option<PathBuf>,
 }
 
@@ -110,26 +111,26 @@ impl Nic<'_> {
         Some(self.sys.as_ref()?.join(name))
     }
 
-    /// Whether it is up, and connected.
+    /// Checks that the interface is up and has a carrier.
     fn state(&self) -> Option<Finding> {
         let path = self.file("flags")?;
         let flags = u32::from_str_radix(text(&path)?.trim_start_matches("0x"), 16).ok()?;
         if flags & UP == 0 {
             let fix = Fix::File { path: path.display().to_string(), value: format!("{:#x}", flags | UP) };
-            return Some(Finding::new(Error, "down", "it is down", "nothing is received or sent").fix(fix));
+            return Some(Finding::new(Error, "down", "it is down", "no packet is received or sent").fix(fix));
         }
         if number(&self.file("carrier")?)? == 0 {
             let what = "it has no carrier";
             let mend = match self.peer {
                 Some(peer) => format!("ip link set {peer} up"),
-                None => "plug it in, or bring its other end up".into(),
+                None => "connect the cable, or bring up the other end".into(),
             };
-            return Some(Finding::new(Error, "no-carrier", what, "nothing is received or sent").mend(mend));
+            return Some(Finding::new(Error, "no-carrier", what, "no packet is received or sent").mend(mend));
         }
         None
     }
 
-    /// Who else has to do with it.
+    /// Checks for other users of the interface: XDP programs, a master, interfaces on top of it.
     fn company(&self, ours: bool) -> Vec<Finding> {
         let name = self.name;
         let mut found = vec![];
@@ -143,7 +144,7 @@ impl Nic<'_> {
         let Some(sys) = &self.sys else { return found };
         if let Ok(master) = fs::read_link(sys.join("master")) {
             let master = master.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let costs = "a router leaves it to the kernel";
+            let costs = "a router leaves its packets to the kernel";
             let what = format!("it is a member of {master}");
             found.push(Finding::new(Error, "enslaved", what, costs).mend(format!("ip link set {name} nomaster")));
         }
@@ -153,14 +154,14 @@ impl Nic<'_> {
         let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
         let on_top: Vec<&String> = uppers.iter().filter(|upper| Some(*upper) != master.as_ref()).collect();
         if let Some(first) = on_top.first() {
-            let what = format!("interfaces are on top of it, of which {first} is one");
-            let costs = "a router may leave all its packets to the kernel: `bywash show placement` says whether";
+            let what = format!("there are interfaces on top of it, such as {first}");
+            let costs = "a router may leave all its packets to the kernel: see `bywash show placement`";
             found.push(Finding::new(Warning, "interfaces-on-top", what, costs).mend(format!("ip link del {first}")));
         }
         found
     }
 
-    /// What the device does to frames before programs see them.
+    /// Checks for offloads that change frames before XDP programs see them.
     fn offloads(&self) -> Vec<Finding> {
         let mut found = vec![];
         let Ok(features) = Features::of(self.name) else { return found };
@@ -171,73 +172,74 @@ impl Nic<'_> {
             on: false,
         };
         for (id, feature, what) in [
-            ("lro", "rx-lro", "the device puts TCP segments together (LRO)"),
-            ("gro-hw", "rx-gro-hw", "the device puts TCP segments together (GRO in hardware)"),
-            ("gro-list", "rx-gro-list", "UDP datagrams are gathered in lists (rx-gro-list)"),
-            ("udp-gro", "rx-udp-gro-forwarding", "UDP datagrams are put together (rx-udp-gro-forwarding)"),
+            ("lro", "rx-lro", "the device merges TCP segments (LRO)"),
+            ("gro-hw", "rx-gro-hw", "the device merges TCP segments (hardware GRO)"),
+            ("gro-list", "rx-gro-list", "UDP datagrams are collected in lists (rx-gro-list)"),
+            ("udp-gro", "rx-udp-gro-forwarding", "UDP datagrams are merged (rx-udp-gro-forwarding)"),
         ] {
             if on(&features, feature) {
-                let costs = "what is put together cannot be forwarded as it came: it is left to the kernel";
+                let costs = "merged packets cannot be forwarded as they arrived: they are left to the kernel";
                 found.push(Finding::new(Warning, id, what, costs).fix(off(self.name, feature)));
             }
         }
-        let hidden = "a program does not see the tag: tagged frames are left to the kernel, or look untagged";
+        let hidden = "XDP programs do not see the tag: tagged frames are left to the kernel, or appear untagged";
         if !self.veth && on(&features, "rx-vlan-hw-parse") {
-            let what = "the device takes VLAN tags off";
+            let what = "the device strips VLAN tags";
             found.push(Finding::new(Note, "vlan-offload", what, hidden).fix(off(self.name, "rx-vlan-hw-parse")));
         }
         let Some((peer, Ok(theirs))) = self.peer.map(|peer| (peer, Features::of(peer))) else { return found };
         if on(&theirs, "tx-vlan-hw-insert") {
-            let what = format!("its peer {peer} hands VLAN tags over beside the frame");
+            let what = format!("its peer {peer} passes VLAN tags outside the frame");
             found.push(Finding::new(Note, "vlan-offload", what, hidden).fix(off(peer, "tx-vlan-hw-insert")));
         }
         if on(&theirs, "tx-checksum-ip-generic") {
             let what = format!("its peer {peer} leaves transport checksums unfinished");
-            let costs = "workers finish them, which takes them a look at every byte";
+            let costs = "workers complete them, which requires reading every byte";
             let mend = format!("ethtool -K {peer} tx off");
             found.push(Finding::new(Note, "checksum-offload", what, costs).mend(mend));
         }
         found
     }
 
-    /// Whether the driver can be given frames.
+    /// Checks that XDP frames can be redirected to the interface.
     fn redirects(&self, takes: Option<bool>) -> Option<Finding> {
         if takes != Some(false) {
             return None;
         }
-        let costs = "what leaves by it cannot be forwarded in the driver";
+        let costs = "packets to this interface cannot be forwarded in the driver";
         if !self.veth {
-            let what = "its driver takes no frames from XDP programs of other interfaces";
+            let what = "its driver does not accept frames redirected by XDP programs of other interfaces";
             return Some(Finding::new(Note, "no-redirect", what, costs));
         }
-        let what = "the other end of this veth has neither GRO on nor an XDP program";
+        let what = "the peer of this veth has neither GRO enabled nor an XDP program";
         let finding = Finding::new(Warning, "no-redirect", what, costs);
         Some(match self.peer {
             Some(peer) => finding.fix(Fix::Feature { interface: peer.into(), feature: "rx-gro".into(), on: true }),
-            None => finding.mend("ethtool -K PEER gro on, in its peer's namespace"),
+            None => finding.mend("ethtool -K PEER gro on in the peer's namespace"),
         })
     }
 
-    /// Frames too long, queues too few.
+    /// Checks the MTU and the number of queues.
     fn size(&self, cpus: usize) -> Vec<Finding> {
         let (name, mut found) = (self.name, vec![]);
         if self.link.mtu > MTU_OF_A_CELL {
-            let what = format!("its MTU is {}: longer frames than {MTU_OF_A_CELL} need larger buffers", self.link.mtu);
-            let costs = "longer packets are left to the kernel";
+            let what =
+                format!("its MTU is {}: packets longer than {MTU_OF_A_CELL} bytes need larger buffers", self.link.mtu);
+            let costs = "these packets are left to the kernel";
             let cell = cell_for(self.link.mtu as usize).unwrap_or(16384);
-            let mend = format!("`cell = {cell}` in [pool], or a smaller MTU");
+            let mend = format!("set `cell = {cell}` in [pool], or lower the MTU");
             found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
         }
         if self.link.queues == 1 && cpus > 1 {
-            let what = format!("it receives by 1 queue; {cpus} CPUs are there");
+            let what = format!("it has 1 receive queue; the machine has {cpus} CPUs");
             let costs = "only one worker can receive from it";
-            let mend = format!("ethtool -L {name} combined {cpus}; of a veth, rx and tx");
+            let mend = format!("ethtool -L {name} combined {cpus}; for a veth, use rx and tx");
             found.push(Finding::new(Note, "one-queue", what, costs).mend(mend));
         }
         found
     }
 
-    /// Where its packets go in the machine.
+    /// Checks which CPUs handle its packets.
     fn steering(&self) -> Vec<Finding> {
         let mut found = vec![];
         let Some(sys) = &self.sys else { return found };
@@ -247,7 +249,7 @@ impl Nic<'_> {
         for path in steered {
             let Some(mask) = text(&path).filter(|mask| mask.contains(|c: char| !"0,".contains(c))) else { continue };
             let what = format!("packets are steered to other CPUs in software (RPS, mask {mask})");
-            let costs = "frames go to another CPU before a program sees them";
+            let costs = "frames are moved to another CPU before an XDP program sees them";
             let fix = Fix::File { path: path.display().to_string(), value: "0".into() };
             found.push(Finding::new(Warning, "rps", what, costs).fix(fix));
         }
@@ -256,33 +258,34 @@ impl Nic<'_> {
             |irq: fs::DirEntry| text(&Path::new("/proc/irq").join(irq.file_name()).join("effective_affinity_list"));
         let cpus: Vec<String> = irqs.filter_map(affinity).collect();
         if cpus.len() > 2 && cpus.iter().all(|cpu| *cpu == cpus[0]) {
-            let what = format!("all its {} interrupts go to CPU {}", cpus.len(), cpus[0]);
-            let costs = "one CPU does the kernel's work for all queues";
-            let mend = "spread them: /proc/irq/N/smp_affinity_list, or irqbalance";
+            let what = format!("all its {} interrupts are handled by CPU {}", cpus.len(), cpus[0]);
+            let costs = "one CPU does the kernel's receive work for all queues";
+            let mend = "distribute them: /proc/irq/N/smp_affinity_list, or irqbalance";
             found.push(Finding::new(Warning, "interrupts", what, costs).mend(mend));
         }
         let nodes = text(Path::new("/sys/devices/system/node/online")).unwrap_or_default();
         if let Some(node) = text(&sys.join("device/numa_node")).filter(|node| !node.starts_with('-'))
             && nodes != "0"
         {
-            let what = format!("it is of NUMA node {node}, of {nodes}");
-            let costs = "workers on another node's CPUs wait for its memory";
+            let what = format!("it belongs to NUMA node {node} (online: {nodes})");
+            let costs = "workers on CPUs of another node access its memory more slowly";
             let list = format!("/sys/devices/system/node/node{node}/cpulist");
-            let mend = format!("cpus in [workers]: of {}", text(Path::new(&list)).unwrap_or(list));
+            let mend =
+                format!("set `cpus` in [workers] to CPUs of this node: {}", text(Path::new(&list)).unwrap_or(list));
             found.push(Finding::new(Note, "numa", what, costs).mend(mend));
         }
         found
     }
 
-    /// Whether the kernel forwards what is left to it.
+    /// Checks that the kernel forwards the packets left to it.
     fn forwarding(&self) -> Vec<Finding> {
         let four = format!("/proc/sys/net/ipv4/conf/{}/forwarding", self.name);
-        // What the kernel asks of IPv6 is one setting for all.
+        // The kernel has one IPv6 forwarding setting for all interfaces.
         let six = "/proc/sys/net/ipv6/conf/all/forwarding".to_owned();
         let check = |(id, family, path): (&'static str, &str, String)| {
             let off = text(Path::new(&path))? == "0";
             let what = format!("the kernel does not forward {family}");
-            let costs = "what is left to the kernel is lost, and so is everything when bywash ends";
+            let costs = "packets left to the kernel are lost, and all packets once bywash exits";
             off.then(|| Finding::new(Error, id, what, costs).fix(Fix::File { path, value: "1".into() }))
         };
         [("ipv4-forwarding", "IPv4", four), ("ipv6-forwarding", "IPv6", six)].into_iter().filter_map(check).collect()

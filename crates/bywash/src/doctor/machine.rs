@@ -1,4 +1,4 @@
-//! What of the machine stands in the way of speed.
+//! Checks of machine-wide settings that reduce performance.
 
 use super::finding::Finding;
 use super::finding::Severity::Note;
@@ -8,36 +8,35 @@ fn text(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Looks the machine over.
+/// Examines the machine.
 pub fn examine() -> Vec<Finding> {
     let mut found = vec![];
     let pages = text("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").and_then(|n| n.parse::<u64>().ok());
     if pages == Some(0) {
-        let costs = "buffers and large tables lie in 4 KiB pages or what the kernel makes larger by itself";
-        let mend = "sysctl -w vm.nr_hugepages=512, before bywash starts";
+        let costs = "buffers and large tables use 4 KiB pages, or transparent huge pages if the kernel provides them";
+        let mend = "sysctl -w vm.nr_hugepages=512 before bywash starts";
         found.push(Finding::new(Note, "no-hugepages", "no huge pages are reserved", costs).mend(mend));
     }
     if let Some(governor) = text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").filter(|g| g != "performance")
     {
         let what = format!("the CPU frequency governor is `{governor}`");
         let mend = "cpupower frequency-set -g performance";
-        found.push(Finding::new(Note, "governor", what, "a CPU that was idle begins slowly").mend(mend));
+        found.push(Finding::new(Note, "governor", what, "an idle CPU is slow to speed up").mend(mend));
     }
     if text("/sys/devices/system/cpu/isolated").is_some_and(|cpus| cpus.is_empty()) {
-        let costs = "other programs take time from workers: some packets wait longer";
-        let mend = "isolcpus=LIST on the kernel's command line, and the same in [workers] cpus";
-        found.push(Finding::new(Note, "no-isolation", "no CPU is set apart", costs).mend(mend));
+        let costs = "other programs take CPU time from workers, which delays some packets";
+        let mend = "isolcpus=LIST on the kernel command line, and the same list in [workers] cpus";
+        found.push(Finding::new(Note, "no-isolation", "no CPU is isolated", costs).mend(mend));
     }
     if let Some(release) = text("/proc/sys/kernel/osrelease").filter(|release| older(release, (6, 6))) {
         let what = format!("the kernel is {release}");
-        let costs =
-            "before 6.6, generic mode is generic XDP, which TCP pays for; before 6.3 nobody tells what drivers can do";
+        let costs = "before 6.6, generic mode is generic XDP, which slows down TCP; before 6.3, the kernel does not report what drivers support";
         found.push(Finding::new(Note, "old-kernel", what, costs).mend("a newer kernel"));
     }
     found
 }
 
-/// Whether a release such as `6.1.0-18-amd64` is older.
+/// Returns true if a release such as `6.1.0-18-amd64` is older than the given version.
 fn older(release: &str, than: (u32, u32)) -> bool {
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>());
     match (numbers.next(), numbers.next()) {

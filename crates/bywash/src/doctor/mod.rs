@@ -1,4 +1,4 @@
-//! `bywash doctor`: what stands in the way of forwarding, what it costs, and what mends it.
+//! `bywash doctor`: finds obstacles to forwarding, reports their cost and remedy, and applies fixes on request.
 
 mod finding;
 mod instance;
@@ -14,7 +14,8 @@ pub use remember::Remembered;
 use serde_json::json;
 use std::io::Write;
 
-/// Looks interfaces, the machine and a running instance over, and tells; mends what can be mended, if asked to.
+/// Runs `bywash doctor`: examines interfaces, the machine and a running instance, and prints the findings; with
+/// `--fix`, first applies the fixes.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let host = Host::this();
     let look = Look::now(&args.socket);
@@ -33,7 +34,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     for name in &names {
         let (interface, findings) = interface::examine(name, running.contains(name), host.allowed.len());
         seen.extend(interface);
-        // A setting that several interfaces share is told once.
+        // Report a setting that several interfaces share only once.
         for finding in findings {
             let twice = finding.fix.is_some() && found.iter().any(|f: &Finding| f.fix == finding.fix);
             if !twice {
@@ -47,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             |f: &Finding| f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
         found.extend(instance::examine(&args.socket, before).into_iter().filter(of_these));
     }
-    // Stable: what is of one interface stays in order.
+    // A stable sort keeps the findings of an interface in order.
     found.sort_by_key(|finding| finding.severity);
     if args.fix {
         mend(&mut found)?;
@@ -59,9 +60,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     for one in &seen {
         let takes = match one.takes_redirected {
-            Some(true) => "takes redirected frames",
-            Some(false) => "takes no redirected frames",
-            None => "the kernel does not tell what its driver can do",
+            Some(true) => "accepts redirected frames",
+            Some(false) => "does not accept redirected frames",
+            None => "the kernel does not report what its driver supports",
         };
         let program = one.program.as_ref().map_or("no XDP program".into(), |program| format!("XDP program {program}"));
         let peer = one.peer.as_ref().map_or(String::new(), |peer| format!(", peer {peer}"));
@@ -71,7 +72,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             let list = |names: &[&str]| if names.is_empty() { "none".into() } else { names.join(", ") };
             let (rx, tx) = (list(&one.rx_metadata), list(&one.tx_metadata));
             let copy = if zero_copy { "zero-copy" } else { "no zero-copy" };
-            writeln!(out, "  its driver: {copy}; metadata of frames received: {rx}; of frames sent: {tx}")?;
+            writeln!(out, "  driver: {copy}; metadata of received frames: {rx}; of sent frames: {tx}")?;
         }
     }
     writeln!(out, "{}", if look.is_some() { "bywash runs here" } else { "no bywash runs here" })?;
@@ -79,12 +80,12 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         tell(finding, &mut out)?;
     }
     if found.is_empty() {
-        writeln!(out, "nothing to mend")?;
+        writeln!(out, "nothing to fix")?;
     }
     if found.iter().any(|finding| finding.fixed) {
-        writeln!(out, "`bywash restore` puts back what was mended")?;
+        writeln!(out, "`bywash restore` reverts these fixes")?;
     } else if found.iter().any(|finding| finding.fixable && !args.fix) {
-        writeln!(out, "`bywash doctor --fix` mends those marked with *")?;
+        writeln!(out, "`bywash doctor --fix` fixes those marked with *")?;
     }
     Ok(())
 }
@@ -93,16 +94,16 @@ fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
     let mark = if finding.fixable { "*" } else { "" };
     let whose = finding.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
     writeln!(out, "\n{}{mark} [{}] {whose}{}", finding.severity.name(), finding.id, finding.what)?;
-    writeln!(out, "  costs: {}", finding.costs)?;
+    writeln!(out, "  cost: {}", finding.costs)?;
     match &finding.failed {
-        _ if finding.fixed => writeln!(out, "  mended: {}", finding.mend),
-        Some(why) => writeln!(out, "  not mended: {why}"),
+        _ if finding.fixed => writeln!(out, "  fixed: {}", finding.mend),
+        Some(why) => writeln!(out, "  not fixed: {why}"),
         None if finding.mend.is_empty() => Ok(()),
-        None => writeln!(out, "  mend: {}", finding.mend),
+        None => writeln!(out, "  fix: {}", finding.mend),
     }
 }
 
-/// Makes the settings that mend what was found. One that fails does not keep the others from being made.
+/// Applies the fixes of all findings. A fix that fails is recorded in its finding and does not prevent the others.
 fn mend(found: &mut [Finding]) -> anyhow::Result<()> {
     let mut remembered = Remembered::open()?;
     for finding in found {

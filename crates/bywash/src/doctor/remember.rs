@@ -1,7 +1,7 @@
-//! What the doctor changed, so that `bywash restore` can put it back.
+//! Journal of the settings that the doctor changed, for `bywash restore`.
 //!
-//! Features of interfaces go into a journal as those that `run` changes do, though into one of their own, since `run` empties its
-//! own when it ends; files are remembered beside it.
+//! Interface features are recorded in a journal of the same kind as that of `run`, but in a separate file, because
+//! `run` empties its own on exit. Previous file contents are stored in a file beside it.
 
 use super::finding::Fix;
 use anyhow::Context as _;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// A file's text before it was changed.
+/// Contents of a file before it was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Was {
     path: String,
     was: String,
 }
 
-/// What was changed in this network namespace.
+/// Changes made in this network namespace.
 pub struct Remembered {
     features: Journal,
     files: Vec<Was>,
@@ -25,7 +25,7 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// With what was changed before.
+    /// Opens the journal with the changes of earlier runs.
     pub fn open() -> anyhow::Result<Self> {
         let path = crate::run::journal("doctor-files");
         let files = match std::fs::read(&path) {
@@ -36,7 +36,7 @@ impl Remembered {
         Ok(Self { features: Journal::open(crate::run::journal("doctor"))?, files, path })
     }
 
-    /// Makes a setting, having written down what it was.
+    /// Applies a fix after recording the previous value. Fixes of the same setting keep the first recorded value.
     pub fn apply(&mut self, fix: &Fix) -> anyhow::Result<()> {
         match fix {
             Fix::Feature { interface, feature, on } => {
@@ -61,14 +61,15 @@ impl Remembered {
         Ok(())
     }
 
-    /// Puts all back, last change first. What was changed, and what could not be put back; that stays remembered.
+    /// Restores all settings, the last change first. Returns the recorded changes, and an error for each one that could
+    /// not be restored; those stay recorded.
     pub fn restore(mut self) -> anyhow::Result<(Vec<Value>, Vec<String>)> {
         let mut all: Vec<Value> = self.features.changes().iter().map(|change| json!(change)).collect();
         all.extend(self.files.iter().map(|file| json!(file)));
         let mut failed = vec![];
         let mut left = vec![];
         for file in std::mem::take(&mut self.files).into_iter().rev() {
-            // One that is gone went with its interface.
+            // A missing file disappeared with its interface.
             if let Err(why) = write(&file.path, &file.was)
                 && std::path::Path::new(&file.path).exists()
             {
@@ -84,7 +85,7 @@ impl Remembered {
         Ok((all, failed))
     }
 
-    /// Whole or not at all, as the journal is.
+    /// Writes the file atomically, like the journal; removes it if nothing is recorded.
     fn write(&self) -> anyhow::Result<()> {
         let failed = || format!("cannot write {}", self.path.display());
         if self.files.is_empty() {

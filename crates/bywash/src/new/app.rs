@@ -1,6 +1,6 @@
-//! An application on Bywash: what comes by one port leaves by the other.
+//! An application based on Bywash: forwards packets between two ports.
 //!
-//! Without arguments it is tried between two hosts in a lab; with two interfaces it forwards between them.
+//! Without arguments, it runs between two hosts in a lab; with two interfaces as arguments, it forwards between them.
 
 use bywash_engine::{App, Context, PortId};
 use bywash_frame::Batch;
@@ -11,20 +11,21 @@ use std::error::Error;
 /// Buffers for two interfaces.
 const BUFFERS: usize = 16_384;
 
-/// The application: its state on one worker.
+/// Application state of one worker.
 struct Application;
 
 impl App for Application {
-    /// What `stage` below counts packets and cycles for.
+    /// Names of the stages; `stage` below counts packets and cycles for them.
     fn stages(&self) -> &'static [&'static str] {
         &["forward"]
     }
 
-    /// A burst has come. No system call, lock, allocation or log line here: counters and published tables instead.
+    /// Processes a burst received on `from`. Must not make system calls, lock, allocate or log: use counters and
+    /// published tables instead.
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         let n = batch.len();
-        // Yours: `cx.bufs.arena().data_mut(frame)` for each frame of `batch.as_mut_slice()` has its bytes;
-        // `cx.drop(from, reason, frame)` counts one that goes nowhere.
+        // Your code: `cx.bufs.arena().data_mut(frame)` returns the bytes of each `frame` of `batch.as_mut_slice()`;
+        // `cx.drop(from, reason, frame)` frees a frame and counts it as dropped.
         cx.send_batch(from, PortId(1 - from.0), batch);
         cx.stage(0, n);
     }
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [one, other] = &arguments[..] {
         let running = start([one, other])?;
-        println!("forwarding between {one} and {other}; Enter ends it");
+        println!("forwarding between {one} and {other}; press Enter to stop");
         std::io::stdin().read_line(&mut String::new())?;
         return Ok(running.stop()?);
     }

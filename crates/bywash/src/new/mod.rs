@@ -1,16 +1,16 @@
-//! `bywash new`: begins a project of one's own on Bywash's crates.
+//! `bywash new`: creates a project based on Bywash's crates.
 
 use crate::cli::new::{NewAppArgs, NewArgs};
 use anyhow::{Context as _, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Also built, and run, as an example.
+/// Source of the new application; the workspace also builds and runs it as an example.
 const MAIN: &str = include_str!("app.rs");
 const MANIFEST: &str = include_str!("Cargo.toml.in");
 const IGNORED: &str = "/target\n";
 
-/// The crates a new application uses, and where each is in the repository.
+/// Crates that a new application uses, with their directories in the repository.
 const CRATES: [(&str, &str); 4] =
     [("engine", "crates/engine"), ("frame", "crates/frame"), ("kit", "crates/kit"), ("lab", "lab")];
 
@@ -27,9 +27,9 @@ fn app(args: &NewAppArgs) -> anyhow::Result<()> {
         [("Cargo.toml", manifest(&args.name, &source)), ("src/main.rs", MAIN.into()), (".gitignore", IGNORED.into())];
     if let Err(why) = std::fs::create_dir(&directory) {
         if why.kind() == std::io::ErrorKind::AlreadyExists {
-            bail!("{} is there already: choose another name, or move it away", directory.display());
+            bail!("{} already exists: choose another name, or move it away", directory.display());
         }
-        return Err(why).with_context(|| format!("cannot make {}", directory.display()));
+        return Err(why).with_context(|| format!("cannot create {}", directory.display()));
     }
     for (name, text) in files {
         let path = directory.join(name);
@@ -37,12 +37,12 @@ fn app(args: &NewAppArgs) -> anyhow::Result<()> {
         made.with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut out = std::io::stdout();
-    writeln!(out, "{}: made; its stages are in src/main.rs", args.name)?;
+    writeln!(out, "{}: created; its stages are in src/main.rs", args.name)?;
     writeln!(out, "  cd {} && cargo build && sudo target/debug/{}", args.name, args.name)?;
-    Ok(writeln!(out, "tries it between two hosts in a lab of network namespaces")?)
+    Ok(writeln!(out, "builds it and runs it between two hosts in a lab of network namespaces")?)
 }
 
-/// Where the crates come from, by crate, as Cargo.toml has it.
+/// Returns the source of each crate, as written in Cargo.toml.
 fn source(crates: Option<&Path>) -> anyhow::Result<Vec<(&'static str, String)>> {
     let Some(repository) = crates else {
         let from = format!("git = \"{}\", tag = \"v{}\"", env!("CARGO_PKG_REPOSITORY"), env!("CARGO_PKG_VERSION"));
@@ -52,7 +52,7 @@ fn source(crates: Option<&Path>) -> anyhow::Result<Vec<(&'static str, String)>> 
     let of = |(name, place): (&'static str, &str)| {
         let path = repository.join(place);
         if !path.join("Cargo.toml").is_file() {
-            bail!("{} has no {place}: --crates is a directory with Bywash's sources", repository.display());
+            bail!("{} has no {place}: --crates expects a directory with Bywash's sources", repository.display());
         }
         Ok((name, format!("path = {:?}", path.display().to_string())))
     };

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request over a unix socket: all that `show` needs of it.
+//! Minimal HTTP client for the API: one request per connection over a Unix socket.
 
 use crate::api::Topic;
 use crate::config::Level;
@@ -10,12 +10,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest that nothing may come.
+/// Timeout for each read and write.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same where the kernel's tables are read anew first.
+/// Read timeout for `drift`, for which the instance first reads the kernel's tables again.
 const READING: Duration = Duration::from_secs(120);
 
-/// Asks the instance at `socket`.
+/// Returns the answer of the instance at `socket` for a topic.
 pub fn ask(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Value> {
     let query = topic.filter().zip(filter).map(|(name, filter)| format!("?{name}={}", encode(filter)));
     let query = query.unwrap_or_default();
@@ -28,75 +28,76 @@ pub fn change_flows(socket: &Path, verb: Verb, lines: &str) -> anyhow::Result<()
     request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, &format!("flow {op}")).map(drop)
 }
 
-/// What becomes of a packet.
+/// Returns the instance's trace of a packet.
 pub fn trace(socket: &Path, packet: &str) -> anyhow::Result<Value> {
     request(socket, "POST /v1/trace", packet, "trace")
 }
 
-/// Moves ports to a level: all where none is named.
+/// Changes the level of `ports`, or of all ports if the list is empty, and returns the resulting placement.
 pub fn set_level(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<Value> {
     let ports: String = ports.iter().map(|port| format!("&port={}", encode(port))).collect();
     request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "", "level")
 }
 
-/// Has the configuration read again and taken over, or only what that would change: a line each.
+/// Makes the instance reload its configuration file, and returns the list of changes. With `dry_run`, nothing is
+/// changed.
 pub fn reload(socket: &Path, dry_run: bool) -> anyhow::Result<Value> {
     request(socket, &format!("POST /v1/reload?dry_run={dry_run}"), "", "reload")
 }
 
-/// Whether an instance listens at `socket`.
+/// Returns true if an instance listens on `socket`.
 pub fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Has the instance meet the process that takes over from it, which waits at the abstract socket `name`.
+/// Makes the instance hand over to the process that waits at the abstract socket `name`.
 pub fn take_over(socket: &Path, name: &str) -> anyhow::Result<()> {
     request(socket, &format!("POST /v1/takeover?socket={}", encode(name)), "", "takeover").map(drop)
 }
 
-/// A capture that runs.
+/// Running capture.
 pub struct Capture {
-    /// Its number, by which it is ended.
+    /// Number of the capture, for [`end_capture`].
     pub number: u64,
-    /// pcapng, from the beginning. It ends where the capture does.
+    /// pcapng stream; it ends with the capture.
     pub stream: Box<dyn Read>,
 }
 
-/// Begins a capture. A read of its stream that finds nothing for as long as `look` ends with `WouldBlock`.
+/// Starts a capture. A read of its stream that gets no data for `look` fails with `WouldBlock`.
 pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Duration) -> anyhow::Result<Capture> {
     let query: Vec<_> = query.iter().map(|(key, value)| format!("{key}={}", encode(value))).collect();
     let name = socket.display();
     let mut stream = connect(socket)?;
     let line = format!("POST /v1/capture?{}", query.join("&"));
-    // Of a client of HTTP 1.0 the answer has no pieces: it ends with the connection.
-    send(&mut stream, &line, "1.0", filter).with_context(|| format!("no answer from the bywash at {name}"))?;
+    // With HTTP/1.0 the answer is not chunked; it ends with the connection.
+    send(&mut stream, &line, "1.0", filter).with_context(|| format!("no answer from the instance at {name}"))?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     let end = loop {
         if let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") {
             break end;
         }
-        let n = stream.read(&mut piece).with_context(|| format!("no answer from the bywash at {name}"))?;
-        anyhow::ensure!(n > 0, "no answer from the bywash at {name}");
+        let n = stream.read(&mut piece).with_context(|| format!("no answer from the instance at {name}"))?;
+        anyhow::ensure!(n > 0, "no answer from the instance at {name}");
         answer.extend(&piece[..n]);
     };
     let header = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
     let mut fields = header.lines().filter_map(|line| line.split_once(':'));
     let number = fields.find(|(name, _)| *name == crate::api::CAPTURE_NUMBER);
     let Some(number) = number.and_then(|(_, number)| number.trim().parse().ok()) else {
-        stream.read_to_end(&mut answer).with_context(|| format!("no answer from the bywash at {name}"))?;
+        stream.read_to_end(&mut answer).with_context(|| format!("no answer from the instance at {name}"))?;
         understand(&answer, &name.to_string(), "capture")?;
-        bail!("the bywash at {name} does not say which capture this is");
+        bail!("the instance at {name} sent no capture number: do both have the same version?");
     };
     stream.set_read_timeout(Some(look))?;
     Ok(Capture { number, stream: Box::new(std::io::Cursor::new(answer.split_off(end + 4)).chain(stream)) })
 }
 
-/// Ends a capture: what was recorded still comes, then its stream ends.
+/// Ends a capture. Its stream still delivers the packets recorded so far.
 pub fn end_capture(socket: &Path, number: u64) -> anyhow::Result<()> {
     request(socket, &format!("DELETE /v1/capture?number={number}"), "", "capture").map(drop)
 }
 
-/// One exchange; `what` was asked, for errors.
+/// Sends a request and returns the answer; `what` names the request in error messages.
 fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<Value> {
     let name = socket.display().to_string();
     let mut stream = connect(socket)?;
@@ -110,11 +111,11 @@ fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<
         stream.read_to_end(&mut answer).map(drop)
     };
     let got: std::io::Result<()> = { exchange }();
-    got.with_context(|| format!("no answer from the bywash at {name}"))?;
+    got.with_context(|| format!("no answer from the instance at {name}"))?;
     understand(&answer, &name, what)
 }
 
-/// A connection to the instance at `socket`, or why there is none and what to do.
+/// Connects to the instance at `socket`; an error says why it failed and what to do.
 fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     let name = socket.display();
     match UnixStream::connect(socket) {
@@ -123,12 +124,14 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
             bail!("no bywash runs here (socket {name} not found): start one with `bywash run ...`")
         }
         Err(why) if why.kind() == ErrorKind::ConnectionRefused => {
-            bail!("no bywash runs here any more (nobody listens at {name}): start one with `bywash run ...`")
+            bail!("no bywash runs here any more (nothing listens on {name}): start one with `bywash run ...`")
         }
         Err(why) if why.kind() == ErrorKind::PermissionDenied => {
-            bail!("not permitted to ask the bywash at {name}: try sudo, or set `group` in its [api] to one of yours")
+            bail!(
+                "no permission to connect to the instance at {name}: use sudo, or set `group` in its [api] to one of your groups"
+            )
         }
-        Err(why) => Err(why).with_context(|| format!("cannot ask the bywash at {name}")),
+        Err(why) => Err(why).with_context(|| format!("cannot connect to the instance at {name}")),
     }
 }
 
@@ -142,10 +145,10 @@ fn send(stream: &mut UnixStream, line: &str, version: &str, body: &str) -> std::
     stream.write_all(request.as_bytes())
 }
 
-/// The value of an answer, or the error that it tells.
+/// Returns the value of an answer; errors with the message that the answer contains.
 fn understand(answer: &[u8], name: &str, what: &str) -> anyhow::Result<Value> {
-    let (status, body) = parse(answer).with_context(|| format!("no answer to be understood from {name}"))?;
-    let value: Value = serde_json::from_slice(body).with_context(|| format!("no JSON from {name}"))?;
+    let (status, body) = parse(answer).with_context(|| format!("incomplete or malformed answer from {name}"))?;
+    let value: Value = serde_json::from_slice(body).with_context(|| format!("the answer from {name} is not JSON"))?;
     if status == 200 {
         return Ok(value);
     }
@@ -156,7 +159,7 @@ fn understand(answer: &[u8], name: &str, what: &str) -> anyhow::Result<Value> {
     }
 }
 
-/// Status and body of an answer with a length, as the API gives it.
+/// Splits an answer into status and body; `None` if it is malformed or shorter than its Content-Length.
 fn parse(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let (header, body) = (std::str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
@@ -164,11 +167,11 @@ fn parse(answer: &[u8]) -> Option<(u16, &[u8])> {
     let status = lines.next()?.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
     let mut fields = lines.filter_map(|line| line.split_once(':'));
     let (_, length) = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
-    // Shorter: the server went away in between.
+    // A shorter body means that the server closed the connection early.
     (length.trim().parse() == Ok(body.len())).then_some((status, body))
 }
 
-/// For a query (RFC 3986, section 2.1).
+/// Percent-encodes a query parameter (RFC 3986, section 2.1).
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! `bywash flow`: asks the running switch, and tells its answer.
+//! `bywash flow`: changes and prints the flows of the running switch.
 
 use super::client;
 use super::tables::{flow_line, list};
@@ -9,7 +9,8 @@ use anyhow::{Context as _, anyhow};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-/// Lines sent in one request, in bytes: the switch does each request as a whole, and its tables are held meanwhile.
+/// Maximum size of the lines in one request, in bytes. The switch applies each request atomically and locks its tables
+/// meanwhile.
 const PIECE: usize = 4 << 20;
 
 pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
@@ -55,7 +56,8 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Checks lines here, so that of many pieces none is sent when the last is wrong, and sends them.
+/// Validates all lines, so that nothing is sent if a later line is wrong, and sends them in pieces of [`PIECE`] bytes.
+/// `place` adds the position to an error.
 fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
     let ports = client::ask(socket, Topic::Ports, None)?;
     let names: Vec<String> =
@@ -66,7 +68,7 @@ fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow:
         let end = match rest.get(..PIECE) {
             Some(piece) => piece.rfind('\n').map_or(rest.len(), |at| at + 1),
             None if rest.len() <= PIECE => rest.len(),
-            // A character lies across the border.
+            // The limit falls inside a character.
             None => rest[..rest.floor_char_boundary(PIECE)].rfind('\n').map_or(rest.len(), |at| at + 1),
         };
         let (piece, after) = rest.split_at(end);
@@ -78,7 +80,7 @@ fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow:
 
 fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
     for flow in flows {
-        anyhow::ensure!(!flow.contains('\n'), "a flow is one line: use `bywash flow load` for several");
+        anyhow::ensure!(!flow.contains('\n'), "a flow must be one line: use `bywash flow load` for several");
     }
     send(socket, verb, &flows.join("\n"), |wrong| {
         let flow = flows.get(wrong.line - 1).map_or("", String::as_str);

@@ -1,9 +1,9 @@
-//! Figures for people, and tables without lines.
+//! Text layout: tables without lines, and numbers with units.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde_json::Value;
 
-/// A table: headings, then rows. Columns that are empty in every row are left out.
+/// Table with headings. Columns that are empty in every row are left out.
 pub struct Grid {
     headings: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -18,7 +18,7 @@ impl Grid {
         self.rows.push(cells);
     }
 
-    /// Lines without trailing spaces; `none` when there is no row. Numbers are right-aligned.
+    /// Renders the table without trailing spaces, with numbers right-aligned, or the line `none` if it has no rows.
     pub fn render(&self, none: &str) -> String {
         if self.rows.is_empty() {
             return format!("{none}\n");
@@ -34,7 +34,7 @@ impl Grid {
         for (at, &column) in columns.iter().enumerate() {
             let number =
                 |row: &Vec<String>| row[column].is_empty() || row[column].starts_with(|c: char| c.is_ascii_digit());
-            // Addresses and queues start with a digit as well.
+            // Addresses and queues also start with a digit, but are not numbers.
             let words = ["address", "mac", "queues"].contains(&self.headings[column]);
             let right = !words && self.rows.iter().all(number);
             if let Some(column) = table.column_mut(at) {
@@ -48,7 +48,7 @@ impl Grid {
     }
 }
 
-/// The value as a cell: a string as it is, a number, nothing for null.
+/// Formats a JSON value as a table cell: a string as it is, a float with one decimal, an empty cell for null.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -63,17 +63,17 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Bytes in binary units.
+/// Formats a number of bytes in binary units.
 pub fn bytes(count: f64) -> String {
     scaled(count, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
-/// Packets per second: `1.42 Mpps`.
+/// Formats a rate in packets per second: `1.42 Mpps`.
 pub fn pps(rate: f64) -> String {
     scaled(rate, 1000.0, &["pps", "kpps", "Mpps", "Gpps"])
 }
 
-/// Bits per second: `1.42 Gbit/s`.
+/// Formats a rate in bits per second: `1.42 Gbit/s`.
 pub fn bits(rate: f64) -> String {
     scaled(rate, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }

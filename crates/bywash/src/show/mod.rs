@@ -1,4 +1,4 @@
-//! `bywash show`: asks the running instance, and lays out its answer.
+//! `bywash show`, `bywash level` and `bywash reload`: query the running instance and print its answer.
 
 pub mod client;
 mod flow;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use tables::Rates;
 pub use tables::list;
 
-/// Asks the instance at `socket` for a topic.
+/// Returns the answer of the instance at `socket` for a topic, without a filter.
 pub fn ask(socket: &Path, topic: Topic) -> anyhow::Result<Value> {
     client::ask(socket, topic, None)
 }
 
-/// `bywash level`: moves ports, and prints where they are then.
+/// Runs `bywash level`: changes the level of ports and prints the resulting placement.
 pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
     let value = client::set_level(&args.socket, args.level, &args.ports)?;
     if args.json {
@@ -32,7 +32,7 @@ pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-/// `bywash reload`: prints what changed, or would change.
+/// Runs `bywash reload`: prints what has changed or, with `--dry-run`, would change.
 pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
     let value = client::reload(&args.socket, args.dry_run)?;
     let mut out = std::io::stdout();
@@ -46,7 +46,7 @@ pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
     Ok(changes.iter().try_for_each(|change| writeln!(out, "{change}"))?)
 }
 
-/// Prints what was asked for, once or again and again.
+/// Runs `bywash show`: prints the selected topics, with `--watch` repeatedly.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let topics = topics(args)?;
     if args.schema {
@@ -77,7 +77,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     loop {
         let text = render(args, &topics, &mut rates)?;
         let mut stdout = std::io::stdout().lock();
-        // Home, the text with the rest of each line cleared, the rest of the screen cleared: nothing flickers.
+        // Redraw in place to avoid flicker: cursor home, each line cleared to its end, then the remaining screen.
         let clear = std::io::IsTerminal::is_terminal(&stdout);
         if clear {
             write!(stdout, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
@@ -120,7 +120,8 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
     Ok(topics)
 }
 
-/// Of several topics, those that the instance has in its mode.
+/// Returns the topics that exist in the instance's mode. A single topic is returned as it is, so that the instance
+/// reports why it has none.
 fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
     if topics.len() < 2 {
         return Ok(topics.to_vec());

@@ -1,5 +1,5 @@
-//! One layout for each topic. A field that an answer lacks is left empty: client and instance may be of different
-//! versions.
+//! Text layout of each topic. Fields missing from an answer are left empty, because client and instance may have
+//! different versions.
 
 use super::layout::{Grid, bits, bytes, cell, pps};
 use crate::api::Topic;
@@ -7,14 +7,15 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// The last look at counters that only grow, to tell rates at the next.
+/// Previous values of monotonic counters, for computing rates.
 #[derive(Default)]
 pub struct Rates {
     last: HashMap<String, (Instant, f64)>,
 }
 
 impl Rates {
-    /// Growth per second since the last look at `name`; none at the first, and after a restart.
+    /// Returns the increase per second of the counter `name` since the previous call; `None` on the first call and if
+    /// the counter has decreased, as after a restart.
     fn of(&mut self, name: String, now: f64) -> Option<f64> {
         let (time, before) = self.last.insert(name, (Instant::now(), now))?;
         let seconds = time.elapsed().as_secs_f64();
@@ -22,7 +23,7 @@ impl Rates {
     }
 }
 
-/// The topic's answer as text.
+/// Renders the answer for a topic as text.
 pub fn render(topic: Topic, value: &Value, rates: &mut Rates) -> String {
     match topic {
         Topic::Ports => ports(value, rates),
@@ -75,7 +76,7 @@ fn sandbox(value: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The value as a list: empty when it is none.
+/// Returns the elements of an array; empty if the value is not an array.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -105,7 +106,7 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
         let (rx_rate, tx_rate) = (rate("rx"), rate("tx"));
         let lost = number(&counters["rx_no_buffer"]) + number(&counters["rx_ring_full"]);
         let interface = text(port, "interface");
-        // The XDP program's, the sockets' where all have the same, and where flows are handled.
+        // Modes of the XDP program and of the sockets ("mixed" if they differ), and the forwarding level.
         let sockets = list(&port["queues"]);
         let socket = sockets.first().map(|queue| text(queue, "mode")).unwrap_or_default();
         let alike = sockets.iter().all(|queue| text(queue, "mode") == socket);
@@ -128,7 +129,7 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
         for note in ["mode_note", "transmit_note"] {
             notes.extend(sockets.iter().filter_map(|queue| queue[note].as_str()));
         }
-        // The other process of a memif.
+        // Peer of a memif.
         let link = |queue: &&Value| {
             let peer = queue["peer"].as_str()?;
             let mut link = format!("peer {peer}; reconnects: {}", text(queue, "reconnects"));
@@ -144,7 +145,7 @@ fn ports(value: &Value, rates: &mut Rates) -> String {
     grid.render("no ports") + &more
 }
 
-/// `0>0 1>1`: queue and its worker; only how many when there are many.
+/// Formats queues with their workers, as in `0>w0 1>w1`; more than four only as a count.
 fn queues(value: &Value) -> String {
     let queues = list(value);
     if queues.len() > 4 {
@@ -268,16 +269,16 @@ fn pools(value: &Value) -> String {
     out
 }
 
-/// Why a route is not used, in words for the API's.
+/// Descriptions of the reasons for which a route is not installed, by the API's code.
 const REASONS: [(&str, &str); 5] = [
     ("kernel", "left to the kernel"),
     ("metric", "not used: another has a lower metric"),
-    ("dead", "not used: no way out works"),
-    ("hidden", "not used: the prefix is this machine's own"),
-    ("other-table", "not used: its table is not followed"),
+    ("dead", "not used: no next hop is usable"),
+    ("hidden", "not used: the prefix is a local address of this machine"),
+    ("other-table", "not used: its table is not tracked"),
 ];
 
-/// Who made a route: numbers (linux/rtnetlink.h, RTPROT_*) as iproute2 names them.
+/// Names of route origins (`RTPROT_*` in linux/rtnetlink.h), as used by iproute2.
 const PROTOCOLS: [(u64, &str); 15] = [
     (1, "redirect"),
     (2, "kernel"),
@@ -301,7 +302,7 @@ fn protocol(value: &Value) -> String {
     name.map_or_else(|| cell(value), |(_, name)| (*name).into())
 }
 
-/// Nothing for main, which most are in.
+/// Formats a routing table's number; empty for main, which holds most routes.
 fn table(value: &Value) -> String {
     match value.as_u64() {
         Some(254) => String::new(),
@@ -310,7 +311,7 @@ fn table(value: &Value) -> String {
     }
 }
 
-/// As `ip route` writes them, with what became of them here.
+/// Formats routes like `ip route`, with the state of their next hops and the reason if a route is not used.
 fn routes(value: &Value) -> String {
     let mut out = String::new();
     for route in list(value) {
@@ -340,7 +341,7 @@ fn routes(value: &Value) -> String {
         }
         word("proto ", protocol(&route["protocol"]));
         word("table ", table(&route["table"]));
-        // 0 says nothing: it is IPv4's default.
+        // 0 is IPv4's default metric: omit it.
         word("metric ", Some(text(route, "metric")).filter(|metric| metric != "0").unwrap_or_default());
         word("mtu ", Some(text(route, "mtu")).filter(|mtu| mtu != "0").unwrap_or_default());
         word("src ", text(route, "source"));
@@ -358,7 +359,7 @@ fn routes(value: &Value) -> String {
     if out.is_empty() { "no routes\n".into() } else { out }
 }
 
-/// Headings, and the fields below them.
+/// Column headings and the fields below them.
 type Columns<const N: usize> = [(&'static str, &'static str); N];
 
 const DRIFT: Columns<3> = [("object", "object"), ("name", "name"), ("drift", "drift")];
@@ -403,7 +404,7 @@ fn columns<const N: usize>(value: &Value, columns: &Columns<N>, none: &str) -> S
     grid.render(none)
 }
 
-/// A flow as ovs-ofctl dump-flows writes it, or, without counters, with `--no-stats`.
+/// Formats a flow like ovs-ofctl dump-flows or, without `stats`, like its `--no-stats`.
 pub fn flow_line(flow: &Value, stats: bool) -> String {
     let of = |key: &str| text(flow, key);
     let n = |key: &str| flow[key].as_u64().unwrap_or(0);
@@ -436,7 +437,7 @@ pub fn flow_line(flow: &Value, stats: bool) -> String {
     format!("{}{}", if stats { " " } else { "" }, parts.join(", "))
 }
 
-/// Priority of a flow that does not say.
+/// Default priority of a flow (OpenFlow).
 const DEFAULT_PRIORITY: u64 = 32768;
 
 fn flows(value: &Value) -> String {
@@ -532,7 +533,7 @@ fn placement(value: &Value) -> String {
     grid.render("no ports") + &more + &kept(value)
 }
 
-/// Kernel policies that keep packets, each once with the ports it concerns.
+/// Formats the kernel policies that keep packets in the kernel, each once with its ports.
 fn kept(placement: &Value) -> String {
     let mut all: Vec<(&Value, Vec<String>)> = vec![];
     for port in list(placement) {
@@ -545,8 +546,11 @@ fn kept(placement: &Value) -> String {
     }
     let line = |(reason, ports): &(&Value, Vec<String>)| {
         let [packets, object, why, allow] = ["packets", "object", "reason", "allow"].map(|key| text(reason, key));
-        let verb =
-            if reason["ignored"] == true { "FORWARDED PAST (ignored by [kernel])" } else { "kept for the kernel by" };
+        let verb = if reason["ignored"] == true {
+            "FORWARDED DESPITE (ignored by [kernel])"
+        } else {
+            "left to the kernel because of"
+        };
         format!("{}: {packets} {verb} {object}: {why}\n  to allow: {allow}\n", ports.join(", "))
     };
     all.iter().map(line).collect()
@@ -554,7 +558,7 @@ fn kept(placement: &Value) -> String {
 
 fn drops(value: &Value, rates: &mut Rates) -> String {
     let mut out = String::new();
-    // An instance may answer with the list of drops alone.
+    // Accept an answer that is only the list of drops.
     let parts = [
         (if value.is_array() { value } else { &value["drops"] }, "reason", "packets", "no drops"),
         (&value["events"], "event", "count", ""),
@@ -614,7 +618,7 @@ mod tests {
 0.0.0.0/0 proto static
     via 192.0.2.1 dev eth0 weight 2
     via 198.51.100.1 dev b weight 1
-203.0.113.0/24 blackhole proto bgp table 100 (not used: its table is not followed)
+203.0.113.0/24 blackhole proto bgp table 100 (not used: its table is not tracked)
 ";
         assert_eq!(text, expected);
     }

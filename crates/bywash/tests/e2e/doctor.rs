@@ -91,8 +91,8 @@ fn planted_faults_are_named_mended_and_put_back() {
     let before = Snapshot::of(&r).unwrap();
     let text = bywash(&r, &[&["doctor", "--fix"], names.as_slice()].concat()).stdout;
     assert!(text.contains("error* [down] down0: it is down"), "{text}");
-    assert!(text.contains("  mended: ethtool -K d0 rx-gro-list off"), "{text}");
-    assert!(text.contains("`bywash restore` puts back what was mended") && !text.contains("not mended"), "{text}");
+    assert!(text.contains("  fixed: ethtool -K d0 rx-gro-list off"), "{text}");
+    assert!(text.contains("`bywash restore` reverts these fixes") && !text.contains("not fixed"), "{text}");
     assert!(!before.differences(&Snapshot::of(&r).unwrap()).is_empty());
     let left = findings(&r, &names);
     for (interface, id, fixable) in planted {

@@ -32,7 +32,7 @@ fn a_new_application_builds_and_forwards_in_the_lab() {
     let told = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap().stdout;
     assert!(told.contains("its stages are in src/main.rs"), "{told}");
     let again = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap_err().to_string();
-    assert!(again.contains("hello is there already"), "{again}");
+    assert!(again.contains("hello already exists"), "{again}");
     // Its dependencies are the workspace's: nothing is fetched.
     let hello = place.path().join("hello");
     std::fs::copy(repository.join("Cargo.lock"), hello.join("Cargo.lock")).unwrap();
