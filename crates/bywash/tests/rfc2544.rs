@@ -286,16 +286,16 @@ fn what_is_wrong_with_a_file_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let pair = "[[pair]]\nfrom = \"a\"\nto = \"b\"\n";
     let wrong = [
-        ("", "at least, or a [device]"),
+        ("", "expected at least one [[pair]] of ports, or a [device]"),
         ("nonsense = 1", "unknown field `nonsense`"),
-        ("[device]\n[plan]\nsizes = [63]", "plan.sizes: frame sizes are from 64 to 9216 bytes"),
+        ("[device]\n[plan]\nsizes = [63]", "plan.sizes: expected frame sizes from 64 to 9216 bytes"),
         ("[device]\n[plan]\nseconds = 0", "plan.seconds = 0: expected 0.01 to 86400"),
         ("[device]\n[plan]\ntests = [\"reset\"]", "needs a command that resets the device"),
         ("[device]\n[plan]\ntests = [\"speed\"]", "unknown variant `speed`"),
         ("[device]\n", "the link's rate is not known"),
-        ("max_rate = \"max\"\n[device]\n", "a rate to begin the search with is needed"),
-        ("[[pair]]\nfrom = \"a\"\nto = \"a\"\n", "interface `a` is there twice"),
-        (&pair.repeat(7), "7 pairs: 6 at most"),
+        ("max_rate = \"max\"\n[device]\n", "expected a rate at which the search can start"),
+        ("[[pair]]\nfrom = \"a\"\nto = \"a\"\n", "interface `a` is listed twice"),
+        (&pair.repeat(7), "7 pairs: expected at most 6"),
     ];
     for (text, said) in wrong {
         let (status, output) = run(&[&write(directory.path(), text)]);

@@ -30,7 +30,8 @@ pub fn examine() -> Vec<Finding> {
     }
     if let Some(release) = text("/proc/sys/kernel/osrelease").filter(|release| older(release, (6, 6))) {
         let what = format!("the kernel is {release}");
-        let costs = "before 6.6, generic mode is generic XDP, which slows down TCP; before 6.3, the kernel does not report what drivers support";
+        let costs =
+            "before 6.6, generic mode is generic XDP, which slows down TCP; before 6.3, drivers do not report features";
         found.push(Finding::new(Note, "old-kernel", what, costs).mend("a newer kernel"));
     }
     found

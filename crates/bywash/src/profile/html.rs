@@ -1,4 +1,4 @@
-//! A profile as a page of its own: nothing is loaded from elsewhere.
+//! Profile as a self-contained HTML page, which loads no other resources.
 
 use super::text::{heading, place};
 use super::{Report, Stage, Worker};
@@ -14,12 +14,12 @@ white-space: nowrap; box-sizing: border-box; border: 1px solid #fff; padding: 3p
 .look { background: #fff3e0; border-left: 4px solid #e65100; padding: .6em 1em }
 ";
 
-/// Height of a row of the chart, in pixels.
+/// Height of a chart row in pixels.
 const ROW: usize = 28;
 const WORKERS: [&str; 4] = ["#cfd8dc", "#b0bec5", "#c5cae9", "#d7ccc8"];
 const STAGES: [&str; 7] = ["#ffcc80", "#ffb74d", "#ffd54f", "#ffab91", "#f4c27a", "#ffe082", "#ffa270"];
 
-/// The page.
+/// Returns the report as an HTML page.
 pub fn page(report: &Report) -> String {
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>bywash profile</title>\n<style>{STYLE}</style>\n\
@@ -27,7 +27,8 @@ pub fn page(report: &Report) -> String {
         escape(&match report.seconds {
             Some(seconds) =>
                 format!("{seconds:.1} s of a running instance; cycles are ticks of the time-stamp counter"),
-            None => format!("from {}; cycles are the core's, {} slots a cycle", report.source, report.slots_per_cycle),
+            None =>
+                format!("from {}; cycles are core cycles with {} slots each", report.source, report.slots_per_cycle),
         })
     );
     if let Some(hot) = &report.hot {
@@ -49,8 +50,8 @@ pub fn page(report: &Report) -> String {
     out
 }
 
-/// As a flame graph, from the top: all cycles, workers, their stages, and what the slots of each went into. Widths are
-/// cycles.
+/// Returns the chart: like a flame graph from the top, with rows for all cycles, the workers, their stages, and the
+/// top-down shares of each stage. Widths are proportional to cycles.
 fn chart(report: &Report) -> String {
     let all: f64 = report.workers.iter().map(|worker| worker.cycles).sum();
     if all <= 0.0 {

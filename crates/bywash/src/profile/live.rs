@@ -1,4 +1,4 @@
-//! A profile of a running instance: two looks at its counters, with hardware counters on its threads meanwhile.
+//! Profile of a running instance: two samples of its counters, with hardware counters on its threads in between.
 
 use super::{Report, Stage, Worker};
 use crate::api::Topic;
@@ -10,10 +10,10 @@ use bywash_measure::topdown::analyse;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Busy cycles that no stage accounts for: polling ports that have nothing, housekeeping, the clock.
+/// Name of the stage for busy cycles that no stage accounts for: polling idle ports, housekeeping, reading the clock.
 pub const OTHER: &str = "other";
 
-/// Looks at the instance.
+/// Profiles the running instance for `args.seconds`.
 pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     let before = show::ask(&args.socket, Topic::Workers)?;
     let workers = chosen(&before, args.worker)?;
@@ -38,7 +38,10 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     report.seconds = Some(start.elapsed().as_secs_f64());
     for (worker, counters) in workers.into_iter().zip(counters) {
         let id = &worker["id"];
-        let now = list(&after).iter().find(|now| now["id"] == *id).context("a worker is gone: was it restarted?")?;
+        let now = list(&after)
+            .iter()
+            .find(|now| now["id"] == *id)
+            .context("a worker has disappeared: was the instance restarted?")?;
         let mut told = told(worker, now)?;
         if let Some(counted) = counters {
             let counts = counted.read().context("cannot read the hardware counters")?;
@@ -51,12 +54,10 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     }
     report.missing.dedup();
     if report.workers.iter().any(|worker| worker.counters.is_some()) {
-        report
-            .notes
-            .push("hardware counters are of whole worker threads; cycles of stages are ticks of the TSC".into());
+        report.notes.push("hardware counters cover whole worker threads; cycles of stages are ticks of the TSC".into());
     }
     if report.workers.iter().all(|worker| worker.packets == Some(0)) {
-        report.notes.push("no packets came meanwhile: there is nothing to see in the stages".into());
+        report.notes.push("no packets arrived during the measurement, so the stages show nothing".into());
     }
     Ok(report)
 }
@@ -68,16 +69,16 @@ fn list(value: &Value) -> &[Value] {
 fn chosen(workers: &Value, wanted: Option<u64>) -> anyhow::Result<Vec<&Value>> {
     let chosen: Vec<&Value> = list(workers).iter().filter(|w| wanted.is_none_or(|n| w["id"] == n)).collect();
     if chosen.is_empty() {
-        bail!("no worker {}: there are {}", wanted.unwrap_or_default(), list(workers).len());
+        bail!("no worker {}: the instance has {} workers", wanted.unwrap_or_default(), list(workers).len());
     }
     Ok(chosen)
 }
 
-/// One worker between two looks.
+/// Returns the difference between two samples of a worker.
 fn told(before: &Value, after: &Value) -> anyhow::Result<Worker> {
     let grown = |before: &Value, after: &Value, key: &str| {
         let (was, is) = (before[key].as_u64().unwrap_or(0), after[key].as_u64().unwrap_or(0));
-        is.checked_sub(was).context("counters ran backwards: was it restarted?")
+        is.checked_sub(was).context("counters have decreased: was the instance restarted?")
     };
     let mut stages = vec![];
     for (was, is) in list(&before["stages"]).iter().zip(list(&after["stages"])) {
@@ -88,7 +89,7 @@ fn told(before: &Value, after: &Value) -> anyhow::Result<Worker> {
     let packets = stages.first().and_then(|rx| rx.packets);
     let (all, busy) = (grown(before, after, "cycles")?, grown(before, after, "busy_cycles")?);
     let known: f64 = stages.iter().map(|stage| stage.cycles).sum();
-    // Stages are estimated from one turn in sixteen; they may come to more.
+    // Stages are estimated from one iteration in sixteen, so their sum can exceed the busy cycles.
     let rest = busy as f64 - known;
     if rest > 0.0 {
         stages.push(Stage::new(OTHER, rest, packets, None));

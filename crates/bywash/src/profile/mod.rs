@@ -1,4 +1,4 @@
-//! `bywash profile`: where the cycles go, by worker and stage, and what the processor waits for.
+//! `bywash profile`: shows where CPU cycles go, by worker and stage, and what the processor waits for.
 
 mod html;
 mod live;
@@ -10,46 +10,46 @@ use anyhow::Context as _;
 use bywash_measure::topdown::{ACCEPTABLE_CPI, Analysis, SLOTS_PER_CYCLE, healthy, meaning};
 use serde::Serialize;
 
-/// Share of all cycles from which on an excess is worth a look.
+/// Minimum excess, as a share of all cycles, for a stage to be pointed out.
 const WORTH_A_LOOK: f64 = 0.05;
 
-/// What a profile found.
+/// Result of a profile.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// `live`, or the file it is from.
+    /// `live`, or the name of the file.
     source: String,
-    /// Length of the look.
+    /// Length of the measurement; `None` for a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
-    /// What cycles are ticks of: `tsc` or `core`.
+    /// Unit of cycles: `tsc` or `core`.
     clock: &'static str,
     slots_per_cycle: f64,
     workers: Vec<Worker>,
-    /// The stage to look at.
+    /// Stage to optimize first.
     hot: Option<Hot>,
-    /// Why there are no hardware counters, or not all.
+    /// Reasons why hardware counters are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
-/// One worker; in a file that knows none, all there is.
+/// Figures of a worker, or of everything if a file does not name workers.
 #[derive(Debug, Default, Serialize)]
 struct Worker {
     worker: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<u64>,
-    /// Time in turns that found something to do.
+    /// Share of time in iterations that had work.
     #[serde(skip_serializing_if = "Option::is_none")]
     busy_percent: Option<f64>,
-    /// Of its stages.
+    /// Sum of the cycles of its stages.
     cycles: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     packets: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cycles_per_packet: Option<f64>,
-    /// Of its thread as a whole.
+    /// Hardware counters of its whole thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Analysis>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +60,7 @@ struct Worker {
 #[derive(Debug, Default, Serialize)]
 struct Stage {
     stage: String,
-    /// Of its worker's cycles.
+    /// Percentage of its worker's cycles.
     percent: f64,
     cycles: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,12 +79,12 @@ struct Stage {
 struct Hot {
     worker: Option<u64>,
     stage: String,
-    /// Of all cycles looked at.
+    /// Percentage of all measured cycles.
     percent: f64,
     why: String,
 }
 
-/// `bywash profile`.
+/// Runs `bywash profile`.
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     let mut report = match &args.from {
         Some(path) => recorded::report(path, args)?,
@@ -103,7 +103,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
 }
 
 impl Stage {
-    /// With what follows from cycles, packets and bursts.
+    /// Creates a stage with the figures derived from cycles, packets and bursts.
     fn new(stage: &str, cycles: f64, packets: Option<u64>, bursts: Option<u64>) -> Self {
         let over = |n: Option<u64>| n.filter(|n| *n > 0).map(|n| n as f64);
         Self {
@@ -131,7 +131,7 @@ impl Report {
         }
     }
 
-    /// Fills in what follows from the rest: shares, what figures mean, where to look.
+    /// Computes the derived figures: shares, interpretations, and the hottest stage.
     fn finish(&mut self) {
         for worker in &mut self.workers {
             worker.cycles = worker.stages.iter().map(|stage| stage.cycles).sum();
@@ -144,9 +144,9 @@ impl Report {
         self.hot = self.hottest();
     }
 
-    /// The stage to look at: the one with the most cycles beyond what is acceptable for its instructions, if that is worth
-    /// a look; else the one that loses the most slots, if any does badly; else the one with the most cycles. What is no
-    /// stage is not to be looked at, nor is one without cycles.
+    /// Returns the stage to optimize first: the one with the most cycles in excess of an acceptable CPI if that excess
+    /// is worth a look; else the one that loses the most slots among those with unhealthy counters; else the one with
+    /// the most cycles. Ignores [`live::OTHER`] and stages without cycles.
     fn hottest(&self) -> Option<Hot> {
         let all: f64 = self.workers.iter().map(|worker| worker.cycles).sum();
         let most = |of: &dyn Fn(&Stage) -> f64| {
@@ -168,10 +168,10 @@ impl Report {
             .or_else(|| most(&lost))
             .or_else(|| most(&|stage| stage.cycles))?;
         let why = match &stage.counters {
-            Some(counters) if healthy(counters) => "it has the most cycles; all do well".into(),
+            Some(counters) if healthy(counters) => "it has the most cycles; all stages are healthy".into(),
             Some(_) => stage.meaning.iter().take(2).cloned().collect::<Vec<_>>().join("; "),
             None => match stage.cycles_per_packet {
-                Some(cycles) => format!("it has the most cycles: {cycles:.1} a packet"),
+                Some(cycles) => format!("it has the most cycles: {cycles:.1} per packet"),
                 None => "it has the most cycles".into(),
             },
         };

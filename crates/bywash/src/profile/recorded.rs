@@ -1,4 +1,4 @@
-//! A profile from recorded counters.
+//! Profile of counters recorded in a file.
 
 use super::{Report, Stage, Worker};
 use crate::cli::profile::ProfileArgs;
@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bywash_measure::topdown::{Unit, analyse, read};
 use std::path::Path;
 
-/// Reads and analyses a file.
+/// Reads and analyses a file of counters.
 pub fn report(path: &Path, args: &ProfileArgs) -> anyhow::Result<Report> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
@@ -16,7 +16,7 @@ pub fn report(path: &Path, args: &ProfileArgs) -> anyhow::Result<Report> {
     report.notes = recorded.notes;
     let units: Vec<&Unit> = recorded.units.iter().filter(|u| args.worker.is_none_or(|n| u.worker == Some(n))).collect();
     if units.is_empty() {
-        bail!("{name}: no counters of worker {}", args.worker.unwrap_or_default());
+        bail!("{name}: the file has no counters of worker {}", args.worker.unwrap_or_default());
     }
     let mut without = vec![];
     for unit in units {
@@ -35,7 +35,7 @@ pub fn report(path: &Path, args: &ProfileArgs) -> anyhow::Result<Report> {
     }
     if !without.is_empty() {
         report.missing.push(format!(
-            "no top-down figures of {}: its counters are not in the file (docs/profile.md says which to record)",
+            "no top-down figures of {}: the file lacks their counters (see docs/profile.md for those to record)",
             without.join(", ")
         ));
     }

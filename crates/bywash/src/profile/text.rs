@@ -1,14 +1,14 @@
-//! A profile as text.
+//! Profile as text.
 
 use super::{Report, Worker};
 use crate::show::Grid;
 use bywash_measure::topdown::Analysis;
 
-/// The report as its reader wants it on a terminal.
+/// Renders the report for a terminal.
 pub fn render(report: &Report) -> String {
     let mut out = match report.seconds {
         Some(seconds) => format!("{seconds:.1} s; cycles are ticks of the time-stamp counter\n"),
-        None => format!("{}; cycles are the core's, {} slots a cycle\n", report.source, report.slots_per_cycle),
+        None => format!("{}; cycles are core cycles with {} slots each\n", report.source, report.slots_per_cycle),
     };
     for worker in &report.workers {
         out += &format!("\n{}\n", heading(worker));
@@ -31,12 +31,12 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-/// `lookup of worker 0`.
+/// Names a stage, as in `lookup` of worker 0.
 pub fn place(worker: Option<u64>, stage: &str) -> String {
     worker.map_or_else(|| format!("`{stage}`"), |n| format!("`{stage}` of worker {n}"))
 }
 
-/// What a worker is, in a line.
+/// Summarizes a worker in one line.
 pub fn heading(worker: &Worker) -> String {
     let name = worker.worker.map_or_else(|| "all".to_owned(), |n| format!("worker {n}"));
     let cpu = worker.cpu.map(|cpu| format!("CPU {cpu}"));
@@ -47,7 +47,7 @@ pub fn heading(worker: &Worker) -> String {
     if parts.is_empty() { name } else { format!("{name}: {}", parts.join(", ")) }
 }
 
-/// A thread's counters, in a line.
+/// Summarizes a thread's hardware counters in one line.
 fn figures(counters: &Analysis) -> String {
     let mut parts = vec![format!("{:.0} core cycles", counters.cycles)];
     parts.extend(counters.cpi.map(|cpi| format!("CPI {cpi:.3}")));

@@ -1,4 +1,4 @@
-//! `bywash gen`: frames at an exact rate, and what came of them.
+//! `bywash gen`: sends frames at an exact rate and measures loss, order and latency.
 
 use super::kernel::Kernel;
 use super::ports::{self, Wanted};
@@ -15,15 +15,15 @@ use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
-/// What a sender that was kept from its CPU makes up for: ten milliseconds.
+/// Maximum delay in nanoseconds that a sender which was kept from its CPU makes up for: 10 ms.
 const CATCH_UP: u64 = 10_000_000;
-/// Where frames go that no receiver and no gateway is named for: an address nobody has.
+/// Destination MAC address if neither receiver nor gateway is given: an address that no device has.
 const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const SECOND: u64 = 1_000_000_000;
 
 #[derive(Serialize)]
 struct Figures<'a> {
-    /// How each lane was sent.
+    /// Transmit method of each lane.
     via: Vec<&'static str>,
     /// Mean frame size, FCS included.
     size: f64,
@@ -31,15 +31,15 @@ struct Figures<'a> {
     lanes: &'a [LaneResult],
 }
 
-/// Sends.
+/// Runs `bywash gen`.
 pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     if args.rx.len() > 1 && args.rx.len() != args.interfaces.len() {
         let (n, m) = (args.rx.len(), args.interfaces.len());
-        bail!(Usage(format!("{n} times --rx for {m} interfaces: give it once, or once for each")));
+        bail!(Usage(format!("--rx is given {n} times for {m} interfaces: give it once, or once for each interface")));
     }
     let mut names: Vec<&String> = args.interfaces.iter().collect();
     if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-        bail!(Usage(format!("interface `{}` is there twice", twice.1)));
+        bail!(Usage(format!("interface `{}` is listed twice", twice.1)));
     }
     let replay = args.pcap.as_ref().map(PcapSource::load).transpose()?;
     let replay = replay.and_then(|source| Templates::replay(source.frames().collect())).map(Arc::new);
@@ -48,7 +48,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     names.dedup();
     let sizes = if args.imix { Sizes::imix() } else { args.size.clone() };
     let longest = replay.as_ref().map_or(sizes.largest(), |frames| frames.longest());
-    // Frames to others' addresses, with tags, or of any kind: the program must not choose.
+    // Foreign addresses, VLAN tags or replayed frames: the XDP program must not filter.
     let raw = args.vlan.is_some() || args.dst_mac.is_some() || args.pcap.is_some();
     let wanted: Vec<Wanted> =
         names.iter().map(|name| Wanted { name: (*name).clone(), receives: args.rx.contains(name), raw }).collect();
@@ -97,7 +97,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     let length = match (args.count, args.seconds) {
         (Some(frames), _) => Length::Frames(frames),
         (None, Some(seconds)) => Length::Time((seconds * 1e9) as u64),
-        // Ten years: until Ctrl-C.
+        // Ten years, that is, until Ctrl-C.
         (None, None) => Length::Time(10 * 365 * 86400 * SECOND),
     };
     let mut progress = Progress::new(wire_bits(sizes[0]));
@@ -122,14 +122,17 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     }
     hint(args, &results);
     let sent: u64 = results.iter().map(|r| r.sent).sum();
-    ensure!(sent > 0, "nothing was sent: the ports took no frame");
+    ensure!(sent > 0, "nothing was sent: the ports accepted no frame");
     Ok(())
 }
 
-/// How a lane is to be sent.
+/// Returns the transmit method of a lane, which is never [`Via::Auto`].
 fn way(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via> {
     if lane.templates.is_replay() || (args.burst > 1 && lane.pps.is_some()) {
-        ensure!(args.via != Via::Kernel, Usage("the kernel makes no bursts and replays no file: --via socket".into()));
+        ensure!(
+            args.via != Via::Kernel,
+            Usage("--via kernel supports neither bursts nor replay: use --via socket".into())
+        );
         return Ok(Via::Socket);
     }
     let link = &opened.links[lane.from];
@@ -142,24 +145,24 @@ fn way(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via
     })
 }
 
-/// What is likely wrong where nothing arrives at all.
+/// Logs the likely cause for each lane that sent frames and received none.
 fn hint(args: &GenArgs, results: &[LaneResult]) {
     for r in results.iter().filter(|r| r.sent > 0 && r.received == 0) {
         match &r.to {
             Some(to) if *to == r.from => tracing::warn!(
-                "nothing came back: `{to}` both sends and receives, for which the device must send frames back by the port they \
-                 came from"
+                "nothing came back: `{to}` both sends and receives, so the device must return frames through the \
+                 port they arrived on"
             ),
             Some(to) if args.gateway.is_none() && args.dst_mac.is_none() => tracing::warn!(
-                "nothing arrived at `{to}`: if the device is a router, --gateway says its address on the sending side"
+                "nothing arrived at `{to}`: if the device is a router, give its sending-side address by --gateway"
             ),
-            Some(to) => tracing::warn!("nothing arrived at `{to}`: does the device know a way there for the frames?"),
+            Some(to) => tracing::warn!("nothing arrived at `{to}`: does the device have a route to the destination?"),
             None => {}
         }
     }
 }
 
-/// A line on the terminal, each second.
+/// Progress line on the terminal, updated every second.
 struct Progress {
     shown: bool,
     bits: f64,
@@ -187,7 +190,7 @@ impl Progress {
             print::scaled(tx * self.bits),
             print::scaled(rx)
         );
-        // Nobody is left to be told when this fails.
+        // Ignore errors: there is no other place to report them.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
         self.last = (time, sent, received);
     }

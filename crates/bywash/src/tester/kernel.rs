@@ -1,34 +1,34 @@
-//! Streams made in the kernel.
+//! Streams generated in the kernel.
 
 use bywash_port::af_xdp::{LiveHead, LiveOrder, LiveStream};
 use bywash_tester::{Length, Sent, Source, Task, Templates};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What is made up for: the kernel's pauses between its calls, some 20 ms each.
+/// Maximum delay that is made up for: the kernel pauses for about 20 ms between calls.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// The kernel's generator on an interface, for one stream's frames.
+/// Kernel generator on an interface, for the frames of one stream.
 pub struct Kernel {
     interface: String,
     stream: LiveStream,
 }
 
 impl Kernel {
-    /// Sets it up.
+    /// Sets up the generator.
     pub fn new(interface: &str, templates: &Templates) -> anyhow::Result<Self> {
         let stream = LiveStream::new(interface, &heads(templates), templates.stamp_at())?;
         Ok(Self { interface: interface.into(), stream })
     }
 
-    /// Frames that the device did not take, as its statistics tell.
+    /// Returns the number of frames that the device did not accept, from its statistics; 0 if they cannot be read.
     fn dropped(&self) -> u64 {
         let file = format!("/sys/class/net/{}/statistics/tx_dropped", self.interface);
         std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 }
 
-/// What the program in the kernel is told of a stream's frames.
+/// Returns a stream's frame heads, in the form for the kernel's generator program.
 pub fn heads(templates: &Templates) -> Vec<LiveHead> {
     templates.frames().iter().map(|t| LiveHead { bytes: t.head, len: t.len, sum: t.sum }).collect()
 }
@@ -37,7 +37,7 @@ impl Source for Kernel {
     fn send(&mut self, task: &Task, stop: &AtomicBool) -> Result<Sent, String> {
         let (frames, time) = match (task.length, task.pps) {
             (Length::Frames(frames), _) => (frames, Duration::MAX),
-            // What is due may go a little later.
+            // Frames that are due may be sent a little later.
             (Length::Time(ns), Some(pps)) => ((pps * ns as f64 / 1e9) as u64, Duration::from_nanos(ns) + CATCH_UP),
             (Length::Time(ns), None) => (u64::MAX, Duration::from_nanos(ns)),
         };

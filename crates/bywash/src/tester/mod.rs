@@ -1,4 +1,4 @@
-//! The tester's commands: `bywash gen` and `bywash rfc2544`.
+//! Commands of the tester: `bywash gen` and `bywash rfc2544`.
 
 mod generate;
 mod kernel;
@@ -13,14 +13,15 @@ pub use generate::run as generate;
 pub use kernel::heads;
 pub use rfc2544::run as rfc2544;
 
-/// Before all others on its CPU, where that is allowed: what keeps the generator from it is told as its own fault.
+/// Gives the process the highest priority, if permitted: delays by other processes would be reported as the generator's
+/// own.
 fn first_in_line() {
     if let Err(e) = rustix::process::setpriority_process(None, -20) {
-        tracing::debug!("cannot be preferred to other processes: {e}");
+        tracing::debug!("cannot raise the process priority: {e}");
     }
 }
 
-/// Set by the first Ctrl-C or SIGTERM; the second ends the process.
+/// Returns a flag that the first SIGINT or SIGTERM sets; a second signal ends the process.
 fn stopped_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

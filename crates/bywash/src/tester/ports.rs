@@ -1,4 +1,4 @@
-//! Interfaces as the tester's ports.
+//! Interfaces as ports of the tester.
 
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
@@ -9,41 +9,41 @@ use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Buffers a port: what its rings hold twice over, and bursts.
+/// Buffers per port: twice the capacity of its rings, plus bursts.
 const FRAMES: usize = 10240;
-/// Cells: most frames fit the small one.
+/// Cell sizes in bytes; most frames fit the smaller one.
 const CELLS: [usize; 2] = [2048, 4096];
-/// Bytes of a cell that are not the frame's.
+/// Bytes of a cell that are not available for the frame.
 const RESERVED: usize = 256;
-/// What a veth needs to say that it takes frames, once a program is on its peer.
+/// Time that a veth takes to accept frames after a program is attached to its peer.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long a neighbour may take to answer.
+/// Timeout for neighbour resolution.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// An interface the tester uses, and for what.
+/// Interface to open, and its use.
 pub struct Wanted {
     pub name: String,
-    /// Frames are to be received.
+    /// True to receive frames.
     pub receives: bool,
-    /// Whatever comes is to be received: other stations' frames, VLAN tags, anything not IP.
+    /// True to receive all frames: those to other stations, with VLAN tags, and of any protocol.
     pub raw: bool,
 }
 
-/// The tester's ports on interfaces. Dropped, they are the kernel's again.
+/// Ports of the tester on interfaces. Dropping them returns the interfaces to the kernel.
 pub struct Ports {
-    // First: it gives the frames back and closes the sockets while the programs pass on what comes.
+    // Dropped first: returns the frames and closes the sockets while the programs still pass packets on.
     pub bench: Bench,
     pub links: Vec<LinkInfo>,
-    /// Whether their frames are not copied.
+    /// For each port, true if it uses zero-copy.
     pub zero_copy: Vec<bool>,
     pub held: Held,
 }
 
-/// What keeps interfaces the tester's.
+/// XDP programs that are attached to the interfaces while the tester uses them.
 #[derive(Default)]
 pub struct Held(Vec<Program>);
 
-/// Opens interfaces, in the order of their numbers on the bench. Each may be there once.
+/// Opens interfaces, in the order of their numbers on the bench. No interface may be listed twice.
 pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     let cell = if longest + RESERVED <= CELLS[0] { CELLS[0] } else { CELLS[1] };
     let cells = (wanted.len() * FRAMES).next_multiple_of(1024);
@@ -68,7 +68,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
             }
             if link.queues > 1 {
                 tracing::warn!(
-                    "{}: frames are received from queue 0 of {}: `ethtool -L {} combined 1` brings all there",
+                    "{}: frames are only received from queue 0 of {}: `ethtool -L {} combined 1` directs all there",
                     want.name,
                     link.queues,
                     want.name
@@ -88,19 +88,19 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     Ok(ports)
 }
 
-/// The link's rate in bits a second, as its driver says.
+/// Returns the link rate in bit/s as reported by the driver; `None` if unknown.
 pub fn speed(interface: &str) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
     text.trim().parse::<f64>().ok().filter(|mbit| *mbit > 0.0).map(|mbit| mbit * 1e6)
 }
 
-/// The MAC address of a neighbour, which the kernel asks for.
+/// Returns the MAC address of a neighbour, which the kernel resolves. Errors if it does not answer within [`ANSWER`].
 pub fn neighbour(address: IpAddr) -> anyhow::Result<MacAddr> {
     let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
     let until = Instant::now() + ANSWER;
     while Instant::now() < until {
-        // To the discard port: what counts is that the kernel must ask for the neighbour's address.
+        // An empty datagram to the discard port makes the kernel resolve the neighbour.
         let _ = socket.send_to(&[], SocketAddr::new(address, 9));
         std::thread::sleep(Duration::from_millis(50));
         if let Some(mac) = known(address)? {
@@ -108,11 +108,11 @@ pub fn neighbour(address: IpAddr) -> anyhow::Result<MacAddr> {
         }
     }
     anyhow::bail!(
-        "{address} does not answer: is it a neighbour (`ip route get {address}`)? --dst-mac says where to send to"
+        "{address} does not answer: is it a neighbour (`ip route get {address}`)? Else give the address by --dst-mac"
     )
 }
 
-/// What the kernel knows of it (`ip neigh`, which has both families).
+/// Returns the MAC address in the kernel's neighbour table (`ip neigh`, which covers both families).
 fn known(address: IpAddr) -> anyhow::Result<Option<MacAddr>> {
     let shown = bywash_lab::run_host(&["ip", "neigh", "show", "to", &address.to_string()])?;
     let mut words = shown.stdout.split_whitespace().skip_while(|word| *word != "lladdr").skip(1);

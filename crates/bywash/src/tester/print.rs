@@ -1,8 +1,8 @@
-//! Figures for people.
+//! Text output of the tester.
 
 use bywash_tester::{LaneResult, Limit, wire_bits};
 
-/// Three digits and a unit: `1.23 M`.
+/// Formats a number with three decimals and a unit prefix: `1.230 M`.
 pub fn scaled(n: f64) -> String {
     let (n, unit) = match n.abs() {
         a if a >= 1e9 => (n / 1e9, " G"),
@@ -13,10 +13,10 @@ pub fn scaled(n: f64) -> String {
     format!("{n:.3}{unit}")
 }
 
-/// What came of a lane, in lines.
+/// Formats the result of a lane in several lines.
 pub fn lane(r: &LaneResult, mean_size: f64) -> String {
     let to = r.to.as_ref().map_or(String::new(), |to| format!(" -> {to}"));
-    let asked = r.asked_pps.map_or(String::new(), |pps| format!(" ({}pps asked for)", scaled(pps)));
+    let asked = r.asked_pps.map_or(String::new(), |pps| format!(" ({}pps requested)", scaled(pps)));
     let mut lines = format!(
         "{}{to}\n  sent      {} frames in {:.3} s: {}pps{asked}, {}bit/s on the wire\n",
         r.from,
@@ -29,13 +29,13 @@ pub fn lane(r: &LaneResult, mean_size: f64) -> String {
         lines += &format!("  received  {} frames: {}pps\n", r.received, scaled(r.received_pps));
         let percent = r.lost as f64 * 100.0 / r.sent.max(1) as f64;
         lines +=
-            &format!("  lost      {} ({percent:.4} %), {} of them by the tester itself\n", r.lost, r.lost_by_tester);
+            &format!("  lost      {} ({percent:.4} %), {} of them in the tester itself\n", r.lost, r.lost_by_tester);
         lines += &format!(
             "  order     {} duplicates, {} reordered (by {} at most)\n",
             r.duplicates, r.reordered, r.displacement
         );
         if r.astray > 0 {
-            lines += &format!("  astray    {} frames came by another port\n", r.astray);
+            lines += &format!("  astray    {} frames arrived on another port\n", r.astray);
         }
         if let Some(l) = &r.latency {
             lines += &format!(
@@ -46,7 +46,7 @@ pub fn lane(r: &LaneResult, mean_size: f64) -> String {
     }
     for limit in &r.limits {
         lines += match limit {
-            Limit::Generator => "  note      the generator was the limit, not the device: it sent later than was due\n",
+            Limit::Generator => "  note      the generator was the limit, not the device: it sent frames late\n",
             Limit::Sender => "  note      the sending port lost frames, not the device\n",
             Limit::Receiver => "  note      the receiving port lost frames, not the device: it cannot take more\n",
         };

@@ -1,4 +1,4 @@
-//! `bywash rfc2544`: a device benchmarked as its configuration file says.
+//! `bywash rfc2544`: benchmarks a device as described in a configuration file.
 
 use super::ports::{self, Wanted};
 use super::{first_in_line, print, stopped_by_signals};
@@ -19,33 +19,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// What a sender that comes late makes up for, in nanoseconds or in frames: a burst of the tester's own would fill a
-/// device's buffers.
+/// Maximum delay that a sender makes up for, in nanoseconds and in frames, whichever is longer. A longer burst of the
+/// tester's own could fill the device's buffers.
 const CATCH_UP: (u64, f64) = (200_000, 16.0);
-/// For learning frames to be learned from.
+/// Time for the device to process learning frames.
 const LEARNING_WAIT: Duration = Duration::from_millis(10);
 const MAX_PAIRS: usize = 6;
 
-/// The file.
+/// Configuration file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     title: String,
-    /// Highest rate tried, each way.
+    /// Maximum rate to try, in each direction.
     #[serde(default)]
     max_rate: Option<String>,
-    /// The link's rate, where its driver does not tell.
+    /// Link rate, if the driver does not report it.
     #[serde(default)]
     line_rate: Option<String>,
     #[serde(default)]
     plan: Plan,
     #[serde(default, rename = "pair")]
     pairs: Vec<Pair>,
-    /// In place of pairs: a device within the tester, to check it by.
+    /// Simulated device within the tester, instead of pairs, for checking the tester itself.
     #[serde(default)]
     device: Option<OwnDevice>,
-    /// What resets the device: run by a shell in the middle of a trial.
+    /// Shell command that resets the device, run in the middle of a trial.
     #[serde(default)]
     reset: Option<String>,
 }
@@ -57,7 +57,7 @@ struct Pair {
     to: String,
     #[serde(default)]
     bidirectional: bool,
-    /// The device's address on each side, if it is a router.
+    /// Addresses of the device on each side, if it is a router.
     gateway: Option<std::net::IpAddr>,
     reverse_gateway: Option<std::net::IpAddr>,
     src: Option<String>,
@@ -79,14 +79,14 @@ struct OwnDevice {
     reset_ms: u64,
 }
 
-/// What is kept between runs.
+/// State of an interrupted run.
 #[derive(Serialize, Deserialize)]
 struct State {
     config: String,
     report: Report,
 }
 
-/// Runs it.
+/// Runs `bywash rfc2544`.
 pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let path = args.config.display();
     let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read `{path}`"))?;
@@ -95,7 +95,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let state = args.state.clone().unwrap_or_else(|| beside(&args.config, "state.json"));
     let mut report = match earlier(&state, &text)? {
         Some(report) => {
-            say(args, &format!("going on from `{}`", state.display()));
+            say(args, &format!("resuming from `{}`", state.display()));
             report
         }
         None => Report { facts: facts(&file), plan: file.plan.clone(), sizes: vec![] },
@@ -106,7 +106,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let shown = std::io::stderr().is_terminal();
     let mut tell = |what: &str| {
         if shown {
-            // Nobody is left to be told when this fails.
+            // Ignore errors: there is no other place to report them.
             let _ = write!(std::io::stderr(), "\r{what}\x1b[K");
         }
     };
@@ -123,7 +123,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     }
     done?;
     if stop.load(Ordering::Relaxed) {
-        say(args, &format!("interrupted: the same command goes on from `{}`", state.display()));
+        say(args, &format!("interrupted: run the same command again to resume from `{}`", state.display()));
         return Ok(());
     }
     if let Some(page) = &args.html {
@@ -134,7 +134,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     } else {
         table(&report)?;
     }
-    // All is told: the next run begins anew.
+    // The report is complete: the next run starts from the beginning.
     let _ = std::fs::remove_file(&state);
     Ok(())
 }
@@ -152,37 +152,38 @@ fn beside(path: &Path, what: &str) -> PathBuf {
     name.into()
 }
 
-/// What an interrupted run of the same file left.
+/// Returns the report of an interrupted run with the same configuration; `None` if there is none.
 fn earlier(state: &Path, config: &str) -> anyhow::Result<Option<Report>> {
     let Ok(bytes) = std::fs::read(state) else { return Ok(None) };
     let name = state.display();
-    let kept: State = serde_json::from_slice(&bytes)
-        .with_context(|| format!("`{name}` is no state of an earlier run: remove it, or name another by --state"))?;
+    let kept: State = serde_json::from_slice(&bytes).with_context(|| {
+        format!("`{name}` is not the state of an earlier run: remove it, or give another file by --state")
+    })?;
     ensure!(
         kept.config == config,
-        "`{name}` is of a run with another configuration: remove it to begin anew, or name another by --state"
+        "`{name}` is of a run with another configuration: remove it to start over, or give another file by --state"
     );
     Ok(Some(kept.report))
 }
 
-/// What is wrong with the file beyond its form.
+/// Validates the contents of the file.
 fn check(file: &File) -> Result<(), String> {
     let plan = &file.plan;
     if file.pairs.is_empty() == file.device.is_none() {
-        return Err("there must be one [[pair]] of ports at least, or a [device]".into());
+        return Err("expected at least one [[pair]] of ports, or a [device]".into());
     }
     if file.pairs.len() > MAX_PAIRS {
-        return Err(format!("{} pairs: {MAX_PAIRS} at most", file.pairs.len()));
+        return Err(format!("{} pairs: expected at most {MAX_PAIRS}", file.pairs.len()));
     }
     let mut names: Vec<&str> = vec![];
     for name in file.pairs.iter().flat_map(|pair| [pair.from.as_str(), pair.to.as_str()]) {
         if names.contains(&name) {
-            return Err(format!("interface `{name}` is there twice: each port is one end of one pair"));
+            return Err(format!("interface `{name}` is listed twice: each port is one end of one pair"));
         }
         names.push(name);
     }
     if plan.sizes.is_empty() || plan.sizes.iter().any(|size| !(64..=9216).contains(size)) {
-        return Err("plan.sizes: frame sizes are from 64 to 9216 bytes".into());
+        return Err("plan.sizes: expected frame sizes from 64 to 9216 bytes".into());
     }
     let within = |name: &str, value: f64, low: f64, high: f64| {
         let good = (low..=high).contains(&value);
@@ -223,7 +224,7 @@ fn facts(file: &File) -> Vec<(String, String)> {
     facts
 }
 
-/// The date (UTC) from days since 1970 (Hinnant's civil_from_days).
+/// Returns the current date and time in UTC, from the days since 1970 (Hinnant's civil_from_days).
 fn today() -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let z = (seconds / 86400) as i64 + 719_468;
@@ -237,14 +238,14 @@ fn today() -> String {
     format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// One way of a pair.
+/// One direction of a pair.
 struct Way {
     from: usize,
     to: usize,
     stream: Stream,
 }
 
-/// The bench as what does trials.
+/// Bench that performs the trials.
 struct Benched {
     bench: Bench,
     ways: Vec<Way>,
@@ -254,7 +255,7 @@ struct Benched {
     reset: Option<String>,
     reset_ms: u64,
     stop: Arc<AtomicBool>,
-    /// What keeps the interfaces ours.
+    /// Keeps the interfaces in use.
     _ports: Option<ports::Held>,
 }
 
@@ -264,15 +265,15 @@ fn rates(file: &File) -> anyhow::Result<(Rate, Option<f64>)> {
     let line = match file.line_rate.as_deref().map(parse).transpose()? {
         None => None,
         Some(Rate::Bits(bits)) => Some(bits),
-        Some(other) => bail!(Usage(format!("line_rate = \"{other}\": expected bits a second, such as 10gbps"))),
+        Some(other) => bail!(Usage(format!("line_rate = \"{other}\": expected a rate in bit/s, such as 10gbps"))),
     };
     if rate == Rate::Full {
-        bail!(Usage("max_rate = \"max\": a rate to begin the search with is needed".into()));
+        bail!(Usage("max_rate = \"max\": expected a rate at which the search can start".into()));
     }
     Ok((rate, line))
 }
 
-/// Over the tester's own device.
+/// Sets up the bench on the tester's own simulated device.
 fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     const CELLS: usize = 16384;
     let device = file.device.unwrap_or_default();
@@ -296,7 +297,7 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     Ok(benched)
 }
 
-/// Over interfaces.
+/// Sets up the bench on network interfaces.
 fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     privileges::check()?;
     let (rate, line) = rates(file)?;
@@ -340,7 +341,7 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
 
 impl Benched {
     fn rates_are_known(&self) -> anyhow::Result<()> {
-        let known = self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or line_rate")));
+        let known = self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")));
         known.map(drop).map_err(Into::into)
     }
 
@@ -349,7 +350,7 @@ impl Benched {
         self.ways.iter().map(made).collect::<Result<_, _>>().map_err(|e| TrialError::Source(e.to_string()))
     }
 
-    /// Frames from both ends of each way, from which a switch learns where they are.
+    /// Returns frames from both ends of each direction, from which a switch learns the ports of the addresses.
     fn lessons(&self, size: usize) -> Result<Vec<(usize, Vec<u8>)>, TrialError> {
         let mut lessons = vec![];
         for way in &self.ways {
@@ -406,7 +407,7 @@ impl Rig for Benched {
             Some(Ok(mut child)) => {
                 let status = child.wait().map_err(|e| TrialError::Source(e.to_string()))?;
                 if !status.success() {
-                    return Err(TrialError::Source(format!("the reset command ended with {status}")));
+                    return Err(TrialError::Source(format!("the reset command failed with {status}")));
                 }
             }
             Some(Err(e)) => return Err(TrialError::Source(format!("cannot run the reset command: {e}"))),
@@ -429,7 +430,7 @@ fn table(report: &Report) -> anyhow::Result<()> {
             let (pps, bits) = (print::scaled(t.pps), print::scaled(t.bits));
             writeln!(out, "  throughput    {least}{pps}pps, {bits}bit/s on the wire, {:.2} %", t.percent)?;
             if t.generator_was_the_limit {
-                writeln!(out, "  note          the generator was the limit: it could send no faster")?;
+                writeln!(out, "  note          the generator was the limit: it could not send faster")?;
             }
         }
         for at in s.latency.iter().flatten() {

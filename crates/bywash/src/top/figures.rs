@@ -1,4 +1,4 @@
-//! What `bywash top` shows: what happened between two looks at the instance's counters.
+//! Figures of `bywash top`: differences between two samples of the instance's counters.
 
 use crate::api::Topic;
 use crate::show;
@@ -8,12 +8,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Instant;
 
-/// Flows are asked for where there are at most so many: a switch can have millions.
+/// Maximum number of flows for which they are queried; a switch can have millions.
 const FLOWS: u64 = 4096;
-/// Flows that are shown: those with most packets.
+/// Number of flows shown: those with the highest packet rates.
 const BUSIEST: usize = 20;
 
-/// The instance's counters at a time.
+/// Sample of the instance's counters.
 pub struct Look {
     at: Instant,
     mode: String,
@@ -26,7 +26,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Asks the instance.
+    /// Queries the instance for a sample.
     pub fn take(socket: &Path) -> anyhow::Result<Self> {
         let ask = |topic| show::ask(socket, topic);
         let mode = ask(Topic::Config)?["mode"].as_str().unwrap_or_default().to_owned();
@@ -49,7 +49,7 @@ impl Look {
     }
 }
 
-/// What happened in between. Rates are per second.
+/// Differences between two samples. Rates are per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     pub interval_s: f64,
@@ -59,13 +59,13 @@ pub struct Figures {
     pub workers: Vec<Worker>,
     pub pools: Vec<Pool>,
     pub drops: Vec<Drop>,
-    /// A switch's caches.
+    /// Flow caches of a switch; `None` in other modes.
     pub caches: Option<Caches>,
-    /// A switch's flows, or a cable downstream's service flows: those with most packets.
+    /// Flows of a switch, or service flows of a cable downstream: those with the highest packet rates.
     pub flows: Vec<Flow>,
 }
 
-/// All ports and workers together.
+/// Totals over all ports and workers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Total {
     pub rx_pps: f64,
@@ -73,7 +73,7 @@ pub struct Total {
     pub rx_bps: f64,
     pub tx_bps: f64,
     pub drops_pps: f64,
-    /// The workers' mean.
+    /// Mean of all workers.
     pub busy_percent: f64,
 }
 
@@ -86,7 +86,7 @@ pub struct Port {
     pub tx_pps: f64,
     pub rx_bps: f64,
     pub tx_bps: f64,
-    /// Frames in its rings and queues.
+    /// Number of frames in its rings and queues.
     pub held: u64,
 }
 
@@ -95,9 +95,9 @@ pub struct Worker {
     pub id: u64,
     pub cpu: Option<u64>,
     pub busy_percent: f64,
-    /// Packets it received.
+    /// Received packets per second.
     pub rx_pps: f64,
-    /// Packets in a burst, of at most 64.
+    /// Mean number of packets per burst, at most 64.
     pub burst_mean: f64,
     pub cycles_per_packet: f64,
     pub stages: Vec<Stage>,
@@ -106,7 +106,7 @@ pub struct Worker {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub name: String,
-    /// Of the worker's time.
+    /// Percentage of the worker's time.
     pub percent: f64,
     pub pps: f64,
     pub cycles_per_packet: f64,
@@ -118,7 +118,7 @@ pub struct Pool {
     pub frames: u64,
     pub in_use: u64,
     pub peak: u64,
-    /// Takers that got fewer than they asked for.
+    /// Allocations per second that got fewer buffers than requested.
     pub exhausted_per_s: f64,
 }
 
@@ -127,7 +127,7 @@ pub struct Drop {
     pub port: String,
     pub reason: String,
     pub pps: f64,
-    /// Since the start.
+    /// Total since the start of the instance.
     pub packets: u64,
 }
 
@@ -145,9 +145,9 @@ pub struct Flow {
     pub name: String,
     pub pps: f64,
     pub bps: f64,
-    /// Since the start.
+    /// Total since the start of the instance.
     pub packets: u64,
-    /// Packets that wait, where there is a queue.
+    /// Number of queued packets; `None` for flows without a queue.
     pub queued: Option<u64>,
 }
 
@@ -171,20 +171,20 @@ fn mean(sum: f64, of: f64) -> f64 {
     if of > 0.0 { sum / of } else { 0.0 }
 }
 
-/// The row before that has the same words under `keys`.
+/// Returns the row of `before` with the same values of `keys` as `now`; null if there is none.
 fn same<'a>(before: &'a Value, now: &Value, keys: &[&str]) -> &'a Value {
     let row = list(before).iter().find(|row| keys.iter().all(|key| row[*key] == now[*key]));
     row.unwrap_or(&Value::Null)
 }
 
-/// By how much a counter has grown. One that has begun anew has grown from nothing.
+/// Returns the increase of a counter. A counter that has decreased was reset, so its value is the increase.
 fn grown(before: &Value, now: &Value) -> f64 {
     let (before, now) = (number(before), number(now));
     if now >= before { now - before } else { now }
 }
 
 impl Figures {
-    /// What happened from one look to the next.
+    /// Computes the differences between two samples.
     pub fn between(before: &Look, now: &Look) -> Self {
         Self::over(before, now, now.at.duration_since(before.at).as_secs_f64())
     }
@@ -232,7 +232,7 @@ impl Figures {
             tx_pps: sum(|port| port.tx_pps),
             rx_bps: sum(|port| port.rx_bps),
             tx_bps: sum(|port| port.tx_bps),
-            // The sum of none would be -0.
+            // The sum of an empty iterator is -0.
             drops_pps: 0.0 + drops.iter().map(|drop| drop.pps).sum::<f64>(),
             busy_percent: mean(workers.iter().map(|worker| worker.busy_percent).sum(), workers.len() as f64),
         };
@@ -366,11 +366,11 @@ mod tests {
         let worker = &it.workers[0];
         assert_eq!((worker.busy_percent, worker.burst_mean, worker.rx_pps), (25.0, 2.0, 1000.0));
         assert_eq!(worker.cycles_per_packet, 10.0);
-        // A stage that had nothing is none.
+        // Stages without packets are left out.
         assert_eq!(worker.stages.len(), 1);
         assert_eq!((worker.stages[0].percent, worker.stages[0].cycles_per_packet), (10.0, 4.0));
         assert_eq!(it.pools[0].exhausted_per_s, 1000.0);
-        // What rises is first.
+        // Rising counters come first.
         let drops: Vec<_> = it.drops.iter().map(|drop| (drop.reason.as_str(), drop.pps)).collect();
         assert_eq!(drops, [("no-flow", 1000.0), ("runt", 0.0)]);
         assert_eq!(it.caches.as_ref().unwrap().exact_percent, 100.0);

@@ -1,4 +1,4 @@
-//! `bywash top`: the running instance, live.
+//! `bywash top`: live view of the running instance.
 
 mod figures;
 mod screen;
@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use text::{View, headline, render};
 
-/// How often it looks whether it is to end while nothing is typed.
+/// Interval for checking the stop flag while there is no input.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Shows one look, or one after the other.
+/// Runs `bywash top`: prints one sample, or shows the live view.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     if let Some(file) = &args.from {
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let figures = serde_json::from_str(&text);
         let figures =
-            figures.map_err(|why| Usage(format!("{}: not what `top --json` writes: {why}", file.display())))?;
+            figures.map_err(|why| Usage(format!("{}: not in the format of `top --json`: {why}", file.display())))?;
         return print(&figures, args.json);
     }
     if args.once || args.json {
@@ -40,22 +40,22 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let term = std::env::var("TERM").unwrap_or_default();
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(
-            Usage("there is no terminal to draw on: --once prints one look, --json one for programs".into()).into()
+            Usage("no terminal to draw on: use --once to print one sample, or --json for programs".into()).into()
         );
     }
     if term.is_empty() || term == "dumb" {
-        return Err(Usage(format!("TERM=`{term}` cannot be drawn on: set it, or use --once")).into());
+        return Err(Usage(format!("cannot draw on TERM=`{term}`: set TERM, or use --once")).into());
     }
-    // Before the screen is taken: is there one to look at?
+    // Connect before the screen is set up, so that an error is readable.
     let first = Look::take(&args.socket)?;
     let stop = Arc::new(AtomicBool::new(false));
-    // SIGHUP ends it at once: there is no terminal to put right.
+    // SIGHUP ends the process at once: no terminal is left to restore.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
     let done = live(args, first, &stop, &mut terminal);
-    // A terminal that is gone need not be put right.
+    // Ignore errors: a terminal that has disappeared need not be restored.
     let _ = ratatui::try_restore();
     done
 }
@@ -69,10 +69,10 @@ fn print(figures: &Figures, json: bool) -> anyhow::Result<()> {
     Ok(write!(out, "{mode}, {seconds:.1} s\n{}\n\n{}", headline(figures), render(figures, View::Overview))?)
 }
 
-/// Until somebody wants it to end, or the terminal is gone.
+/// Runs the live view until the user quits or the terminal disappears.
 fn live(args: &TopArgs, first: Look, stop: &AtomicBool, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     let (mut screen, mut before, mut due) = (Screen::new(args.interval), first, Instant::now());
-    // The first figures come soon.
+    // Show the first figures soon.
     due += Duration::from_secs_f64(args.interval.min(0.3));
     while !stop.load(Ordering::Acquire) {
         if Instant::now() >= due {
@@ -91,10 +91,10 @@ fn live(args: &TopArgs, first: Look, stop: &AtomicBool, terminal: &mut DefaultTe
         if gone(wait) {
             return Ok(());
         }
-        drawn.context("the terminal takes no more")?;
-        // All that has come is dealt with before it is drawn again.
-        while event::poll(Duration::ZERO).context("the terminal is gone")? {
-            if let Event::Key(key) = event::read().context("the terminal is gone")?
+        drawn.context("cannot write to the terminal")?;
+        // Handle all pending input before the next redraw.
+        while event::poll(Duration::ZERO).context("the terminal has disappeared")? {
+            if let Event::Key(key) = event::read().context("the terminal has disappeared")?
                 && key.kind == KeyEventKind::Press
                 && screen.key(key) == Wish::End
             {
@@ -105,15 +105,15 @@ fn live(args: &TopArgs, first: Look, stop: &AtomicBool, terminal: &mut DefaultTe
     Ok(())
 }
 
-/// Waits until something is typed, at most so long. Whether the terminal is gone: on such a one crossterm would read for
-/// ever.
+/// Waits for input, at most for `wait`. Returns true if the terminal has disappeared; crossterm would read from such a
+/// terminal forever.
 fn gone(wait: Duration) -> bool {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
-        // By a signal: it was resized, or is to end.
+        // Interrupted by a signal: a resize, or a request to stop.
         Err(why) => why != Errno::INTR,
     }
 }

@@ -1,4 +1,4 @@
-//! The screen: a line of sums, four lines of the past, and a view that scrolls.
+//! Screen layout: a line of totals, four lines of history, and a scrollable view.
 
 use super::figures::Figures;
 use super::text::{View, headline, render};
@@ -10,26 +10,26 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 use std::collections::VecDeque;
 
-/// Looks that are remembered: more than a screen is wide.
+/// Number of samples in the history: more than the width of a screen.
 const PAST: usize = 512;
-/// Shortest and longest interval, in seconds.
+/// Selectable intervals in seconds.
 const INTERVALS: [f64; 8] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0];
 
-/// What is shown.
+/// State of the screen.
 pub struct Screen {
     pub figures: Figures,
-    /// What went wrong with the last look.
+    /// Error of the last sample.
     pub error: Option<String>,
     pub interval: f64,
     pub paused: bool,
     view: View,
-    /// The first line that is seen of it.
+    /// First visible line of the view.
     from: usize,
-    /// Received, sent and dropped packets, and load.
+    /// History of received, sent and dropped packets per second, and of the load in per mille.
     past: [VecDeque<u64>; 4],
 }
 
-/// What a key asks for.
+/// Action that a key requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wish {
     End,
@@ -43,7 +43,7 @@ impl Screen {
         Self { figures, error: None, interval, paused: false, view: View::Overview, from: 0, past }
     }
 
-    /// Shows these from now on.
+    /// Replaces the displayed figures and appends them to the history.
     pub fn show(&mut self, figures: Figures) {
         let total = &figures.total;
         let now = [total.rx_pps, total.tx_pps, total.drops_pps, 10.0 * total.busy_percent];
@@ -56,7 +56,7 @@ impl Screen {
         (self.figures, self.error) = (figures, None);
     }
 
-    /// Does what a key is for.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Wish {
         let page = 10;
         match key.code {
@@ -82,14 +82,14 @@ impl Screen {
         Wish::Nothing
     }
 
-    /// The nearest of those that are longer, or shorter.
+    /// Returns the selectable interval nearest to the current one among those for which `is(current, other)` holds.
     fn other_interval(&self, is: impl Fn(f64, f64) -> bool) -> f64 {
         let others = INTERVALS.into_iter().filter(|other| is(self.interval, *other));
         let near = |a: &f64, b: &f64| (a - self.interval).abs().total_cmp(&(b - self.interval).abs());
         others.min_by(near).unwrap_or(self.interval)
     }
 
-    /// Draws it, however small the terminal is.
+    /// Draws the screen; any terminal size is handled.
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let rows = [Constraint::Length(1), Constraint::Length(4), Constraint::Min(0), Constraint::Length(1)];
         let [top, past, middle, bottom] = Layout::vertical(rows).areas(frame.area());
@@ -104,7 +104,7 @@ impl Screen {
         for ((row, past), (name, style)) in past.rows().zip(&self.past).zip(names.into_iter().zip(colours)) {
             let [label, line] = Layout::horizontal([Constraint::Length(9), Constraint::Min(0)]).areas(row);
             frame.render_widget(Paragraph::new(name), label);
-            // The latest stand at the right.
+            // The latest samples are at the right.
             let seen = past.iter().skip(past.len().saturating_sub(line.width.into()));
             let of_load = (name == "busy").then_some(1000);
             let most = of_load.unwrap_or_else(|| past.iter().copied().max().unwrap_or(0).max(1));
@@ -124,8 +124,8 @@ impl Screen {
             let word = Span::raw(format!(" {letter} {name} "));
             words.push(if view == self.view { word.reversed() } else { word });
         }
-        let state = if self.paused { "stopped".into() } else { format!("{} s", self.interval) };
-        words.push(Span::raw(format!("  +/- {state}  q end")));
+        let state = if self.paused { "paused".into() } else { format!("{} s", self.interval) };
+        words.push(Span::raw(format!("  +/- {state}  q quit")));
         frame.render_widget(Paragraph::new(Line::from(words)), bottom);
     }
 }
@@ -168,7 +168,7 @@ mod tests {
             lines[5].starts_with("port") && lines[6].starts_with("a") && lines[6].contains("1.50 Mpps"),
             "{lines:#?}"
         );
-        assert!(lines[23].contains("o overview") && lines[23].contains("1 s") && lines[23].contains("q end"));
+        assert!(lines[23].contains("o overview") && lines[23].contains("1 s") && lines[23].contains("q quit"));
     }
 
     #[test]
@@ -188,8 +188,8 @@ mod tests {
         let press = |screen: &mut Screen, code| screen.key(KeyEvent::from(code));
         assert_eq!(press(&mut screen, KeyCode::Char('d')), Wish::Nothing);
         let reasons = |lines: &[String]| lines.iter().filter(|line| line.contains("reason-")).count();
-        assert_eq!(reasons(&drawn(&mut screen, 80, 24)), 17, "a heading, and what there is room for");
-        // The end is where the last line is at the bottom, and no further.
+        assert_eq!(reasons(&drawn(&mut screen, 80, 24)), 17, "as many rows as fit below the heading");
+        // End scrolls until the last line is at the bottom, and no further.
         press(&mut screen, KeyCode::End);
         let lines = drawn(&mut screen, 80, 24);
         assert!(lines[22].contains("reason-29"), "{lines:#?}");

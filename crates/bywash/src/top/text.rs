@@ -1,9 +1,9 @@
-//! Figures as text, at most 80 columns wide where names are short.
+//! Text rendering of the figures, at most 80 columns wide if names are short.
 
 use super::figures::Figures;
 use crate::show::{Grid, bits, pps};
 
-/// What is looked at.
+/// View of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Overview,
@@ -15,7 +15,7 @@ pub enum View {
 }
 
 impl View {
-    /// In the order of Tab.
+    /// All views with their key and title, in the order of Tab.
     pub const ALL: [(Self, char, &str); 6] = [
         (Self::Overview, 'o', "overview"),
         (Self::Ports, 'p', "ports"),
@@ -25,17 +25,17 @@ impl View {
         (Self::Drops, 'd', "drops"),
     ];
 
-    /// The one behind it.
+    /// Returns the next view in the order of Tab.
     pub fn next(self) -> Self {
         let at = Self::ALL.iter().position(|(view, ..)| *view == self).unwrap_or(0);
         Self::ALL[(at + 1) % Self::ALL.len()].0
     }
 }
 
-/// Reasons of drops in the overview; the view of drops has all.
+/// Maximum number of drop reasons in the overview; the drops view shows all.
 const SOME: usize = 8;
 
-/// The sums, in a line.
+/// Formats the totals in one line.
 pub fn headline(it: &Figures) -> String {
     let total = &it.total;
     format!(
@@ -49,7 +49,7 @@ pub fn headline(it: &Figures) -> String {
     )
 }
 
-/// A view's tables.
+/// Renders the tables of a view.
 pub fn render(it: &Figures, view: View) -> String {
     let parts = match view {
         View::Overview => {
@@ -88,7 +88,7 @@ fn ports(it: &Figures) -> String {
 fn workers(it: &Figures) -> String {
     let mut grid = Grid::new(&["worker", "cpu", "busy %", "rx", "burst", "cycles/pkt", "where its time goes"]);
     for worker in &it.workers {
-        // The dearest two: there are 80 columns.
+        // Only the two most expensive stages fit 80 columns.
         let mut stages: Vec<_> = worker.stages.iter().filter(|stage| stage.percent >= 1.0).collect();
         stages.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let stages = stages.iter().take(2).map(|stage| format!("{} {:.0} %", stage.name, stage.percent));
