@@ -1,4 +1,4 @@
-//! What a capture costs forwarding: the same worker, with and without a recorder, in turns.
+//! Cost of a capture to forwarding: the same worker with and without a recorder, in alternating intervals.
 
 use crate::capture::compile;
 use crate::cli::bench::Captured;
@@ -10,20 +10,20 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Length of a turn.
+/// Length of an interval.
 const TURN: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A capture's cost.
+/// Cost of a capture.
 #[derive(Serialize)]
 pub struct Cost {
     what: Captured,
     filter: Option<String>,
-    /// Packets forwarded with the capture, of those without: the median of pairs of turns.
+    /// Rate with the capture relative to the rate without: the median of all pairs of intervals.
     ratio: f64,
     least: f64,
     most: f64,
-    /// What it takes the worker, in TSC cycles a packet: the median.
+    /// Additional TSC cycles per packet in the worker: the median.
     cycles: f64,
     pairs: usize,
 }
@@ -33,7 +33,7 @@ impl std::fmt::Display for Cost {
         let (percent, least, most) = (100.0 * self.ratio, 100.0 * self.least, 100.0 * self.most);
         let what = match &self.filter {
             None => "dropped for a reason that does not occur".to_owned(),
-            Some(filter) => format!("received and passing `{filter}`, which none does"),
+            Some(filter) => format!("received and matching `{filter}`, which none does"),
         };
         write!(
             f,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Cost {
     }
 }
 
-/// Measures for about `seconds`.
+/// Measures the cost for about `seconds`.
 pub fn cost(
     what: Captured,
     filter: &str,
@@ -81,7 +81,7 @@ pub fn cost(
                 assert_eq!(records.stats().captured, 0, "there was something to capture");
             };
             let mut taken = [0.0; 2];
-            // Now the one first, now the other: what drifts falls on both.
+            // Alternate the order, so that drift affects both alike.
             if pair % 2 == 0 {
                 off(&mut taken);
                 on(&mut taken);

@@ -1,9 +1,9 @@
-//! Routes that change by the hundred thousand a second while packets flow, and a checker that knows every state there
-//! was: whatever comes, comes by the way that held when it was sent or by the one that replaced it.
+//! Benchmark of route changes under traffic, at up to hundreds of thousands per second, with a checker that knows every
+//! state: each packet must take the route that was valid when it was sent, or the one that replaced it.
 //!
-//! Of four ranges of prefixes behind hosts b and c, 43/8 is b's and 45/8 is c's, 44/8 flips from one to the other at the
-//! rate, and 46.0.0.0/24 flips ten times a second, followed by packets until the new way has them: how far what
-//! forwards is behind the kernel. After that none may go the old way.
+//! There are four ranges of prefixes behind hosts b and c: 43/8 belongs to b and 45/8 to c; 44/8 alternates between
+//! them at the given rate; 46.0.0.0/24 alternates ten times a second. Packets are sent to the latter until one takes
+//! the new route, which measures the lag behind the kernel; after that, none may take the old route.
 
 use super::lab;
 use crate::api::Topic;
@@ -19,27 +19,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7007;
-/// Packets at once, at most, after the sender was kept waiting.
+/// Maximum number of packets sent at once after the sender was delayed.
 const AT_MOST: u64 = 32;
 const PREFIXES: u32 = 10_000;
-/// What marks the numbers of packets that look for the new way.
+/// Flag in the numbers of packets that probe for the new route.
 const PROBE: u64 = 1 << 63;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Serialize)]
 struct Figures {
-    /// Changes a second that the kernel took, and Bywash followed.
+    /// Route changes per second that the kernel applied and Bywash followed.
     changes_per_s: f64,
     changes: u64,
     seconds: f64,
     sent: u64,
     /// Packets that did not arrive.
     lost: u64,
-    /// Packets that came by a way that did not hold any more, or never did.
+    /// Packets that took a route which was no longer valid or never was.
     wrong: u64,
-    /// From the kernel's taking a change to the first packet that goes by it, in milliseconds.
+    /// Milliseconds from the kernel's acceptance of a change to the first packet that takes the new route.
     lag_ms: Lag,
-    /// Frames by who forwarded them.
+    /// Frames by forwarding level.
     driver: u64,
     user: u64,
     kernel: u64,
@@ -52,14 +52,14 @@ struct Lag {
     samples: usize,
 }
 
-/// One flip of the prefix that is watched: to host `to`, seen first by packet `seen`.
+/// Change of the probed prefix to host `to`, first observed by packet `seen`.
 struct Flip {
     to: usize,
     seen: u64,
     lag: Duration,
 }
 
-/// What came to one host.
+/// Packets that arrived at one host.
 #[derive(Default)]
 struct Come {
     packets: u64,
@@ -67,16 +67,16 @@ struct Come {
     probes: Vec<u64>,
 }
 
-/// Changes there are, ready for the kernel: towards b, towards c.
+/// Prepared changes towards b and towards c.
 struct Turns {
     flips: [Changes; 2],
     probe: [Changes; 2],
 }
 
-/// `bywash bench churn`.
+/// Runs `bywash bench churn`.
 pub fn run(args: &ChurnArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
-    // Finished checksums: unfinished ones are user space's at any level.
+    // Disable checksum offload: packets with unfinished checksums are handled in user space at any level.
     let builder = Topology::builder().ports(3).static_neighbours(true);
     let topology = TopologyBuilder::host_offload(builder, "gro", true).host_offload("tx", false).build()?;
     for host in &topology.hosts()[1..] {
@@ -96,14 +96,14 @@ pub fn run(args: &ChurnArgs) -> anyhow::Result<()> {
     } else {
         let Figures { changes_per_s, seconds, sent, lost, wrong, lag_ms, .. } = &figures;
         println!(
-            "{changes_per_s:.0} route changes/s for {seconds:.1} s: {sent} packets, {lost} lost, {wrong} by a wrong way"
+            "{changes_per_s:.0} route changes/s for {seconds:.1} s: {sent} packets, {lost} lost, {wrong} misrouted"
         );
-        println!("behind the kernel by {:.1} ms, {:.1} ms at most", lag_ms.median, lag_ms.most);
+        println!("lag behind the kernel {:.1} ms, {:.1} ms at most", lag_ms.median, lag_ms.most);
     }
     Ok(())
 }
 
-/// The routes there are first, and the changes to come.
+/// Installs the initial routes and prepares the changes.
 fn begin(topology: &Topology, changer: &mut Changer) -> anyhow::Result<Turns> {
     let prefixes = |first: u8| -> Vec<(Ipv4Addr, u8)> {
         (0..PREFIXES).map(|n| (Ipv4Addr::new(first, (n >> 8) as u8, n as u8, 0), 24)).collect()
@@ -134,7 +134,7 @@ fn measure(
     let socket = |host: usize, port: u16| hosts[host].ns.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
     let ears = [socket(1, PORT)??, socket(2, PORT)??];
     for ear in &ears {
-        // What a busy machine keeps the reader from must not count as lost.
+        // A large buffer, so that packets are not lost if the reader is delayed on a busy machine.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(ear, 64 << 20)?;
         ear.set_read_timeout(Some(Duration::from_millis(100)))?;
     }
@@ -165,7 +165,7 @@ fn measure(
     let mut lags: Vec<f64> = flips.iter().map(|flip| flip.lag.as_secs_f64() * 1e3).collect();
     lags.sort_by(f64::total_cmp);
     let lag_ms = Lag {
-        median: lags.get(lags.len() / 2).copied().context("not one change was followed")?,
+        median: lags.get(lags.len() / 2).copied().context("no route change was followed")?,
         most: lags.last().copied().unwrap_or_default(),
         samples: lags.len(),
     };
@@ -187,7 +187,7 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> anyhow::Result<T> 
     thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))
 }
 
-/// Flips 44/8 at the rate; how many changes were made, and in what time.
+/// Alternates 44/8 at the requested rate. Returns the number of changes and the time they took.
 fn change(args: &ChurnArgs, changer: &mut Changer, flips: &[Changes; 2]) -> anyhow::Result<(u64, Duration)> {
     let (started, mut made) = (Instant::now(), 0u64);
     let time = Duration::from_secs(args.seconds);
@@ -199,14 +199,14 @@ fn change(args: &ChurnArgs, changer: &mut Changer, flips: &[Changes; 2]) -> anyh
             continue;
         }
         let piece = made / AT_ONCE as u64;
-        // Towards c first.
+        // The first change is towards c.
         changer.make(&flips[1 - (piece / pieces) as usize % 2], (piece % pieces) as usize)?;
         made += AT_ONCE as u64;
     }
     Ok((made, started.elapsed()))
 }
 
-/// Sends numbered packets until `stop`, so many a second; how many.
+/// Sends `packets` numbered packets per second until `stop`. Returns the number sent.
 fn send(socket: &UdpSocket, packets: u64, stop: &AtomicBool) -> anyhow::Result<u64> {
     let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
     while !stop.load(Ordering::Relaxed) {
@@ -223,13 +223,15 @@ fn send(socket: &UdpSocket, packets: u64, stop: &AtomicBool) -> anyhow::Result<u
     Ok(sent)
 }
 
-/// Of b, of the one the moment says, of c: neighbouring prefixes, each in turn.
+/// Returns the destination of packet `n`: alternately in the range of b, the alternating range, and the range of c,
+/// with consecutive prefixes.
 fn destination(n: u64) -> Ipv4Addr {
     let prefix = (n / 3) % u64::from(PREFIXES);
     Ipv4Addr::new(43 + (n % 3) as u8, (prefix >> 8) as u8, prefix as u8, 9)
 }
 
-/// Flips the prefix that is watched until `stop`; the packets sent to it, and when each flip was seen.
+/// Alternates the probed prefix until `stop`. Returns the number of packets sent to it, and when each change was
+/// observed.
 fn probe(
     socket: &UdpSocket,
     mut changer: Changer,
@@ -244,13 +246,13 @@ fn probe(
         changer.make(&changes[host], 0)?;
         let (started, first) = (Instant::now(), sent);
         while seen[host].load(Ordering::Acquire) <= first {
-            ensure!(started.elapsed() < PATIENCE, "a route that changed is not followed within {PATIENCE:?}");
+            ensure!(started.elapsed() < PATIENCE, "a route change is not followed within {PATIENCE:?}");
             socket.send_to(&(sent | PROBE).to_be_bytes(), to)?;
             sent += 1;
             std::thread::sleep(Duration::from_micros(100));
         }
         flips.push(Flip { to: host, seen: seen[host].load(Ordering::Acquire) - 1, lag: started.elapsed() });
-        // Some that must not go back.
+        // These must not take the old route.
         for _ in 0..10 {
             socket.send_to(&(sent | PROBE).to_be_bytes(), to)?;
             sent += 1;
@@ -260,7 +262,7 @@ fn probe(
     Ok((sent, flips))
 }
 
-/// Takes what comes to b (0) or c (1), until `ended` and nothing comes any more.
+/// Receives packets at b (0) or c (1) until `ended` is set and no more arrive.
 fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool) -> Come {
     let mut come = Come::default();
     let mut number = [0; 8];
@@ -275,7 +277,7 @@ fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool)
         match u64::from_be_bytes(number) {
             probe if probe & PROBE != 0 => {
                 come.probes.push(probe & !PROBE);
-                // One more than the number, so that 0 is none.
+                // Store the number plus one: 0 means that none was seen.
                 seen.fetch_max((probe & !PROBE) + 1, Ordering::Release);
             }
             n => come.wrong += u64::from(destination(n).octets()[0] == [45, 43][host]),
@@ -283,24 +285,24 @@ fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool)
     }
 }
 
-/// Packets that went the old way after one had gone the new one.
+/// Returns the number of packets that took the old route after one had taken the new route.
 fn stale(flips: &[Flip], come: &[Come; 2]) -> u64 {
     let until = flips.iter().skip(1).map(|next| next.seen).chain([u64::MAX]);
     let late = flips.iter().zip(until).map(|(flip, until)| {
-        // Until the next flip is seen, which may be under way before: those sent then are of either way.
+        // Packets sent after the next change may take either route; it may be in progress before it is observed.
         let between = |n: &&u64| **n > flip.seen && **n < (flip.seen + 10).min(until);
         come[1 - flip.to].probes.iter().filter(between).count() as u64
     });
     late.sum()
 }
 
-/// Waits for the last change.
+/// Waits until the last change is in effect.
 fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> anyhow::Result<()> {
     let last = 1 + (changes / u64::from(PREFIXES)) as usize % 2;
     let (via, started) = (hosts[last].v4.to_string(), Instant::now());
     loop {
         let routes = show::ask(&bywash.socket, Topic::Routes)?;
-        let flipping = routes.as_array().context("routes are no list")?.iter();
+        let flipping = routes.as_array().context("the routes are not a list")?.iter();
         let flipping = flipping.filter(|r| r["prefix"].as_str().is_some_and(|p| p.starts_with("44.")));
         let (right, all) = flipping.fold((0, 0), |(right, all), route| {
             (right + u32::from(route["next_hops"][0]["via"] == via.as_str()), all + 1)
@@ -309,13 +311,13 @@ fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> any
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
-            bail!("{right} of {all} routes lead to {via}, where the kernel's do: a bug");
+            bail!("only {right} of {all} routes lead to {via} as the kernel's do: a bug");
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Frames that port r0 received: forwarded in the driver, in user space, by the kernel.
+/// Returns the frames received on port r0 by forwarding level: driver, user space, kernel.
 fn handled(bywash: &lab::Bywash) -> anyhow::Result<[u64; 3]> {
     let shown = show::ask(&bywash.socket, Topic::Placement)?;
     let frames = ["driver", "user", "kernel"].map(|level| shown[0]["frames"][level].as_u64());

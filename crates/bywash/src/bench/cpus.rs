@@ -1,19 +1,19 @@
-//! Which CPUs threads of a benchmark run on, and how near to each other those are.
+//! Assignment of benchmark threads to CPUs, with the topology of these CPUs.
 
 use serde::Serialize;
 
-/// CPUs for threads that work together: siblings on one core first, where there are any.
+/// CPUs for threads that exchange data: hyper-threads of the same core come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {
     cpus: Vec<usize>,
-    /// Whether the first two are threads of one core.
+    /// True if the first two CPUs are hyper-threads of one core.
     siblings: bool,
-    /// Threads that share a CPU with another; 0 where there are enough.
+    /// Number of threads that have to share a CPU with another thread.
     crowded: usize,
 }
 
 impl Placement {
-    /// For `threads` threads.
+    /// Returns the placement of `threads` threads on the CPUs that the process may use.
     pub fn of(threads: usize) -> anyhow::Result<Self> {
         let set = rustix::thread::sched_getaffinity(None)?;
         let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
@@ -22,23 +22,23 @@ impl Placement {
             std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
         };
         let mut cpus = allowed;
-        // By core, the cores by their first thread: a stable sort keeps neighbours together.
+        // Sort by the first hyper-thread of the core; the sort is stable, so CPUs of a core stay together.
         cpus.sort_by_key(|cpu| siblings(*cpu).split([',', '-']).next().and_then(|n| n.parse().ok()).unwrap_or(*cpu));
         let one_core = cpus.len() > 1 && !siblings(cpus[0]).is_empty() && siblings(cpus[0]) == siblings(cpus[1]);
         Ok(Self { siblings: one_core, crowded: threads.saturating_sub(cpus.len()), cpus })
     }
 
-    /// The CPUs, those of one core together.
+    /// Returns the CPUs, with those of a core next to each other.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
     }
 
-    /// The CPU of a thread.
+    /// Returns the CPU of a thread.
     pub fn cpu(&self, thread: usize) -> usize {
         self.cpus[thread % self.cpus.len()]
     }
 
-    /// Whether each of `threads` threads has a CPU to itself.
+    /// Returns true if each of `threads` threads has its own CPU.
     pub fn enough_for(&self, threads: usize) -> bool {
         threads <= self.cpus.len()
     }

@@ -1,11 +1,11 @@
-//! DPDK's net_pcap devices as ports: they replay a capture from memory for ever, and discard what is sent.
+//! DPDK net_pcap devices as ports: they replay a capture from memory in a loop and discard sent packets.
 
 use bywash_frame::PoolSet;
 use bywash_port::Port;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One device, whose frames are those of `port<N>.pcap`, for each of `ports`.
+/// Opens one device for each of `ports` ports, which replays `port<N>.pcap` in `dir`.
 #[cfg(feature = "dpdk")]
 pub fn net_pcap(dir: &Path, ports: u16, pools: &Arc<PoolSet>) -> anyhow::Result<Vec<Box<dyn Port>>> {
     use bywash_dpdk::{DpdkConfig, DpdkPort, Eal, EalConfig};
@@ -20,7 +20,7 @@ pub fn net_pcap(dir: &Path, ports: u16, pools: &Arc<PoolSet>) -> anyhow::Result<
     (0..ports).map(open).collect()
 }
 
-/// What is missing.
+/// Always errors: this build has no DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub fn net_pcap(_: &Path, _: u16, _: &Arc<PoolSet>) -> anyhow::Result<Vec<Box<dyn Port>>> {
     anyhow::bail!("this program was built without DPDK: cargo build --release -p bywash --features dpdk")

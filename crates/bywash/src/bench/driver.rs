@@ -1,4 +1,4 @@
-//! The XDP program alone, timed by the kernel: what forwarding in the driver costs, and nothing else.
+//! Benchmark of the XDP program alone, timed by the kernel's test run: the cost of forwarding in the driver.
 
 use super::lab;
 use crate::cli::bench::{DriverArgs, Family};
@@ -15,26 +15,26 @@ use bywash_wire::partial;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Runs of the program in each round.
+/// Program runs per round.
 const REPEAT: u32 = 2_000_000;
 const SEED: u64 = 1812;
 
 #[derive(Serialize)]
 struct Figures {
-    /// What the program takes for a packet: the median of the rounds.
+    /// Nanoseconds per packet in the program: the median of the rounds.
     ns_per_packet: f64,
-    /// As many packets a second as that makes, in millions.
+    /// Equivalent rate, in millions of packets per second.
     mpps: f64,
-    /// What the kernel's test run takes with a program that does nothing, not counted above.
+    /// Nanoseconds per packet of the kernel's test run with an empty program; already subtracted above.
     empty_ns: f64,
     family: u8,
     routes: usize,
     destinations: usize,
-    /// Nanoseconds of each round.
+    /// Nanoseconds per packet in each round.
     rounds: Vec<f64>,
 }
 
-/// `bywash bench driver`.
+/// Runs `bywash bench driver`.
 pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     super::pin(args.cpu)?;
@@ -42,11 +42,11 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     for id in 0..2 {
         Veth::new(End::new(&ns, format!("p{id}")), End::new(&ns, format!("q{id}"))).create()?;
     }
-    // The kernel's own multicast would be counted among ours.
+    // The kernel's own multicast packets would be counted as well.
     ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
     let figures = ns.enter(|| match args.family {
         Family::V4 => {
-            // Some of those drawn cannot be: an eighth is more than enough to replace them.
+            // Some generated routes are not usable: draw an eighth more to replace them.
             let drawn = synth::routes4(args.routes + args.routes / 8 + 64, SEED).into_iter();
             let routes: Vec<_> = drawn.filter(|(net, _)| lab::public(*net)).take(args.routes).collect();
             measure(args, 4, &routes, |to: u32| (Ipv4Addr::new(10, 0, 1, 2).into(), Ipv4Addr::from(to).into()))
@@ -60,7 +60,7 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     } else {
         let Figures { ns_per_packet, mpps, family, routes, destinations, rounds, .. } = &figures;
         println!(
-            "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, of {} rounds",
+            "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, median of {} rounds",
             rounds.len()
         );
         println!("{routes} IPv{family} routes, {destinations} destinations");
@@ -68,7 +68,8 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the calling thread's namespace, from p0 to p1. `ends`: source and destination of packets to an address.
+/// Measures forwarding from p0 to p1 in the calling thread's namespace. `ends` returns source and destination of the
+/// packet for an address.
 fn measure<A: Addr + synth::Random>(
     args: &DriverArgs,
     family: u8,
@@ -80,7 +81,7 @@ fn measure<A: Addr + synth::Random>(
     let mut program = Program::attach_to(&driver.program, 0, &from, XdpAttach::Native)?;
     let _other = Program::attach_to(&driver.program, 1, &to, XdpAttach::Native)?;
     driver.program.set_device(1, to.index)?;
-    // As on a router's port between veth interfaces, where the program has the most to look at.
+    // Configured as for a router's port between veth interfaces, where the program has the most checks.
     program.set_config(XdpConfig {
         enabled: true,
         driver: true,
@@ -106,7 +107,8 @@ fn measure<A: Addr + synth::Random>(
                 .build()
         };
         let mut made = frame(1024)?;
-        // One checksum in 65,536 is also the pseudo-header's sum: that packet would be user space's, which finishes it.
+        // One checksum in 65,536 equals the pseudo-header's sum, so the packet would be passed to user space as
+        // unfinished.
         if partial::state(&made[HEADER_LEN..]) == partial::State::Partial {
             made = frame(1025)?;
         }
@@ -118,7 +120,7 @@ fn measure<A: Addr + synth::Random>(
         let before = program.counters()?.get("to_port");
         let timed = driver.program.time(from.index, &frames, REPEAT)?;
         let forwarded = program.counters()?.get("to_port") - before;
-        // Whatever it did not forward it was done with sooner.
+        // A packet that is not forwarded takes less time and would distort the result.
         ensure!(forwarded == u64::from(REPEAT), "of {REPEAT} packets the program forwarded {forwarded}: a bug");
         rounds.push(f64::from(timed.whole) - f64::from(timed.empty));
         empty.push(f64::from(timed.empty));

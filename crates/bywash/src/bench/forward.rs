@@ -1,4 +1,5 @@
-//! One worker, pcap replayed from memory, the whole IPv4 router path, discard: what the program itself costs.
+//! Benchmark of the whole IPv4 router path on one worker, with a capture replayed from memory and sent frames
+//! discarded: the cost of the program itself.
 
 use super::captured::{self, Cost};
 use crate::cli::bench::ForwardArgs;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 const PORTS: u16 = 2;
 const WARM_UP: Duration = Duration::from_millis(300);
-/// The routes' seed: the same table in every run.
+/// Seed of the routes, the same in every run.
 const SEED: u64 = 2544;
 
 #[derive(Serialize)]
@@ -71,7 +72,7 @@ fn print(f: &Figures) {
     }
 }
 
-/// What is replayed on each port, and the routes it takes: what comes in by one leaves by the other.
+/// Frames to replay on each port, and the routes: packets received on one port leave on the other.
 struct Traffic {
     frames: [Vec<Vec<u8>>; PORTS as usize],
     routes: Vec<(Net4, PortId)>,
@@ -92,7 +93,7 @@ impl Traffic {
         for flow in 0..args.flows {
             let (net, to) = routes[flow * routes.len() / args.flows];
             let (addr, len) = (net.addr(), net.len());
-            // Within the prefix, not its first address: a different host for each flow.
+            // A different host within the prefix for each flow, not the prefix's first address.
             let host =
                 if len >= 31 { 0 } else { 1 + (flow as u32 % ((1u32 << (32 - u32::from(len)).min(31)) - 2).max(1)) };
             let src =
@@ -108,9 +109,9 @@ impl Traffic {
         Ok(Self { frames, routes })
     }
 
-    /// For peers: the same packets, and the same routes as l3fwd reads them.
+    /// Writes the packets, and the routes in l3fwd's format, for other programs.
     fn write(&self, dir: &Path) -> anyhow::Result<()> {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         for (i, frames) in self.frames.iter().enumerate() {
             let path = dir.join(format!("port{i}.pcap"));
             record(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
@@ -132,8 +133,8 @@ pub(super) fn record(path: &Path, frames: &[Vec<u8>]) -> std::io::Result<()> {
 }
 
 fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
-    // The cache in front of a pool hides its policy from a worker that frees what it took itself. Measured here is
-    // the policy, so there is no cache unless one is asked for.
+    // A cache in front of a pool hides the pool's policy from a worker that frees its own buffers. The policy is
+    // measured here, so there is no cache unless one is requested.
     let cache = args.cache.unwrap_or(0);
     let kind = bywash_frame::PoolKind::from(args.pool);
     let arena = super::arena(kind, args.frames, args.pages.into())?;

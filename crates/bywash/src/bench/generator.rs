@@ -1,5 +1,5 @@
-//! What stamping frames costs the generator: streams with sequence number, time and right checksum against the barest
-//! frames, both made in the kernel, onto a veth whose peer drops them at first sight.
+//! Cost of stamping frames in the generator: streams with sequence number, timestamp and valid checksum compared with
+//! bare frames, both generated in the kernel, sent to a veth whose peer drops them immediately.
 
 use crate::cli::bench::GeneratorArgs;
 use crate::tester;
@@ -12,16 +12,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Frames the kernel makes at once.
+/// Frames that the kernel generates at once.
 const BATCH: u32 = 64;
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 
 #[derive(Serialize)]
 struct Figures {
-    /// Medians of the rounds, in millions of frames a second that arrived.
+    /// Medians of the rounds, in millions of arrived frames per second.
     bare_mpps: f64,
     stamped_mpps: f64,
-    /// Stamped to bare.
+    /// Ratio of the stamped rate to the bare rate.
     ratio: f64,
     size: usize,
     flows: usize,
@@ -67,7 +67,7 @@ pub fn run(args: &GeneratorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Frames a second that arrive while `send` goes, in millions.
+/// Returns the rate of frames that arrive while `send` runs, in millions per second.
 fn arrive(topology: &Topology, a: &Host, send: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<f64> {
     let arrived = || counters(topology.r(), &a.router_interface).map(|c| c.rx_packets);
     let (before, start) = (arrived()?, Instant::now());

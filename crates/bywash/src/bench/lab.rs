@@ -1,10 +1,10 @@
-//! Where forwarding between veth interfaces is measured: host a - router r - host b, in turn by the kernel, by us, and by
-//! peers.
+//! Lab for measuring forwarding between veth interfaces: host a - router r - host b, with the kernel, Bywash and peers
+//! as forwarders in turn.
 //!
-//! The source is the kernel's live-frame generator, the fastest there is, on a CPU of its own; the forwarder has the
-//! other. Counted is what arrives at b's interface: a frame lost on the way is not forwarded. Frames are routed to
-//! stations behind b, whose MAC addresses are not b's, so that b drops each at first sight, whoever forwarded it: what b
-//! would do with them is not what is measured.
+//! The source is the kernel's live-frame generator, the fastest available, on a CPU of its own; the forwarder has the
+//! other CPU. Only frames that arrive at b's interface count as forwarded. Frames are routed to stations behind b whose
+//! MAC addresses are not b's, so that b drops each one immediately, whoever forwarded it: b's processing is not part of
+//! the measurement.
 
 use crate::api::Topic;
 use crate::config::Host;
@@ -25,27 +25,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Destinations: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
+/// First destination: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
 const STATIONS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// Stations behind b, 10.0.2.3 and up: next hops, which differ in their MAC addresses.
+/// Number of stations behind b, from 10.0.2.3: next hops with different MAC addresses.
 const NEXT_HOPS: u32 = 250;
-/// The routes' seed, and the destinations': the same in every run.
+/// Seed of routes and destinations, the same in every run.
 const SEED: u64 = 1812;
 pub const FLOWS: u32 = 1024;
-/// Frames the kernel makes at once: a NAPI poll's worth.
+/// Frames that the kernel generates at once: a NAPI poll's budget.
 pub const BATCH: u32 = 64;
-/// Options for packet rate on veth: a native program costs its peer TCP segmentation, and is not the default there.
+/// Options for the highest packet rate on veth. A native program disables TCP segmentation offload on its peer and is
+/// therefore not the default there.
 pub const FOR_RATE: &[&str] = &["--xdp", "native"];
-/// What is not counted: caches, frequencies, neighbours.
+/// Warm-up time before each measurement, for caches, CPU frequency and neighbours.
 pub const WARM_UP: Duration = Duration::from_millis(300);
-/// How long a forwarder may take until it forwards.
+/// Timeout for a forwarder to start forwarding.
 const START: Duration = Duration::from_secs(20);
-/// Packets, a millisecond apart, that tell forwarding from the odd packet of the kernel's own.
+/// Number of packets, sent one millisecond apart, that show that forwarding works; fewer may be the kernel's own.
 const PROBES: u64 = 5;
 
-/// The topology, with frames to send through it.
+/// Topology, and frames to send through it.
 pub struct Lab {
-    /// What drops them at b.
+    /// XDP program that drops the frames at b.
     sink: Option<Bare>,
     topology: Topology,
     frame: Vec<u8>,
@@ -54,37 +55,37 @@ pub struct Lab {
     pub cpus: [usize; 2],
 }
 
-/// What is sent through it.
+/// Traffic to send through the lab.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
-    /// Bytes on the wire, FCS included.
+    /// Frame size on the wire in bytes, FCS included.
     pub size: usize,
-    /// Destination addresses, each a flow.
+    /// Number of destination addresses, each a flow.
     pub destinations: usize,
-    /// Routes in the kernel's table. One: they are neighbouring addresses under it. More: addresses under randomly
-    /// chosen ones.
+    /// Number of routes in the kernel's table. With one route, the destinations are consecutive addresses under it;
+    /// with more, they are addresses under randomly chosen routes.
     pub routes: usize,
 }
 
 impl Traffic {
-    /// Frames of `size` bytes along one route.
+    /// Returns traffic of `size`-byte frames along one route.
     pub fn one_route(size: usize) -> Self {
         Self { size, destinations: FLOWS as usize, routes: 1 }
     }
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rate {
-    /// Frames that arrived at b, in millions a second.
+    /// Frames that arrived at b, in millions per second.
     pub mpps: f64,
-    /// Frames the generator made, in millions a second over its whole run, the pauses between its system calls
-    /// included.
+    /// Frames that the generator made, in millions per second over its whole run, including the pauses between its
+    /// system calls.
     pub offered_mpps: f64,
 }
 
 impl Lab {
-    /// Builds it.
+    /// Builds the lab.
     pub fn new(traffic: Traffic) -> anyhow::Result<Self> {
         let topology = Topology::router()?;
         let (a, b) = (topology.a(), topology.b());
@@ -112,7 +113,7 @@ impl Lab {
             (first..first + traffic.destinations as u32).map(Ipv4Addr::from).collect::<Vec<_>>()
         };
         topology.r().ip_batch(&lines)?;
-        let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is no MAC address"));
+        let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is not a MAC address"));
         let from = SocketAddr::from((a.v4, 1024));
         let frame = Packet::udp(from, SocketAddr::from((STATIONS, 9)))
             .macs(mac(&a.mac)?, mac(&a.router_mac)?)
@@ -126,32 +127,32 @@ impl Lab {
         Ok(Self { topology, frame, destinations, sink: None, cpus: [first, last] })
     }
 
-    /// Has b's driver drop each frame, rather than its stack. A veth must have a program, or GRO on, to be sent XDP
-    /// frames at all, and a stack that makes a packet of each costs more than forwarding it did.
+    /// Makes b's driver drop each frame, instead of its stack. A veth must have a program or GRO enabled to receive XDP
+    /// frames at all, and a stack that builds a packet from each costs more than the forwarding.
     pub fn with_driver_sink(mut self) -> anyhow::Result<Self> {
         let b = self.topology.b();
         self.sink = Some(b.ns.enter(|| Bare::drop(&b.interface))??);
         Ok(self)
     }
 
-    /// Has b's stack receive each frame, to the end: the addresses are not its own.
+    /// Makes b's stack process each frame until it drops it as not addressed to b.
     pub fn with_stack_sink(self) -> anyhow::Result<Self> {
         let b = self.topology.b();
         b.ns.offload(&b.interface, "gro", true)?;
         Ok(self)
     }
 
-    /// The namespaces.
+    /// Returns the namespaces.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Sends for `time` as fast as it goes and counts what arrives.
+    /// Sends for `time` at the maximum rate and counts the frames that arrive at b.
     pub fn measure(&self, time: Duration) -> anyhow::Result<Rate> {
         self.measure_by(time, || self.arrived())
     }
 
-    /// As [`Lab::measure`], by another count.
+    /// Measures like [`Lab::measure`], with another counter.
     pub fn measure_by(&self, time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Rate> {
         let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
@@ -168,13 +169,13 @@ impl Lab {
         Ok(Rate { mpps, offered_mpps })
     }
 
-    /// Frames that b's interface has received.
+    /// Returns the number of frames that b's interface has received.
     pub fn arrived(&self) -> anyhow::Result<u64> {
         let b = self.topology.b();
         Ok(counters(&b.ns, &b.interface)?.rx_packets)
     }
 
-    /// Sends a thousand frames; the generator's setup takes 20 ms.
+    /// Sends a thousand frames; setting up the generator takes 20 ms.
     pub fn probe(&self) -> anyhow::Result<()> {
         let a = self.topology.a();
         a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(1000, BATCH))??;
@@ -182,27 +183,27 @@ impl Lab {
         Ok(())
     }
 
-    /// Whether a few frames come through now.
+    /// Returns true if frames are currently forwarded.
     fn forwards(&self) -> anyhow::Result<bool> {
         let before = self.arrived()?;
         self.probe()?;
-        // Not by the odd packet of the kernel's own.
+        // A few packets may be the kernel's own.
         Ok(self.arrived()? - before > 500)
     }
 
-    /// Measures the kernel's forwarding. It runs in the generator's own system call, frame by frame to the end, and so
-    /// is never offered more than it takes: it does better that way than on a CPU of its own (a NAPI thread), where
-    /// the generator overruns it.
+    /// Measures the kernel's forwarding. It runs within the generator's system call, one frame at a time, and is never
+    /// offered more than it can take. It is faster that way than on a CPU of its own (a NAPI thread), where the
+    /// generator overruns it.
     pub fn kernel(&self, time: Duration) -> anyhow::Result<Rate> {
         let (r, interface) = (self.topology.r(), &self.topology.a().router_interface);
-        // veth takes live frames only where its peer polls: with GRO on, or an XDP program.
+        // veth accepts live frames only if its peer polls: with GRO enabled, or with an XDP program.
         r.offload(interface, "gro", true)?;
         let rate = self.measure(time);
         r.offload(interface, "gro", false)?;
         rate
     }
 
-    /// Measures the barest XDP redirect from a's side to b's.
+    /// Measures a minimal XDP redirect from a's side to b's.
     pub fn redirect(&self, time: Duration) -> anyhow::Result<Rate> {
         let [from, to] = [self.topology.a(), self.topology.b()].map(|host| host.router_interface.as_str());
         let redirect = self.topology.r().enter(|| Bare::redirect(from, to))??;
@@ -211,13 +212,13 @@ impl Lab {
         rate
     }
 
-    /// Starts `bywash run` between the two interfaces, with options of its own, and waits until it forwards.
+    /// Starts `bywash run` between the two interfaces with the given options, and waits until it forwards.
     pub fn bywash(&self, options: &[&str]) -> anyhow::Result<Bywash> {
         Bywash::start(&self.topology, self.cpus[1], options)
     }
 
-    /// Time from starting `bywash run` until it forwards a first packet, while one is sent every millisecond and the
-    /// kernel forwards none, in which it is told not to follow the kernel.
+    /// Returns the time from the start of `bywash run` until it forwards the first packet. A packet is sent every
+    /// millisecond. The kernel's forwarding is disabled, and Bywash is configured to ignore that setting.
     pub fn start_up(&self) -> anyhow::Result<Duration> {
         let file = std::env::temp_dir().join(format!("bywash-start-{}.toml", std::process::id()));
         let ports = self.topology.router_interfaces();
@@ -241,7 +242,7 @@ impl Lab {
             let start = Instant::now();
             let bywash = Bywash::spawn(&self.topology, self.cpus[1], &["--config".as_ref(), file.as_os_str()])?;
             while received(&b.interface)? < before + PROBES {
-                ensure!(start.elapsed() < START, "bywash run forwards nothing: {}", bywash.process.output());
+                ensure!(start.elapsed() < START, "bywash run forwards no packets: {}", bywash.process.output());
                 std::thread::sleep(Duration::from_micros(200));
             }
             let elapsed = start.elapsed().saturating_sub(Duration::from_millis(PROBES));
@@ -255,13 +256,14 @@ impl Lab {
         first
     }
 
-    /// Measures a command that forwards between the interfaces, run in the router's namespace. The kernel does not
-    /// forward meanwhile, so that nothing of its doing is counted as the command's.
+    /// Measures a command that forwards between the interfaces, run in the router's namespace. The kernel's forwarding
+    /// is disabled meanwhile, so that it is not counted as the command's.
     pub fn peer(&self, command: &str, time: Duration) -> anyhow::Result<Rate> {
         self.peer_by(command, || self.forwards(), || self.measure(time))
     }
 
-    /// As [`Lab::peer`], for a command that does something else: whether it does by now, and how fast.
+    /// Measures like [`Lab::peer`], for a command with another task: `works` checks that it runs, `measure` measures
+    /// it.
     pub fn peer_by(
         &self,
         command: &str,
@@ -274,7 +276,7 @@ impl Lab {
         let until = Instant::now() + START;
         while !works()? {
             if process.try_status()?.is_some() || Instant::now() > until {
-                bail!("`{command}` moves no frames; it said: {}", process.output());
+                bail!("`{command}` forwards no frames; its output: {}", process.output());
             }
         }
         let rate = measure()?;
@@ -284,7 +286,7 @@ impl Lab {
     }
 }
 
-/// By how much `count` grows a second, in millions, over `time` and after a while that is not counted.
+/// Returns the increase of `count` in millions per second over `time`, after a warm-up.
 pub fn rate(time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<f64> {
     std::thread::sleep(WARM_UP);
     let taken = || count().map(|n| (n, Instant::now()));
@@ -294,14 +296,14 @@ pub fn rate(time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::
     Ok((after - before) as f64 / (ended - started).as_secs_f64() / 1e6)
 }
 
-/// A running `bywash run`; it ends with it.
+/// Running `bywash run`, which ends when this is dropped.
 pub struct Bywash {
     pub process: Process,
     pub socket: PathBuf,
 }
 
 impl Bywash {
-    /// Starts it on the router's interfaces, with one worker, and waits until it forwards.
+    /// Starts Bywash on the router's interfaces with one worker, and waits until it forwards.
     pub fn start(topology: &Topology, cpu: usize, options: &[&str]) -> anyhow::Result<Self> {
         let interfaces = topology.router_interfaces();
         let options: Vec<&OsStr> = options.iter().chain(&interfaces).map(OsStr::new).collect();
@@ -311,7 +313,7 @@ impl Bywash {
     }
 
     fn spawn(topology: &Topology, cpu: usize, options: &[&OsStr]) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("where this program is")?;
+        let program = std::env::current_exe().context("cannot find this program's path")?;
         let socket = std::env::temp_dir().join(format!("bywash-veth-{}.sock", std::process::id()));
         let cpu = cpu.to_string();
         let mut argv = vec![program.as_os_str(), "run".as_ref(), "--socket".as_ref(), socket.as_os_str()];
@@ -320,7 +322,7 @@ impl Bywash {
         Ok(Self { process: topology.r().spawn(&argv)?, socket })
     }
 
-    /// Cycles per packet of each stage since the start.
+    /// Returns the cycles per packet of each stage since the start.
     pub fn stages(&self) -> anyhow::Result<Vec<(String, f64)>> {
         let workers = show::ask(&self.socket, Topic::Workers)?;
         let stages = workers[0]["stages"].as_array().context("a worker without stages")?;
@@ -332,16 +334,16 @@ impl Bywash {
         Ok(stages.iter().map(per_packet).collect())
     }
 
-    /// Memory in use and the arena in it, in bytes.
+    /// Returns the resident memory and the size of the arena, in bytes.
     pub fn memory(&self) -> anyhow::Result<(u64, u64)> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is no number")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
         let pools = show::ask(&self.socket, Topic::Pools)?;
         Ok((kib << 10, pools["arena"]["bytes"].as_u64().context("an arena without bytes")?))
     }
 
-    /// Ends it as Ctrl-C would.
+    /// Stops it like Ctrl-C and waits for its exit. Errors if it fails.
     pub fn stop(mut self) -> anyhow::Result<()> {
         let status = self.process.terminate(Duration::from_secs(10))?;
         ensure!(status.success(), "bywash run ended with {status}: {}", self.process.output());
@@ -351,22 +353,22 @@ impl Bywash {
 
 impl Drop for Bywash {
     fn drop(&mut self) {
-        // A killed one leaves it behind.
+        // A killed instance leaves its socket behind.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// The address of station `i`.
+/// Returns the address of station `i`.
 fn station(i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0203 + i % NEXT_HOPS)
 }
 
-/// Whether a route may be there beside the topology's own addresses and the reserved ones.
+/// Returns true if a route to `net` conflicts neither with the topology's addresses nor with reserved ones.
 pub fn public(net: Net4) -> bool {
     !matches!(net.addr() >> 24, 0 | 10 | 127 | 224..) && net.addr() >> 16 != 0xa9fe
 }
 
-/// Packets an interface of the calling thread's namespace received (proc_net_dev).
+/// Returns the number of packets received by an interface of the calling thread's namespace (proc_net_dev).
 fn received(interface: &str) -> anyhow::Result<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));

@@ -1,9 +1,9 @@
-//! Longest-prefix match alone: cycles, bytes, and the time to build and to change it.
+//! Benchmark of longest-prefix match alone: cycles per lookup, memory, and the time to build and update the table.
 
 use crate::cli::bench::{Family, LookupArgs, LookupTraffic};
 use bywash_route::bench::{LookupFigures, Spread, Traffic, bench_lookup};
 
-/// Runs it and prints the figures.
+/// Runs `bywash bench lookup`.
 pub fn run(args: &LookupArgs) -> anyhow::Result<()> {
     super::pin(args.cpu)?;
     let family = match args.family {

@@ -1,5 +1,5 @@
-//! memif: one thread sends, one receives, each with its own buffers, as two processes would; or one of the two, with
-//! another program as the other.
+//! Benchmark of memif: one thread sends and one receives, each with its own buffers as in separate processes; or one of
+//! the two, with another program as the peer.
 
 use crate::cli::bench::{MemifArgs, MemifWay};
 use crate::config::MemifRole;
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the two may take to find each other.
+/// Timeout for the connection and the first packets.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Traffic before the measurement.
+/// Warm-up time with traffic before the measurement.
 const WARM: Duration = Duration::from_millis(300);
 
 #[derive(Serialize)]
@@ -28,20 +28,20 @@ struct Figures {
     size: usize,
     ring: usize,
     seconds: f64,
-    /// Our sender is the client; of two of ours.
+    /// Role of the sender; `None` if it is another program.
     sender: Option<&'static str>,
     receiver: Option<&'static str>,
     threads_on_cpus: Vec<usize>,
 }
 
-/// One side at work.
+/// Running side of the memif.
 struct Side {
     counters: Arc<PortCounters>,
     up: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-/// Sends or receives as fast as it can, until it is stopped.
+/// Starts a thread that sends or receives at the maximum rate until it is stopped.
 fn start(
     config: Config,
     (sends, cpu): (bool, Option<usize>),
@@ -60,7 +60,7 @@ fn start(
         let mut bufs = Buffers::attach(&pools, 0);
         let arena = bufs.arena().clone();
         let mut batch = Batch::new();
-        // As testpmd's: headers are written, what follows is what was there.
+        // Like testpmd: headers are written, the payload is whatever the buffer held.
         let lines = [Line(std::array::from_fn(|i| i as u8)); BATCH];
         let lens = [size.min(64) as u32; BATCH];
         while !stop.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ fn start(
                         });
                     }
                 }
-                // As a worker's turn in which nothing was done ends: who looks all the time keeps the peer from writing.
+                // Pause as a worker does in an idle iteration: constant polling of the ring delays the peer's writes.
                 if port.tx_burst(&mut bufs, &mut batch) == 0 {
                     std::hint::spin_loop();
                 }
@@ -98,7 +98,7 @@ fn start(
     Ok(Side { counters, up, thread })
 }
 
-/// Measures and prints.
+/// Runs `bywash bench memif`.
 pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
     ensure!(args.size <= 1536, "--size {}: at most 1536 bytes fit a buffer", args.size);
     let placement = super::cpus::Placement::of(2)?;
@@ -124,18 +124,19 @@ pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
         let start = Instant::now();
         while !sides.iter().all(|side| side.up.load(Ordering::Acquire)) {
             ensure!(start.elapsed() < PATIENCE, "no peer at {} within {PATIENCE:?}", socket.display());
-            ensure!(!sides.iter().any(|side| side.thread.is_finished()), "a side ended early");
+            ensure!(!sides.iter().any(|side| side.thread.is_finished()), "one side ended early");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // What arrives counts, as far as we see it: what a peer has not taken, we cannot send.
+        // Count arrived packets if the receiver is ours. Otherwise count sent ones: more cannot be sent than the peer
+        // takes.
         let receiver = sides.iter().zip([!sends, sends]).find(|(_, receives)| *receives);
         let packets = || match receiver {
             Some((side, _)) => side.counters.rx_packets.get(),
             None => sides[0].counters.tx_packets.get(),
         };
-        // A peer that has connected may not have begun.
+        // A connected peer may not have started yet.
         while packets() < 8 * args.ring as u64 {
-            ensure!(start.elapsed() < PATIENCE, "connected, and no packet went within {PATIENCE:?}");
+            ensure!(start.elapsed() < PATIENCE, "connected, but no packet was transferred within {PATIENCE:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(WARM);

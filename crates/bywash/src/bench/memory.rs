@@ -1,8 +1,8 @@
-//! What a pool's policy costs in memory traffic, for N instances of a two-thread cable downstream: modelled.
+//! Model of the memory traffic caused by a pool's policy, for N instances of a two-thread cable downstream.
 //!
-//! The pools are real, and so is the order in which cells come and go; the caches are a model
-//! ([`bywash_measure::Memory`]) that sees what the device and the two threads read and write of each packet. Two threads
-//! on one core share its second-level cache, as in the document that this repeats.
+//! The pools are real, and so is the order in which cells are allocated and freed. The caches are a model
+//! ([`bywash_measure::Memory`]), which sees the reads and writes of each packet by the device and the two threads. The
+//! two threads run on one core and share its second-level cache, as in the reference document.
 
 use crate::cli::bench::{MemoryArgs, OnOff};
 use bywash_frame::{
@@ -16,20 +16,20 @@ use std::sync::Arc;
 
 /// Packets received at once.
 const BURST: usize = 32;
-/// Bytes a descriptor.
+/// Size of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
-/// Cable modems, and bytes of state for each (address, flows, policer), in cache lines.
+/// Number of cable modems, and the state of each (address, flows, policer) in bytes, in whole cache lines.
 const MODEMS: u64 = 300;
 const MODEM: u64 = 128;
-/// Bytes of a modem's expanded key: eleven round keys (FIPS 197, section 5.2).
+/// Size of a modem's expanded key in bytes: eleven round keys (FIPS 197, section 5.2).
 const KEY: u64 = 176;
-/// MAC header with extended headers, in front of the packet.
+/// Size in bytes of the MAC header with extended headers in front of the packet.
 const HEADER: usize = 18;
-/// Cable iMix: packets in a hundred, and their bytes.
+/// Cable IMIX: packets per hundred, and their sizes in bytes.
 const IMIX: [(u64, usize); 3] = [(3, 68), (1, 932), (96, 1520)];
 const IMIX_MEAN: f64 = (3.0 * 68.0 + 1.0 * 932.0 + 96.0 * 1520.0) / 100.0;
 
-// Where an instance's memory lies: its own 64 GiB, its pool first.
+// Address layout of an instance: 64 GiB each, with its pool first.
 const RX_RING: u64 = 32 << 30;
 const TX_RING: u64 = 33 << 30;
 const HANDOFF: u64 = 34 << 30;
@@ -38,8 +38,8 @@ const KEYS: u64 = (35 << 30) + (1 << 20);
 const SLOTS: u64 = 36 << 30;
 const INSTANCE: u64 = 64 << 30;
 
-/// The document's tests: rate in Gbit/s, CRC, and how many percent less memory traffic the stack had than the ring, at
-/// each number of instances.
+/// Tests in the reference document: rate in Gbit/s, CRC, and by how many percent less memory traffic the stack caused
+/// than the ring, for each number of instances.
 const INSTANCES: [usize; 5] = [1, 2, 4, 8, 12];
 const DOCUMENT: [(f64, OnOff, [f64; 5]); 4] = [
     (5.0, OnOff::Off, [95.0, 88.0, 81.0, 63.0, 42.0]),
@@ -67,10 +67,10 @@ struct Row {
     instances: usize,
     read_gbs: f64,
     write_gbs: f64,
-    /// Against the first kind.
+    /// Reduction of the traffic relative to the first kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     drop_percent: Option<f64>,
-    /// The document's, for the same.
+    /// The same reduction in the reference document.
     #[serde(skip_serializing_if = "Option::is_none")]
     document_percent: Option<f64>,
     source: &'static str,
@@ -78,14 +78,14 @@ struct Row {
 
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     let held = args.rx_ring + args.in_flight + args.tx_ring + BURST;
-    anyhow::ensure!(held <= args.frames, "{held} buffers are held at once: --frames {} are too few", args.frames);
+    anyhow::ensure!(held <= args.frames, "{held} buffers are in use at once: --frames {} is too small", args.frames);
     let mut rows: Vec<Row> = vec![];
     for &instances in &args.instances {
         let first = rows.len();
         if std::io::stderr().is_terminal() {
             eprint!("\r{instances} instances \x1b[K");
         }
-        // Each kind has caches of its own: they may as well be modelled at the same time.
+        // The kinds have separate caches, so they can be modelled in parallel.
         let figures = std::thread::scope(|threads| {
             let one = |kind: PoolKind| threads.spawn(move || modelled(args, kind, instances));
             let all: Vec<_> = args.kinds.iter().map(|kind| one((*kind).into())).collect();
@@ -139,12 +139,12 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     let drops: Vec<(f64, f64)> = figures.rows.iter().filter_map(|r| r.drop_percent.zip(r.document_percent)).collect();
     if !drops.is_empty() {
         let mean = |of: fn(&(f64, f64)) -> f64| drops.iter().map(of).sum::<f64>() / drops.len() as f64;
-        println!("mean drop {:.1} %, the document's {:.1} %", mean(|d| d.0), mean(|d| d.1));
+        println!("mean drop {:.1} %, in the document {:.1} %", mean(|d| d.0), mean(|d| d.1));
     }
     for source in &figures.hardware {
         match &source.missing {
             Some(why) => println!("not measured by {}: {why}", source.name),
-            None => println!("{} are there: `bywash bench cmts` measures by them", source.name),
+            None => println!("{} are available: `bywash bench cmts` uses them", source.name),
         }
     }
     Ok(())
@@ -156,12 +156,12 @@ fn document(args: &MemoryArgs, instances: usize) -> Option<f64> {
     Some(test.2[at])
 }
 
-/// Gigabytes per second read and written, of all instances.
+/// Returns the gigabytes per second read and written by all instances.
 fn modelled(args: &MemoryArgs, kind: PoolKind, instances: usize) -> anyhow::Result<(f64, f64)> {
     let mut memory = Memory::new(&XEON_GOLD_6148, instances, 1);
     let all = (0..instances).map(|at| Instance::new(args, kind, at));
     let mut all: Vec<Instance> = all.collect::<anyhow::Result<_>>()?;
-    // Once round the largest pool to warm up, once to count.
+    // One pass through the largest pool to warm up, one to count.
     let bursts = args.frames.div_ceil(BURST);
     let mut before = Traffic::default();
     for burst in 0..2 * bursts {
@@ -181,24 +181,24 @@ fn modelled(args: &MemoryArgs, kind: PoolKind, instances: usize) -> anyhow::Resu
     Ok((gbs(traffic.read_lines), gbs(traffic.written_lines)))
 }
 
-/// One upper and one lower MAC thread, and their device.
+/// Upper and lower MAC thread, and their device.
 struct Instance {
     core: usize,
     crc: bool,
     pools: Arc<PoolSet>,
     upper: Buffers,
     lower: Buffers,
-    /// Posted to receive.
+    /// Buffers in the receive ring.
     posted: VecDeque<Frame>,
-    /// Between the two threads, and waiting to be scheduled.
+    /// Packets between the two threads that wait to be scheduled.
     queued: VecDeque<Frame>,
     queue: usize,
     rx_ring: usize,
-    /// A frame that was sent stays in the transmit ring until its slot is needed.
+    /// Size of the transmit ring. A sent frame stays in it until its slot is reused.
     tx_ring: usize,
-    /// Sent, or being sent.
+    /// Frames in the transmit ring.
     sent: VecDeque<Frame>,
-    /// Packets so far, and cells that were taken and given: they choose slots and descriptors.
+    /// Number of packets so far, and of cells allocated and freed, which select slots and descriptors.
     packets: u64,
     taken: u64,
     given: u64,
@@ -230,7 +230,7 @@ impl Instance {
         })
     }
 
-    /// A burst comes in, and as many packets as the queue can spare go out.
+    /// Receives a burst, and sends the packets in excess of the queue length.
     fn turn(&mut self, memory: &mut Memory) {
         self.post(memory);
         for _ in 0..BURST {
@@ -248,7 +248,7 @@ impl Instance {
         self.core as u64 * INSTANCE + offset
     }
 
-    /// The upper thread fills the receive ring.
+    /// Fills the receive ring, on the upper thread.
     fn post(&mut self, memory: &mut Memory) {
         let mut batch = Batch::new();
         while self.posted.len() < self.rx_ring {
@@ -273,7 +273,8 @@ impl Instance {
         self.random >> 33
     }
 
-    /// The device writes a packet; the upper thread parses, finds the modem, polices, and hands on.
+    /// Receives a packet: the device writes it; the upper thread parses it, looks up the modem, polices, and passes it
+    /// on.
     fn receive(&mut self, memory: &mut Memory, mut frame: Frame) {
         let mut share = self.random() % 100;
         let size = IMIX.iter().find(|(of, _)| share.checked_sub(*of).map(|rest| share = rest).is_none());
@@ -293,7 +294,7 @@ impl Instance {
         self.queued.push_back(frame);
     }
 
-    /// The lower thread frames, protects and sends; the device reads.
+    /// Sends a packet: the lower thread frames, protects and posts it; the device reads it.
     fn send(&mut self, memory: &mut Memory, frame: Frame) {
         let (core, data, len) = (self.core, self.at(frame.addr()), frame.len());
         memory.read(core, self.at(HANDOFF) + (self.packets - 1) % 1024 * 16, 16);
@@ -316,7 +317,7 @@ impl Instance {
         self.sent.push_back(frame);
     }
 
-    /// The lower thread frees what was sent a ring ago.
+    /// Frees the frames sent one ring length ago, on the lower thread.
     fn reap(&mut self, memory: &mut Memory) {
         while self.sent.len() > self.tx_ring {
             let mut batch = Batch::new();
@@ -335,14 +336,14 @@ impl Instance {
         }
     }
 
-    /// The pool's own memory: 4 bytes for each free cell, in the order of a ring or at the top of a stack.
+    /// Models accesses to the pool's own memory: 4 bytes for each free cell, in ring order or at the top of the stack.
     fn slots(&mut self, memory: &mut Memory, free: usize, n: usize, taking: bool) {
         let all = self.pools.pools()[0].config().frames as u64;
         let kind = self.pools.pools()[0].config().kind;
         let slot = match kind {
             PoolKind::Ring => (if taking { self.taken } else { self.given }) % all,
             PoolKind::Stack => (free as u64).saturating_sub(if taking { n as u64 } else { 0 }),
-            // A counter for each block.
+            // One counter per block.
             PoolKind::Sdb | PoolKind::Tabm | PoolKind::Typewriter => 0,
         };
         let at = self.at(SLOTS) + slot * 4;
@@ -387,10 +388,10 @@ mod tests {
     #[test]
     fn a_ring_sends_its_packets_to_memory_and_a_stack_does_not() {
         let ring = gbs(PoolKind::Ring, 1, OnOff::Off, 750);
-        // 5 Gbit/s are 0.625 GB/s, and a pool of 50 MB is more than the caches hold: most of it is written once.
+        // 5 Gbit/s are 0.625 GB/s, and a pool of 50 MB exceeds the caches, so most of it is written to memory once.
         assert!((0.3..1.25).contains(&ring), "{ring}");
         assert!(gbs(PoolKind::Stack, 1, OnOff::On, 750) < ring / 20.0);
-        // With nearly all frames in flight, which is used next makes no difference.
+        // With nearly all frames in flight, the order of reuse makes no difference.
         let full = gbs(PoolKind::Stack, 1, OnOff::Off, 32768 - 2112);
         assert!(full > 0.8 * ring, "{full} against {ring}");
     }

@@ -1,4 +1,4 @@
-//! `bywash bench`: the figures, each by one command and as one JSON object.
+//! `bywash bench`: benchmarks; each prints its result as text or as one JSON object.
 
 mod afxdp;
 mod captured;
@@ -29,9 +29,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 
-/// Runs one benchmark and prints its result. Ended by Ctrl-C or SIGTERM, it leaves no namespaces.
+/// Runs one benchmark and prints its result. On SIGINT or SIGTERM, removes its network namespaces and exits.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot install signal handlers")?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             bywash_lab::sweep_own();
@@ -59,7 +59,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a benchmark's figures: as one JSON object, or as text by `print`.
+/// Prints a benchmark's figures: as one JSON object, or as text by `print`.
 fn report<F: serde::Serialize>(json: bool, figures: &F, print: impl FnOnce(&F)) -> anyhow::Result<()> {
     if json {
         println!("{}", serde_json::to_string(figures)?);
@@ -69,19 +69,19 @@ fn report<F: serde::Serialize>(json: bool, figures: &F, print: impl FnOnce(&F)) 
     Ok(())
 }
 
-/// The middle one; none of none.
+/// Returns the median (the upper one of an even number); `None` if there are no values.
 fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// An arena of so many cells, laid out as pools of this kind need them.
+/// Returns an arena of `cells` cells, laid out for pools of this kind.
 fn arena(kind: PoolKind, cells: usize, pages: Pages) -> Result<Arc<Arena>, ArenaError> {
     Arena::new(ArenaConfig { cells, pages, packed: kind.packed(), ..Default::default() })
 }
 
-/// Fails when a frame is not back in its pool.
+/// Errors if a frame has not been returned to its pool.
 fn all_back(pools: &bywash_frame::PoolSet) -> anyhow::Result<()> {
     let (missing, wrong) = pools.verify();
     let (lost, misplaced) = (missing.len(), wrong.len());
@@ -89,11 +89,11 @@ fn all_back(pools: &bywash_frame::PoolSet) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this thread, and those it starts from now on, on `cpu`.
+/// Pins this thread, and the threads it starts later, to `cpu`, if one is given.
 fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|e| anyhow::anyhow!("cannot run on CPU {cpu}: {e}; `nproc` says how many there are"))
+        .map_err(|e| anyhow::anyhow!("cannot run on CPU {cpu}: {e}; `nproc` prints the number of CPUs"))
 }

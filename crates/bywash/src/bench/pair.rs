@@ -1,4 +1,4 @@
-//! Two workers joined by ports in memory: what handing frames between CPUs costs.
+//! Benchmark of two workers connected by in-memory ports: the cost of passing frames between CPUs.
 
 use crate::cli::bench::PairArgs;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -21,7 +21,7 @@ struct Figures {
     threads_on_cpus: Vec<usize>,
 }
 
-/// One thread takes frames from the pool and sends them; the other receives and frees them.
+/// Runs `bywash bench pair`: one thread allocates and sends frames, the other receives and frees them.
 pub fn run(args: &PairArgs) -> anyhow::Result<()> {
     let kind = args.pool.into();
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;

@@ -1,9 +1,9 @@
-//! What each level makes of the same frames: the kernel, the barest XDP redirect, us at each level, and peers, in
-//! alternating rounds.
+//! Benchmark of the forwarding levels on the same traffic: the kernel, a minimal XDP redirect, Bywash at each level,
+//! and peers, in alternating rounds.
 //!
-//! Everything but `user`, `spread` and the peers runs on one CPU, the generator's: its system call hands each frame to the
-//! driver, and the driver's program, or the kernel's forwarding, and b's receiving all happen in it. What the
-//! generator costs is in every figure. b's driver drops what arrives, unless its stack is to have it.
+//! Everything except `user`, `spread` and the peers runs on the generator's CPU: the generator's system call passes
+//! each frame to the driver; the driver's program or the kernel's forwarding, and the reception at b, run within it.
+//! All figures include the generator's cost. b's driver drops the frames, unless its stack is selected as receiver.
 
 use super::lab::{FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::bench::{PlacementArgs, Sink};
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 #[derive(Serialize)]
 struct Figures {
-    /// The first level's, of the medians below.
+    /// Rate of the first level, from the medians below.
     mpps: f64,
-    /// Medians of the rounds, in millions of frames a second that arrived, by who forwarded them.
+    /// Medians of the rounds by forwarder, in millions of arrived frames per second.
     median_mpps: BTreeMap<String, f64>,
-    /// The first level's rate to each of the others'.
+    /// Ratio of the first level's rate to each of the others.
     ratio: BTreeMap<String, f64>,
     size: usize,
     destinations: usize,
@@ -29,7 +29,7 @@ struct Figures {
     rounds: Vec<BTreeMap<String, Rate>>,
 }
 
-/// `bywash bench placement`.
+/// Runs `bywash bench placement`.
 pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let peers: Vec<(&str, &str)> = args.peer.iter().map(|p| peer(p)).collect::<anyhow::Result<_>>()?;
@@ -67,7 +67,7 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     super::report(args.json, &figures, print)
 }
 
-/// NAME=COMMAND.
+/// Parses `NAME=COMMAND`.
 fn peer(text: &str) -> anyhow::Result<(&str, &str)> {
     match text.split_once('=') {
         Some((name, command)) if !name.is_empty() && !command.is_empty() => Ok((name, command)),

@@ -1,4 +1,5 @@
-//! A pool between two threads: frames taken, written and sent on by one, read and freed by the other, as in a pipeline.
+//! Benchmark of a pool between two threads, as in a pipeline: one allocates, writes and sends buffers, the other reads
+//! and frees them.
 
 use super::cpus;
 use crate::cli::bench::PoolArgs;
@@ -11,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Frames on the way from a taker to its releaser, at most: near the document's 750 in flight.
+/// Maximum number of frames in flight between an allocating and a freeing thread: near the reference document's 750.
 const IN_FLIGHT: usize = 1024;
-/// Frames taken at once.
+/// Frames allocated at once.
 const BURST: usize = 32;
-/// How many frames ahead a packet's lines are asked for: both sides wait for the other's cache, or for memory, and a core has
-/// more of its own requests under way than it begins by itself.
+/// Prefetch distance in frames. Both sides wait for the other's cache or for memory, and a core can have more requests
+/// in flight than it issues without prefetching.
 const AHEAD: usize = 2;
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Rounds of `--alternate`; the result is their median.
+/// Number of rounds with `--alternate`; the result is their median.
 const ROUNDS: usize = 5;
 
 #[derive(Serialize)]
@@ -40,7 +41,7 @@ struct Row {
     size: usize,
     pages: String,
     exhausted: u64,
-    /// Each round's, in order.
+    /// Rate of each round, in order.
     rounds_mpps: Vec<f64>,
 }
 
@@ -158,7 +159,7 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
     })
 }
 
-/// What receiving does: the packet is written.
+/// Writes every packet, as receiving does.
 fn write(bufs: &mut Buffers, batch: &mut Batch, bytes: usize) {
     let arena = bufs.arena();
     for frame in batch.as_mut_slice() {
@@ -170,7 +171,7 @@ fn write(bufs: &mut Buffers, batch: &mut Batch, bytes: usize) {
     }
 }
 
-/// What sending, or a checksum, does: every byte is read.
+/// Reads every byte, as sending or a checksum does.
 fn read(bufs: &Buffers, batch: &Batch) {
     let mut sum = 0u64;
     for (i, frame) in batch.as_slice().iter().enumerate() {
@@ -182,7 +183,7 @@ fn read(bufs: &Buffers, batch: &Batch) {
     std::hint::black_box(sum);
 }
 
-/// The cache lines of a frame's packet, if the batch has it.
+/// Returns the cache lines of the packet at index `at`; empty if the batch is shorter.
 fn lines<'a>(bufs: &'a Buffers, batch: &'a Batch, at: usize) -> impl Iterator<Item = *const u8> + use<'a> {
     batch.as_slice().get(at).into_iter().flat_map(|frame| bufs.arena().data(frame).chunks(64)).map(<[u8]>::as_ptr)
 }

@@ -1,5 +1,5 @@
-//! Forwarding between two and more ports by frame size: the kernel, us in user space and us in the driver, in alternating
-//! rounds.
+//! Benchmark of forwarding between two or more ports by frame size: the kernel, Bywash in user space and Bywash in the
+//! driver, in alternating rounds.
 //!
 //! ```text
 //!   a - r0 ┐       ┌ r1 - b      a and b send to each other, as do c and d, e and f: each port receives and sends
@@ -7,9 +7,9 @@
 //!   e - r4 ┘       └ r5 - f
 //! ```
 //!
-//! Every host sends by a live-frame generator of its own, all of them on the first CPU, which the kernel and the driver's
-//! program forward on as well; user space has one worker on the second. Counted is what arrives at the hosts, whose
-//! drivers drop it.
+//! Every host has a live-frame generator. All generators run on the first CPU, where the kernel and the driver's
+//! program forward as well; user space has one worker on the second CPU. The result counts the frames that arrive at
+//! the hosts, whose drivers drop them.
 
 use super::lab::{BATCH, Bywash, FOR_RATE, WARM_UP, rate};
 use crate::cli::bench::PortsArgs;
@@ -24,7 +24,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Destinations of a port's traffic: 198.18.PORT.0/24 (RFC 2544, appendix C.2.2: addresses for benchmarks).
+/// Number of destinations per port: addresses in 198.18.PORT.0/24 (RFC 2544, appendix C.2.2: addresses for benchmarks).
 const FLOWS: u8 = 250;
 
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct Figures {
     rows: Vec<Row>,
 }
 
-/// Medians of the rounds, in millions of frames a second that arrived.
+/// Medians of the rounds, in millions of arrived frames per second.
 #[derive(Serialize)]
 struct Row {
     ports: usize,
@@ -46,7 +46,7 @@ struct Row {
     driver_mpps: f64,
 }
 
-/// `bywash bench ports`.
+/// Runs `bywash bench ports`.
 pub fn run(args: &PortsArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let allowed = Machine::this().allowed;
@@ -55,7 +55,7 @@ pub fn run(args: &PortsArgs) -> anyhow::Result<()> {
     let mut rows = vec![];
     for &ports in &args.ports {
         let lab = Lab::new(ports, cpus)?;
-        // By forwarder, then by size.
+        // Indexed by forwarder, then by size.
         let mut rounds: Vec<[Vec<f64>; 3]> = vec![];
         for _ in 0..args.rounds {
             rounds.push([lab.kernel(args)?, lab.bywash(args, Level::User)?, lab.bywash(args, Level::Driver)?]);
@@ -80,7 +80,8 @@ fn print(f: &Figures) {
 }
 
 struct Lab {
-    /// What drops at the hosts. First: detached before its interfaces go.
+    /// XDP programs that drop the frames at the hosts. First field, so that they are detached before their interfaces
+    /// are removed.
     _sinks: Vec<Bare>,
     topology: Topology,
     cpus: [usize; 2],
@@ -101,9 +102,9 @@ impl Lab {
         Ok(Self { _sinks: sinks, topology, cpus })
     }
 
-    /// The kernel's own forwarding, at each size.
+    /// Measures the kernel's forwarding at each size.
     fn kernel(&self, args: &PortsArgs) -> anyhow::Result<Vec<f64>> {
-        // veth takes live frames only where its peer polls: with GRO on, or an XDP program.
+        // veth accepts live frames only if its peer polls: with GRO enabled, or with an XDP program.
         let gro = |on| {
             let interfaces = self.topology.router_interfaces();
             interfaces.into_iter().try_for_each(|interface| self.topology.r().offload(interface, "gro", on))
@@ -126,11 +127,11 @@ impl Lab {
         args.sizes.iter().map(|size| self.measure(*size, Duration::from_secs(args.seconds))).collect()
     }
 
-    /// Sends from every host as fast as it goes and counts what arrives at all.
+    /// Sends from every host at the maximum rate and counts all arriving frames.
     fn measure(&self, size: usize, time: Duration) -> anyhow::Result<f64> {
         let mut sources = vec![];
         for (port, host) in self.topology.hosts().iter().enumerate() {
-            let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is no MAC address"));
+            let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is not a MAC address"));
             let to = |flow: u8| Ipv4Addr::new(198, 18, (port ^ 1) as u8, 1 + flow);
             let frame = Packet::udp(SocketAddr::from((host.v4, 1024)), SocketAddr::from((to(0), 9)))
                 .macs(mac(&host.mac)?, mac(&host.router_mac)?)

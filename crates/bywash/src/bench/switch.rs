@@ -1,4 +1,4 @@
-//! One worker, pcap replayed from memory, the flow switch, discard.
+//! Benchmark of the flow switch on one worker, with a capture replayed from memory; sent frames are discarded.
 
 use super::forward::record;
 use crate::cli::bench::{OnOff, SwitchArgs};
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Flows of the switch when none are given.
+/// Number of the switch's flows if none are given.
 const RULES: usize = 512;
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -33,13 +33,13 @@ struct Figures {
     flows: usize,
     rules: usize,
     emc: bool,
-    /// Shares of the packets, by the level that knew their flow.
+    /// Share of packets found at each level, in percent.
     exact_percent: f64,
     megaflow_percent: f64,
     table_percent: f64,
     megaflows: u64,
     masks: u64,
-    /// Masks tried for each packet that the exact-match cache did not know.
+    /// Mean number of masks tried per packet that misses the exact-match cache.
     masks_tried: f64,
     pages: String,
     seconds: f64,
@@ -57,7 +57,7 @@ pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
         None => {
             let frames = (0..args.flows).map(|flow| frame(flow, args.size)).collect::<Result<Vec<_>, _>>()?;
             if let Some(dir) = &args.write {
-                std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+                std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
                 let write = record(&dir.join("traffic.pcap"), &frames);
                 write.and_then(|()| std::fs::write(dir.join("flows.txt"), &rules)).context("cannot write")?;
                 return Ok(());

@@ -1,8 +1,8 @@
-//! Thread-affine blocks, with a cell for each packet or as much as it needs, against a shared block: N threads forward what a dispatching device deals out to them, packet by
-//! packet in turn.
+//! Benchmark of thread-affine blocks (`tabm` with a cell per packet, `typewriter` with only the space it needs) against
+//! a shared block (`sdb`): N threads forward packets that a dispatching device distributes round-robin.
 //!
-//! The device costs no CPU of its own: the thread that finds its channel empty deals a round to all. The packet is
-//! written by the thread that forwards it, in place of the device's DMA, which no CPU's TLB sees.
+//! The device uses no CPU of its own: a thread that finds its channel empty distributes a round to all threads. The
+//! thread that forwards a packet also writes it, in place of the device's DMA, which no CPU's TLB is involved in.
 
 use super::cpus;
 use crate::cli::bench::TabmArgs;
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Packets a channel holds.
+/// Capacity of a channel in packets.
 const CHANNEL: usize = 512;
-/// Packets a thread forwards at once.
+/// Maximum number of packets that a thread forwards at once.
 const BURST: usize = 32;
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Packets of each thread that the TLB model sees, after as many to warm up: more than once round the pool.
+/// Number of packets per thread in the TLB model, after as many for warm-up: more than one pass through the pool.
 const MODELLED: usize = 1 << 17;
 
 #[derive(Serialize)]
 struct Figures {
     rows: Vec<Row>,
     cpus: cpus::Placement,
-    /// Whose TLB was modelled.
+    /// Processor whose TLB is modelled.
     tlb: &'static Processor,
     hardware: Vec<hardware::Source>,
 }
@@ -41,10 +41,10 @@ struct Row {
     mpps: f64,
     dtlb_misses_per_packet: f64,
     dtlb_source: &'static str,
-    /// Of the last-level cache; none: not measured here.
+    /// Misses of the last-level cache per packet; `None` if they cannot be measured here.
     #[serde(skip_serializing_if = "Option::is_none")]
     llc_misses_per_packet: Option<f64>,
-    /// More threads than CPUs: the rate then says little.
+    /// True if there are more threads than CPUs, so that the rate means little.
     crowded: bool,
     rounds_mpps: Vec<f64>,
 }
@@ -115,7 +115,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The region, whole for `sdb`, else split by thread.
+/// Creates the pools: one of all cells for `sdb`, else one per thread.
 fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
     let arena = super::arena(kind, args.frames, args.pages.into())?;
     let lifo = kind != PoolKind::Sdb && !args.fifo;
@@ -128,14 +128,14 @@ fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc
     Ok(PoolSet::new(arena, &pools)?)
 }
 
-/// The device: takes a cell for each packet, by the thread that the packet is for.
+/// Simulated device: allocates a cell for each packet on behalf of the thread that the packet is for.
 struct Device {
-    /// One for each thread that has blocks of its own, else one.
+    /// Allocators: one for each thread if threads have their own blocks, else one.
     takers: Vec<Buffers>,
     channels: Vec<Producer<Frame>>,
-    /// The packets' bytes.
+    /// Packet size in bytes.
     size: u32,
-    /// A thread has ended: what is dealt now would not be received.
+    /// True once a thread has ended: further packets would not be received.
     closed: bool,
 }
 
@@ -149,7 +149,7 @@ impl Device {
         }
     }
 
-    /// Deals a batch to every channel, packet by packet in turn, unless one has no room.
+    /// Distributes a batch to every channel, one packet at a time in turn, unless a channel is full.
     fn deal(&mut self) {
         if self.closed || self.channels.iter().any(|c| c.slots() < BATCH) {
             return;
@@ -157,7 +157,7 @@ impl Device {
         let threads = self.channels.len();
         let mut hands: Vec<Batch> = (0..threads).map(|_| Batch::new()).collect();
         if let [shared] = &mut self.takers[..] {
-            // The n-th packet is thread n's, modulo their number, and takes the n-th cell.
+            // The n-th packet goes to thread n modulo the number of threads and uses the n-th cell.
             let mut cells = Batch::new();
             let mut next = 0;
             for _ in 0..threads {
@@ -182,10 +182,10 @@ impl Device {
     }
 }
 
-/// One round's figures.
+/// Result of one round.
 struct Measured {
     mpps: f64,
-    /// A packet, by the processor's counters, where there are any.
+    /// Misses per packet from the processor's counters, if available.
     dtlb_misses: Option<f64>,
     llc_misses: Option<f64>,
 }
@@ -242,7 +242,7 @@ fn measure(
     }
     drop(device);
     super::all_back(&pools)?;
-    // From the threads' first packet to their last.
+    // Counted from the first to the last packet of the threads.
     let of = |which: fn(&Misses) -> f64| {
         (misses.len() == threads).then(|| misses.iter().map(which).sum::<f64>() / total().max(1) as f64)
     };
@@ -263,8 +263,7 @@ fn receive(inbox: &mut Consumer<Frame>, batch: &mut Batch) -> bool {
     n > 0
 }
 
-/// What the device writes, its control data and the packet; then bare forwarding: the destination is looked at and the
-/// addresses change places.
+/// Writes packet and control data, as the device does; then forwards: reads the destination and swaps the addresses.
 fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
     let arena = bufs.arena();
     for frame in batch.as_mut_slice() {
@@ -281,11 +280,12 @@ fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
     }
 }
 
-/// dTLB misses per packet: the same device and pools, one thread after the other, each with a TLB of its own that sees
-/// the pages of the cells it forwards. (The pools' own memory is a few pages.)
+/// Returns the dTLB misses per packet from a model: the same device and pools, one thread after the other, each with
+/// its own TLB, which sees the pages of the cells that the thread forwards. (The pools' own memory is only a few
+/// pages.)
 fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &Processor) -> anyhow::Result<f64> {
     let pools = region(args, kind, threads)?;
-    // Even where this machine cannot give such pages: it is the policy's addresses that count.
+    // Model the requested page size even if this machine cannot provide it: the policy's addresses matter.
     let page = if args.pages == crate::config::Pages::Small { PageSize::Small } else { PageSize::Huge };
     let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
     let mut device = Device::new(&pools, channels, size);
@@ -299,7 +299,7 @@ fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &P
                 let mut batch = Batch::new();
                 while receive(inbox, &mut batch) {
                     for frame in batch.as_slice() {
-                        // Control data and packet lie in one cell: one page.
+                        // Control data and packet are in one cell, and so on one page.
                         tlb.access(frame.addr(), page);
                     }
                     seen += batch.len();

@@ -1,8 +1,8 @@
-//! What tx queues bring: one worker's flow switch sends to a port, all packets of a burst together or each flow's on
-//! their own.
+//! Benchmark of TX queues: one worker's flow switch sends to a port, either all packets of a burst together or those of
+//! each flow separately.
 //!
-//! The traffic has one source address a flow, and takes turns between them, so that the packets of a burst are of as many
-//! flows as there are. Each address has a flow of the switch of its own, and all lead to one port.
+//! The traffic alternates between one source address per flow, so that a burst contains packets of as many flows as
+//! possible. Each address matches a flow of its own, and all flows lead to one port.
 
 use crate::cli::bench::{OnOff, TxqArgs, TxqPort};
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
@@ -26,11 +26,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What is not counted: caches, frequencies.
+/// Warm-up time, for caches and CPU frequency.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// How many times as long is waited for a worker that has sent nothing yet.
+/// Maximum number of additional measurement intervals to wait for a worker that has sent nothing yet.
 const STARVED: u32 = 50;
-/// Frames a pair holds.
+/// Ring size of a pair or memif, in frames.
 const DEPTH: usize = 1024;
 
 #[derive(Serialize)]
@@ -39,9 +39,9 @@ struct Figures {
     burst: usize,
     deadline_us: u64,
     rounds: u64,
-    /// One for each number of flows and way to send, the medians of the rounds by rate.
+    /// One row for each flow count and mode: the round with the median rate.
     rows: Vec<Row>,
-    /// Where both were measured: on against off, the medians of the rounds.
+    /// Comparison of on and off if both were measured: medians of the rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     compared: Vec<Compared>,
 }
@@ -50,14 +50,14 @@ struct Figures {
 struct Row {
     flows: usize,
     coalesce: OnOff,
-    /// What arrived at the other end of the port.
+    /// Packets that arrived at the other end of the port, in millions per second.
     mpps: f64,
     cycles_per_packet: f64,
-    /// Calls to the port.
+    /// Calls of the port's transmit function per packet.
     send_calls_per_packet: f64,
-    /// System calls the port made to send; ports gather frames for them, coalesced or not.
+    /// System calls for sending per packet; ports batch frames for them with and without coalescing.
     system_calls_per_packet: f64,
-    /// Of the oldest frame of a burst, in the tx queue.
+    /// Time that the oldest frame of a burst waits in the TX queue.
     wait_us_p50: Option<f64>,
     wait_us_p99: Option<f64>,
     wait_us_max: Option<f64>,
@@ -68,13 +68,13 @@ struct Row {
 #[derive(Serialize)]
 struct Compared {
     flows: usize,
-    /// Packets per second, on to off.
+    /// Ratio of the packet rates, on to off.
     mpps_ratio: f64,
-    /// Send calls per packet, off to on.
+    /// Ratio of the send calls per packet, off to on.
     send_calls_cut: f64,
 }
 
-/// `bywash bench txq`.
+/// Runs `bywash bench txq`.
 pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
     let ways = args.coalesce.map_or(vec![OnOff::On, OnOff::Off], |way| vec![way]);
     let lab = (args.port == TxqPort::Veth).then(Lab::new).transpose()?.map(Arc::new);
@@ -82,7 +82,7 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
     for &flows in &args.flows {
         let mut rounds: Vec<Vec<Row>> = vec![];
         for round in 0..args.rounds {
-            // Neither is always the first.
+            // Alternate the order.
             let mut order = ways.clone();
             if round % 2 == 1 {
                 order.reverse();
@@ -141,19 +141,19 @@ fn print(f: &Figures) {
     }
     for c in &f.compared {
         println!(
-            "{} flows: on has {:.2} x the rate of off, and 1 call for {:.1}",
+            "{} flows: on has {:.2} x the rate of off, with 1/{:.1} of the send calls",
             c.flows, c.mpps_ratio, c.send_calls_cut
         );
     }
 }
 
-/// Flow n comes from this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
+/// Returns the source address of a flow (RFC 2544, appendix C.2.2: addresses for benchmarks).
 fn source(flow: usize) -> Ipv4Addr {
     Ipv4Addr::from(0xc612_0001 + flow as u32)
 }
 
 fn traffic(args: &TxqArgs, flows: usize) -> anyhow::Result<PcapSource> {
-    // At least a burst, so that it is as full with one flow as with many.
+    // At least a burst, so that bursts are as full with one flow as with many.
     let frames = (0..flows.max(BATCH) / flows * flows).map(|n| {
         let (from, to) = (source(n % flows), Ipv4Addr::new(198, 19, 0, 1));
         Packet::udp(SocketAddr::from((from, 1024)), SocketAddr::from((to, 9)))
@@ -168,16 +168,16 @@ fn traffic(args: &TxqArgs, flows: usize) -> anyhow::Result<PcapSource> {
     })
 }
 
-/// Where the packets go, and what counts them there.
+/// Egress port under test, and the counter of packets at its other end.
 struct Target {
     port: Box<dyn Port>,
     counters: Arc<PortCounters>,
     arrived: Box<dyn Fn() -> anyhow::Result<u64>>,
-    /// Ends what receives them.
+    /// Stops the receiver.
     end: Box<dyn FnOnce() -> anyhow::Result<()>>,
 }
 
-/// The namespaces of `--port veth`, with what drops each frame at the far end.
+/// Namespaces of `--port veth`, with an XDP program that drops all frames at the far end.
 struct Lab {
     _sink: Bare,
     topology: Topology,
@@ -260,7 +260,7 @@ fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Opt
     })
 }
 
-/// The thread at the other end of a pair or memif.
+/// Receiving thread at the other end of a pair or memif.
 struct Sink {
     counters: Arc<PortCounters>,
     stop: Arc<AtomicBool>,
@@ -313,7 +313,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     let mut control =
         FlowControl::new(&domain, vec![SwitchPort::numbered(1), SwitchPort::numbered(2)], BridgeConfig::default());
     for n in 0..flows {
-        // The document's flows, one for each address.
+        // The reference document's flows, one for each address.
         let flow = format!("in_port=1,dl_type=0x0800,nw_src={},actions=output:2", source(n));
         control.add(syntax::flow(&flow, &|_| None)?)?;
     }
@@ -334,7 +334,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     let config = WorkerConfig { id: 0, cpu: cpus[1], idle: Idle::Spin };
     let worker = Worker::new(config, out, Box::new(switch), Buffers::attach(&pools, 0), domain.register());
     let worker = match lab {
-        // What it sends must be of the interface's namespace.
+        // The worker must run in the namespace of the interface it sends on.
         Some(lab) => lab.topology.r().enter(|| worker.spawn())??,
         None => worker.spawn()?,
     };
@@ -354,7 +354,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     let before = take()?;
     std::thread::sleep(Duration::from_millis(args.milliseconds));
     let mut after = take()?;
-    // On a machine that is busy with something else the worker may not have had its CPU at all meanwhile.
+    // On a busy machine the worker may not have run at all so far.
     for _ in 0..STARVED {
         if after.sent > before.sent {
             break;

@@ -1,4 +1,4 @@
-//! Forwarding between veth interfaces: the kernel, then us, then a peer, in alternating rounds.
+//! Benchmark of forwarding between veth interfaces: the kernel, Bywash and a peer, in alternating rounds.
 
 use super::lab::{FLOWS, FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::bench::VethArgs;
@@ -16,12 +16,12 @@ struct Figures {
     offered_mpps: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_mpps: Option<f64>,
-    /// Ours to the kernel's.
+    /// Ratio of Bywash's rate to the kernel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_mpps: Option<f64>,
-    /// Ours to the peer's.
+    /// Ratio of Bywash's rate to the peer's.
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_ratio: Option<f64>,
     size: usize,
@@ -29,13 +29,13 @@ struct Figures {
     seconds: u64,
     /// CPUs of the generator and of the forwarder.
     cpus: [usize; 2],
-    /// Our worker's cycles per packet by stage; tx holds the kernel's transmit path.
+    /// Cycles per packet of Bywash's worker by stage; tx includes the kernel's transmit path.
     stages: Vec<(String, f64)>,
-    /// From the start of `bywash run` to its first forwarded packet.
+    /// Milliseconds from the start of `bywash run` to its first forwarded packet.
     start_ms: f64,
     /// Resident memory of `bywash run` after a measurement, in MiB.
     resident_mib: f64,
-    /// The arena of packet buffers, all of it, in MiB.
+    /// Size of the whole arena of packet buffers, in MiB.
     arena_mib: f64,
     rounds: Vec<Round>,
 }
@@ -49,14 +49,14 @@ struct Round {
     peer: Option<Rate>,
 }
 
-/// `bywash bench veth`.
+/// Runs `bywash bench veth`.
 pub fn run(args: &VethArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let lab = Lab::new(Traffic::one_route(args.size))?;
     let time = Duration::from_secs(args.seconds);
     let start_ms = lab.start_up()?.as_secs_f64() * 1e3;
     let (mut stages, mut resident, mut arena) = (vec![], 0, 0);
-    let transmit = args.transmit.to_possible_value().context("a way to send without a name")?;
+    let transmit = args.transmit.to_possible_value().context("the transmit method has no name")?;
     let options = [FOR_RATE, &["--transmit", transmit.get_name()]].concat();
     let mut rounds = vec![];
     for _ in 0..args.rounds {
@@ -97,7 +97,7 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
     super::report(args.json, &figures, print)
 }
 
-/// The middle one by rate.
+/// Returns the round with the median rate.
 fn median(rounds: &[Round], of: impl Fn(&Round) -> Option<Rate>) -> Option<Rate> {
     let mut rates: Vec<Rate> = rounds.iter().filter_map(of).collect();
     rates.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));

@@ -1,4 +1,4 @@
-//! The applications: one thread in the router's namespace that receives, sends, or forwards.
+//! Applications: one thread in the router's namespace that receives, sends or forwards.
 
 use crate::cli::bench::{AfxdpApp, AfxdpArgs, AfxdpLayout, AfxdpMode, OnOff};
 use anyhow::Context as _;
@@ -16,19 +16,19 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes of a buffer that lies in a chunk with others.
+/// Buffer size in bytes if several buffers share a chunk.
 const SHORT_CELL: usize = 512;
-/// How long poll(2) waits, so that the end is noticed.
+/// Timeout of poll(2), after which the stop flag is checked.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Longest wait for the kernel to take the rings of zero-copy sockets from drivers.
+/// Maximum time for the kernel to release the rings of zero-copy sockets from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// Microseconds without a frame after which it does: asleep, it would have to be woken for every burst, and the CPU that sends
-/// pays for that.
+/// Microseconds without frames before the thread calls poll(2). If it slept sooner, it would have to be woken for every
+/// burst, at the expense of the sending CPU.
 const SPIN_US: u64 = 20;
 
-/// A running application. It ends with [`App::stop`].
+/// Running application, to be stopped by [`App::stop`].
 pub struct App {
     pub work: Arc<Work>,
     pub ports: Vec<Opened>,
@@ -36,38 +36,39 @@ pub struct App {
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-/// An interface the application has.
+/// Interface that the application has opened.
 pub struct Opened {
     pub counters: Arc<PortCounters>,
-    /// What was got, as the port shows it.
+    /// Features in use, as reported by the port.
     pub got: BTreeMap<&'static str, String>,
 }
 
-/// What the application's thread did.
+/// Statistics of the application's thread.
 #[derive(Default)]
 pub struct Work {
-    /// Frames taken, sent or both.
+    /// Frames received, sent, or both.
     pub frames: Counter,
-    /// Of the time stamp counter, in turns that had frames.
+    /// TSC ticks in iterations that had frames.
     pub busy: Counter,
-    /// The thread, as the kernel knows it; 0 until it works.
+    /// Kernel's ID of the thread; 0 until it has started.
     thread: Counter,
-    /// What was read with `--touch`, so that it is.
+    /// Sum of the bytes read with `--touch`, so that the reads are not optimized away.
     sum: Counter,
 }
 
 impl Work {
-    /// The thread's time so far as the kernel accounts it, in its ticks: in user space, and in the kernel.
+    /// Returns the thread's CPU time as accounted by the kernel, in clock ticks: in user space and in the kernel.
+    /// `None` if it cannot be read.
     pub fn times(&self) -> Option<[u64; 2]> {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread.get())).ok()?;
-        // utime and stime, fields 14 and 15; the second is a name in parentheses.
+        // utime and stime are fields 14 and 15; field 2 is a name in parentheses.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
         Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
     }
 }
 
 impl App {
-    /// Starts it on the interfaces it needs, those of `r`, and waits until it works.
+    /// Starts the application on the interfaces of `r` that it needs, and waits until it runs.
     pub fn start(args: &AfxdpArgs, r: &Namespace, cpu: usize, frame: &[u8]) -> anyhow::Result<Self> {
         let (work, stop) = (Arc::new(Work::default()), Arc::new(AtomicBool::new(false)));
         let (ready, opened) = channel();
@@ -77,15 +78,16 @@ impl App {
             crate::bench::pin(Some(cpu))?;
             settings.run(&frame, &its_work, &stopped, ready)
         })?;
-        let thread = std::thread::spawn(move || thread.join().map_err(|_| anyhow::anyhow!("it panicked"))??);
+        let thread =
+            std::thread::spawn(move || thread.join().map_err(|_| anyhow::anyhow!("the application panicked"))??);
         match opened.recv() {
             Ok(ports) => Ok(Self { work, ports, stop, thread }),
-            // It ended before it worked, and says why.
-            Err(_) => Err(ended(thread).err().context("it ended at once")?),
+            // It ended before it was ready; its result says why.
+            Err(_) => Err(ended(thread).err().context("the application ended immediately")?),
         }
     }
 
-    /// Ends it; every frame must be back.
+    /// Stops the application. Errors if a frame has not been returned to its pool.
     pub fn stop(self) -> anyhow::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         ended(self.thread)
@@ -96,7 +98,7 @@ fn ended(thread: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
     thread.join().map_err(|_| anyhow::anyhow!("the application panicked"))?
 }
 
-/// What the thread needs to know.
+/// Settings of the thread.
 struct Settings {
     app: AfxdpApp,
     touch: bool,
@@ -136,7 +138,7 @@ impl Settings {
                 transmit: args.transmit.into(),
                 budget: args.budget,
                 burst: args.batch,
-                // What is forwarded is read, if only to be copied.
+                // Forwarded frames are read, if only to be copied.
                 prefetch: args.touch || args.app == AfxdpApp::L2fwd,
                 need_wakeup: args.need_wakeup == OnOff::On,
                 in_order: args.in_order == OnOff::On,
@@ -207,7 +209,7 @@ impl Settings {
             }
             turn_began = now;
         }
-        // Closed while the programs still pass on what comes.
+        // Close the sockets while the programs still pass frames on.
         bufs.free(&mut frames);
         ports.iter_mut().for_each(|port| port.close(&mut bufs));
         settings.put_back()?;
@@ -216,7 +218,7 @@ impl Settings {
         crate::bench::all_back(&pools)
     }
 
-    /// One turn of the application; how many frames it moved.
+    /// Runs one iteration of the application and returns the number of frames it moved.
     fn turn(
         &self,
         ports: &mut [AfXdpPort],
@@ -243,7 +245,7 @@ impl Settings {
                     if self.touch {
                         arena.write(frame, template);
                     } else {
-                        // It is there already: see `fill`.
+                        // `fill` has already written the frame.
                         arena.resize(frame, template.len());
                     }
                 }
@@ -259,18 +261,18 @@ impl Settings {
                         swap(bufs, frames);
                     }
                     moved += tx.tx_burst(bufs, frames);
-                    // What does not fit into the transmit ring is lost, as in any forwarder.
+                    // Frames that do not fit the TX ring are lost, as in any forwarder.
                     bufs.free(frames);
                     rx.housekeep(bufs);
                 }
             }
-            _ => unreachable!("one port for one way, two to forward"),
+            _ => unreachable!("one port to receive or send, two to forward"),
         }
         moved
     }
 }
 
-/// Interface settings that were changed, put back whatever happens.
+/// Changed interface settings, restored on drop.
 struct Kept {
     journal: Journal,
 }
@@ -291,12 +293,12 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // An error was told already, or something worse.
+        // Errors have been reported before, or are less important than the current one.
         let _ = self.put_back();
     }
 }
 
-/// Writes the frame into every cell of the pool, so that one that is sent need not be written first.
+/// Writes the frame into every cell of the pool, so that it need not be written before sending.
 fn fill(bufs: &mut Buffers, frame: &[u8]) {
     let mut taken = vec![];
     while let Some(mut one) = bufs.alloc_one() {
@@ -306,7 +308,7 @@ fn fill(bufs: &mut Buffers, frame: &[u8]) {
     taken.into_iter().for_each(|one| bufs.free_one(one));
 }
 
-/// Reads every byte.
+/// Reads every byte and returns the sum.
 fn read(arena: &Arena, frames: &Batch) -> u64 {
     frames.as_slice().iter().flat_map(|frame| arena.data(frame)).map(|byte| u64::from(*byte)).sum()
 }

@@ -1,8 +1,8 @@
-//! AF_XDP alone: frames received, sent and forwarded on veth, and what each knob gives.
+//! Benchmark of AF_XDP alone: frames received, sent and forwarded on veth, and the effect of each option.
 //!
-//! The lab is that of [`super::lab`]: the source is the kernel's live-frame generator on the first CPU, the application has
-//! the second. Counted is by the kernel, whoever works: frames redirected to a socket for `rxdrop` (the veth's own count of
-//! successful XDP redirects: a socket that is full refuses), frames that b's interface received for the others.
+//! The lab is that of [`super::lab`]: the source is the kernel's live-frame generator on the first CPU; the application
+//! runs on the second. Frames are counted by the kernel: for `rxdrop`, those redirected to a socket (the veth's count
+//! of successful XDP redirects, since a full socket refuses frames); otherwise, those received by b's interface.
 
 mod app;
 
@@ -28,23 +28,24 @@ struct Figures {
     seconds: u64,
     /// CPUs of the source and of the application.
     cpus: [usize; 2],
-    /// What each port got.
+    /// Features in use on each port.
     got: Vec<BTreeMap<&'static str, String>>,
-    /// Median of the rounds, as everything below that is not a round's.
+    /// Median of the rounds. The fields below, except those of rounds, are also from the median round.
     mpps: f64,
-    /// Of the application's thread in turns with frames, the kernel's share in them included.
+    /// Cycles per packet of the application's thread in iterations with frames, including time in the kernel.
     cycles_per_packet: f64,
-    /// Of the application's time, what the kernel took.
+    /// Percentage of the application's time spent in the kernel.
     kernel_percent: f64,
-    /// By reason.
+    /// System calls per packet, by reason.
     system_calls_per_packet: BTreeMap<&'static str, f64>,
-    /// Frames that did not get through, by reason.
+    /// Lost frames, by reason.
     lost: BTreeMap<&'static str, u64>,
-    /// Frames that came back in another order, with in-order completion, since the start: it was given up then.
+    /// Number of frames that completed out of order since the start, with in-order completion, which was then
+    /// abandoned.
     reordered: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_mpps: Option<f64>,
-    /// Ours to the peer's: the median of the rounds' ratios.
+    /// Ratio of Bywash's rate to the peer's: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_ratio: Option<f64>,
     rounds: Vec<Round>,
@@ -59,7 +60,7 @@ struct Round {
     account: Account,
 }
 
-/// What the application says of a round.
+/// Statistics of the application for one round.
 struct Account {
     got: Vec<BTreeMap<&'static str, String>>,
     cycles_per_packet: f64,
@@ -69,11 +70,11 @@ struct Account {
     reordered: u64,
 }
 
-/// `bywash bench afxdp`.
+/// Runs `bywash bench afxdp`.
 pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let lab = Lab::new(Traffic::one_route(args.size))?.with_driver_sink()?;
-    // A frame that is not taken by the application is not the kernel's to forward.
+    // The kernel must not forward frames that the application does not receive.
     lab.topology().r().sysctl("net/ipv4/ip_forward", "0")?;
     let bench = Bench { args, lab };
     let mut rounds = vec![];
@@ -128,13 +129,13 @@ impl Bench<'_> {
     fn measure(&self) -> anyhow::Result<Rate> {
         let time = Duration::from_secs(self.args.seconds);
         match self.args.app {
-            // Its own source.
+            // The application is the source.
             AfxdpApp::Txpush => Ok(Rate { mpps: rate(time, || self.count())?, offered_mpps: 0.0 }),
             _ => self.lab.measure_by(time, || self.count()),
         }
     }
 
-    /// Frames so far, by the kernel's count.
+    /// Returns the number of frames so far, as counted by the kernel.
     fn count(&self) -> anyhow::Result<u64> {
         match self.args.app {
             AfxdpApp::Rxdrop => redirected(&self.lab),
@@ -142,7 +143,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether frames get through now.
+    /// Returns true if frames currently get through.
     fn works(&self) -> anyhow::Result<bool> {
         let before = self.count()?;
         match self.args.app {
@@ -152,7 +153,7 @@ impl Bench<'_> {
         Ok(self.count()? - before > 500)
     }
 
-    /// A veth takes a moment to say that it takes frames, once there is a program.
+    /// Waits until frames get through: a veth accepts frames only some time after a program is attached.
     fn settled(&self) -> anyhow::Result<bool> {
         for _ in 0..100 {
             if self.works()? {
@@ -163,26 +164,26 @@ impl Bench<'_> {
     }
 }
 
-/// Frames the receiving veth's program has given to a socket that took them.
+/// Returns the number of frames that the receiving veth's program has redirected to a socket.
 fn redirected(lab: &Lab) -> anyhow::Result<u64> {
     let said = lab.topology().r().run(&["ethtool", "-S", "r0"])?.stdout;
     let line = said.lines().find_map(|line| line.trim().strip_prefix("rx_queue_0_xdp_redirect:"));
     line.and_then(|n| n.trim().parse().ok()).context("`ethtool -S r0` counts no XDP redirects")
 }
 
-/// The frame that is sent.
+/// Returns the frame to send.
 fn frame(size: usize) -> anyhow::Result<Vec<u8>> {
     let (from, to) = (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1));
     let packet = Packet::udp(SocketAddr::from((from, 1024)), SocketAddr::from((to, 9)));
-    // The same addresses as testpmd sends to by default: nobody's, so that a stack drops the frame at first sight.
+    // testpmd's default destination, which no station has, so that a stack drops the frame immediately.
     Ok(packet.macs(MacAddr([2, 0, 0, 0, 2, 1]), MacAddr([2, 0, 0, 0, 0, 0])).size(size).build()?)
 }
 
-/// The application's counters at one time.
+/// Counters of the application at one time.
 struct Sample {
     frames: u64,
     busy: u64,
-    /// In user space and in the kernel.
+    /// Time in user space and in the kernel.
     times: [u64; 2],
     system_calls: BTreeMap<&'static str, u64>,
     lost: BTreeMap<&'static str, u64>,
@@ -233,17 +234,17 @@ fn print(f: &Figures) {
         println!("  {}", got.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", "));
     }
     println!(
-        "  {:.3} Mpps, {:.0} cycles a packet; {:.0} % of its time in the kernel",
+        "  {:.3} Mpps, {:.0} cycles/packet; {:.0} % of its time in the kernel",
         f.mpps, f.cycles_per_packet, f.kernel_percent
     );
     let calls = f.system_calls_per_packet.iter().map(|(name, calls)| format!("{name} {calls:.4}"));
-    println!("  system calls a packet: {}", calls.collect::<Vec<_>>().join(", "));
+    println!("  system calls per packet: {}", calls.collect::<Vec<_>>().join(", "));
     let lost: Vec<String> = f.lost.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if !lost.is_empty() {
         println!("  lost: {}", lost.join(", "));
     }
     if f.reordered > 0 {
-        println!("  completed in another order: {} frames, so not by order any more", f.reordered);
+        println!("  completed out of order: {} frames; in-order completion was disabled", f.reordered);
     }
     if let (Some(peer), Some(ratio)) = (f.peer_mpps, f.peer_ratio) {
         println!("  peer {peer:.3} Mpps: bywash has {ratio:.2} x its rate");

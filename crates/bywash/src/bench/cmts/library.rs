@@ -1,4 +1,4 @@
-//! Sealing and nothing else: the same frames again and again, on one thread.
+//! Benchmark of encryption alone: the same frames repeatedly, on one thread.
 
 use super::{cpus, key, protection};
 use crate::cli::bench::CmtsArgs;
@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a PDU: what the bar is set with.
+/// PDU size in bytes, as in the reference figure.
 const SIZE: usize = 1518;
-/// Frames that are used again and again: they fit a second-level cache, and hide how many the library holds.
+/// Number of frames, which are reused: they fit a second-level cache, and are more than the library holds.
 const FRAMES: usize = 64;
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// The library alone.
+/// Figures of the library alone.
 #[derive(Serialize)]
 pub struct Figures {
     pub gbps: f64,
@@ -28,7 +28,7 @@ pub struct Figures {
 pub fn measure(args: &CmtsArgs, cpus: &cpus::Placement) -> anyhow::Result<Figures> {
     let (cpu, seconds) = (cpus.cpu(0), Duration::from_secs(args.seconds));
     let (crypto, how, modems) = (args.crypto.into(), protection(args), args.modems);
-    // A thread of its own: it is pinned.
+    // Use a separate thread, because it is pinned.
     let thread = std::thread::spawn(move || -> anyhow::Result<Figures> {
         super::super::pin(Some(cpu))?;
         let arena = Arena::new(ArenaConfig { cells: 2 * FRAMES, ..Default::default() })?;
@@ -49,7 +49,7 @@ pub fn measure(args: &CmtsArgs, cpus: &cpus::Placement) -> anyhow::Result<Figure
             crypto: sealer.note().into(),
         })
     });
-    thread.join().map_err(|_| anyhow::anyhow!("the thread that seals panicked"))?
+    thread.join().map_err(|_| anyhow::anyhow!("the encrypting thread panicked"))?
 }
 
 fn filled(arena: &Arc<Arena>, bufs: &mut Buffers, len: usize) -> VecDeque<Frame> {
@@ -61,14 +61,14 @@ fn filled(arena: &Arc<Arena>, bufs: &mut Buffers, len: usize) -> VecDeque<Frame>
     (0..FRAMES).filter_map(frame).collect()
 }
 
-/// Packets sealed, and ticks it took.
+/// Encrypts frames for `length` and returns the number of packets and the TSC ticks.
 fn run(sealer: &mut Sealer, frames: &mut VecDeque<Frame>, keys: usize, length: Duration) -> (u64, u64) {
     let (start, ticks) = (clock::tsc(), (length.as_secs_f64() * clock::tsc_hz() as f64) as u64);
     let mut packets = 0;
     let mut key = 0;
     while clock::tsc() - start < ticks {
         for _ in 0..FRAMES {
-            // The library holds fewer than there are.
+            // The library holds fewer frames than there are.
             let Some(frame) = frames.pop_front() else { break };
             key = if key + 1 == keys { 0 } else { key + 1 };
             sealer.seal(frame, key, 0, |done| frames.push_back(done));

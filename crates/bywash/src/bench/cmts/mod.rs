@@ -1,8 +1,8 @@
-//! The cable downstream: instances of two workers each, from traffic in memory to sealed frames that nobody keeps.
+//! Benchmark of the cable downstream: instances of two workers each, from traffic in memory to encrypted frames, which
+//! are discarded.
 //!
-//! Receiving stands for what a device does: headers, or all of a packet, are copied from memory (`--writes`); the source fits a
-//! second-level cache.
-//! Everything from there on is what `mode = "cmts"` runs.
+//! Reception stands for a device: headers or whole packets (`--writes`) are copied from memory; the source fits a
+//! second-level cache. All processing after that is the same as with `mode = "cmts"`.
 
 mod library;
 mod search;
@@ -24,9 +24,9 @@ use serde::Serialize;
 use std::sync::Arc;
 use trial::{Load, Outcome, Stage};
 
-/// OFDM channels of an instance, none with a limit: the rate is what the two workers make of it.
+/// Number of OFDM channels per instance, without limits: the two workers determine the rate.
 const CHANNELS: usize = 4;
-/// Frames the queues of an instance hold, and one flow's.
+/// Maximum length in frames of all queues of an instance, and of a flow's queue.
 const QUEUE: usize = 4096;
 /// DSCP of a modem's second flow: expedited forwarding (RFC 3246).
 const VOICE: u8 = 46;
@@ -34,19 +34,19 @@ const VOICE: u8 = 46;
 #[derive(Serialize)]
 struct Figures {
     rows: Vec<Row>,
-    /// The library alone, on the first CPU.
+    /// Figures of the encryption library alone, on the first CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     library: Option<library::Figures>,
     instances: usize,
     crc: OnOff,
     cipher: OnOff,
-    /// Who seals, and why nobody better.
+    /// Encryption library in use, and why a better one is not.
     crypto: String,
     modems: usize,
-    /// Packets before they come again.
+    /// Number of packets after which the traffic repeats.
     packets: usize,
     mean_size: f64,
-    /// What the source writes of each.
+    /// Part of each packet that the source writes.
     writes: Writes,
     frames: usize,
     pages: String,
@@ -55,7 +55,7 @@ struct Figures {
     hardware: Vec<hardware::Source>,
 }
 
-/// Gigabytes a second between memory and processors, of the whole machine.
+/// Traffic between memory and processors of the whole machine, in gigabytes per second.
 #[derive(Serialize)]
 struct Traffic {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,25 +69,25 @@ struct Traffic {
 #[derive(Serialize)]
 struct Row {
     pool: String,
-    /// Of all instances together; PDUs, without MAC headers and CRC.
+    /// Rate of all instances together, in PDUs without MAC header and CRC.
     gbps: f64,
     mpps: f64,
-    /// Of an instance, whose two workers run at the same time.
+    /// Cycles per packet of an instance, whose two workers run in parallel.
     cycles_per_packet: f64,
-    /// Asked for, an instance; none: as fast as what was sent has left.
+    /// Requested rate per instance; `None` for the closed loop, in which the source sends as frames leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_gbps: Option<f64>,
     loss_percent: f64,
     drops: Vec<(&'static str, u64)>,
-    /// The highest rate of an instance at which all instances lose nothing.
+    /// Highest rate per instance at which no instance loses packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     zero_loss_gbps: Option<f64>,
-    /// Against the library alone.
+    /// Ratio to the rate of the library alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_library: Option<f64>,
-    /// Cycles of the two workers by stage, and what that is of all their worker's.
+    /// Cycles of the two workers by stage, and their share of each worker's cycles.
     stages: Vec<Stage>,
-    /// None: not measured here.
+    /// Memory traffic; `None` if it cannot be measured here.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Traffic>,
     #[serde(skip)]
@@ -96,7 +96,7 @@ struct Row {
     pages: String,
 }
 
-/// What every trial has in common.
+/// Parameters common to all trials.
 struct Bench<'a> {
     args: &'a CmtsArgs,
     source: PcapSource,
@@ -146,9 +146,9 @@ fn print(f: &Figures) {
     }
     for row in &f.rows {
         print!("  {:5} {:6.2} Gbit/s, {:6.0} cycles/packet", row.pool, row.gbps, row.cycles_per_packet);
-        row.rate_gbps.inspect(|rate| print!(", {:.3} % lost of {rate} Gbit/s an instance", row.loss_percent));
+        row.rate_gbps.inspect(|rate| print!(", {:.3} % lost of {rate} Gbit/s per instance", row.loss_percent));
         row.of_library.inspect(|ratio| print!(", {ratio:.2} of the library"));
-        row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s an instance"));
+        row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s per instance"));
         row.memory.as_ref().inspect(|m| print!("; memory {:.2} GB/s ({})", m.gbs, m.source));
         println!();
         for stage in &row.stages {
@@ -170,7 +170,7 @@ impl<'a> Bench<'a> {
                 let mut modems: Vec<Mac> = source.frames().filter_map(|f| f.first_chunk().copied()).collect();
                 modems.sort_unstable();
                 modems.dedup();
-                anyhow::ensure!(!modems.is_empty(), "{}: no packet with an address to send it to", path.display());
+                anyhow::ensure!(!modems.is_empty(), "{}: no packet has a destination address", path.display());
                 (source, modems)
             }
             None => {
@@ -180,7 +180,7 @@ impl<'a> Bench<'a> {
                     (None, Some(mix)) => mix.iter().map(|m| Share { weight: m.weight, size: m.size }).collect(),
                     (None, None) => CABLE_IMIX.into(),
                 };
-                // Hundreds, so that a mix in percent comes out exactly, and two packets for every modem.
+                // A multiple of 100, so that a mix in percent is exact, and at least two packets for every modem.
                 let n = (2 * args.modems).next_multiple_of(100);
                 (PcapSource::from_frames(packets(&modems, &mix, n))?, modems)
             }
@@ -207,7 +207,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Modems with two flows each, told apart by their code point.
+    /// Returns the group: modems with two flows each, distinguished by DSCP.
     fn group(&self) -> anyhow::Result<Arc<Group>> {
         let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
         let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
@@ -216,7 +216,7 @@ impl<'a> Bench<'a> {
         Ok(Arc::new(Group::new(vec![kind], self.modems.iter().enumerate().map(modem).collect())?))
     }
 
-    /// Packets a second at `gbps` of this traffic.
+    /// Returns the packets per second of this traffic at `gbps`.
     fn packets_per_second(&self, gbps: f64) -> u64 {
         (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
     }
@@ -264,13 +264,13 @@ fn protection(args: &CmtsArgs) -> Protection {
     Protection { crc: args.crc == OnOff::On, cipher: args.cipher == OnOff::On, ..Protection::default() }
 }
 
-/// Address of the `index`-th modem: local, unicast.
+/// Returns the MAC address of the `index`-th modem: locally administered, unicast.
 fn mac(index: usize) -> Mac {
     let [.., a, b, c] = (index as u32).to_be_bytes();
     [2, 0xca, 0xb1, a, b, c]
 }
 
-/// Key and vector of the `index`-th modem.
+/// Returns key and initialization vector of the `index`-th modem.
 fn key(index: usize) -> bywash_docsis::seal::KeyPair {
     (derived_key(&[0x42; 16], index as u32), derived_key(&[0x24; 16], index as u32))
 }

@@ -1,4 +1,4 @@
-//! One trial: instances run for a while under one load.
+//! Trial: runs the instances for some time under one load.
 
 use super::Bench;
 use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Frames of an instance on their way at most, when the source waits: near the document's 750 in flight.
+/// Maximum number of frames in flight per instance if the source waits: near the reference document's 750.
 const WINDOW: usize = 768;
 
-/// How packets come.
+/// Load of a trial.
 #[derive(Clone, Copy)]
 pub enum Load {
-    /// As others have left: what can be done at most.
+    /// Closed loop: packets arrive as others have left, for the maximum rate.
     Closed,
-    /// At this rate in packets a second, to each instance, whatever becomes of them.
+    /// Fixed rate in packets per second for each instance, regardless of loss.
     Paced(u64),
 }
 
-/// What one stage costs.
+/// Cost of one stage.
 #[derive(Clone, Serialize)]
 pub struct Stage {
     pub worker: &'static str,
@@ -35,17 +35,17 @@ pub struct Stage {
     pub percent: f64,
 }
 
-/// What came of it. Rates are means over the instances.
+/// Result of a trial. Rates are means over the instances.
 pub struct Outcome {
     pub gbps_each: f64,
     pub mpps_each: f64,
     pub cycles_per_packet: f64,
     pub loss_percent: f64,
     pub drops: Vec<(&'static str, u64)>,
-    /// Nothing was dropped, and no source was kept waiting.
+    /// True if no packet was dropped and no source was kept waiting.
     pub lossless: bool,
     pub stages: Vec<Stage>,
-    /// What went over the memory controllers meanwhile; why it is not known.
+    /// Traffic of the memory controllers during the trial, or the reason why it is unknown.
     pub memory: Result<Moved, String>,
     pub seconds: f64,
     pub crypto: String,
@@ -61,7 +61,7 @@ struct Rig {
     output: Arc<PortCounters>,
 }
 
-/// Counters of all instances, added up.
+/// Sum of the counters of all instances.
 struct Sample {
     tsc: u64,
     received: u64,
@@ -95,7 +95,7 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         Load::Closed => received,
         Load::Paced(rate) => rate as f64 * seconds * n as f64,
     };
-    // A source that is asked too late makes up for it within 10 ms: what is missing beyond that was lost.
+    // A source that is polled late catches up within 10 ms: packets missing beyond that count as lost.
     let kept_waiting = (offered - received - offered * 0.01 / seconds).max(0.0);
     let lost = all_dropped as f64 + kept_waiting;
     let mut stages = vec![];
@@ -151,7 +151,7 @@ impl Rig {
         let config = InstanceConfig {
             id,
             cpus: [Some(bench.cpus.cpu(2 * id)), Some(bench.cpus.cpu(2 * id + 1))],
-            // Threads that share a CPU must leave it to each other.
+            // Threads that share a CPU must yield it to each other.
             idle: if bench.cpus.enough_for(2 * args.instances) { Idle::Spin } else { Idle::Sleep },
             tx: TxQueueConfig::default(),
             lower: bench.lower(),
