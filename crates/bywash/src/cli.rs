@@ -288,7 +288,7 @@ pub enum Show {
     Ports,
     /// Worker threads: CPU, load and time per stage
     Workers,
-    /// Buffer pools: where the buffers are, and the low-water mark of free ones
+    /// Buffer pools: free and used buffers, peak use and shortages
     Pools,
     /// Routes in the forwarding table
     Routes,

@@ -3,8 +3,8 @@
 //!
 //! The source is the kernel's live-frame generator, the fastest available, on a CPU of its own; the forwarder has the
 //! other CPU. Only frames that arrive at b's interface count as forwarded. Frames are routed to stations behind b whose
-//! MAC addresses are not b's, so that b drops each one immediately, whoever forwarded it: b's processing is not part of
-//! the measurement.
+//! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
+//! part of the measurement.
 
 use crate::api::Topic;
 use crate::config::Host;

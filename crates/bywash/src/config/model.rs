@@ -219,7 +219,7 @@ pub enum Level {
     Driver,
     /// In user space, by the workers
     User,
-    /// By the kernel
+    /// In the kernel
     Kernel,
 }
 
@@ -371,7 +371,7 @@ pub struct Config {
 pub struct RouterConfig {
     /// Maximum number of ICMP errors per second and worker; 0: none.
     pub icmp_rate: u32,
-    /// Whether ICMP redirects are sent.
+    /// True if ICMP redirects are sent.
     pub redirects: bool,
 }
 

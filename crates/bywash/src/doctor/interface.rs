@@ -42,7 +42,7 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
     let link = match LinkInfo::query(name) {
         Ok(link) => link,
         Err(why) => {
-            let gone = Finding::new(Error, "no-interface", why.to_string(), "there is no such port to forward on");
+            let gone = Finding::new(Error, "no-interface", why.to_string(), "it cannot be used as a port");
             return (None, vec![gone.mend("ip link show").of(name)]);
         }
     };

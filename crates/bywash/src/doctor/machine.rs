@@ -32,7 +32,7 @@ pub fn examine() -> Vec<Finding> {
         let what = format!("the kernel is {release}");
         let costs =
             "before 6.6, generic mode is generic XDP, which slows down TCP; before 6.3, drivers do not report features";
-        found.push(Finding::new(Note, "old-kernel", what, costs).mend("a newer kernel"));
+        found.push(Finding::new(Note, "old-kernel", what, costs).mend("upgrade the kernel"));
     }
     found
 }
