@@ -274,11 +274,11 @@ pub static FLOW: Section = Section {
             .doc("Matches packets to these addresses.")
             .example("\"fd00::/8\"")
             .only(Mode::Cmts),
-        key("source_port", "a port, or two", "(any)", "")
+        key("source_port", "a port, or a range `a-b`", "(any)", "")
             .doc("Matches packets from this port or range of ports.")
             .example("\"5060\"")
             .only(Mode::Cmts),
-        key("destination_port", "a port, or two", "(any)", "")
+        key("destination_port", "a port, or a range `a-b`", "(any)", "")
             .doc("Matches packets to this port or range of ports.")
             .example("\"16384-32767\"")
             .only(Mode::Cmts),
