@@ -17,7 +17,6 @@ pub struct PortLink {
     pub name: String,
 }
 
-
 /// The operator's choice of kinds of kernel state to ignore; all others are respected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Respect {
