@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-# A toolchain of rustup's goes before the distribution's, which is too old.
+# A rustup toolchain comes first on PATH: distributions' cargo is too old.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
@@ -12,13 +12,13 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BYWASH := $(TARGET)/release/bywash
 
-# As a user, cargo builds as that user and only the test programs run as root.
+# When run as a user, cargo builds as that user, and only the test programs run as root.
 ifneq ($(SUDO),)
-# Found out in the recipe: before 4.4, make's own shell function does not see the PATH above.
+# Evaluated in the recipe: before make 4.4, $(shell) does not see the PATH above.
 RUN_AS_ROOT = env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=sudo -E"
 endif
 
-# The test runner keeps a passing test's output to itself, and a skipped test passes: CI wants to see it.
+# A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
 .PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
@@ -28,19 +28,19 @@ build: ## build the program (target/release/bywash)
 	@tools/setup.sh build
 	$(CARGO) build --release --locked -p bywash
 
-demo: ## host - router - host on this machine: the kernel and Bywash in turn, then everything is removed
+demo: ## host - router - host on this machine, with the kernel and Bywash in turn; removes everything afterwards
 	@tools/setup.sh demo
 	$(CARGO) build --release --locked -p bywash
 	$(SUDO) $(BYWASH) demo
 
-test: ## everything: unit, property, end-to-end (as root), model checking, the BPF object
+test: ## all tests: unit, property, end-to-end (as root), model checking, the BPF objects
 	@tools/setup.sh test
 	@$(MAKE) --no-print-directory test-workspace
 	@$(MAKE) --no-print-directory test-loom
 	@$(MAKE) --no-print-directory bpf-check
 	@$(MAKE) --no-print-directory rtl-quick
 
-# The plugin's tests find it beside themselves, and say SKIP where DPDK is missing.
+# The plugin's tests look for it in their own directory, and print SKIP where DPDK is missing.
 test-workspace:
 	@! pkg-config --exists libdpdk 2>/dev/null || $(MAKE) --no-print-directory dpdk-plugin DPDK_PROFILE=dev
 	$(RUN_AS_ROOT) $(CARGO) test --workspace --locked -- $(TEST_FLAGS)
@@ -49,36 +49,36 @@ test-workspace:
 		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash --features dpdk --test e2e dpdk -- $(TEST_FLAGS); \
 	else echo "SKIP: no libdpdk: its ports are not tested"; fi
 
-# A directory of its own: the flag changes every crate. Doc tests cannot run inside a model.
-test-loom: ## the concurrent parts under every interleaving (loom)
+# Uses a separate target directory, because the flag changes every crate. Doc tests cannot run inside a model.
+test-loom: ## check concurrent code under every interleaving (loom)
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --locked --lib -p bywash-sync -p bywash-frame
 
 KERNEL ?= 6.1 6.12 6.18
-test-vm: ## what depends on the kernel or on a NIC, in emulated machines (KERNEL="6.1 6.12 6.18"; about half an hour each)
+test-vm: ## tests that depend on the kernel or a NIC, in emulated machines (KERNEL="6.1 6.12 6.18"; about half an hour each)
 	@tools/setup.sh vm
 	lab/vm/run $(KERNEL)
 
-bpf: ## rebuild the XDP object from its C source (needs clang)
+bpf: ## rebuild the XDP objects from their C sources (needs clang 14)
 	@tools/setup.sh bpf
 	$(MAKE) -C xdp
 
-bpf-check: ## is the committed XDP object what its source gives? (with the compiler it was built with)
+bpf-check: ## check that the committed XDP objects match their sources (needs the compiler they were built with)
 	@$(MAKE) --no-print-directory -C xdp check
 
-# The host driver on the simulated engine: blocks of 64 cells.
+# Tests of the host driver on the simulated engine, with blocks of 64 cells.
 RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/cosim64$(1)/cosim $(CARGO) test --locked -p bywash-port --features rtl \
 	--test npe_rtl -- $(TEST_FLAGS)
-rtl-quick: ## the hardware engine: lint, benches, the host driver on the simulation (docs/rtl.md)
+rtl-quick: ## check the hardware engine: lint, benches, the host driver on the simulation (docs/rtl.md)
 	@if command -v verilator >/dev/null; then $(MAKE) --no-print-directory -j2 -C rtl quick && $(call RTL_TEST,); \
 	else echo "SKIP: no verilator: the hardware engine is not tested"; fi
 
-rtl: ## all of the hardware engine's checks: random traffic at length, proofs, mutations
+rtl: ## all checks of the hardware engine: long random traffic, proofs, mutations
 	@tools/setup.sh rtl
 	@$(MAKE) --no-print-directory -j2 -C rtl all build/cosim64/cosim build/cosim64sdb/cosim build/cosim1024/cosim
 	$(call RTL_TEST,)
 	BYWASH_RTL_POOL=sdb $(call RTL_TEST,sdb)
 
-rtl-synth: ## what the hardware engine takes of a chip, and its clock (tens of minutes)
+rtl-synth: ## synthesize the hardware engine: chip area and clock (tens of minutes)
 	@tools/setup.sh rtl
 	@$(MAKE) --no-print-directory -C rtl synth
 
@@ -89,13 +89,13 @@ lint: ## formatting and clippy, warnings are errors
 	$(CARGO) clippy --locked -p bywash-port --features rtl --lib --test npe_rtl -- -D warnings
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
 		$(CARGO) clippy --locked -p bywash-dpdk -p bywash --features bywash/dpdk --all-targets -- -D warnings; \
-	else echo "no libdpdk: what the feature dpdk adds is not linted"; fi
+	else echo "no libdpdk: code of the feature dpdk is not linted"; fi
 
-# Objects for another program's process: the C part knows DPDK, the Rust part is the pools. A profile of the tests' is
-# built quicker (DPDK_PROFILE=dev).
+# A plugin for DPDK programs: the C part is the DPDK interface, the Rust part the pools. Tests use the dev profile, which
+# builds faster (DPDK_PROFILE=dev).
 DPDK_PROFILE ?= release
 DPDK_LIB = $(TARGET)/$(if $(filter dev,$(DPDK_PROFILE)),debug,$(DPDK_PROFILE))
-dpdk-plugin: ## librte_mempool_bywash.so: the buffer policies for DPDK's programs (needs libdpdk-dev)
+dpdk-plugin: ## build librte_mempool_bywash.so, the buffer policies for DPDK programs (needs libdpdk-dev)
 	@pkg-config --exists libdpdk || { echo "no libdpdk for pkg-config: install libdpdk-dev, or build DPDK" >&2; exit 1; }
 	$(CARGO) rustc --profile $(DPDK_PROFILE) --locked -p bywash-dpdk-mempool --crate-type staticlib
 	$(CC) -shared -fPIC -O3 -Wall -Wextra -Werror $(shell pkg-config --cflags libdpdk 2>/dev/null) \
@@ -107,30 +107,30 @@ dpdk-plugin: ## librte_mempool_bywash.so: the buffer policies for DPDK's program
 
 # SEED, FEATURES, FINDINGS, PACKETS, SETTLE_MS, LATENCY: see the head of crates/bywash/tests/differential/main.rs.
 SECONDS_EACH = $(or $(SECONDS),60)
-differential: ## random configurations and packets: does Bywash what a kernel alone does? (SECONDS=N SEED=N LEVEL=user|driver|auto)
+differential: ## compare Bywash with a kernel alone on random configurations and packets (SECONDS=N SEED=N LEVEL=user|driver|auto)
 	@tools/setup.sh test
 	$(foreach name,SEED LEVEL FEATURES FINDINGS PACKETS SETTLE_MS LATENCY,DIFFERENTIAL_$(name)=$($(name))) \
 		DIFFERENTIAL_SECONDS=$(SECONDS_EACH) $(RUN_AS_ROOT) $(CARGO) test --workspace --locked --test differential -- \
 		--nocapture --test-threads 1
 
-soak: ## ten minutes of traffic, route churn, interface flaps and garbage at once: nothing may leak or grow
+soak: ## ten minutes of traffic, route churn, interface flaps and garbage; checks for leaks and growth
 	@tools/setup.sh test
 	BYWASH_SOAK_SECONDS=600 $(RUN_AS_ROOT) $(CARGO) test --release --locked -p bywash --test e2e -- soak --show-output
 
-bench: ## the benchmarks, and the peers in the same run (L3FWD=path of a DPDK l3fwd; testpmd without)
+bench: ## benchmark forwarding and its DPDK peer in the same run (L3FWD=path of DPDK's l3fwd; default: testpmd)
 	@tools/setup.sh bench
 	$(CARGO) build --release --locked -p bywash
 	$(SUDO) bench/peers/forward.sh --bywash $(abspath $(BYWASH)) $(if $(L3FWD),--l3fwd $(L3FWD))
 
-# The last build is the program as it is.
-bench-programs: ## what bench/peers/run measures: the program, one without prefetching, one with DPDK's ports, the plugin
+# The default build comes last, so that it is the one left at $(BYWASH).
+bench-programs: ## build what bench/peers/run measures: the program, variants without prefetching and with DPDK ports, the plugin
 	@tools/setup.sh bench
 	$(CARGO) build --release --locked -p bywash --features no-prefetch && cp $(BYWASH) $(BYWASH)-no-prefetch
 	@! pkg-config --exists libdpdk 2>/dev/null || { $(MAKE) --no-print-directory dpdk-plugin && \
 		$(CARGO) build --release --locked -p bywash --features dpdk && cp $(BYWASH) $(BYWASH)-dpdk; }
 	$(CARGO) build --release --locked -p bywash
 
-install: ## install program, manual page and completions (DESTDIR, PREFIX); run `make` first
+install: ## install program, man page and completions (DESTDIR, PREFIX); run `make` first
 	@test -x $(BYWASH) || { echo "no $(BYWASH): run 'make' first, as yourself" >&2; exit 1; }
 	install -D -m 755 $(BYWASH) $(DESTDIR)$(PREFIX)/bin/bywash
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
@@ -140,20 +140,20 @@ install: ## install program, manual page and completions (DESTDIR, PREFIX); run 
 	$(BYWASH) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	$(BYWASH) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
 
-deb: build ## a Debian package of the program, in this directory
+deb: build ## build a Debian package in this directory
 	contrib/debian/build $(BYWASH) .
 
-# Not part of `make test`: it fetches a Debian, and takes minutes.
+# Not part of `make test`: it downloads a Debian root, and takes minutes.
 test-deb: deb ## install, upgrade, run and purge the package in a bare Debian root (BASE=FILE.tar keeps that root)
 	$(SUDO) BASE=$(BASE) contrib/debian/test ./bywash_*_$$(dpkg --print-architecture).deb
 
-uninstall: ## remove what install put there
+uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
 
-clean: ## remove what was built and measured
+clean: ## remove build and benchmark outputs
 	rm -rf $(TARGET) out
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14

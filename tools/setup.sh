@@ -1,11 +1,11 @@
 #!/bin/bash
-# Installs what a task needs and this machine lacks; silent and quick when nothing is missing.
+# Installs the packages and the Rust toolchain that a task needs; does nothing if all are present.
 #
 # usage: tools/setup.sh build|lint|demo|test|vm|bench|bpf|rtl
 #
-# Knows apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it says what to install. Uses sudo when not root.
-# Distributions' own cargo is older than Cargo.toml's rust-version. That very version, the tested one, comes by rustup:
-# the distribution's where it has one, else the official installer's. A newer cargo that is there is taken as it is.
+# Uses apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it prints what to install. Uses sudo when not root.
+# Distributions' own cargo is older than Cargo.toml's rust-version. Exactly that version, the tested one, is installed by
+# rustup, from the distribution or else the official installer. A cargo of that version or newer is used as it is.
 set -euo pipefail
 
 task=${1:-}
@@ -25,7 +25,7 @@ as_root() {
     fi
 }
 
-# tool:package, or file:package
+# Each entry is tool:package or file:package.
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
@@ -58,7 +58,7 @@ missing() {
 install_packages() {
     command -v apt-get >/dev/null || { say "no apt-get here; please install: $*" && return 1; }
     say "installing $*"
-    as_root apt-get update -q >&2 || say "apt-get update failed; trying with the lists there are"
+    as_root apt-get update -q >&2 || say "apt-get update failed; trying with the existing package lists"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >&2
 }
 
@@ -69,11 +69,11 @@ had_keepalived=$(command -v keepalived || true)
 had_ovs=$(command -v ovs-vswitchd || true)
 had_prometheus=$(command -v prometheus || true)
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
-    # A test without its tool says SKIP; nothing else here can do without.
+    # A test without its tool prints SKIP; no other task can do without its tools.
     if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
 fi
-# The tests start routing daemons, an Open vSwitch and a Prometheus of their own; those that packages start are not wanted.
+# The tests start their own routing daemons, Open vSwitch and Prometheus; stop and disable those that the packages start.
 unwanted() {
     as_root service "$1" stop >/dev/null 2>&1 || true
     if [ -d /run/systemd/system ]; then as_root systemctl disable "$1" >/dev/null 2>&1 || true; fi
@@ -99,7 +99,7 @@ has_lints() { cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/de
 if rust_is_new_enough; then
     if [ "$task" != lint ] || has_lints; then exit 0; fi
     say "adding rustfmt and clippy"
-    command -v rustup >/dev/null || die "no rustfmt or clippy for this cargo: install them the way it was installed"
+    command -v rustup >/dev/null || die "no rustfmt or clippy for this cargo: install them from where cargo was installed"
     exec rustup component add rustfmt clippy >&2
 fi
 
@@ -117,16 +117,16 @@ if command -v rustup >/dev/null; then
         die "rustup failed; $by_hand"
     rustup default "$needed" >&2
 else
-    # What https://sh.rustup.rs downloads and runs, without the script in between.
+    # The installer that https://sh.rustup.rs downloads and runs.
     installer=https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init
     say "installing rustup with its official installer ($installer) into $HOME/.cargo"
     command -v curl >/dev/null || install_packages curl ca-certificates
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 3 -o "$scratch/$1" "$installer$2"; }
-    if ! { fetch rustup-init '' && fetch sum .sha256; }; then die "could not download it; $by_hand"; fi
+    if ! { fetch rustup-init '' && fetch sum .sha256; }; then die "could not download the rustup installer; $by_hand"; fi
     [ "$(sha256sum <"$scratch/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 "$scratch/sum")" ] ||
-        die "its checksum is wrong; $by_hand"
+        die "the installer's checksum is wrong; $by_hand"
     chmod +x "$scratch/rustup-init"
     "$scratch/rustup-init" -y --quiet --profile minimal --default-toolchain "$needed" --component rustfmt \
         --component clippy --no-modify-path >&2 || die "the installer failed; $by_hand"
