@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The program on every AF_XDP port: who gets a frame, another port, the kernel or user space. One instance for all the
- * ports of a process, with the process's own tables. What is the kernel's, or cannot be judged, is passed, and so is
- * everything when the process is gone: a socket's entry in the map goes with it, the programs are detached with it.
+/* The program on every AF_XDP port: decides whether another port, the kernel or user space gets a frame. One instance serves
+ * all ports of a process, with the process's own tables. Frames for the kernel, or that cannot be judged, are passed. So is
+ * everything after the process has ended: its sockets' entries leave the map, and its programs are detached.
  *
- * There are two: for XDP, and for traffic control, where an skb is made before XDP could save it. The latter forwards the
- * skb as it is, unfinished checksums, segments of TCP and all, and leaves to the kernel what needs more. */
+ * There are two programs: for XDP, and for traffic control where XDP is not native and an skb exists already. The latter
+ * forwards the skb as it is, with unfinished checksums and TCP segments, and leaves everything else to the kernel. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -20,7 +20,7 @@
 #define WAY(f) way_port(&(f)->way)
 #endif
 
-/* By port and queue. */
+/* AF_XDP sockets by port and queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, BYWASH_PORTS * BYWASH_QUEUES);
@@ -28,10 +28,10 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-/* A port's place is the first free one of BYWASH_PROBES, from its interface index on. */
+/* A port's slot is the first free one of BYWASH_PROBES, from its interface index on. */
 MAPPED(ports, BYWASH_PORTS, struct bywash_port);
 
-/* By port: where it can be sent to. */
+/* Target device of each port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, BYWASH_PORTS);
@@ -62,7 +62,7 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	if (!c)
 		return verdict;
 #ifdef BYWASH_PLAIN
-	/* Without CAP_PERFMON an index must be a constant on each way that leads here, and the ways stay apart. */
+	/* Without CAP_PERFMON the index must be constant on each path to this point, so paths must not be merged. */
 #define COUNT(n) case n: c->frames[n]++; asm volatile("" :: "i"(n)); break;
 	switch (reason) {
 	COUNT(TO_USER) COUNT(PASS_DISABLED) COUNT(PASS_NO_SOCKET) COUNT(PASS_NOT_MINE) COUNT(PASS_VLAN)
@@ -93,8 +93,8 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 }
 
 #ifndef BYWASH_PLAIN
-/* By CPU, the port received from and the port sent to; the loader makes as many as there are CPUs. One place to count in
- * where four would tell no more: what a port received is its row's sum, what it sent its column's. */
+/* Counters by CPU, ingress port and egress port; the loader sizes the map for all CPUs. One counter replaces four: a port's
+ * received frames are the sum of its row, its sent frames the sum of its column. */
 MAPPED(passages, BYWASH_PORTS * BYWASH_PORTS, struct bywash_passage);
 
 static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
@@ -124,7 +124,7 @@ static __always_inline int to_port(const struct frame *f)
 	return XDP_REDIRECT;
 }
 
-/* On the CPU that a frame was handed to. */
+/* Sends a frame on the CPU that it was handed to. */
 SEC("xdp.frags/cpumap")
 int bywash_onward(struct xdp_md *ctx)
 {
@@ -133,7 +133,7 @@ int bywash_onward(struct xdp_md *ctx)
 	if ((void *)(on + 1) > (void *)(long)ctx->data)
 		return XDP_ABORTED;
 	__u32 from = on->from, to = on->to, bytes = on->bytes;
-	/* An skb that is made of the frame would be told apart from others by it. */
+	/* Remove the metadata: the stack compares it when it merges skbs made of such frames. */
 	bpf_xdp_adjust_meta(ctx, sizeof(*on));
 	if (bpf_redirect_map(&devices, to, XDP_DROP) != XDP_REDIRECT)
 		return count(from, DROP_PORT_GONE, XDP_DROP);
@@ -156,7 +156,7 @@ static __always_inline const struct bywash_port *port_of(__u32 ifindex)
 	return NULL;
 }
 
-/* The port's MAC address and flags lie in one word. */
+/* Returns the port's MAC address and flags, which are in one word. */
 static __always_inline __u64 mac_and_flags(const struct bywash_port *port)
 {
 	return *(const volatile __u64 *)port;
@@ -207,7 +207,7 @@ int bywash(struct xdp_md *ctx)
 }
 
 #if !defined(BYWASH_PLAIN) && !defined(BYWASH_SWITCH)
-/* Headers that are looked at: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an error is about. */
+/* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an ICMPv6 error quotes. */
 #define HEADERS (ETH_HLEN + 40 + 8 + 40)
 
 SEC("classifier")
@@ -221,12 +221,12 @@ int bywash_tc(struct __sk_buff *skb)
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED))
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
-	/* At user space's level the XDP program has counted it, where there is one: not where every packet is the kernel's. */
+	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
 	if (!(flags & BYWASH_DRIVER))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
-	/* The headers of what a NIC received in pages may lie outside of the skb's own memory. */
+	/* Headers that a NIC received into pages may lie outside of the skb's linear data. */
 	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
 
@@ -248,7 +248,7 @@ int bywash_tc(struct __sk_buff *skb)
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
-	/* Where a NIC has summed the packet up, the hop limit was part of it. (IPv4's checksum makes up for the TTL.) */
+	/* A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's header checksum compensates for the TTL.) */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
 	count_forwarded(port->id, WAY(&f), f.bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Checksums: IPv4's, of a header that changes, and whether TCP's or UDP's was left to a device that never sees the packet: a
- * frame that native XDP redirects loses the mark that says so. */
+/* Checksums: updating the IPv4 header's, and detecting TCP and UDP checksums that were left to a device. A frame that native
+ * XDP redirects loses the mark for the latter. */
 #ifndef BYWASH_CHECKSUM_H
 #define BYWASH_CHECKSUM_H
 
@@ -8,8 +8,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Whether the words of a one's complement sum, which is not 0, add up to 0xffff: if 65535 divides it. A number times the
- * inverse of 65535 modulo 2^64 is its quotient then, and greater than any quotient otherwise. */
+/* Returns whether a nonzero one's complement sum folds to 0xffff, that is, whether 65535 divides it. Multiplied by the inverse
+ * of 65535 modulo 2^64, a multiple gives its quotient, and any other number more than the largest quotient. */
 static __always_inline int sums_up(__u64 sum)
 {
 	const __u64 most = 0x0001000100010001ull; /* (2^64 - 1) / 65535, and 0 less the inverse */
@@ -26,8 +26,8 @@ static __always_inline __u64 sum_words(const __u8 *p, int words)
 	return sum;
 }
 
-/* Whether a TCP or UDP checksum holds no more than the pseudo-header's sum (crates/wire/src/partial.rs), with addresses of
- * so many words. */
+/* Returns whether a TCP or UDP checksum field has only the pseudo-header's sum (crates/wire/src/partial.rs). Both addresses
+ * together have `words` 32-bit words. */
 static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, const __u8 *addresses,
 				      int words)
 {
@@ -44,13 +44,13 @@ static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *en
 	} else {
 		return 0;
 	}
-	/* Not earlier: a sum for each protocol that has none. */
+	/* Keeps the compiler from computing the sum earlier, for protocols that need none. */
 	barrier_var(field);
 	return field && sums_up(sum_words(addresses, words) + bpf_htons(proto) + bpf_htons(len) + (__u16)~field);
 }
 
-/* RFC 1624: the TTL, which is larger than `n`, is the high byte of its word. Its checksum, in the same 32 bits, gets what it
- * loses, and the carry around its end. */
+/* Lowers the TTL, which must be larger than `n`, and updates the header checksum (RFC 1624). The TTL is the high byte of its
+ * 16-bit word; the checksum, in the same 32 bits, gains what that word loses, with end-around carry. */
 static __always_inline void lower_ttl(__u8 *ip, __u32 n)
 {
 	__u32 *ttl = (void *)(ip + 8), word = *ttl;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Longest-prefix match in the memory of the process's own tables: the structure and its rules stand in
- * crates/route/src/fib.rs. The writer changes it under us word by word; a node is used again only after an RCU grace
- * period, and this program runs within one RCU read section. */
+/* Longest-prefix match in the memory of the process's own tables; crates/route/src/fib.rs describes the structure and its
+ * invariants. The writer changes it concurrently, word by word; a node is reused only after an RCU grace period, and this
+ * program runs within one RCU read section. */
 #ifndef BYWASH_FIB_H
 #define BYWASH_FIB_H
 
@@ -27,7 +27,7 @@ struct segment_map {
 	__uint(value_size, sizeof(struct segment));
 };
 
-/* Grows by a segment at a time. */
+/* The tables grow one segment at a time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, BYWASH_SEGMENTS);
@@ -35,7 +35,7 @@ struct {
 	__array(values, struct segment_map);
 } fib4 SEC(".maps"), fib6 SEC(".maps");
 
-/* The segment that word `at` is in, if there is memory. */
+/* Returns the segment of word `at`, or NULL if there is none. */
 static __always_inline struct segment *fib_segment(void *fib, __u32 at)
 {
 	__u32 n = at / BYWASH_SEGMENT, zero = 0;
@@ -44,7 +44,7 @@ static __always_inline struct segment *fib_segment(void *fib, __u32 at)
 	return segment ? bpf_map_lookup_elem(segment, &zero) : NULL;
 }
 
-/* Word `at`; 0, which is no route and an empty bitmap, where there is no memory. */
+/* Returns word `at`, or 0, which means no route or an empty bitmap, if its segment does not exist. */
 static __always_inline __u64 fib_word(void *fib, __u32 at)
 {
 	struct segment *s = fib_segment(fib, at);
@@ -57,7 +57,7 @@ static __always_inline __u32 fib_half(void *fib, __u32 at)
 	return fib_word(fib, at >> 1) >> ((at & 1) * 32);
 }
 
-/* The reference of a slot is the one of its run. */
+/* Returns a slot's reference, which is that of the slot's run. */
 static __always_inline __u32 fib_step(void *fib, __u32 at, __u32 slot)
 {
 	struct segment *s = fib_segment(fib, at);
@@ -66,22 +66,22 @@ static __always_inline __u32 fib_step(void *fib, __u32 at, __u32 slot)
 	if (!s)
 		return 0;
 	__u32 rank = __builtin_popcountll(s->words[in] << (63 - slot)), half = at * 2 + 2 + rank;
-	/* A node may lie across the end of its segment. */
+	/* A node may cross the end of its segment. */
 	__u64 word = in < BYWASH_SEGMENT - 33 ? s->words[(half >> 1) % BYWASH_SEGMENT] : fib_word(fib, half >> 1);
 	return word >> ((half & 1) * 32);
 }
 
-/* The bits of the address that are still to be looked at are kept shifted to the top: a depth in their place would be a
- * number the verifier knows, and every way to it a case of its own. */
+/* The remaining bits of the address are kept shifted to the top. With a depth instead, the verifier would know its value and
+ * examine every path to it separately. */
 
-/* Global, so that the verifier looks at its many ways once, and not again for each way that leads here; and so that
- * registers and stack are not kept for it where nothing is looked up. */
+/* A global function, so that the verifier examines its many paths once, not once for each path to the call; and so that
+ * callers keep no registers and stack for it where nothing is looked up. */
 __attribute__((noinline)) __u32 fib_lookup4(__u32 dst)
 {
 	__u32 r = fib_half(&fib4, dst >> (32 - FIB_ROOT));
 	__u64 bits = (__u64)dst << (32 + FIB_ROOT);
 
-	/* Three levels, each of which a skip may precede. */
+	/* Three levels, each of which may be preceded by a skip. */
 	for (int i = 0; i < 6 && r & FIB_NODE; i++) {
 		__u32 at = r & FIB_INDEX;
 		if (r & FIB_SKIP) {
@@ -97,19 +97,19 @@ __attribute__((noinline)) __u32 fib_lookup4(__u32 dst)
 	return r;
 }
 
-/* Global, as the other. */
+/* Global, for the same reasons. */
 __attribute__((noinline)) __u32 fib_lookup6(__u64 high, __u64 low)
 {
 	__u32 r = fib_half(&fib6, high >> (64 - FIB_ROOT));
 	__u64 bits = high << FIB_ROOT | low >> (64 - FIB_ROOT), more = low << FIB_ROOT;
 
-	/* A skip leads at least as far as a level. */
+	/* A skip covers at least as many bits as a level. */
 	for (int i = 0; i < 24 && r & FIB_NODE; i++) {
 		__u32 at = r & FIB_INDEX;
 		if (r & FIB_SKIP) {
 			__u64 h = fib_word(&fib6, at) ^ high, l = fib_word(&fib6, at + 1) ^ low;
 			__u64 refs = fib_word(&fib6, at + 3);
-			/* 48 at least. */
+			/* At least 48. */
 			__u32 len = fib_word(&fib6, at + 2) & 255;
 			if (len < 64) {
 				r = h >> (64 - len) ? refs >> 32 : refs;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The hash by which flows are told apart, of groups of next hops and of CPUs: crates/route/src/hash.rs, and for which
- * fields count, crates/router/src/flow.rs. */
+/* Flow hash that selects the next hop in a group, and the CPU. Must match crates/route/src/hash.rs, and for the fields that
+ * are hashed, crates/router/src/flow.rs. */
 #ifndef BYWASH_FLOW_HASH_H
 #define BYWASH_FLOW_HASH_H
 
@@ -29,7 +29,7 @@ static __always_inline __u64 be64_at(const __u8 *p)
 	return bpf_be64_to_cpu(*(const __u64 *)p);
 }
 
-/* Source and destination port of the protocols that begin with them. */
+/* Returns source and destination port for protocols whose header begins with them, else 0. */
 static __always_inline __u32 flow_ports(__u8 proto, const __u8 *l4, const void *end)
 {
 	switch (proto) {
@@ -56,8 +56,8 @@ static __always_inline __u32 flow_hash6(const __u8 *ip, const void *end)
 	return flow_mix(ends, (__u64)flow_ports(ip[6], ip + 40, end) << 8 | ip[6]) * K2 >> 32;
 }
 
-/* Of the addresses only. An error takes the way of the flow that it is about, as in Linux (ip_multipath_l3_keys): the packet
- * within, which went the other way, has the addresses the other way round. */
+/* Hashes the addresses only. An ICMP error takes the path of the flow that it is about, as in Linux (ip_multipath_l3_keys): the
+ * quoted packet, which went in the opposite direction, has the addresses swapped. */
 static __always_inline __u32 flow_l3_hash4(const __u8 *ip, const void *end)
 {
 	__u64 ends = be64_at(ip + 12);
@@ -69,7 +69,7 @@ static __always_inline __u32 flow_l3_hash4(const __u8 *ip, const void *end)
 	return flow_mix(ends, 0) * K2 >> 32;
 }
 
-/* With flow label and next header (ip6_multipath_l3_keys). */
+/* The same for IPv6, with flow label and next header (ip6_multipath_l3_keys). */
 static __always_inline __u32 flow_l3_hash6(const __u8 *ip, const void *end)
 {
 	const __u8 *icmp = ip + 40, *in = icmp + 8, *key = ip;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Forwarding in the driver: what the stages of crates/router do to a sound packet, and to no other. Whatever is not
- * plainly sound goes to user space, which knows what to call it. */
+/* Forwarding in the driver: does to valid packets, and only to those, what the stages of crates/router do. All packets that
+ * are not certainly valid go to user space, which names the reason. */
 #ifndef BYWASH_FORWARD_H
 #define BYWASH_FORWARD_H
 
@@ -12,13 +12,13 @@
 #include "checksum.h"
 #include "flow_hash.h"
 
-/* Two of each; the lowest bit of a port's `version` says which one holds. The other is written only when no program can be in it any
- * more. */
+/* Two versions of each; the lowest bit of a port's `version` selects the current one. The other is written only when no
+ * program can still be reading it. */
 MAPPED(hops, 2 * BYWASH_HOPS, struct bywash_hop);
 
 MAPPED(buckets, 2 * BYWASH_BUCKETS, __u64);
 
-/* In `hops`, of a version's next hop; in no map for one that is not there. */
+/* Returns the key in `hops` of a version's next hop, or a key outside of the map if there is no such next hop. */
 static __always_inline __u32 hop_key(__u64 v, __u32 id)
 {
 	return id < BYWASH_HOPS ? (v & 1) * BYWASH_HOPS + id : ~0u;
@@ -29,7 +29,7 @@ static __always_inline const struct bywash_hop *hop_at(__u32 key)
 	return bpf_map_lookup_elem(&hops, &key);
 }
 
-/* The member of a group that a flow takes. */
+/* Selects the member of a group for a flow hash. */
 static __always_inline const struct bywash_hop *member(__u64 v, const struct bywash_hop *group, __u32 hash)
 {
 	__u32 at = group->first + (((__u64)hash * group->count) >> 32);
@@ -39,7 +39,7 @@ static __always_inline const struct bywash_hop *member(__u64 v, const struct byw
 	return id ? hop_at(hop_key(v, *id)) : NULL;
 }
 
-/* An address, as it stands in the packet, that a host may have and that may be forwarded to and from. */
+/* Returns whether an address, in network order, is a host's address that may be forwarded to and from. */
 static __always_inline int plain4(__u32 address)
 {
 	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
@@ -55,7 +55,7 @@ static __always_inline int own_bit(__u64 own, const __u8 *address)
 	return (__s64)own < 0;
 }
 
-/* RFC 1812 5.2.2, and TTL to spare; without options. The packet and its padding have `room` bytes. */
+/* Validates an IPv4 header (RFC 1812 5.2.2) with TTL above 1 and no options. Packet and padding have `room` bytes. */
 static __always_inline int sound4(const __u8 *ip, __u32 room)
 {
 	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
@@ -75,8 +75,8 @@ static __always_inline int reserved6(const __u8 *address)
 	return !*(const __u64 *)address && !(*(const __u64 *)(address + 8) & ~bpf_cpu_to_be64(1));
 }
 
-/* In ::/64 lie the sources that Linux drops on arrival (::1 and the IPv4-mapped ::ffff:0:0/96, ip6_rcv_core) or does not
- * forward (::), and no host's. */
+/* Returns whether a source is in ::/64, which has those that Linux drops on arrival (::1 and the IPv4-mapped ::ffff:0:0/96,
+ * ip6_rcv_core) or does not forward (::), and no host's address. */
 static __always_inline int dubious6(const __u8 *source)
 {
 	return !*(const __u64 *)source;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* The live-frame generator's program: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one frame
- * and sends it out of the device the run was started for. The frame pages are recycled, and whoever received one may
- * have rewritten it in place: the headers are written anew every time. */
+ * and sends it out of the device the run was started for. The frame pages are recycled, and a receiver may have
+ * rewritten a page in place, so the headers are written every time. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -16,7 +16,7 @@ struct gen {
 	__u32 next;
 };
 
-/* What differs from flow to flow, as it stands in the frame. */
+/* Fields that differ from flow to flow, in network order. */
 struct flow {
 	__u8 dst[16];
 	__u8 check[2];

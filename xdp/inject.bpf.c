@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Gives the kernel a batch of frames: to be sent by an interface, or as if the interface had received them. Never
- * attached: run by BPF_PROG_TEST_RUN, whose own packet is written over with one frame of the batch after the other, and
- * cloned into the interface. The run keeps softirqs off: what receives at the other end of a veth is run once a batch,
- * not once a frame. Returns how many frames were refused; the kernel's reason stands with each frame. */
+/* Gives the kernel a batch of frames, to be sent by an interface, or as if the interface had received them. Never
+ * attached: run by BPF_PROG_TEST_RUN, whose own packet is overwritten with each frame of the batch in turn and cloned
+ * into the interface. Softirqs are off during the run, so the receiver at the other end of a veth runs once a batch, not
+ * once a frame. Returns the number of refused frames; the kernel's result is stored with each frame. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -21,7 +21,7 @@ struct run {
 	__u32 refused;
 };
 
-/* 0; NET_XMIT_DROP or NET_RX_DROP where a queue of the kernel's is full; or a negative errno. */
+/* Returns 0; NET_XMIT_DROP or NET_RX_DROP if a queue of the kernel is full; or a negative errno. */
 static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, const struct inject_frame *f)
 {
 	__u32 at = f->at, len = f->len;
@@ -43,7 +43,7 @@ static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, co
 	return error ? error : bpf_clone_redirect(skb, b->ifindex, b->flags);
 }
 
-/* The verifier looks at it once, and not, as in a loop, at each turn (which without CAP_PERFMON are too many for it). */
+/* A callback, so that the verifier examines it once; without CAP_PERFMON a loop's iterations are too many for it. */
 static long turn(__u32 i, struct run *run)
 {
 	__u32 zero = 0;

@@ -11,7 +11,7 @@
 struct inject_frame {
 	__u32 at;     /* offset in data */
 	__u32 len;    /* with the Ethernet header, without FCS */
-	__s32 result; /* what the kernel said: 0 for taken */
+	__s32 result; /* the kernel's result: 0 if accepted */
 	__u32 reserved;
 };
 

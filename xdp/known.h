@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the tables last said of a destination: one load in place of a walk through them, and of what a frame gets written on
- * it in place of the next hop. An answer holds as long as the version under which it was found, which every change of routes
- * and next hops ends (crates/port/src/af_xdp/driver.rs).
+/* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is
+ * written into the frame, which replaces the read of the next hop. An entry is valid as long as the version under which it was
+ * found, which every change of routes and next hops ends (crates/port/src/af_xdp/driver.rs).
  *
- * Each CPU has places of its own. A destination's is given by its hash; where that is taken, by another of the same
- * version, it is one of those beside it. Where all are taken it is the first again. An entry's words are written one by one:
- * `seal` is all of them and the version together, so that one which was written by two at a time does not match (Hyatt's
- * lockless hashing). */
+ * Each CPU has entries of its own. The hash gives a destination's slot; if another destination of the same version is there,
+ * one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words are written one
+ * by one: `seal` combines all of them with the version, so that an entry written by two writers at a time does not match
+ * (Hyatt's lockless hashing). */
 #ifndef BYWASH_KNOWN_H
 #define BYWASH_KNOWN_H
 
@@ -16,15 +16,15 @@
 #include "fib.h"
 #include "forward.h"
 
-/* Where a destination leads, in three words. */
+/* Lookup result for a destination, in three words. */
 struct way {
-	__u64 macs;  /* as `macs` in struct bywash_hop, the first eight bytes; else the next hop's key in `hops` */
-	__u64 rest;  /* the last four; mtu, 16 bits: 0 where it is not plainly forwarded to; port; flags */
-	__u64 index; /* the port's interface */
+	__u64 macs;  /* first eight bytes of `macs` in struct bywash_hop; if mtu is 0, the next hop's key in `hops` */
+	__u64 rest;  /* last four bytes of `macs`; mtu, 16 bits, 0 if not plainly forwarded; port; flags */
+	__u64 index; /* the port's interface index */
 };
 
 struct known4 {
-	__u64 first; /* destination; above it way.index */
+	__u64 first; /* lower half: destination; upper half: way.index */
 	__u64 macs;
 	__u64 rest;
 	__u64 seal;
@@ -39,8 +39,8 @@ struct known6 {
 	__u64 pad[2];
 };
 
-/* Those of one CPU; the loader makes as many as there are CPUs. What can be mapped begins on a page: no entry lies across two
- * cache lines. */
+/* Entries of one CPU; the loader multiplies the size by the number of CPUs. A mappable map begins on a page, so no entry
+ * crosses a cache line. */
 MAPPED(known4, BYWASH_KNOWN4, struct known4);
 
 MAPPED(known6, BYWASH_KNOWN6, struct known6);
@@ -62,7 +62,7 @@ static __always_inline volatile struct known6 *known6_at(__u32 place)
 	return bpf_map_lookup_elem(&known6, &place);
 }
 
-/* No two differences in the words make up for each other. */
+/* Combines the words so that differences in two of them do not cancel out. */
 static __always_inline __u64 sealed(__u64 a, __u64 b, __u64 c)
 {
 	return (a * K1 ^ b) * K1 ^ c;
@@ -83,7 +83,7 @@ static __always_inline __u32 way_port(const struct way *w)
 	return w->rest >> 48 & 0xff;
 }
 
-/* Flags of a port with which a frame may not go this way; BYWASH_DRIVER is one where it is off. */
+/* Flags of the ingress port that exclude this way; BYWASH_DRIVER, with inverted meaning, excludes it when it is unset. */
 static __always_inline __u32 way_unless(const struct way *w)
 {
 	return w->rest >> 56;
@@ -107,14 +107,14 @@ static __always_inline void set_way(struct way *w, const struct bywash_hop *hop,
 	}
 }
 
-/* A destination that is not in its own place: in one of the others, or looked up and written into the first where nothing
- * holds. Global, as the lookup in the tables, and for the same reasons. */
+/* Finds a destination that is not in its own slot: in one of the neighbouring slots, or by a lookup in the tables, whose result
+ * goes into the first invalid slot. A global function, for the same reasons as the table lookup (fib.h). */
 __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct way *way)
 {
 	volatile struct known4 *write = known4_at(place), *k;
 	int taken = 1;
 
-	/* What the verifier wants of a global function. */
+	/* The verifier requires this check in a global function. */
 	if (!way)
 		return 0;
 	if (write)
@@ -188,7 +188,7 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 	return 0;
 }
 
-/* A destination's own place. Its first word is read before the packet is looked at: to be on its way from memory then. */
+/* A destination's own slot. Its first word is read before the packet's headers are checked, to hide the memory latency. */
 struct own4 {
 	volatile struct known4 *k;
 	__u32 place;
@@ -224,8 +224,8 @@ static __always_inline struct own6 look6(__u64 high, __u64 low)
 	return own;
 }
 
-/* Where the tables lead a destination whose address is given as it stands in the packet. Nothing is known at first: an entry of
- * zeros is that of address 0, which is nobody's to look up. */
+/* Looks up a destination, given in network order. Initial entries of zeros are harmless: they are entries of address 0, which
+ * is never looked up. */
 static __always_inline void lookup4(__u64 version, __u32 dst, const struct own4 *own, struct way *way)
 {
 	volatile struct known4 *k = own->k;
@@ -239,7 +239,7 @@ static __always_inline void lookup4(__u64 version, __u32 dst, const struct own4 
 			return;
 		}
 	}
-	/* Written, or it may not be handed on before Linux 6.3. */
+	/* Initialised, because before Linux 6.3 the verifier does not allow passing on uninitialised stack. */
 	struct way found = {};
 	find4(version, dst, own->place, &found);
 	*way = found;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* For benchmarks, run by BPF_PROG_TEST_RUN: each run gives the packet another head, then goes on into the program that is
- * measured, or into one that does nothing. The difference of the two is what the program takes. */
+/* For benchmarks, run by BPF_PROG_TEST_RUN: each run gives the packet another head, then continues in the program that is
+ * measured, or in one that does nothing. The difference of the two times is the cost of the program. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -19,7 +19,7 @@ struct {
 	__type(value, struct head);
 } heads SEC(".maps");
 
-/* The head that is next, and how many there are. */
+/* Index of the next head, and number of heads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What becomes of a frame at a router's port, whether it comes as XDP's frame or as an skb.
+/* Handling of a frame at a router's port, for XDP frames and for skbs.
  *
- * Stages: parse -> route -> forward. A stage returns the reason for an end, or NEXT; TO_USER is for what needs more than
+ * Stages: parse -> route -> forward. A stage returns the final verdict, or NEXT; TO_USER is for packets that need more than
  * forwarding. */
 #ifndef BYWASH_ROUTER_H
 #define BYWASH_ROUTER_H
@@ -20,16 +20,16 @@ struct frame {
 	void *ctx;
 	const struct bywash_port *port;
 	void *data;
-	void *end;                    /* of what lies in one piece: the headers, at least */
-	__u32 bytes;                  /* of the frame: XDP's as far as it lies in one piece, an skb's in full */
-	__u32 gso_size;               /* payload of each packet that an skb will be cut into; 0: it is one packet */
-	__u32 flags;                  /* of the port, read once; without BYWASH_DRIVER if it is not sound */
+	void *end;                    /* end of the linear data, which has at least the headers */
+	__u32 bytes;                  /* length of the frame: for XDP its linear part, for an skb all of it */
+	__u32 gso_size;               /* payload of each packet that an skb will be segmented into; 0: one packet */
+	__u32 flags;                  /* the port's, read once; BYWASH_DRIVER is cleared for packets that failed validation */
 #ifndef BYWASH_PLAIN
-	struct way way;               /* once it is known */
+	struct way way;               /* set by the lookup */
 #endif
 };
 
-/* A family's flag on a port that keeps its packets for the kernel. */
+/* Returns the port flag that leaves packets of a family to the kernel. */
 static __always_inline __u32 kernel_flag(const int v6)
 {
 	return v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
@@ -40,13 +40,13 @@ static __always_inline int is_fragment4(const __u8 *ip)
 	return *(const __u16 *)(ip + 6) & bpf_htons(0x3fff);
 }
 
-/* Next headers behind which a fragment header may stand, and that header. */
+/* Returns whether the next header is a fragment header, or an extension header that may precede one. */
 static __always_inline int may_be_fragment6(__u8 next)
 {
 	return next == 0 || next == 43 || next == 44 || next == 60;
 }
 
-/* Whether the port's gate keeps the packet for the kernel. A header cut short is a broken one: user space drops it. */
+/* Returns whether the port's gate leaves the packet to the kernel. User space gets, and drops, truncated headers. */
 static __always_inline int is_kernels(const struct frame *f)
 {
 	const __u8 *ip = f->data + ETH_HLEN;
@@ -71,8 +71,8 @@ static __always_inline __u16 be16(const __u8 *p)
 #ifdef BYWASH_PLAIN
 static __always_inline const struct bywash_port *port_of(__u32 ifindex);
 
-/* Without tables of our own the kernel is asked whether it is a packet's end, or its way out is no port: user space must not
- * have to give back what it may not be able to. */
+/* Without tables, asks the kernel whether a packet is local or its egress interface is not a port: user space must not get
+ * packets that it would have to return to the kernel, because it may not be able to. */
 static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *to)
 {
 	to->ifindex = f->port->ifindex;
@@ -87,8 +87,8 @@ static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *t
 	}
 }
 #else
-/* Bytes behind the IP header of a packet that an skb will be cut into; more than any MTU where it cannot be told: UDP may be a
- * tunnel, with headers of its own in each packet. */
+/* Returns the bytes behind the IP header of each packet that an skb will be segmented into, or more than any MTU if unknown:
+ * UDP may be a tunnel, with headers of its own in each packet. */
 static __always_inline __u32 segment(const struct frame *f, __u8 proto, const __u8 *l4)
 {
 	if (proto == 6 && (void *)l4 + 13 <= f->end)
@@ -97,8 +97,8 @@ static __always_inline __u32 segment(const struct frame *f, __u8 proto, const __
 }
 #endif
 
-/* Whose a packet is that is not sound; NEXT: whose its destination is. A header too broken to tell goes to user space, which
- * drops it by name. */
+/* Owner of an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable header go to user
+ * space, which drops them with a reason. */
 static __always_inline int odd4(const __u8 *ip)
 {
 	const __u8 *dst = ip + 16, *src = ip + 12;
@@ -134,14 +134,14 @@ static __always_inline int odd6(const __u8 *ip)
 }
 
 #ifndef BYWASH_PLAIN
-/* Read first, then the tables, then the next hop: see crates/port/src/af_xdp/driver.rs. */
+/* Returns the tables' version. Must be read before the tables and the next hop: see crates/port/src/af_xdp/driver.rs. */
 static __always_inline __u64 current_version(const struct bywash_port *port)
 {
 	return *(const volatile __u64 *)&port->version;
 }
 
-/* Whether all that an skb will be cut into fits, by the kernel's own account of its headers, which the device's MTU is compared
- * with: a route's own, if smaller, is the kernel's to keep. */
+/* Returns whether all segments of an skb fit the egress device's MTU, by the kernel's own account of their headers. A smaller
+ * MTU of the route is left to the kernel. */
 static __always_inline int segments_fit(const struct frame *f)
 {
 	__u32 mtu = 0;
@@ -157,8 +157,8 @@ static __always_inline __u32 group_hash(const struct frame *f, const __u8 *ip, c
 	return v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end);
 }
 
-/* Whether the kernel plainly takes a packet with this source on this port (fib_validate_source): `strict`, the route to it
- * leads by this port; loose, there is one. Of what is not a single next hop the kernel judges. Global, as find4. */
+/* Returns whether the kernel certainly accepts this source on this port (fib_validate_source, RFC 3704). Strict: its route leads
+ * out of this port; loose: it has a route. Routes without a single next hop are left to the kernel. Global, like find4. */
 __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
 {
 	struct own4 own = look4(src);
@@ -172,7 +172,7 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 
 		if (!hop)
 			return 0;
-		/* Only that it is not one of the host's own addresses. */
+		/* Without rp_filter, only check that it is not one of the host's own addresses. */
 		if (!(flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT)))
 			return hop->kind != HOP_LOCAL && hop->kind != HOP_POLICY;
 		return hop->flags & HOP_UNICAST && (!(flags & BYWASH_RPF_STRICT) || hop->port == port);
@@ -180,8 +180,8 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 	return !(flags & BYWASH_RPF_STRICT) || way_port(&way) == port;
 }
 
-/* The tables lead to what is not plainly forwarded to: the kernel's own, broken or not; a group, of which a member is
- * chosen; or what user space knows. */
+/* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a
+ * member is selected; and those left to user space. */
 static __always_inline int other_way(struct frame *f, __u64 version, const __u8 *ip, const int v6)
 {
 	__u32 key = f->way.macs;
@@ -198,7 +198,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const __u8 
 }
 #endif
 
-/* Where the tables lead; on NEXT the packet is rewritten for it. */
+/* Looks up the destination and returns the verdict; on NEXT the packet has been rewritten for its next hop. */
 static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 {
 	int reason;
@@ -230,7 +230,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		own6 = look6(dst[0], dst[1]);
 	else
 		own4 = look4(*(const __u32 *)dst);
-	/* There is always a place. */
+	/* Never true: there is always a slot. The verifier needs the check. */
 	if (unlikely(!(v6 ? (void *)own6.k : (void *)own4.k)))
 		return TO_USER;
 	if (unlikely(!(v6 ? sound6(ip, room) : sound4(ip, room)))) {
@@ -245,7 +245,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	else
 		lookup4(version, *(const __u32 *)dst, &own4, &f->way);
 
-	/* An skb is cut into packets; else the device refuses a frame that padding makes too long, and nobody would count it. */
+	/* For an skb, its segments count. Otherwise padding counts too: the device would refuse too long a frame, uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	if (unlikely(longest > way_mtu(&f->way))) {
 		if (!way_mtu(&f->way)) {
@@ -256,8 +256,8 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		if (longest > way_mtu(&f->way) && !segments_fit(f))
 			return TO_USER;
 	}
-	/* The port's gate is closed for the family; from native XDP a device must take frames that have no skb; the others are as
-	 * rare: one test for all. */
+	/* One test for all rare cases: the port's gate is closed for the family; with native XDP the device takes no redirected
+	 * frames; redirects are on; the source must be validated. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
 	if (unlikely((f->flags ^ BYWASH_DRIVER) & (way_unless(&f->way) | rare)) ||
 	    (!v6 && unlikely(own_bit(f->port->own, ip + 12)))) {
@@ -272,14 +272,14 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip)))
 			return PASS_POLICY;
 		__u32 len = f->gso_size ? longest - head : be16(ip + (v6 ? 4 : 2)) - (v6 ? 0 : head);
-		/* Behind extension headers user space looks. */
+		/* Only user space looks for checksums behind extension headers. */
 		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == 43 || proto == 60))
 			return TO_USER;
 		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip)) &&
 		    unlikely(unfinished(proto, l4, f->end, len, ip + (v6 ? 8 : 12), v6 ? 8 : 2)))
 			return TO_USER;
 	}
-	/* In two: a copy whose alignment the compiler cannot know goes byte by byte. */
+	/* Two stores, because the compiler copies byte by byte if it does not know the alignment. */
 	*(__u64 *)f->data = f->way.macs;
 	*(__u32 *)(f->data + 8) = f->way.rest;
 	if (v6) {
@@ -291,7 +291,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 #endif
 }
 
-/* Link layer: for this port's own address. */
+/* Link layer: accepts frames to this port's own address. */
 static __always_inline int parse(const struct frame *f, __u64 mine)
 {
 	const __u8 *eth = f->data;
@@ -300,16 +300,16 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 		return PASS_SHORT;
 	if (f->flags & BYWASH_RAW)
 		return TO_USER;
-	/* Six bytes of eight each, without what is behind them, or before. */
+	/* Compares six of eight bytes, without those behind the address, or before it. */
 	if (unlikely((*(const __u64 *)eth ^ mine) << 16))
 		return eth[0] & 1 ? PASS_MULTICAST : PASS_NOT_MINE;
-	/* From ourselves: the injector marks so what user space gave back. Taken again, it would go round for ever. */
+	/* The source is the port itself: the injector marks returned packets so. Taken again, they would loop. */
 	if (unlikely(!((*(const __u64 *)(eth + 4) >> 16 ^ mine) << 16)))
 		return PASS_RETURNED;
 	return NEXT;
 }
 
-/* A header too short goes to user space, which drops it by name. */
+/* Network layer. Packets with a truncated header go to user space, which drops them with a reason. */
 static __always_inline int route(struct frame *f)
 {
 	__u8 *ip = f->data + ETH_HLEN;

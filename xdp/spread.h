@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* One queue's frames sent by several CPUs, a flow's always by the same one. The CPU that received a frame has judged and
- * rewritten it; what is left, and costs more, is the way through the other device. A queue to a CPU that is full loses what is
- * put into it: counted, by the port it came from. */
+/* Distributes one queue's frames to several CPUs that send them, each flow to one CPU. The receiving CPU judges and rewrites
+ * a frame; the sending CPU does the larger part, the transmit path of the egress device. Frames put into a full queue to a
+ * CPU are lost, and counted for their ingress port. */
 #ifndef BYWASH_SPREAD_H
 #define BYWASH_SPREAD_H
 
@@ -12,7 +12,7 @@
 #include "bywash.h"
 #include "flow_hash.h"
 
-/* By CPU's number: the queue to it. The loader makes as many as there are CPUs. */
+/* Queues to CPUs, by CPU number. The loader sizes the map for all CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_CPUMAP);
 	__uint(max_entries, 1);
@@ -20,11 +20,11 @@ struct {
 	__type(value, struct bpf_cpumap_val);
 } cpus SEC(".maps");
 
-/* By port: the CPUs that send for it, as many as its `spread` says. */
+/* CPUs that send for each port; the port's `spread` is their number. */
 MAPPED(spread, BYWASH_PORTS * BYWASH_SPREAD, __u64);
 
-/* The port whose frame a CPU last put into a queue. Drivers have what was put aside emptied before a poll ends (xdp_do_flush): what is lost then is
- * this port's, or, where one poll serves several devices, may be another one's. */
+/* Ingress port of the frame that a CPU last put into a queue. Drivers flush queues before a poll ends (xdp_do_flush), so
+ * frames lost then are this port's; where one poll serves several devices, they may be another port's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -32,16 +32,16 @@ struct {
 	__type(value, __u32);
 } handed SEC(".maps");
 
-/* The kernel's number of `cpus`. */
+/* The kernel's ID of the map `cpus`. */
 MAPPED(cpus_id, 1, __u64);
 
-/* What goes with a frame, before its first byte. */
+/* Metadata in front of a frame that is handed over. */
 struct onward {
 	__u16 from, to;
-	__u32 bytes; /* as it was received */
+	__u32 bytes; /* length as received */
 };
 
-/* Of the frame as it is: tagged or not. Global, so that it takes no registers of the way on which nothing is spread. */
+/* Hashes a frame, tagged or not. Global, so that it costs no registers on the path on which nothing is spread. */
 __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 {
 	const __u8 *eth = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *at = eth + 12;
@@ -66,16 +66,16 @@ __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 	return flow_mix(*(const __u64 *)eth, *(const __u32 *)(eth + 8)) >> 32;
 }
 
-/* To the CPU of the frame's flow; false where it cannot be: then its bytes are as they were. */
+/* Hands a frame to the CPU of its flow. Returns 0, with the frame's bytes unchanged, if that is not possible. */
 static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_port *port, __u32 to, __u32 bytes)
 {
-	/* Not by the bits that a group before us may have chosen by: then all of them would be the same. */
+	/* Mixed again: an upstream router's group may have selected by the same bits, which would then all be equal here. */
 	__u32 hash = (__u32)frame_hash(ctx) * (__u32)K1, zero = 0;
 	__u32 key = port->id * BYWASH_SPREAD + (((__u64)hash * port->spread) >> 32);
 	const __u64 *cpu = bpf_map_lookup_elem(&spread, &key);
 
-	/* In place of what may be there: the kernel's generator of frames takes none off those that come back to it. A driver may have
-	 * no room. */
+	/* Replaces metadata that is there already: the kernel's frame generator does not remove it from recycled frames. A driver may
+	 * have no room for metadata. */
 	int had = (long)ctx->data - (long)ctx->data_meta;
 	if (!cpu || bpf_xdp_adjust_meta(ctx, had - (int)sizeof(struct onward)))
 		return 0;
@@ -92,7 +92,7 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct bywash_por
 	return 0;
 }
 
-/* What a CPU put aside for another was put into the queue (trace/events/xdp.h): the queue's map, how many, how many were lost. */
+/* Runs when a CPU's frames were put into the queue to another (trace/events/xdp.h: map ID, frames queued, frames dropped). */
 SEC("raw_tp/xdp_cpumap_enqueue")
 int bywash_overrun(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* The tester's stream, made in the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one
- * frame's headers, sequence number and time, sets its UDP checksum right, and sends it out of the device the run was
- * started for. Behind the head a frame is zeros: the page's data, which is as long as the longest. A frame that is not due yet is
- * dropped: the run goes on to the next, which is how it waits. */
+ * frame's headers, sequence number and time, corrects its UDP checksum, and sends it out of the device the run was
+ * started for. Behind its head a frame is zeros: the page's data, which is as long as the longest frame. To wait, the program
+ * drops frames that are not due yet, and the run continues with the next. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -13,11 +13,11 @@
 #define STAMP 18
 #define CLOCK_EVERY 8 /* frames, less than a microsecond at full rate */
 
-/* What is to be done; written before a run, and `stop` during it. */
+/* Parameters of a run; written before it, `stop` also during it. */
 struct order {
 	__u64 limit;     /* frames */
 	__u64 gap;       /* between frames, in 256ths of a nanosecond; 0: none */
-	__u64 catch_up;  /* what is made up for when it comes late, in the same */
+	__u64 catch_up;  /* largest delay that is made up for, in the same unit */
 	__u32 frames;    /* entries of `heads` in use */
 	__u32 at;        /* where the UDP checksum is; the stamp follows */
 	__u32 stream;
@@ -25,17 +25,17 @@ struct order {
 	__u64 stop;
 };
 
-/* How far it is. */
+/* Progress of a run. */
 struct state {
 	__u64 sequence;
 	__u64 due;
-	__u64 behind;    /* not made up for */
-	__u64 first;     /* when the first and the last went, in nanoseconds */
+	__u64 behind;    /* time not made up for, in the same unit as `gap` */
+	__u64 first;     /* when the first and the last frame were sent, in nanoseconds */
 	__u64 last;
 	__u64 next;
 };
 
-/* The beginning of a frame, and the sum of its UDP checksum without stream, sequence number and time. */
+/* Start of a frame, and the sum of its UDP checksum without stream, sequence number and time. */
 struct head {
 	__u64 words[HEAD / 8];
 	__u32 len;
@@ -68,7 +68,7 @@ static __always_inline __u32 words(__u64 n)
 	return (__u32)(n >> 48) + (__u32)(n >> 32 & 0xffff) + (__u32)(n >> 16 & 0xffff) + (__u32)(n & 0xffff);
 }
 
-/* By words: what is copied as bytes takes an instruction for each. */
+/* Copies by words: copying bytes takes an instruction for each. */
 static __always_inline void copy(__u8 *to, const __u64 *words, int bytes)
 {
 	__u64 *out = (void *)to;
@@ -92,8 +92,8 @@ int stream(struct xdp_md *ctx)
 	if (s->sequence >= o->limit || o->stop)
 		return XDP_DROP;
 
-	/* Reading the clock takes as long as all the rest. At full rate the kernel gathers 16 frames before the device gets
-	 * them: the time of the last few is as good. */
+	/* Reading the clock takes as long as everything else together. At full rate the kernel gathers 16 frames before the
+	 * device gets them, so a time that is a few frames old is as good. */
 	if (o->gap || !(s->sequence % CLOCK_EVERY))
 		s->last = bpf_ktime_get_ns();
 	__u64 now = s->last;
@@ -120,7 +120,7 @@ int stream(struct xdp_md *ctx)
 		return XDP_ABORTED;
 
 	__u8 *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	/* What differs in length is the shortest frames'; a head is a multiple of 8 but for the shortest. */
+	/* Only the shortest frames have shorter heads; all head lengths but the shortest are multiples of 8. */
 	if (p + HEAD <= end)
 		copy(p, h->words, HEAD);
 	else if (p + 80 <= end)
@@ -136,7 +136,7 @@ int stream(struct xdp_md *ctx)
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	__u16 check = ~sum;
-	/* Zero would mean that there is none (RFC 768). */
+	/* Zero would mean that there is no checksum (RFC 768). */
 	if (!check)
 		check = 0xffff;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What becomes of a frame at a switch's port: forwarded by the flows that the workers have put into their tables here, which are
- * flows of their own megaflow caches (crates/flow/src/app/driver.rs), or else handed to user space. Nothing is decided here
- * that was not decided there.
+/* Handling of a frame at a switch's port: it is forwarded by a flow that a worker has put into its table, or handed to user
+ * space. These flows come from the workers' own megaflow caches (crates/flow/src/app/driver.rs); the program makes no decision
+ * of its own.
  *
- * A worker's table is written by that worker alone. An entry is whole before a bucket names it, and is not written again, but
- * for its generation, until no program can be left that read the bucket before. */
+ * Only the worker itself writes its table. An entry is complete before a bucket refers to it, and is not written again, except
+ * for its generation, until no program can still use what it read from the bucket before. */
 #ifndef BYWASH_SWITCH_H
 #define BYWASH_SWITCH_H
 
@@ -15,7 +15,7 @@
 #include "bywash.h"
 #include "checksum.h"
 
-/* What is done to the outer tag. */
+/* Action on the outer VLAN tag. */
 enum bywash_tag {
 	TAG_KEEP,
 	TAG_POP,
@@ -24,9 +24,9 @@ enum bywash_tag {
 	TAG_SWAP, /* its type as well */
 };
 
-/* A packet's fields where crates/flow/src/key.rs has them, as far as TCP and UDP need; the port is the program's number. */
+/* Key layout of crates/flow/src/key.rs, as far as TCP and UDP need it; the port is the program's port number. */
 #define KEY_WORDS 9
-#define KEY_WORDS4 5 /* of which IPv4 has these */
+#define KEY_WORDS4 5 /* of which IPv4 uses these */
 #define KEY_TAGGED bpf_htons(0x1000)
 #define KEY_SOUND 0x80
 #define KEY_8100 1
@@ -36,50 +36,50 @@ struct field {
 	__u64 value, mask;
 };
 
-/* A flow of a worker's. */
+/* A flow in a worker's table. */
 struct bywash_flow {
-	__u64 generation; /* of the tables, for which it is known to be right */
+	__u64 generation; /* generation of the tables for which the flow has been checked */
 	__u16 to;         /* the port it leaves by */
 	__u8 tag;         /* enum bywash_tag */
-	__u8 ttl;         /* taken off the TTL, which is known to be larger */
+	__u8 ttl;         /* subtracted from the TTL, which the match guarantees to be larger */
 	__u16 tpid;       /* as they go into the frame */
 	__u16 tci;
 	struct field match[KEY_WORDS4];
-	__u64 macs[2]; /* new bits of the key's first two words */
-	__u64 keep[2]; /* those that stay */
+	__u64 macs[2]; /* new bits in the key's first two words */
+	__u64 keep[2]; /* mask of the bits that stay */
 	struct field match6[KEY_WORDS - KEY_WORDS4];
 };
 
-/* Of a worker: what its flows' keys are masked with to be looked up, and how they are hashed. */
+/* A worker's lookup parameters: the masks of its flows, and the factors of the hash. */
 struct bywash_flow_masks {
 	__u64 n;
-	__u64 flows; /* of all workers: as many as a CPU has counters */
+	__u64 flows; /* flows of all workers, which is the number of counters of each CPU */
 	__u64 factors[KEY_WORDS];
 	__u64 words[BYWASH_FLOW_MASKS][KEY_WORDS];
 };
 
-/* Where flows with one hash are: a tag in the upper half, a number from 1 in the lower. */
+/* Flows with one hash; each slot has a tag in the upper half and a flow number from 1 in the lower half. */
 struct bywash_flow_bucket {
 	__u64 slots[4];
 };
 
-/* The loader makes as many as there are workers. */
+/* The loader sizes these maps for all workers. */
 MAPPED(flow_masks, 1, struct bywash_flow_masks);
 
 MAPPED(flow_buckets, BYWASH_FLOWS, struct bywash_flow_bucket);
 
 MAPPED(flows, BYWASH_FLOWS, struct bywash_flow);
 
-/* Of each flow, by CPU: what was forwarded by it. */
+/* Counters of each flow, by CPU. */
 MAPPED(flow_counts, BYWASH_FLOWS, struct bywash_passage);
 
-/* By port and queue: the worker that serves it, counted from 1. */
+/* Worker that serves each port and queue, counted from 1. */
 MAPPED(serving, BYWASH_PORTS * BYWASH_QUEUES, __u64);
 
-/* By port: the longest frame that its device takes from here; 0: none. */
+/* Longest redirected frame that each port's device takes, in bytes; 0: none. */
 MAPPED(targets, BYWASH_PORTS, __u64);
 
-/* By CPU and port sent to: by how many bytes frames have grown by tags, or shrunk. The loader makes as many as there are CPUs. */
+/* Bytes by which frames have grown or shrunk by VLAN tags, by CPU and egress port. The loader sizes the map for all CPUs. */
 MAPPED(grown, BYWASH_PORTS, __u64);
 
 struct frame {
@@ -89,13 +89,13 @@ struct frame {
 	void *end;
 	__u32 bytes;
 	__u32 flags;
-	__u32 to;   /* once the way is known */
-	__u32 flow; /* by which it was */
+	__u32 to;   /* egress port, set by the lookup */
+	__u32 flow; /* the matching flow */
 	__u32 flows;
 	int grows;
 };
 
-/* What lookup needs of a packet. */
+/* A packet's fields for the lookup. */
 struct packet {
 	__u64 key[KEY_WORDS];
 	__u32 l3;
@@ -108,14 +108,14 @@ static __always_inline __u64 six_and(__u64 six, __u16 two)
 	return (six & 0xffffffffffffull) | (__u64)two << 48;
 }
 
-/* The fields of its transport, which begins at `l4`, `after` bytes into the frame, and has `len`. In each family's own way: Linux
- * 6.1's verifier does not see that a way which was one family's is not the other's later. */
+/* Reads the transport fields at `l4`, `after` bytes into the frame, `len` bytes long. Called on each family's own path: Linux
+ * 6.1's verifier does not track that a packet of one family is not later of the other. */
 static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4, __u32 after,
 					  __u32 len, const __u8 *addresses, int words)
 {
 	__u64 flags = 0;
 
-	/* Less than no payload is more than any frame has. */
+	/* A negative length is, unsigned, larger than any frame. */
 	if (len > f->bytes || after + len > f->bytes)
 		return 0;
 	if (proto == 6) {
@@ -132,8 +132,8 @@ static __always_inline int read_transport(const struct frame *f, struct packet *
 	return 1;
 }
 
-/* The packet's fields; false for what is not plainly TCP or UDP, whole, without options and extensions. As `extract` of
- * crates/flow/src/extract.rs does it. */
+/* Reads the packet's fields like `extract` in crates/flow/src/extract.rs. Returns 0 for packets other than unfragmented TCP or
+ * UDP without IP options and extension headers. */
 static __always_inline int read_packet(const struct frame *f, struct packet *p)
 {
 	const __u8 *eth = f->data, *ip;
@@ -152,7 +152,7 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	}
 	p->key[0] = six_and(*(const __u64 *)eth, tci);
 	p->key[1] = six_and(*(const __u64 *)(eth + 6), type);
-	/* Behind the MAC addresses or the tag: constants, so that the offsets are. */
+	/* Constant offsets, behind the MAC addresses or the tag, so that the verifier knows them. */
 	ip = p->tagged ? eth + ETH_HLEN + 4 : eth + ETH_HLEN;
 	p->v6 = type == bpf_htons(ETH_P_IPV6);
 	if (p->v6) {
@@ -171,7 +171,7 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	p->key[2] = (__u64)ip[1] << 16 | (__u64)ip[8] << 24;
 	p->key[3] = tpid << 32;
 	p->key[4] = *(const __u64 *)(ip + 12);
-	/* Never looked at, but for that verifier. */
+	/* Never read; initialised for that verifier. */
 	for (int i = KEY_WORDS4; i < KEY_WORDS; i++)
 		p->key[i] = 0;
 	return read_transport(f, p, ip[9], ip + 20, p->l3 + 20, bpf_ntohs(*(const __u16 *)(ip + 2)) - 20u, ip + 12, 2);
@@ -189,8 +189,8 @@ static __always_inline __u64 hash(const struct packet *p, const __u64 *mask, con
 	return h;
 }
 
-/* By the flow's own mask: what was read of the worker's masks may be half another's by now. Flows always look at the Ethernet
- * type, so that one of IPv6 is no IPv4 packet's. */
+/* Compares by the flow's own mask, since the worker's mask may have been overwritten while it was read. Flows always match the
+ * Ethernet type, so a flow of IPv6 never matches an IPv4 packet. */
 static __always_inline int matches(const struct bywash_flow *flow, const struct packet *p)
 {
 	__u64 d = 0;
@@ -235,7 +235,7 @@ static __always_inline const struct bywash_flow *find(struct frame *f, const str
 	return NULL;
 }
 
-/* Rewrites the frame. What cannot be done is found out before anything is changed. */
+/* Rewrites the frame. Fails before it has changed anything. */
 static __always_inline int rewrite(struct frame *f, const struct bywash_flow *flow, const struct packet *p)
 {
 	__u8 tag = flow->tag;
@@ -252,17 +252,17 @@ static __always_inline int rewrite(struct frame *f, const struct bywash_flow *fl
 		if (bpf_xdp_adjust_head(f->ctx, 4))
 			return TO_USER;
 	}
-	/* Moved or not: so the verifier need not know which. */
+	/* Reloaded in any case, so that the verifier need not know whether the head moved. */
 	eth = (void *)(long)f->ctx->data;
 	f->end = (void *)(long)f->ctx->data_end;
 	l3 = (l3 + f->grows) & 31;
 	__u8 *ip = eth + l3;
-	/* It was that long before. */
+	/* Never true, since the frame had this length before; the verifier needs the check. */
 	if ((void *)ip + 20 > f->end || (void *)eth + 20 > f->end)
 		return DROP_PORT_GONE;
 	dst = (dst & flow->keep[0]) | flow->macs[0];
 	src = (src & flow->keep[1]) | flow->macs[1];
-	/* Without the two bytes behind them: the tag that goes. */
+	/* Without the two bytes behind the addresses, which may be those of a removed tag. */
 	*(__u32 *)eth = dst;
 	*(__u16 *)(eth + 4) = dst >> 32;
 	*(__u32 *)(eth + 6) = src;
@@ -314,14 +314,14 @@ static __always_inline int route(struct frame *f)
 	__u32 key = f->port->id * BYWASH_QUEUES + f->ctx->rx_queue_index;
 	struct packet p;
 
-	/* Groups are user space's, and frames of several buffers. */
+	/* Frames to group addresses and frames of several buffers go to user space. */
 	if (*(const __u8 *)f->data & 1 || f->ctx->rx_queue_index >= BYWASH_QUEUES ||
 	    bpf_xdp_get_buff_len(f->ctx) != f->bytes)
 		return TO_USER;
 	const __u64 *worker = bpf_map_lookup_elem(&serving, &key);
 	if (!worker || !*worker || !read_packet(f, &p))
 		return TO_USER;
-	/* Before the flow: what is found then was right for this one or a later one. */
+	/* Read before the flow, so that a flow found then has been checked for this generation or a later one. */
 	__u64 generation = *(const volatile __u64 *)&f->port->version;
 	const struct bywash_flow *flow = find(f, &p, *worker - 1);
 	if (!flow || *(const volatile __u64 *)&flow->generation != generation)
