@@ -1,21 +1,21 @@
-"""What each technique is worth: switched off alone, by turns with all of them on."""
+"""Measures the worth of each technique: each is switched off alone, alternating with all of them on."""
 
 import contextlib
 import os
 import statistics
 
 PAGES = "/proc/sys/vm/nr_hugepages"
-# What 131,072 buffers take, and some.
+# Huge pages for 131,072 buffers, with some reserve.
 WANTED_PAGES = 192
 
 L2FWD = ["afxdp", "--rounds", "1", "--app", "l2fwd"]
 TXPUSH = ["afxdp", "--rounds", "1", "--app", "txpush", "--transmit", "socket"]
 LARGE = ["forward", "--frames", "131072"]
-# Beyond the caches: what is fetched early is what would be waited for.
+# Working set beyond the caches, so that prefetching matters.
 COLD = [*LARGE, "--pool", "ring", "--routes", "500000", "--flows", "65536"]
 TXQ = ["txq", "--rounds", "1", "--flows", "64"]
 
-# Each technique alone: what is measured, with it and without it. The program without prefetching is another.
+# For each technique: the measurement, with it and without it. Prefetching needs a separate program.
 TECHNIQUES = [
     ("polling", "AF_XDP on veth, l2fwd: rings looked at, or poll(2)", L2FWD, ["--mode", "rtc"], ["--mode", "poll"]),
     ("huge pages", "forward, 131,072 buffers: 2 MiB, or 4 KiB", LARGE, ["--pages", "2m"], ["--pages", "4k"]),
@@ -33,7 +33,7 @@ TECHNIQUES = [
 
 @contextlib.contextmanager
 def huge_pages():
-    """So many are there meanwhile, if this process may see to it."""
+    """Reserves this many huge pages for the duration, if permitted."""
     found = open(PAGES).read()
     more = int(found) < WANTED_PAGES and os.access(PAGES, os.W_OK)
     if more:

@@ -35,7 +35,7 @@ def figures(program, name, keep, *args):
 
 
 def step(most):
-    """The least of 1, 2, 5 times a power of ten that cuts the axis into six parts at most."""
+    """Returns the smallest of 1, 2, 5 times a power of ten that divides the axis into at most six parts."""
     at = 10.0 ** -6
     while True:
         for factor in (1, 2, 5):
@@ -45,7 +45,7 @@ def step(most):
 
 
 def bars(title, unit, groups, axis, series):
-    """`series`: names and values, one for each of `groups`; drawn side by side."""
+    """Draws bars side by side. `series`: names and values, one value for each of `groups`."""
     most = max([max(values) for _, values in series] + [1e-6])
     by = step(most)
     top = by * -(-most // by)
@@ -117,7 +117,7 @@ def tabm(run):
     get = lambda kind, t, size, what: by[kind, t, size][what]
     draw("tabm-tlb", f"dTLB misses, {sizes[0]} B, 4 KiB pages (modelled)", "misses a packet", threads, "threads",
          [(kind, [get(kind, t, sizes[0], "dtlb_misses_per_packet") for t in threads]) for kind in ("sdb", "tabm")])
-    # More threads than CPUs take turns: no rates.
+    # More threads than CPUs would share CPUs: no rates.
     fit = [t for t in threads if not get("sdb", t, sizes[0], "crowded")]
     both = [(t, kind) for t in fit[:2] for kind in ("sdb", "tabm")]
     series = [(f"{kind}, {t} thread{'s' * (t > 1)}", [get(kind, t, size, "mpps") for size in sizes]) for t, kind in both]

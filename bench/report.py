@@ -45,7 +45,7 @@ class Report:
         self.args, self.rows, self.ratios = args, [], []
 
     def bench(self, command, program=None):
-        """Figures of one benchmark, or why there are none."""
+        """Returns the figures of one benchmark, or the reason why there are none."""
         try:
             done = subprocess.run([program or self.args.bywash, "bench", *command, "--json"], capture_output=True, text=True, timeout=600)
         except subprocess.TimeoutExpired:
@@ -61,14 +61,14 @@ class Report:
         return None, "left out of this run"
 
     def text(self, one, figure, why):
-        """What a row says. A machine that had no time for a measurement gives figures that no ratio can be made of."""
+        """Returns a row's figure, or the reason why there is none: on an overloaded machine ratios may be impossible."""
         try:
             return one and figure(one), why
         except (ArithmeticError, LookupError, TypeError) as wrong:
-            return None, f"no use can be made of its figures: {type(wrong).__name__} {wrong}"
+            return None, f"its figures are unusable: {type(wrong).__name__} {wrong}"
 
     def row(self, what, command, figure, why):
-        self.rows.append(f"| {what} | {figure or f'not here: {why}'} | `{command}` |")
+        self.rows.append(f"| {what} | {figure or f'not measured: {why}'} | `{command}` |")
 
     def own(self, what, command, figure):
         print(f"== bywash bench {command}", flush=True)
@@ -76,7 +76,7 @@ class Report:
         self.row(what, f"bywash bench {command}", *self.text(one, figure, why))
 
     def beside(self, script, what, figure, ratio=None):
-        """`ratio` names it for the chart."""
+        """Adds a row. `ratio` is its name in the chart of ratios."""
         one, why = self.peers(script)
         self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why))
         if one and ratio:
@@ -151,7 +151,7 @@ def summary(report):
 
 
 def said(command, pattern):
-    """A program's version, if it is here."""
+    """Returns a program's version, if it is installed."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -174,7 +174,7 @@ def head(program):
 
 
 def chart(ratios):
-    """The chart, and the line that says what its bars are."""
+    """Draws the chart, and returns the line that names its bars."""
     numbers = [str(at + 1) for at in range(len(ratios))]
     tables.draw("peers", "Bywash beside its peers", "ratio of medians", numbers, "numbered as below",
                 [("Bywash to its peer", [ratio for _, ratio in ratios])])

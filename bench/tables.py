@@ -4,7 +4,7 @@ import os
 
 import charts
 
-# Mpps of the document that compares modes of AF_XDP on 40 Gbit/s NICs: run to completion, poll().
+# Mpps from the document that compares AF_XDP modes on 40 Gbit/s NICs: run to completion, poll().
 DOCUMENT = {"rxdrop": {"rtc": 39.3, "poll": 30.4}, "txpush": {"rtc": 68.0, "poll": 51.1}, "l2fwd": {"rtc": 22.4, "poll": 16.4}}
 SHORT = {"rxdrop": "rx", "txpush": "tx", "l2fwd": "fwd", "busy-poll": "busy"}
 PEER = {"rxdrop": "rxonly", "txpush": "txonly", "l2fwd": "io"}
@@ -38,7 +38,7 @@ def ports(run):
              "|---|" + "---|" * (len(counts) + 1)]
     for size in sizes:
         cells = [" / ".join(f"{by[n, size][who + '_mpps']:.2f}" for who in ("kernel", "user", "driver")) for n in counts]
-        # With what a wire has between frames: preamble and gap.
+        # Includes preamble and inter-frame gap.
         gbps = by[counts[-1], size]["driver_mpps"] * (size + 20) * 8 / 1000
         lines.append(f"| {size} | " + " | ".join(cells) + f" | {gbps:.1f} |")
     last = counts[-1]

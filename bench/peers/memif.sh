@@ -75,7 +75,7 @@ testpmd() {
     pids+=($!)
 }
 
-# A process of ours as one side, which prints what it counted.
+# Runs Bywash as one side; it prints its count.
 ours() {
     local side=$1 role=$2 way=receive cpu=${cpus[1]}
     [ "$side" = receiver ] || { way=send && cpu=${cpus[0]}; }
@@ -96,14 +96,14 @@ measure() {
         if [ "${!side}" = testpmd ]; then
             testpmd "$side" "$role"
         elif [ "$side" = receiver ] || [ "$receiver" = testpmd ]; then
-            # The one that counts.
+            # The receiver counts.
             ours "$side" "$role" "$seconds" >"$scratch/counted" 2>"$scratch/$side.log" &
             counting=$!
         else
             ours "$side" "$role" $((seconds + 3)) >/dev/null 2>"$scratch/$side.log" &
             pids+=($!)
         fi
-        # It has a name before anyone listens, and testpmd's client tries once.
+        # The socket file exists before the server listens, and testpmd's client tries only once.
         for _ in $(seq 100); do [ -S "$scratch/socket" ] && sleep 0.5 && break || sleep 0.1; done
     done
     if [ "$sender$receiver" = testpmdtestpmd ]; then

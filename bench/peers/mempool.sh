@@ -1,5 +1,5 @@
 #!/bin/bash
-# DPDK's own buffer policies against ours, in its testpmd: a pipeline that frees on another lcore than it allocates.
+# DPDK's buffer policies against Bywash's, in testpmd: a pipeline that frees on another lcore than it allocates.
 #
 # net_null0 makes frames of 1,520 bytes, each copied into a fresh mbuf; lcore 1 swaps their addresses and sends them into
 # net_ring0; lcore 2 takes them out, swaps again, and net_null1 frees them. What the ring does not take at once is
@@ -47,7 +47,7 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
-# EAL loads nothing out of a directory that everyone may write to, or that lies in one.
+# EAL loads no library from a directory that everyone may write to, or from below one.
 cp "$plugin" "$held/librte_mempool_bywash.so"
 if [ "$pages" = 2m ]; then
     reserve_pages 256 224
@@ -56,9 +56,9 @@ else
     memory=(--no-huge -m 1024)
 fi
 
-# What testpmd is told, at its own pace: it reads commands while its lcores forward.
+# Commands for testpmd, with pauses: it reads them while its lcores forward.
 commands() {
-    # It is ready when it has looked at its links.
+    # It is ready when it has checked its links.
     for _ in $(seq 300); do
         grep -q '^Done' "$scratch/log" && break
         sleep 0.1

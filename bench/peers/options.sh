@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What the scripts here have in common; sourced, after `usage` is there and each option's variable has its default.
+# Common functions of the scripts here. Source it after defining `usage` and each option variable's default.
 
-# Options are those that usage names: `--some-name VALUE` sets some_name, and one that takes no value, having more than a
-# space behind it there, sets it to itself. What stands behind `--` is left in rest.
+# The options are those in usage: `--some-name VALUE` sets some_name; an option without a value, recognised by more than one
+# space behind it there, is set to its own name. Arguments behind `--` are left in rest.
 options() {
     local name
     rest=()
@@ -25,7 +25,7 @@ options() {
 
 die() { echo "${0##*/}: $*" >&2 && exit 1; }
 
-# Reserves 2 MiB pages up to so many, of which the second number must be free; `pages_back` puts the setting back.
+# Reserves $1 2 MiB pages in all, of which $2 must be free; `pages_back` restores the setting.
 found_pages=$(cat /proc/sys/vm/nr_hugepages)
 reserve_pages() {
     [ "$found_pages" -ge "$1" ] || echo "$1" >/proc/sys/vm/nr_hugepages

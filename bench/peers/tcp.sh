@@ -1,5 +1,5 @@
 #!/bin/bash
-# TCP between two hosts through a router on veth: Linux forwarding, and Bywash as it is by default, by turns.
+# TCP between two hosts through a router on veth: Linux forwarding and Bywash with its defaults, alternating.
 #
 #     host a (iperf3 client) ---- r0 router r1 ---- host b (iperf3 server)
 #
@@ -60,7 +60,7 @@ import json, math, os, platform, re, signal, statistics, subprocess, sys, time
 
 rounds, seconds, command = int(sys.argv[1]), float(sys.argv[2]), [sys.argv[3], "run", "r0", "r1", *sys.argv[4:]]
 lab, scratch = os.environ["NS"], os.environ["SCRATCH"]
-SETTLE = 0.5  # seconds after a change: memory is given back, the connection finds its rate
+SETTLE = 0.5  # seconds after a change, in which memory is freed and the connection finds its rate
 
 
 def within(ns, *argv):

@@ -16,12 +16,12 @@ import sys
 import time
 
 
-# A busy machine takes long to start a process.
+# On a busy machine a process takes long to start.
 PATIENCE = 30
 
 
 def connect(prefix, patience):
-    """The socket appears once EAL is up; the first message on it says how long an answer may be."""
+    """Connects to the socket, which appears once EAL is up; its first message has the maximum length of answers."""
     deadline = time.monotonic() + patience
     while True:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,7 +55,7 @@ def main():
             stats = ask(f"/ethdev/stats,{port}")
             for name in total:
                 total[name] += stats[name]
-        # After the answers: the same delay at both ends of the window.
+        # Read the clock after the answers, so that both ends of the window have the same delay.
         return time.monotonic(), total
 
     # Ports are listed before they forward: wait for the first packets, then let caches and clocks settle.
