@@ -70,5 +70,5 @@ def table(bench, plain, rounds, seconds):
                 on_rate, off_rate = (statistics.median(samples[which]) for which in ("with", "without"))
                 lines.append(f"| {name} | {what} | {on_rate:.2f} | {off_rate:.2f} | {off_rate / on_rate:.2f} x |")
             else:
-                lines.append(f"| {name} | {what} | | | not here: {why or 'nothing moved'} |")
+                lines.append(f"| {name} | {what} | | | not measured: {why or 'nothing moved'} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-// The simulated engine as a process that the host driver talks to: registers and packets of the ports by messages on
+// Runs the simulated engine as a process for the host driver: registers and packets of the ports by messages on
 // standard input and output, packets by the memory that both have mapped.
 // usage: cosim FILE SIZE BIAS     (the memory, its bytes, the address that the engine has for the first one)
 //
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     Engine engine(static_cast<uint8_t *>(memory), size, std::strtoull(argv[3], nullptr, 0), 1);
-    // A memory that is never quite ready.
+    // Memory that stalls.
     engine.stalls = {32, 32, 32, 32, 32, 0, 32};
 
     std::deque<Packet> waiting;
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         line = engine.clocks + 3 * (packet.bytes.size() / Engine::WB) + 16;
         return true;
     };
-    // Said at the next run: a packet may leave while a register is accessed, too.
+    // Reported at the next run, because a packet may also leave while a register is accessed.
     std::deque<Packet> left;
     engine.sink = [&](const std::vector<uint8_t> &bytes, uint8_t port) { left.push_back({bytes, port, false}); };
 

@@ -1,4 +1,4 @@
-// The simulated engine among models of what surrounds it: memory on AXI4, the host's register accesses, the ports.
+// The simulated engine with models of its surroundings: memory on AXI4, the host's register accesses, the ports.
 // Each model stalls at random, and memory answers reads of different IDs in any order, beat by beat.
 #pragma once
 
@@ -61,7 +61,7 @@ public:
     uint8_t *memory;
     uint64_t size, bias;  // memory's first byte has the address `bias`
     Random random;
-    // How often, of 256 clocks, each interface stands still.
+    // Clocks out of 256 in which each interface stalls.
     struct Stalls {
         unsigned aw = 0, w = 0, b = 0, ar = 0, r = 0, rx = 0, tx = 0;
     } stalls;
@@ -108,7 +108,7 @@ public:
     // One clock.
     void step() {
         clocks++;
-        // What is exchanged at this edge.
+        // Transfers at this clock edge.
         bool aw = top.m_axi_awvalid && top.m_axi_awready, w = top.m_axi_wvalid && top.m_axi_wready;
         bool b = top.m_axi_bvalid && top.m_axi_bready, ar = top.m_axi_arvalid && top.m_axi_arready;
         bool r = top.m_axi_rvalid && top.m_axi_rready, rx = top.rx_tvalid && top.rx_tready;
@@ -144,7 +144,7 @@ public:
         top.clk = 0, top.eval();
     }
 
-    // Registers: accesses take as many clocks as they take.
+    // Register accesses; each takes as many clocks as it needs.
     void write(uint32_t at, uint64_t value) { CHECK(try_write(at, value) == 0, "register %#x", at); }
     unsigned try_write(uint32_t at, uint64_t value, uint8_t strobe = 0xff) {
         top.s_axi_awaddr = at, top.s_axi_awvalid = 1, top.s_axi_wdata = value, top.s_axi_wvalid = 1;

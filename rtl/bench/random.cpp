@@ -1,8 +1,8 @@
-// Random traffic against an oracle that mirrors the software engine unit by unit: which unit each packet gets, what lies
-// there, when each block comes back. usage: random PACKETS [SEED] [MODE]
+// Random traffic against an oracle that mirrors the software engine unit by unit: the unit of each packet, its contents,
+// and when each block returns. usage: random PACKETS [SEED] [MODE]
 //
-// The oracle has no clock. It is told by the engine's trace which packets were kept and in which order units were
-// released, and says from that alone where every packet must lie.
+// The oracle has no clock. From the engine's trace it gets which packets were kept and in which order units were
+// released, and derives from that alone where every packet must be.
 #include "engine.h"
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace {
 constexpr int T = CFG_T, POOLS = Engine::POOLS, BLOCKS = Engine::BLOCKS, UNITS = CFG_UNITS;
 constexpr unsigned OFFSET = Engine::OFFSET, LONGEST = Engine::LONGEST, PORTS = 16;
 
-// What every packet's bytes are made from: its number says where in this they begin.
+// Source of all packets' bytes: a packet's number gives the offset at which its bytes begin.
 struct Bytes {
     std::vector<uint8_t> pool = std::vector<uint8_t>(1 << 16);
     Bytes() {
@@ -48,7 +48,7 @@ struct Pool {
         state[unit] = HAND;
         return true;
     }
-    // Returns whether that was its block's last.
+    // Releases a unit; returns whether it was the last of its block.
     bool release(unsigned unit) {
         CHECK(state[unit] == BACK, "unit %u is released and was not handed back", unit);
         state[unit] = FREE, live--;
@@ -74,15 +74,15 @@ struct Expected {
 };
 
 struct Thread {
-    std::deque<Expected> kept, written;  // in the engine; in memory and not looked at
+    std::deque<Expected> kept, written;  // in the engine; in memory and not yet read by the host
     std::deque<unsigned> order;          // units handed back to be sent
     bool has = false;
     unsigned next = 0, reading = 0;      // the unit of the next packet: the oracle's, and where the host looks
     bool follows = false;
     uint32_t seq = 0, seen = 0, commands = 0, taken = 0, dropped = 0;
-    std::deque<Expected> held;           // taken up by the host and kept for a while
+    std::deque<Expected> held;           // received by the host and kept for a while
     std::deque<unsigned> held_units;
-    unsigned speed = 256;                // of 256 turns, those in which it works
+    unsigned speed = 256;                // turns out of 256 in which the thread works
     uint64_t received = 0;
 };
 
@@ -199,7 +199,7 @@ struct Bench {
         returned += last, now_released++;
         Sent &s = sent[size_t(pool) * BLOCKS * UNITS + unit];
         if (!(engine.top.tx_tvalid && engine.top.tx_tready && engine.top.tx_tlast) && s.port < PORTS && s.shift != INT32_MAX) {
-            // It was to be sent, and was not: only if reading it failed.
+            // It should have been sent and was not, which is correct only if reading it failed.
             CHECK(!s.wanted, "packet %lu was not sent", s.serial);
             Thread &t = threads[s.thread];
             CHECK(!t.order.empty() && t.order.front() == unit, "thread %u: another packet was next", s.thread);
@@ -316,10 +316,10 @@ struct Bench {
         }
         for (unsigned t = 0; t < T; t++) engine.write(map::BASE + 8 * t, engine.base(t));
         control();
-        // Descriptors of before must not be taken for new ones.
+        // Old descriptors must not be taken for new ones.
         for (uint64_t at = 0; at < memory.size(); at += Engine::UNIT) std::memset(&memory[at + OFFSET - 64], 0, 64);
         bytes_before = engine.write_bytes;
-        // In any order; the engine hands them out in this one.
+        // Posted in any order; the engine hands them out in the same order.
         for (unsigned pool = 0; pool < (CFG_SHARED ? 1 : channels); pool++) {
             std::vector<unsigned> order(BLOCKS);
             for (unsigned i = 0; i < order.size(); i++) order[i] = i;
@@ -340,7 +340,7 @@ struct Bench {
         weather();
     }
 
-    // Everything comes back, and the counters are the oracle's.
+    // All units return, and the counters equal the oracle's.
     void finish() {
         running = false;
         for (auto &thread : threads) thread.speed = 256;
@@ -350,7 +350,7 @@ struct Bench {
             host(unsigned(i % channels));
             engine.step();
         }
-        // Only now: a packet that is offered to an engine which is not enabled waits.
+        // Checked only now, because a packet that is offered to a disabled engine waits.
         control();
         uint64_t live = 0;
         for (unsigned p = 0; p < POOLS; p++) {
@@ -358,7 +358,7 @@ struct Bench {
             live += pool.live;
             uint64_t hand = 0;
             for (unsigned t = 0; t < channels; t++) hand += threads[t].has && pool_of(t) == p;
-            // Free blocks, and of the others what was released and what was not handed out.
+            // Free blocks, and the released and unassigned units of the others.
             uint64_t parked = 0;
             for (unsigned r : pool.released) parked += r;
             uint64_t all = pool.free.size() * UNITS + parked + hand + (UNITS - pool.next);

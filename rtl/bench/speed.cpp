@@ -1,4 +1,4 @@
-// Clocks a packet, and what crosses the memory's bus for it, with nobody stalling. Prints tables for docs/rtl.md.
+// Measures clocks and memory bus traffic a packet, without stalls. Prints tables for docs/rtl.md.
 #include "engine.h"
 
 namespace {
@@ -7,7 +7,7 @@ struct Measured {
     double clocks, written, read, bursts;
 };
 
-// `send`: each packet is sent by its host as soon as it has come; else let go of.
+// `send`: the host sends each packet as soon as it has arrived; else it drops it.
 Measured measure(unsigned length, bool send, unsigned packets) {
     static std::vector<uint8_t> memory(Engine::POOL * Engine::POOLS);
     std::memset(memory.data(), 0, memory.size());

@@ -1,4 +1,4 @@
-// npe_command: a host that heeds `taken` loses nothing; what it writes comes out once, of each thread in order.
+// npe_command: a host that respects `taken` loses no command; each command comes out once, and each thread's in order.
 module f_command (
     input logic clk, reset, write, release_ready, send_ready, mark,
     input logic [0:0] write_thread,
@@ -19,7 +19,7 @@ module f_command (
     logic [7:0] port;
     npe_command #(.T(2), .DEPTH(DEPTH), .UW(4), .UNIT_LOG(8), .PORTS(4)) dut (.*);
 
-    // What the host has written and the engine has not taken; and what came out of it.
+    // Commands that the host has written and the engine has not taken; and those that came out.
     (* anyconst *) logic who;
     logic [2:0] sent = 0, out = 0;
     logic over, leaves;
@@ -31,7 +31,7 @@ module f_command (
         if (rst) {sent, out} <= '0;
     end
 
-    // One command, picked at any time, and how many of its thread are before it.
+    // One command, picked at any time, and the number of commands of its thread before it.
     logic marked = 0;
     logic [2:0] ahead = 0;
     logic [31:0] mine = 0;

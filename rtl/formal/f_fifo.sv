@@ -1,4 +1,4 @@
-// npe_fifo: nothing is lost, doubled or passes another.
+// npe_fifo: no entry is lost, duplicated or reordered.
 module f_fifo (
     input logic clk, reset, in_valid, out_ready, mark,
     input logic [2:0] in_data
@@ -13,7 +13,7 @@ module f_fifo (
     logic [2:0] out_data;
     npe_fifo #(.WIDTH(3), .DEPTH(DEPTH)) dut (.*);
 
-    // How many are in it, and one of them, picked at any time: its value and how many are before it.
+    // The number of entries, and one entry, picked at any time: its value and the number of entries before it.
     logic [2:0] held = 0, before = 0, value = 0;
     logic marked = 0;
     logic push, pop;

@@ -1,4 +1,4 @@
-// Recycling, conversion and allocation together, with a host that releases what it has, each unit once, in any order.
+// Recycling, conversion and allocation together, with a host that releases its units once each, in any order.
 module f_pool #(
     parameter int T     = 1,  // threads, 1 or 2
     parameter int POOLS = 1   // T: TABM; 1: SDB
@@ -8,7 +8,7 @@ module f_pool #(
     input logic [0:0] release_pool,
     input logic [((T > POOLS) ? 2 : 1):0] release_unit
 );
-    // With one pool for all, each thread's next unit may keep a block from coming back: it takes one block more.
+    // With one pool for all, each thread's next unit may keep a block from coming back, so one more block is needed.
     localparam int BLOCKS = (T > POOLS) ? 4 : 2, UNITS = 2;
     localparam int BW = $clog2(BLOCKS), UW = BW + 1, ALL = BLOCKS * UNITS;
     localparam int PATIENCE = 6;
@@ -73,7 +73,7 @@ module f_pool #(
         if (rst) live <= '0;
     end
 
-    // What each thread was told lies next.
+    // The next unit announced to each thread.
     logic [T-1:0] told = 0;
     logic [T*UW-1:0] told_unit = 0;
     always_ff @(posedge clk) begin
@@ -84,7 +84,7 @@ module f_pool #(
         if (rst) told <= '0;
     end
 
-    // A thread that wants, in a pool of which the host has nothing, gets a unit within a bounded time.
+    // If the host holds no unit of a pool, a thread that wants one gets it within a bounded time.
     logic [3:0] waited = 0;
     (* anyconst *) logic any;
     logic who;

@@ -1,4 +1,4 @@
-// npe_recycle: one block, any, is followed through every release there can be, also those that should not be.
+// npe_recycle: follows an arbitrary block through all possible releases, including invalid ones.
 module f_recycle (
     input logic clk, reset, post_valid, release_valid,
     input logic [0:0] post_pool, release_pool,
@@ -23,7 +23,7 @@ module f_recycle (
     assign post_me    = post_valid && post_ready && post_pool == pool && post_block == number;
     assign release_me = release_valid && release_pool == pool && release_block == number;
     assign take_me    = block_valid[pool] && block_ready[pool] && block[pool] == number;
-    // Free blocks of the pool, counted: what was posted or came back, and was not taken.
+    // Number of free blocks of the pool: posted or returned, and not taken.
     logic [1:0] free = 0;
     logic put;
     assign put = (post_valid && post_ready && !bad_post && post_pool == pool) || (returned && release_pool == pool);
@@ -49,20 +49,20 @@ module f_recycle (
         if (rst) {posted, queued, out, released, free} <= '0;
     end
 
-    // It comes back at its M-th release, not before and not after.
+    // The block returns exactly at its M-th release.
     recycle_exact: assert property (first || !release_me || returned == (out && released == UNITS - 1));
     recycle_counted: assert property (first || !release_me || counted == out);
-    // What must not be released is refused, and counts for nothing.
+    // Invalid releases are refused and not counted.
     recycle_refused: assert property (first || !release_me || bad_release == !out);
     recycle_below: assert property (first || released < UNITS);
     // Only a block that is free is handed out, and by its own pool only: block[] has numbers of that pool.
     recycle_free_only: assert property (first || !(block_valid[pool] && block[pool] == number) || queued);
     recycle_not_both: assert property (first || !(queued && out));
-    // None is lost: the queue has as many as are free, and there is always room.
+    // No block is lost: the queue has as many as are free, and there is always room.
     recycle_none_lost: assert property (first || block_valid[pool] == (free != 0));
     recycle_room: assert property (first || free <= BLOCKS);
     recycle_queued_is_free: assert property (first || !queued || free != 0);
-    // Posted once.
+    // A block is posted only once.
     recycle_post_once: assert property (first || !post_me || bad_post == posted);
     recycle_post_waits: assert property (first || post_ready || counted);
 endmodule

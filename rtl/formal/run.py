@@ -19,7 +19,7 @@ RTL = pathlib.Path(__file__).resolve().parents[1]
 ABC = shutil.which("berkeley-abc") or shutil.which("yosys-abc") or sys.exit("no ABC: install yosys")
 LIMIT = 100  # seconds a property
 
-# The top, its parameters, the sources it needs.
+# For each proof: the top module, its parameters, its sources.
 PROOFS = {
     "fifo": ("f_fifo", {}, ["npe_fifo"]),
     "convert": ("f_convert", {}, ["npe_convert"]),
@@ -30,12 +30,12 @@ PROOFS = {
     "command": ("f_command", {}, ["npe_command", "npe_pick"]),
 }
 
-# Those that PDR does not answer in time: every way that so many clocks can go, from reset.
+# Proofs that PDR does not finish in time: bounded model checking of this many clocks from reset.
 DEPTH = {"threads": 16, "shared": 16, "command/command_order": 12, "pool/pool_no_deadlock": 30}
-# Of these proofs, the properties that it does.
+# Properties of those proofs that PDR does finish.
 UNBOUNDED = {"threads": ["pool_next_differs", "pool_threads_differ", "pool_chain"], "shared": ["pool_chain"]}
 
-# The source, what stands there, what is put in its place, the proof and the property that says so.
+# Mutations: the source, its text, the replacement, the proof, and the property that must fail.
 MUTATIONS = [
     ("npe_recycle", "count[at_release] == CW'(UNITS - 1)", "count[at_release] == '0", "recycle", "recycle_exact"),
     ("npe_recycle", "count[at_release] == CW'(UNITS - 1)", "count[at_release] == CW'(UNITS - 2)", "pool", "pool_not_twice"),

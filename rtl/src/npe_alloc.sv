@@ -1,8 +1,8 @@
-// Address allocation: the unit in which each thread's next packet will lie, and for a thread that has a packet, that
+// Address allocation: holds the unit of each thread's next packet; gives a thread that has a packet that
 // unit and the one after it.
 //
-// A packet is only given out when the unit after it is known, so that its descriptor can name it: the chain never
-// breaks. The last unit of a pool is therefore kept until another block is free. A thread without one waits alone.
+// A packet is given units only when the one after its own is known, so that its descriptor can name it: the chain never
+// breaks. The last unit of a pool is therefore kept until another block is free. A thread without a unit waits alone.
 module npe_alloc #(
     parameter int T     = 8,
     parameter int POOLS = 8,                      // T, or 1 for all
@@ -41,7 +41,7 @@ module npe_alloc #(
         assign has_unit[t] = unit_valid[(POOLS==1)?0 : t] && 5'(t) < channels;
     end
 
-    // A thread has no unit at the start only: a packet is exchanged for the next one.
+    // A thread has no unit only at the start: later, each unit taken is replaced by the next one.
     assign lacks = ~next_valid & has_unit;
     assign fill  = |lacks;
     always_comb begin

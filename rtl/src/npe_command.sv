@@ -1,6 +1,6 @@
-// Commands: what threads hand back, in a queue for each, taken from the queues in turn. A write to a queue never waits:
-// a host that writes more than there is room for loses it, and is told. A device that let such writes wait for its own
-// reads of memory could wait for ever: on PCIe the answers to reads do not pass writes.
+// Commands: packets that threads hand back, in a queue for each thread, served round robin. A write to a queue never waits:
+// a command written to a full queue is lost and reported. If such writes waited for the device's own reads of memory, it
+// could deadlock: on PCIe, read completions do not pass writes.
 module npe_command #(
     parameter int T        = 8,
     parameter int DEPTH    = 64,                      // a power of two
@@ -13,7 +13,7 @@ module npe_command #(
     input  logic            rst,
     input  logic            write,
     input  logic [TW-1:0]   write_thread,
-    input  logic [56:0]     write_command,   // as COMMAND has it
+    input  logic [56:0]     write_command,   // in the format of COMMAND
     output logic            lost,
     output logic [T*32-1:0] taken,
     // Units to release, not sent.

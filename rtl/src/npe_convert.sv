@@ -1,4 +1,4 @@
-// Block to packet conversion: takes the number of a block and gives those of its units, one each clock, block after
+// Block to packet conversion: takes the number of a block and outputs those of its units, one each clock, block after
 // block without a gap. A unit's number is {block, unit in the block}: times the unit's size, its offset in the pool.
 module npe_convert #(
     parameter int BLOCKS = 16,

@@ -1,7 +1,7 @@
-// Dispatch: says which thread a packet goes to, and keeps it in that thread's queue until its units are known.
+// Dispatch: selects a packet's thread, and keeps the packet in that thread's queue until its units are known.
 //
-// A packet is in its queue when its last beat is: one that is damaged, too long for a unit, or finds the queue full is
-// taken out again. With `hold`, one that finds the queue full waits, and with it all that come behind.
+// A packet is in its queue once its last beat is: a packet that is damaged, too long for a unit, or finds the queue full is
+// removed again. With `hold`, a packet that finds the queue full waits, and with it all packets behind it.
 module npe_dispatch #(
     parameter int T      = 8,
     parameter int W      = 512,                     // bits of a beat
@@ -28,7 +28,7 @@ module npe_dispatch #(
     input  logic                s_last,
     input  logic                s_bad,       // with the last beat: the packet is damaged
     input  logic [7:0]          s_port,
-    // What became of a packet: one clock, with its last beat.
+    // Outcome of a packet, for one clock, with its last beat.
     output logic                ended,
     output logic                kept,
     output logic                too_long,
@@ -42,7 +42,7 @@ module npe_dispatch #(
     output logic [63:0]         time_,       // of the packet taken last
     output logic [7:0]          port,
     output logic [15:0]         len,
-    // The beats of packets taken, in order: at the clock after `read`.
+    // Beats of the packets taken, in order, at the clock after `read`.
     input  logic                read,
     input  logic [TW-1:0]       read_thread,
     output logic [W-1:0]        data,
@@ -61,7 +61,7 @@ module npe_dispatch #(
     logic [T*(BW+1)-1:0] beats_in, beats_out;
     logic [T*(NW+1)-1:0] packets_in, packets_out;
 
-    logic                midway, lost, long;      // within a packet, and what is known of it
+    logic                midway, lost, long;      // within a packet, and its state so far
     logic [TW-1:0]       mine, chosen, thread, turn;
     logic [BW:0]         had, in_here, out_here;  // beats of this packet so far
     logic [15:0]         so_far, length;
@@ -80,7 +80,7 @@ module npe_dispatch #(
     assign s_ready = (midway || (enable && channels != 0)) && (!hold || room || (midway && (lost || long)));
     assign beat    = s_valid && s_ready;
 
-    // Bytes are kept from the lowest on, so that their number is where they end.
+    // Valid bytes start at the lowest, so their number is also their end.
     always_comb begin
         in_beat = 16'(WB);
         if (s_last) for (int i = WB - 1; i >= 0; i--) if (!s_keep[i]) in_beat = 16'(i);

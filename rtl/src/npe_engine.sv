@@ -1,7 +1,7 @@
-// The engine: packets from the ports go to memory, each thread's at consecutive addresses; what threads hand back is
-// sent or not, and its unit released; blocks whose units are all released are used again.
+// The engine: writes packets from the ports to memory, each thread's at consecutive addresses; sends or drops packets that
+// threads hand back, and releases their units; reuses blocks whose units are all released.
 //
-// Parameters are checked by npe_regs's reader, the host: PARAMS has them.
+// The host checks the parameters, which it reads from the register PARAMS.
 module npe_engine #(
     parameter int T        = 8,        // threads, 1 to 16
     parameter int UNITS    = 1024,     // units a block (M), a power of two, at least 2
@@ -11,9 +11,9 @@ module npe_engine #(
     parameter int SHARED   = 0,        // 1: one pool for all threads (SDB); 0: one for each (TABM)
     parameter int PORTS    = 16,       // 2 to 16
     parameter int OFFSET   = 256,      // of a packet in its unit, a multiple of 64
-    parameter int QUEUE    = 1 << (UNIT_LOG + 1),  // bytes that wait for each thread
-    parameter int PACKETS  = 32,       // packets that do
-    parameter int COMMANDS = 64,       // commands that do
+    parameter int QUEUE    = 1 << (UNIT_LOG + 1),  // bytes of packets waiting for each thread
+    parameter int PACKETS  = 32,       // packets waiting for each thread
+    parameter int COMMANDS = 64,       // commands waiting for each thread
     parameter int SLOTS    = 8,        // packets being read from memory
     // Not to be set.
     localparam int POOLS   = (SHARED != 0) ? 1 : T,
@@ -89,7 +89,7 @@ module npe_engine #(
     output logic [7:0]    tx_tdest,      // the port
     output logic          tx_tvalid,
     input  logic          tx_tready,
-    // What happens inside, for benches.
+    // Internal events, for benches.
     output logic          trace_ended,   // a packet's last beat was taken
     output logic          trace_kept,
     output logic          trace_dropped,
@@ -297,7 +297,7 @@ module npe_engine #(
     assign m_axi_awsize  = 3'($clog2(WB));
     assign m_axi_awburst = 2'b01;
 
-    // Taking back and transmit.
+    // Commands and transmit.
     logic             command, command_lost, command_busy, drop_valid, drop_ready, no_port, bad_command, bad_send;
     logic             send_valid, send_ready, sent_valid, sent, send_failed, send_busy;
     logic [TW-1:0]    command_thread, thread;
@@ -378,7 +378,7 @@ module npe_engine #(
     assign m_axi_arsize  = 3'($clog2(WB));
     assign m_axi_arburst = 2'b01;
 
-    // What was sent goes first: it cannot wait.
+    // Releases of sent packets go first: they cannot wait.
     assign drop_ready    = !sent_valid;
     assign release_valid = sent_valid || drop_valid;
     assign release_pool  = sent_valid ? sent_pool : drop_pool;

@@ -1,4 +1,4 @@
-// First in, first out. What was put in at one edge can be taken at the next.
+// FIFO. An entry put in at one clock edge can be taken at the next.
 module npe_fifo #(
     parameter int WIDTH = 8,
     parameter int DEPTH = 4  // a power of two, at least 2
@@ -15,7 +15,7 @@ module npe_fifo #(
     localparam int A = $clog2(DEPTH);
 
     logic [WIDTH-1:0] mem[DEPTH];
-    // One bit more than an index: full and empty differ in it.
+    // One bit more than an index, which distinguishes full from empty.
     logic [A:0] head, tail;
 
     assign in_ready  = (tail - head) != (A + 1)'(DEPTH);

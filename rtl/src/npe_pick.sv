@@ -1,4 +1,4 @@
-// Round robin: of those that are ready, the one that comes next after the one last taken.
+// Round robin: picks, of the ready requesters, the next one after that last taken.
 module npe_pick #(
     parameter int N  = 8,
     localparam int W = (N == 1) ? 1 : $clog2(N)
@@ -6,7 +6,7 @@ module npe_pick #(
     input  logic         clk,
     input  logic         rst,
     input  logic [N-1:0] ready,
-    input  logic         taken,   // the one that is picked is taken: the turn moves on
+    input  logic         taken,   // the picked requester is taken, so the turn moves on
     output logic         any,
     output logic [W-1:0] pick
 );

@@ -1,8 +1,8 @@
 // Recycling: a queue of free blocks for each pool, and a counter of released units for each block. The release that
-// makes it M puts the block back into the queue of its own pool.
+// raises it to M puts the block back into the queue of its own pool.
 //
-// A block is posted once, straight into its queue, with its counter at zero. It is out from when it is taken until it
-// has counted M releases; a release to a block that is not out is refused, so that no counter passes M.
+// A block is posted once, directly into its queue, with its counter at zero. It is in use from when it is taken until it
+// has counted M releases; a release to a block that is not in use is refused, so that no counter passes M.
 module npe_recycle #(
     parameter int POOLS  = 8,
     parameter int BLOCKS = 16,               // a pool's; a power of two, at least 2
@@ -13,13 +13,13 @@ module npe_recycle #(
 ) (
     input  logic                clk,
     input  logic                rst,
-    // The host gives a block.
+    // The host posts a block.
     input  logic                post_valid,
     output logic                post_ready,
     input  logic [PW-1:0]       post_pool,
     input  logic [BW-1:0]       post_block,
     output logic                bad_post,
-    // A unit of a block is released: one each clock, never held up.
+    // Releases of units: at most one each clock, never delayed.
     input  logic                release_valid,
     input  logic [PW-1:0]       release_pool,
     input  logic [BW-1:0]       release_block,
@@ -57,13 +57,13 @@ module npe_recycle #(
         end
     endgenerate
 
-    // Compared before it is raised: the count so far is M - 1, and this release is the M-th.
+    // Compared before incrementing: if the count so far is M - 1, this release is the M-th.
     assign last        = count[at_release] == CW'(UNITS - 1);
     assign counted     = release_valid && known_release && out[at_release];
     assign bad_release = release_valid && !counted;
     assign returned    = counted && last;
 
-    // Releases cannot wait, posts can: both write the counters.
+    // Both write the counters. Releases cannot wait, posts can.
     assign post_ready = !counted;
     assign bad_post   = post_valid && post_ready && !(known_post && !posted[at_post]);
     assign post       = post_valid && post_ready && !bad_post;
@@ -111,7 +111,7 @@ module npe_recycle #(
         );
     end
 
-    // Each block is in its queue once at most: there is always room.
+    // Each block is in its queue at most once, so there is always room.
     logic unused;
     assign unused = &put_ready;
 endmodule

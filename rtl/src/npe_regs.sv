@@ -1,4 +1,4 @@
-// Registers on AXI4-Lite, 64 bits wide: what they are is in npe_map.sv. Writes are of whole registers.
+// Registers on AXI4-Lite, 64 bits wide; npe_map.sv defines them. Writes are of whole registers.
 module npe_regs #(
     parameter int T            = 8,
     parameter int PORTS        = 16,
@@ -48,7 +48,7 @@ module npe_regs #(
     output logic                command,
     output logic [TW-1:0]       command_thread,
     output logic [56:0]         command_data,
-    // From it: each event one clock.
+    // From the engine: each event for one clock.
     input  logic                busy,
     input  logic                write_failed,
     input  logic                read_failed,
@@ -71,8 +71,8 @@ module npe_regs #(
     input  logic [T*32-1:0]     seq,
     input  logic [T*32-1:0]     taken
 );
-    // A write is done when its address and its data are there, and what it goes to has room: only POST can have none,
-    // for a clock at a time.
+    // A write is done when its address and its data are there, and its destination has room: only POST can have none,
+    // for one clock at a time.
     logic          write, at_post, at_clear;
     logic          beyond_post;
     logic [4:0]    w_pool;

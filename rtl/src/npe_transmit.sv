@@ -1,14 +1,14 @@
-// Transmit: reads packets from memory, in several AXI4 bursts at once whose answers may come in any order, puts them
-// together and sends them in the order in which they were asked for. A packet's unit is released when its last beat has
-// left, not before: until then its bytes are still wanted.
+// Transmit: reads packets from memory, in several AXI4 bursts at once whose answers may come in any order, reassembles
+// them and sends them in the order of their commands. A packet's unit is released only when its last beat has
+// left: until then its bytes are still needed.
 //
-// Each packet has a slot, with room for a unit, and its bursts the slot's number for their ID: those of one ID come in
-// order, those of different IDs need not.
+// Each packet has a slot, with room for a unit, and its bursts have the slot's number as their ID: answers of one ID come
+// in order, those of different IDs need not.
 module npe_transmit #(
     parameter int W        = 512,
     parameter int SLOTS    = 8,              // a power of two, at least 2
     parameter int UNIT_LOG = 11,
-    parameter int TAG      = 18,             // bits of what is said at the release
+    parameter int TAG      = 18,             // bits of the tag passed on at the release
     localparam int WB      = W / 8,
     localparam int SW      = $clog2(SLOTS)
 ) (
@@ -53,7 +53,7 @@ module npe_transmit #(
     logic [SLOTS-1:0]    broken;
     logic [W-1:0]        mem[SLOTS<<CW];
 
-    // Asking: one burst a clock.
+    // Requests: one burst a clock.
     logic                asking;
     logic [63:0]         ask_at;
     logic [CW:0]         ask_left, beats, burst;
@@ -100,7 +100,7 @@ module npe_transmit #(
         end
     end
 
-    // Answers: there is room for all that was asked for.
+    // Answers: there is room for all requested beats.
     logic [CW:0] have_here;
     assign rready    = 1'b1;
     assign have_here = have[rid*(CW+1)+:CW+1];
@@ -115,7 +115,7 @@ module npe_transmit #(
         end
     end
 
-    // Reading slots that are whole, in order. A slot that is not in use may look whole: the head is.
+    // Reads complete slots in order. An unused slot may look complete; the head is in use.
     logic [SW:0]     from;                     // next slot to read, at or after the head
     logic [CW:0]     reading;                  // its next beat
     logic [2:0]      room;
@@ -133,7 +133,7 @@ module npe_transmit #(
     assign starts    = reading == 0;
     assign read      = whole && !is_broken && room != 0 && (!starts || about_room);
     assign ends      = read && reading == f_beats - 1'b1;
-    // A packet that could not be read goes by itself, when those before it have left.
+    // A packet that could not be read is removed when those before it have left.
     logic skip;
     assign skip = whole && is_broken && from == head;
 
@@ -183,7 +183,7 @@ module npe_transmit #(
         .out_data (about)
     );
 
-    // Sending: a beat is the rest of one read before and the beginning of the next.
+    // Sending: a beat consists of the rest of the one read before and the beginning of the next.
     logic [15:0]         o_len, o_left;
     logic [7:0]          o_port;
     logic [BEAT_LOG-1:0] o_shift;
@@ -199,7 +199,7 @@ module npe_transmit #(
     assign more   = taken != o_beats;
     assign o_left = o_len - given;
     assign m_last = o_left <= 16'(WB);
-    // The next beat is needed unless the rest of this one is all.
+    // The next beat is needed unless the rest of this one completes the packet.
     assign needs  = 16'(WB) - 16'(o_shift) < o_left && more;
     assign can    = begun && about_valid && (!needs || raw_valid);
     assign m_valid = can;
@@ -208,7 +208,7 @@ module npe_transmit #(
     assign m_port  = o_port;
     always_comb for (int i = 0; i < WB; i++) m_keep[i] = 16'(i) < o_left;
 
-    // A packet's first beat goes to `rest`, where there is none, or with the last one of the packet before it.
+    // A packet's first beat goes to `rest`, if that is empty, or with the last beat of the previous packet.
     logic first, follows;
     assign first      = !begun && raw_valid && about_valid;
     assign about_done = go && m_last;

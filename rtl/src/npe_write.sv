@@ -1,12 +1,12 @@
-// Writing packets to memory: a packet's beats, then its descriptor, as AXI4 bursts that cross no 4 KiB.
+// Writes packets to memory: a packet's beats, then its descriptor, as AXI4 bursts that cross no 4 KiB boundary.
 //
-// The descriptor lies in the line before the packet and is written after it: whoever finds the sequence number
-// they wait for finds the packet. This relies on writes of one master and one ID becoming visible in order, as PCIe's
-// posted writes do.
+// The descriptor is in the line before the packet and is written after it, so that a thread that finds the sequence
+// number it waits for finds the whole packet. This relies on writes of one master and one ID becoming visible in order,
+// as PCIe's posted writes do.
 //
 // Descriptor, little endian: 0 this unit's address, 8 the next one's, 16 clock at which the packet's first beat came,
 // 24 length, 26 port, 27 thread, 28 sequence number of the thread's packets, from 1. Thread and number are in the last
-// eight bytes: whoever finds theirs finds the rest, however many beats it took. The number alone would not do where
+// eight bytes, so the whole descriptor is visible with them, however many beats it took. The number alone would not do if
 // threads share a pool: the unit may hold the descriptor of another thread's packet with that number.
 module npe_write #(
     parameter int T        = 8,
@@ -30,7 +30,7 @@ module npe_write #(
     input  logic [63:0]     time_,
     input  logic [7:0]      port,
     input  logic [15:0]     len,
-    // Its beats: given at the clock after `read`.
+    // Its beats, at the clock after `read`.
     output logic            read,
     output logic [TW-1:0]   read_thread,
     input  logic [W-1:0]    data,
@@ -54,7 +54,7 @@ module npe_write #(
     localparam int DESC_BEATS = (WB >= 32) ? 1 : 32 / WB;
     localparam int BEFORE = OFFSET - 64;
 
-    // Reading: beats are asked for while there is room for them.
+    // Reading: beats are requested while there is room for them.
     logic            reading;
     logic [CW-1:0]   to_read;
     logic [2:0]      room;
@@ -105,7 +105,7 @@ module npe_write #(
         .out_data (beat)
     );
 
-    // The packets whose beats are in that queue, or will be.
+    // Packets whose beats are, or will be, in that queue.
     localparam int ABOUT = 64 + 64 + 32 + 64 + TW + 8 + 16;
     logic             about_valid, about_done;
     logic [ABOUT-1:0] about;
@@ -232,7 +232,7 @@ module npe_write #(
         .out_data ({wlast, wstrb, wdata})
     );
 
-    // Bursts that were not answered yet.
+    // Bursts that have not been answered yet.
     logic [15:0] open;
     assign bready = 1'b1;
     assign failed = bvalid && bresp[1];

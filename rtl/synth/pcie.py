@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many packets of a size a PCIe link can carry for the engine, by what each costs in TLPs. Prints a table.
+"""Computes the packet rate of the engine on a PCIe link by packet size, from the TLPs of each packet. Prints a table.
 
 Links, after line coding: generation 2 x8 32 Gbit/s (5 GT/s, 8b/10b), 3 x8 63.0 (8 GT/s, 128b/130b), 4 x8 126.0. Of these,
 flow control and acknowledgements take 8 % (Neugebauer et al., "Understanding PCIe performance for end host networking",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the engine takes of a chip: LUTs, flip-flops and memory of ECP5 and of 6-input LUTs by yosys, the clock by
-nextpnr-ecp5 where there is one. Prints a table.
+"""Measures the engine's chip area and clock: LUTs, flip-flops and memory of ECP5 and of 6-input LUTs by yosys, the
+clock by nextpnr-ecp5 if it is installed. Prints a table.
 
 usage: run.py [--route] [T...]          threads: 1 2 4 8 16
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes what depends on the register map from regs.toml: the RTL's package, the host driver's constants, the table in
-docs/rtl.md. With --check, says whether they are what it would make."""
+"""Generates from regs.toml everything that depends on the register map: the RTL's package, the host driver's constants,
+the table in docs/rtl.md. With --check, only reports whether they are up to date."""
 
 import pathlib
 import sys

@@ -27,20 +27,20 @@ pub const PARAMS_COMMANDS_LOG: Field = Field { low: 32, bits: 4 };
 /// Bytes from a unit's start to its packet.
 pub const PARAMS_DATA_OFFSET: Field = Field { low: 40, bits: 12 };
 
-/// What it does.
+/// Control.
 pub const CTRL: u32 = 0x010;
 /// Packets are accepted from the ports.
 pub const CTRL_ENABLE: Field = Field { low: 0, bits: 1 };
-/// 0: threads in turn; 1: PORT_MAP says which.
+/// 0: threads in turn; 1: PORT_MAP selects the thread.
 pub const CTRL_BY_PORT: Field = Field { low: 1, bits: 1 };
-/// A packet whose thread's queue is full: 0 is dropped; 1 waits, and all behind it.
+/// A packet whose thread's queue is full is dropped (0), or waits with all packets behind it (1).
 pub const CTRL_HOLD: Field = Field { low: 2, bits: 1 };
-/// Written 1 while neither enabled nor busy: queues, blocks, counters and errors as after a reset; reads 0.
+/// Writing 1 while neither enabled nor busy resets queues, blocks, counters and errors; reads 0.
 pub const CTRL_CLEAR: Field = Field { low: 3, bits: 1 };
 /// Threads in use, 0 to T.
 pub const CTRL_CHANNELS: Field = Field { low: 8, bits: 5 };
 
-/// What it is doing; errors stay until 1 is written to them.
+/// Status; error bits stay set until 1 is written to them.
 pub const STATUS: u32 = 0x018;
 /// Packets, commands or transfers are under way.
 pub const STATUS_BUSY: Field = Field { low: 0, bits: 1 };
@@ -54,7 +54,7 @@ pub const STATUS_BAD_COMMAND: Field = Field { low: 10, bits: 1 };
 pub const STATUS_COMMAND_LOST: Field = Field { low: 11, bits: 1 };
 /// A block was posted that does not exist or had been already.
 pub const STATUS_BAD_POST: Field = Field { low: 12, bits: 1 };
-/// A release to a block that is not out.
+/// A release to a block that is not in use.
 pub const STATUS_BAD_RELEASE: Field = Field { low: 13, bits: 1 };
 /// CLEAR was written while enabled or busy, and not done.
 pub const STATUS_CLEAR_BUSY: Field = Field { low: 14, bits: 1 };
@@ -66,10 +66,10 @@ pub const POST_BLOCK: Field = Field { low: 0, bits: 16 };
 /// Its thread; with one pool for all, 0.
 pub const POST_POOL: Field = Field { low: 16, bits: 5 };
 
-/// Packets lost that a unit has no room for.
+/// Packets lost because they exceed a unit.
 pub const RX_TOO_LONG: u32 = 0x028;
 
-/// Packets lost that their port said are damaged.
+/// Packets lost because their port marked them as damaged.
 pub const RX_ERROR: u32 = 0x030;
 
 /// Packets sent.
@@ -93,7 +93,7 @@ pub const BASE: u32 = 0x100;
 /// The thread that a port's packets go to, below CHANNELS. The first; one each 8 bytes.
 pub const PORT_MAP: u32 = 0x180;
 
-/// Takes a packet back from the thread, to send it or not. At most as many may wait as PARAMS says: `TAKEN` tells. The first; one each 8 bytes.
+/// Takes a packet back from the thread, to send or drop it. The number that may wait is in PARAMS; `TAKEN` counts those taken. The first; one each 8 bytes.
 pub const COMMAND: u32 = 0x200;
 /// Of the packet's first byte, from BASE.
 pub const COMMAND_OFFSET: Field = Field { low: 0, bits: 32 };
@@ -104,7 +104,7 @@ pub const COMMAND_PORT: Field = Field { low: 48, bits: 8 };
 /// 1: it is not sent.
 pub const COMMAND_DROP: Field = Field { low: 56, bits: 1 };
 
-/// Where the thread's next packet will lie. The first; one each 8 bytes.
+/// Unit of the thread's next packet. The first; one each 8 bytes.
 pub const NEXT: u32 = 0x280;
 /// Units from BASE.
 pub const NEXT_UNIT: Field = Field { low: 0, bits: 32 };
