@@ -12,7 +12,7 @@ use outline::Outline;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use sockopt::RawSocket;
+use sockopt::QuerySocket;
 
 /// Size of the buffer for table names, in octets. Names have at most 31 octets (XT_TABLE_MAXNAMELEN), and tables are
 /// few.
@@ -66,7 +66,7 @@ struct Tables {
     family: sockopt::Family,
     /// File of the table names. The kernel creates it with the first table of the family.
     names: Option<OwnedFd>,
-    socket: Option<RawSocket>,
+    socket: Option<QuerySocket>,
 }
 
 impl Tables {
@@ -126,7 +126,7 @@ impl Tables {
     fn outline(&mut self, name: &str) -> Result<Option<Outline>, String> {
         let socket = match &self.socket {
             Some(socket) => socket,
-            None => self.socket.insert(RawSocket::open(self.family).map_err(|error| error.to_string())?),
+            None => self.socket.insert(QuerySocket::open(self.family).map_err(|error| error.to_string())?),
         };
         // The kernel returns EAGAIN if the table changed between the two requests.
         for _ in 0..8 {

@@ -18,6 +18,7 @@ use bywash_router::control::PortSpec;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Configured port that has been opened.
 pub struct Opened {
@@ -105,6 +106,8 @@ pub struct Xdp {
     /// CPUs that send the frames the driver forwards from this port, or the reason why the configured ones cannot.
     spread: Result<Vec<usize>, String>,
     sockets: Vec<(u32, OwnedFd)>,
+    /// Longest frames that the sockets send ([`AfXdpPort::frame_limit`]), changed with the MTU.
+    limits: Vec<Arc<AtomicUsize>>,
     /// Set if a socket is in zero-copy mode. Received frames then lie in the UMEM already. The kernel copies such a
     /// frame when it is redirected, into one without the headroom that virtio-net needs, which drops it.
     zero_copy: bool,
@@ -300,7 +303,9 @@ impl Xdp {
 
     /// Updates the program after the interface's MAC address or MTU has changed.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
-        let max_frame = max_frame(mtu, self.room) as u32;
+        let max_frame = max_frame(mtu, self.room);
+        self.limits.iter().for_each(|limit| limit.store(max_frame, Ordering::Relaxed));
+        let max_frame = max_frame as u32;
         self.mtu = mtu;
         self.program.set_target(self.longest(self.targets.get(self.id as u16)));
         Ok(self.program.set_config(XdpConfig { mac, max_frame, ..self.program.config() })?)
@@ -579,6 +584,7 @@ fn attach_af_xdp(
         index: link.index,
         spread,
         sockets: vec![],
+        limits: vec![],
         zero_copy: false,
         _promiscuous: promiscuous.transpose().with_context(|| format!("cannot make {interface} promiscuous"))?,
     };
@@ -609,7 +615,7 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
         (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
         journal.busy_poll(interface)?;
     }
-    let (mut sockets, mut zero_copy) = (vec![], false);
+    let (mut sockets, mut limits, mut zero_copy) = (vec![], vec![], false);
     for queue in queues(&opened.config)? {
         let end = AfXdpPort::open_with(umem, &link, queue, &config, opened.injectors.pop())?;
         if let (0, Some(why)) = (queue, end.transmit_fallback()) {
@@ -618,11 +624,12 @@ fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) ->
         if let Some(fd) = end.fd() {
             sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
         }
+        limits.push(end.frame_limit());
         zero_copy |= end.zero_copy();
         opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
     }
     if let Some(xdp) = &mut opened.xdp {
-        (xdp.sockets, xdp.zero_copy) = (sockets, zero_copy);
+        (xdp.sockets, xdp.limits, xdp.zero_copy) = (sockets, limits, zero_copy);
     }
     Ok(())
 }

@@ -12,8 +12,23 @@ pub type Left = (usize, Vec<u8>);
 pub const KERNEL: usize = 0;
 pub const BYWASH: usize = 1;
 
-/// Where the IP packet in a frame begins, behind tags, and its version by the EtherType.
+/// Where the IP packet in a frame begins, behind tags and what a route has put around it by segment routing (RFC 8754),
+/// and its version.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
+    let (at, version) = outer(frame)?;
+    if version == 6 && frame.get(at + 6) == Some(&43) && frame.get(at + 42) == Some(&4) {
+        let inner = at + 40 + (usize::from(*frame.get(at + 41)?) + 1) * 8;
+        match frame.get(at + 40)? {
+            4 => return Some((inner, 4)),
+            41 => return Some((inner, 6)),
+            _ => {}
+        }
+    }
+    Some((at, version))
+}
+
+/// Where the outermost IP packet begins, and its version by the EtherType.
+fn outer(frame: &[u8]) -> Option<(usize, u8)> {
     let mut at = 12;
     loop {
         match frame.get(at..at + 2)? {
@@ -96,6 +111,14 @@ fn is_redirect(frame: &[u8], at: usize) -> bool {
     frame.get(at + 6) == Some(&58) && frame.get(at + 40) == Some(&137)
 }
 
+/// Takes the ident out of the IPv4 header at `at`.
+fn forget_ident(frame: &mut [u8], at: usize) {
+    let Some(header) = frame.get_mut(at..at + 20) else { return };
+    let [ident, sum] = [4, 10].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
+    header[4..6].fill(0);
+    header[10..12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
+}
+
 /// The frame without what is never compared: what follows the packet, and the ident or flow label that a router gives to
 /// packets of its own. Says which of the two.
 fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
@@ -110,7 +133,14 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
     if padded {
         canonical.truncate(at + length.unwrap());
     }
-    let made_here = canonical.len() >= at + 20 && sent.is_some_and(|sent| ends(&sent.frame) != ends(frame));
+    // Of its own, translated, or an error that has the ends of what it is about, since that came from where it goes to.
+    let is_own =
+        |sent: &Sent| ends(&sent.frame) != ends(frame) || error(frame).is_some() && error(&sent.frame).is_none();
+    let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
+    if let Some((outer, 6)) = outer(frame).filter(|(outer, _)| *outer != at) {
+        canonical[outer + 1] &= 0xf0;
+        canonical[outer + 2..outer + 4].fill(0);
+    }
     if made_here && version == 6 {
         canonical[at + 1] &= 0xf0;
         canonical[at + 2..at + 4].fill(0);
@@ -118,9 +148,7 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
             canonical[at + 44..at + 48].fill(0);
         }
     } else if made_here {
-        let (ident, sum) = (word(at + 4).unwrap(), word(at + 10).unwrap());
-        canonical[at + 4..at + 6].fill(0);
-        canonical[at + 10..at + 12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
+        forget_ident(&mut canonical, at);
     }
     (canonical, padded, made_here)
 }

@@ -180,21 +180,16 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// A packet whose source was translated, where the kernel drew another port or ICMP ident since its own was taken.
+/// Ports and ICMP idents of packets that NAT has given another source: the kernel draws them where its own is taken.
 fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
-    let of_the_sent = source(&case.sent.frame).map(<[u8]>::to_vec);
-    for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame) {
-        if source(frame) == of_the_sent.as_deref() || error(frame).is_some() {
-            continue;
-        }
+    let of_the_sent = source(&case.sent.frame);
+    let frames = || case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
+    if frames().all(|frame| source(frame) == of_the_sent) {
+        return;
+    }
+    for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none()) {
         let Some((protocol, at)) = payload(frame) else { continue };
-        let fields: &[usize] = match protocol {
-            6 => &[0, 16],
-            17 => &[0, 6],
-            1 | 58 => &[2, 4],
-            _ => continue,
-        };
-        for field in fields {
+        for field in source_fields(protocol).into_iter().flatten() {
             if let Some(field) = frame.get_mut(at + field..at + field + 2) {
                 field.fill(0);
             }
@@ -202,9 +197,23 @@ fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-fn source(frame: &[u8]) -> Option<&[u8]> {
+/// Where the source's port or ident and the checksum lie behind the IP header. `None` for protocols that conntrack
+/// translates by their addresses alone.
+fn source_fields(protocol: u8) -> Option<[usize; 2]> {
+    match protocol {
+        6 => Some([0, 16]),
+        17 => Some([0, 6]),
+        1 | 58 => Some([4, 2]),
+        _ => None,
+    }
+}
+
+/// Source address, and port or ident.
+fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let ends = ends(frame)?;
-    ends.get(..ends.len() / 2)
+    let (protocol, at) = payload(frame)?;
+    let part = source_fields(protocol).and_then(|[field, _]| frame.get(at + field..at + field + 2));
+    Some((&ends[..ends.len() / 2], part))
 }
 
 /// The route that the kernel takes has several next hops, and Bywash sent by one of them; or that of an error has.

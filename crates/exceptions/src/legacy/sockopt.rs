@@ -1,4 +1,4 @@
-//! Requests to x_tables: getsockopt on a raw socket (linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
+//! Requests to x_tables: getsockopt on an IP socket (linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
 
 #![allow(unsafe_code)]
 
@@ -55,22 +55,22 @@ impl Family {
     }
 }
 
-/// A raw socket that only serves getsockopt: it neither sends nor receives.
+/// An IP socket that only serves getsockopt: it neither sends nor receives.
 #[derive(Debug)]
-pub struct RawSocket {
+pub struct QuerySocket {
     fd: OwnedFd,
     family: Family,
 }
 
-impl RawSocket {
+impl QuerySocket {
     pub fn open(family: Family) -> Result<Self, Errno> {
         let domain = match family {
             Family::Ip => AddressFamily::INET,
             Family::Ip6 => AddressFamily::INET6,
         };
-        // IPPROTO_RAW sends only: no packet ever queues up.
-        let protocol = Some(rustix::net::ipproto::RAW);
-        let fd = rustix::net::socket_with(domain, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+        // Not a raw socket, as iptables has it: while there is one for protocol 255, the host answers no packet of that
+        // protocol with "protocol unreachable".
+        let fd = rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Self { fd, family })
     }
 

@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval in milliseconds of checks whether the socket still works, and of reading its statistics.
@@ -55,7 +56,7 @@ pub struct AfXdpPort {
     pace: Pace,
     interface: String,
     queue: u32,
-    max_frame: usize,
+    max_frame: Arc<AtomicUsize>,
     /// Frames in the TX ring or with the injector since the last system call.
     unkicked: u32,
     /// `unkicked` at the end of the last turn.
@@ -77,6 +78,12 @@ impl AfXdpPort {
     /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has run one turn.
     pub fn open(umem: &Arc<Umem>, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
         Self::open_with(umem, link, queue, config, None)
+    }
+
+    /// Returns the longest frame in bytes that the port sends, for the control side to change with the interface's MTU
+    /// ([`max_frame`]). Longer frames are refused.
+    pub fn frame_limit(&self) -> Arc<AtomicUsize> {
+        self.max_frame.clone()
     }
 
     /// Like [`AfXdpPort::open`], with an injector loaded beforehand ([`may_inject`]), so that nothing is loaded while
@@ -135,7 +142,7 @@ impl AfXdpPort {
             pace: Pace::new(),
             interface: link.name.clone(),
             queue,
-            max_frame,
+            max_frame: Arc::new(AtomicUsize::new(max_frame)),
             unkicked: 0,
             unkicked_before: 0,
             sending: 0,
@@ -404,7 +411,7 @@ impl AfXdpPort {
 
     #[inline]
     fn sendable(&self, frame: &Frame) -> bool {
-        frame.len().wrapping_sub(1) < self.max_frame + 4
+        frame.len().wrapping_sub(1) < self.max_frame.load(Ordering::Relaxed) + 4
     }
 
     /// Reads the kernel's statistics and checks whether the socket still works.
@@ -633,7 +640,7 @@ impl Port for AfXdpPort {
     }
 
     fn max_frame(&self) -> usize {
-        self.max_frame
+        self.max_frame.load(Ordering::Relaxed)
     }
 
     fn counters(&self) -> Arc<PortCounters> {

@@ -136,8 +136,9 @@ pub struct Control {
     driver: Option<Box<dyn Driver>>,
     /// Destinations from the last call of [`Control::except`].
     excepted: Vec<Prefix>,
-    /// IPv4 prefixes of table local, loopback's left out: a packet from there is a martian anyway.
-    local4: BTreeSet<(V4, u8)>,
+    /// IPv4 routes of types local, broadcast, anycast and multicast: table, prefix and metric. Loopback and multicast
+    /// prefixes are left out: sources in them are martians anyway.
+    local4: BTreeSet<(u32, V4, u8, u32)>,
     /// Prefixes that have routes for some packets only, by table.
     selective: BTreeSet<(u32, Prefix)>,
     /// Routes of tables that are not used, kept for display.
@@ -270,12 +271,12 @@ impl Control {
         bound.map_or(SourceCheck::Off, |bound| self.links.source_check(bound))
     }
 
-    /// Returns the filter of IPv4 sources that the kernel may refuse: the addresses of interfaces and whatever table local
-    /// makes local or broadcast. The kernel looks at the latter only once rules, custom local routes or route realms have
-    /// ever been added to the namespace, which it does not tell: it decides for each such packet. A prefix shorter than 32
-    /// bits is in no filter: every source has to be looked up.
+    /// Returns the filter of IPv4 sources that the kernel may refuse: addresses of interfaces, and whatever a route of
+    /// type local, broadcast, anycast or multicast leads to. The kernel considers the routes only once rules, custom local
+    /// routes or realms have ever been added to the namespace. It does not tell, so that it has to decide for each such
+    /// packet. A prefix shorter than 32 bits makes the filter match every address.
     fn own4(&self) -> Own4 {
-        self.local4.iter().fold(self.links.own4(), |own, (addr, len)| match len {
+        self.local4.iter().fold(self.links.own4(), |own, (_, addr, len, _)| match len {
             32 => own.with((*addr).into()),
             _ => Own4::ANY,
         })
@@ -423,12 +424,13 @@ impl Control {
         };
         let rec = Rec { set, protocol: route.protocol, usable };
         let Prefix { addr, len } = route.prefix;
-        if let (IpAddr::V4(a), RouteKind::Local) = (addr, route.kind)
-            && rank == Rank::Local
-            && !a.is_loopback()
-            && !a.is_multicast()
-        {
-            touched.ports |= self.local4.insert((a.to_bits(), len));
+        if let IpAddr::V4(a) = addr {
+            let key = (route.table, a.to_bits(), len, route.metric);
+            touched.ports |= if route.kind == RouteKind::Local && !a.is_loopback() && !a.is_multicast() {
+                self.local4.insert(key)
+            } else {
+                self.local4.remove(&key)
+            };
         }
         let old = match addr {
             IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec)),
@@ -447,10 +449,8 @@ impl Control {
                 return;
             }
         };
-        if let IpAddr::V4(a) = prefix.addr
-            && rank == Rank::Local
-        {
-            touched.ports |= self.local4.remove(&(a.to_bits(), prefix.len));
+        if let IpAddr::V4(a) = prefix.addr {
+            touched.ports |= self.local4.remove(&(table, a.to_bits(), prefix.len, metric));
         }
         let old = match prefix.addr {
             IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, rank, metric, None),
