@@ -138,7 +138,10 @@ impl SlowPath {
                 rewrite_macs(hop, data);
                 cx.send(from, hop.port, frame);
             }
-            Kind::Forward if v6 || dont_fragment(data) => {
+            // The kernel checks the length before it resolves the neighbour (ip6_forward, ip_forward).
+            Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed
+                if len > hop.mtu && (v6 || dont_fragment(data)) =>
+            {
                 self.refuse(cx, tables, from, frame, DropReason::TooBig, Answer::TooBig { mtu: hop.mtu });
             }
             Kind::Forward => {

@@ -411,7 +411,8 @@ impl AfXdpPort {
 
     #[inline]
     fn sendable(&self, frame: &Frame) -> bool {
-        frame.len().wrapping_sub(1) < self.max_frame.load(Ordering::Relaxed) + 4
+        // Padding behind a packet does not count towards the MTU: frames of Ethernet's own length always pass.
+        frame.len().wrapping_sub(1) < self.max_frame.load(Ordering::Relaxed).max(1514) + 4
     }
 
     /// Reads the kernel's statistics and checks whether the socket still works.
