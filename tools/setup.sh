@@ -31,7 +31,7 @@ network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
-    bird:bird2 keepalived:keepalived nft:nftables iptables:iptables
+    bird:bird2 keepalived:keepalived nft:nftables iptables:iptables conntrack:conntrack
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator)
 case $task in

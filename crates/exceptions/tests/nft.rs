@@ -162,8 +162,8 @@ fn rulesets_of_nft() {
         ("table netdev t {\n chain c { type filter hook egress device p1 priority 0; ip ttl 1 drop; }\n}\n".into(),
          &["out46(p1) drop", "errors46 drop"]),
         (inet("postrouting", "oifname p1 ip6 hoplimit 1 drop"), &["out6(p1) drop", "errors6 drop"]),
-        ("table inet t {\n chain c { type filter hook ingress device p0 priority 0; ip ttl 1 drop; }\n}\n".into(),
-         &["in4(p0) drop"]),
+        ("table inet t {\n chain c { type filter hook ingress device p0 priority 0; policy accept; }\n}\n".into(),
+         &["in46(p0) hook ingress of family inet"]),
         ("table netdev t {\n chain c { type filter hook ingress device p0 priority 0; fwd to p1; }\n}\n".into(),
          &["in46(p0) fwd"]),
         // Connection tracking.

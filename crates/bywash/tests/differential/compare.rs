@@ -99,7 +99,8 @@ fn is_noise(frame: &[u8]) -> bool {
     }
     let byte = |n: usize| frame.get(at + n).copied().unwrap_or(0);
     match (version, byte(6)) {
-        (4, _) => byte(9) == 2,
+        // Membership reports (RFC 3376); unicast ones are forwarded.
+        (4, _) => byte(9) == 2 && byte(16) & 0xf0 == 0xe0,
         // Neighbour discovery has the hop limit that nothing forwarded has; listener reports have hop-by-hop options.
         (_, 58) => byte(7) == 255 && (133..138).contains(&byte(40)),
         (_, 0) => byte(7) == 1 && [130, 131, 132, 143].contains(&byte(48)),

@@ -81,6 +81,7 @@ impl Feature {
         };
         let rule = ["-A", "FORWARD", "-j", "DROP"];
         let tried = match self {
+            Self::Nft | Self::Iptables | Self::Legacy if has_tool("conntrack").is_err() => Err("no conntrack".into()),
             Self::Nft => tried(&["nft", "add", "table", "inet", "probe"]),
             Self::Iptables => tried(&[&["iptables-nft"], &rule[..]].concat()),
             Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),

@@ -176,6 +176,15 @@ impl Epoch {
         taken[0] == taken[1] && agreed
     }
 
+    /// Has connection tracking begin anew on both sides: of packets forwarded past it before a rule came that needs it,
+    /// only the kernel's side would know.
+    fn forget_connections(&self) {
+        let text = self.walk.text();
+        if ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word)) {
+            self.pair.apply(&[Change::Run("conntrack -F".into())]);
+        }
+    }
+
     /// What no rule explains, also when it is sent again, alone. Of what `is_old` knows no more is looked at.
     fn differing(
         &self,
@@ -295,6 +304,7 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 break;
             }
             std::thread::sleep(options.settle * slowness());
+            epoch.forget_connections();
             let has = |feature| options.features.contains(&feature);
             let pool = Pool::new(&epoch.walk.text(), has(Feature::Packets), has(Feature::OwnSource));
             let sent: Vec<Sent> = (0..options.packets).map(|n| pool.packet(&random, number + n as u32)).collect();

@@ -83,10 +83,13 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     if let Place::Nothing = place {
         return;
     }
-    let found = match base.accepts || chain.opaque.is_some() {
-        true => walk.chain(&chain.name, 0),
+    let everything = |what: &str| Rc::new(vec![Found::everything(what.into(), what.into())]);
+    let found = match (&place, table.family) {
         // The policy concerns every packet; rules cannot add to that.
-        false => Rc::new(vec![Found::everything("policy drop".into(), "policy drop".into())]),
+        _ if !base.accepts && chain.opaque.is_none() => everything("policy drop"),
+        // Before any rule, such a chain drops packets with malformed headers (nft_do_chain_inet_ingress).
+        (Place::Ingress(_), Family::Inet) => everything("hook ingress of family inet"),
+        _ => walk.chain(&chain.name, 0),
     };
     let mut own: Vec<Effect> = Vec::new();
     for found in found.iter() {
