@@ -43,7 +43,7 @@ static __always_inline int is_fragment4(const __u8 *ip)
 /* Returns whether the next header is a fragment header, or an extension header that may precede one. */
 static __always_inline int may_be_fragment6(__u8 next)
 {
-	return next == 0 || next == 43 || next == 44 || next == 60;
+	return next == 0 || next == 43 || next == 44 || next == 51 || next == 60;
 }
 
 /* Returns whether the port's gate leaves the packet to the kernel. User space gets, and drops, truncated headers. */

@@ -150,7 +150,8 @@ impl Work {
         let sources = &self.heads.words[SOURCES];
         let mut all = 0;
         for (fault, src) in self.sound.faults[..n].iter_mut().zip(sources) {
-            if *fault == OWN && entry(tables, tables.fib4.lookup(src.swap_bytes())).kind != Kind::Local {
+            let back = || entry(tables, tables.fib4.lookup(src.swap_bytes())).kind;
+            if *fault == OWN && !matches!(back(), Kind::Local | Kind::Policy) {
                 *fault = 0;
             }
             all |= *fault;
@@ -388,7 +389,7 @@ fn is_kept(gate: Gate, data: &[u8]) -> bool {
         // The MF bit is set or the offset is not zero.
         Some(ethertype::IPV4) => gate.closed.v4 || (gate.fragments.v4 && be16(&ip[6..]) & 0x3fff != 0),
         // A fragment header, or a header that one may follow (RFC 8200 4.1).
-        Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 60)),
+        Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 51 | 60)),
         _ => false,
     }
 }

@@ -109,6 +109,7 @@ impl Control {
         let changed = if add { self.selective.insert(key) } else { self.selective.remove(&key) };
         if changed && [LOCAL_TABLE, MAIN].contains(&table) {
             self.except_prefix(prefix, add, touched);
+            touched.ports = true;
         }
     }
 

@@ -69,16 +69,19 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Way::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
         Way::Glean(_) => None,
     };
+    let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
+    let link_mtu = mtu6.map_or(link.mtu, |mtu6| mtu6.min(link.mtu));
+    let mtu = a.mtu.unwrap_or(link_mtu);
     let (kind, to) = match reach {
         _ if is_excepted(a, links.excepted(a.index)) => (Kind::Policy, None),
         _ if !links.running(a.index) => (Kind::NoCarrier, None),
+        // The kernel sends by the route's MTU, whatever its device takes (ip_dst_mtu_maybe_forward).
+        _ if mtu > link_mtu => (Kind::Kernel, None),
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
-    let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
-    let mtu = [a.mtu, mtu6].into_iter().flatten().fold(link.mtu, u32::min);
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());

@@ -276,6 +276,10 @@ impl Control {
     /// routes or realms have ever been added to the namespace. It does not tell, so that it has to decide for each such
     /// packet. A prefix shorter than 32 bits makes the filter match every address.
     fn own4(&self) -> Own4 {
+        // Prefixes with routes for one TOS may have some of these types among them.
+        if self.selective.iter().any(|(table, prefix)| [LOCAL_TABLE, MAIN].contains(table) && prefix.addr.is_ipv4()) {
+            return Own4::ANY;
+        }
         self.local4.iter().fold(self.links.own4(), |own, (_, addr, len, _)| match len {
             32 => own.with((*addr).into()),
             _ => Own4::ANY,

@@ -149,6 +149,12 @@ impl Model {
         if !self.running(hop.index) {
             return Got::Verdict("no-carrier");
         }
+        let own = self.mtu6.get(&hop.index).filter(|_| v6);
+        let least = own.map_or(link.mtu, |own| link.mtu.min(*own));
+        let mtu = r.mtu.unwrap_or(least);
+        if mtu > least {
+            return Got::Verdict("kernel");
+        }
         let (kind, to) = gateway.map_or(("glean", [0; 6]), known);
         let near = gateway.or_else(|| r.source.is_none().then_some(r.prefix.addr));
         let source4 = match r.source {
@@ -159,8 +165,6 @@ impl Model {
             Some(IpAddr::V6(s)) => Some(s),
             _ => self.source(hop.index, near, false).and_then(|a| if let IpAddr::V6(a) = a { Some(a) } else { None }),
         };
-        let own = self.mtu6.get(&hop.index).filter(|_| v6);
-        let mtu = [Some(link.mtu), r.mtu, own.copied()].into_iter().flatten().min().unwrap();
         let from = link.mac.unwrap_or_default();
         Got::Out { kind, port, index: hop.index, gateway, to, from, mtu, source4, source6 }
     }

@@ -64,7 +64,10 @@ fn any_table() -> impl Strategy<Value = u32> {
 fn any_route() -> impl Strategy<Value = Route> {
     // A gateway of the other family is allowed (RFC 5549), and the model treats both directions alike.
     let hops = prop_oneof![3 => prop::collection::vec(any_hop(), 1..=1), 1 => prop::collection::vec(any_hop(), 0..=3)];
-    let more = (prop::option::weighted(0.2, 1000..1002u32), prop::option::weighted(0.3, any_addr()));
+    let more = (
+        prop::option::weighted(0.2, prop_oneof![3 => 1000..1002u32, 1 => Just(9000)]),
+        prop::option::weighted(0.3, any_addr()),
+    );
     (any_table(), any_prefix(), any_kind(), 0..3u32, hops, more).prop_map(
         |(table, prefix, kind, metric, hops, more)| {
             let next_hops = if kind == RouteKind::Unicast { hops } else { Vec::new() }.into_iter().collect();

@@ -152,22 +152,25 @@ fn ipv4_by_an_ipv6_gateway() {
 }
 
 #[test]
-fn mtu_is_the_smaller_of_link_and_route() {
+fn mtu_is_the_routes_own_unless_the_link_has_less() {
     let mut w = World::new();
     w.apply(&[
         route("198.51.100.0/24").via(P0, "10.0.0.2").mtu(1400).into(),
-        route("203.0.113.0/24").via(P0, "10.0.0.2").mtu(9000).into(),
+        route("203.0.113.0/24").via(P0, "10.0.0.2").into(),
+        route("192.0.2.0/24").via(P0, "10.0.0.2").mtu(9000).into(),
     ]);
     let mtu = |w: &World, a: &str| match w.got(a) {
         Got::Out { mtu, .. } => mtu,
         other => panic!("{other:?}"),
     };
     assert_eq!((mtu(&w, "198.51.100.1"), mtu(&w, "203.0.113.1")), (1400, 1500));
+    // The kernel sends longer frames than the link has room for, and leaves them to the device.
+    assert_eq!(w.brief("192.0.2.1"), "kernel");
     let mut small = a_link(P0, "p0");
     small.mtu = 1280;
     let applied = w.apply(&[Change::Link(small)]);
     assert_eq!(applied.ports_changed, [PortId(0)]);
-    assert_eq!((mtu(&w, "198.51.100.1"), mtu(&w, "203.0.113.1")), (1280, 1280));
+    assert_eq!((mtu(&w, "203.0.113.1"), w.brief("198.51.100.1").as_str()), (1280, "kernel"));
 }
 
 #[test]
