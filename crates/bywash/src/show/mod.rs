@@ -5,7 +5,7 @@ mod flow;
 mod layout;
 mod tables;
 
-use crate::api::Topic;
+use crate::api::{Topic, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
 pub use flow::run as flow;
@@ -50,9 +50,10 @@ pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let topics = topics(args)?;
     if args.schema {
+        let schema = |topic: &Topic| without_descriptions(topic.schema());
         let value = match topics.as_slice() {
-            [topic] => crate::api::schema(*topic),
-            topics => Value::Object(topics.iter().map(|t| (t.name().into(), crate::api::schema(*t))).collect()),
+            [topic] => schema(topic),
+            topics => Value::Object(topics.iter().map(|t| (t.name().into(), schema(t))).collect()),
         };
         return Ok(writeln!(std::io::stdout(), "{value:#}")?);
     }
@@ -127,7 +128,7 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
         return Ok(topics.to_vec());
     }
     let config = client::ask(socket, Topic::Config, None)?;
-    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config["mode"] == mode.name());
+    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config["mode"] == mode);
     Ok(topics.iter().filter(has).copied().collect())
 }
 

@@ -1,0 +1,123 @@
+//! Answers to commands, and errors.
+
+use crate::Route;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Error, with a status of 400 or more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Problem {
+    /// Problem.
+    pub error: String,
+    /// Hint: what would have been accepted; empty if there is none.
+    pub hint: String,
+}
+
+/// Version.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Version {
+    /// Version of the instance.
+    pub version: String,
+}
+
+/// Result of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Reloaded {
+    /// Changes, a line of text each.
+    pub changes: Vec<String>,
+    /// Whether they were applied.
+    pub applied: bool,
+}
+
+/// Result of a takeover: the instance is connected to the process that takes over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TakenOver {}
+
+/// Result of a change of flows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FlowsChanged {
+    /// Number of flows, groups and meters added, changed or deleted.
+    pub changed: u64,
+}
+
+/// Capture that is told to end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CaptureEnded {
+    /// Number of the capture.
+    pub ended: u64,
+}
+
+/// Trace of a packet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Traced {
+    /// Decisions and events, a line of text each.
+    pub story: Vec<String>,
+    /// Ports that the packet would be sent on.
+    pub outputs: Vec<String>,
+    /// Reason for which it would be dropped.
+    pub dropped: Option<String>,
+    /// Megaflow that the packet would create in a switch; empty if every packet would match it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub megaflow: Option<String>,
+    /// Further parts of a router's trace.
+    #[serde(flatten)]
+    pub routed: Option<TracedRoute>,
+}
+
+/// Further parts of a router's trace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TracedRoute {
+    /// Port that receives the packet.
+    pub port: String,
+    /// Level at which the port's packets are handled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<TraceLevel>,
+    /// Stages that handled the packet.
+    pub stages: Vec<String>,
+    /// Route to the packet's destination.
+    pub route: Option<Route>,
+    /// Neighbours that packets would be sent to.
+    pub adjacencies: Vec<TraceAdjacency>,
+    /// Frames that would be sent.
+    pub frames: Vec<TraceFrame>,
+}
+
+/// Level of a port, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TraceLevel {
+    /// Level: `driver`, `user` or `kernel`.
+    pub level: String,
+    /// Reason for it.
+    pub why: String,
+}
+
+/// Neighbour that a traced packet would be sent to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TraceAdjacency {
+    /// Address.
+    pub addr: IpAddr,
+    /// Port.
+    pub port: String,
+    /// MAC address.
+    pub mac: String,
+    /// State in the kernel.
+    pub state: String,
+}
+
+/// Frame that would be sent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TraceFrame {
+    /// Port.
+    pub port: String,
+    /// Frame, in hex.
+    pub frame: String,
+}

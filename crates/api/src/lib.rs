@@ -1,0 +1,37 @@
+//! Types of the API of a running instance: HTTP and JSON over a unix socket.
+//!
+//! The instance serialises these types, clients deserialise them, and the JSON schemas (`bywash show --schema`) and
+//! docs/api.md are derived from them. A field that an answer lacks, as one of another version may, is read as its
+//! default; unknown fields are ignored.
+
+mod cable;
+mod command;
+mod drops;
+mod placement;
+mod pools;
+mod ports;
+mod request;
+mod routes;
+mod schema;
+mod state;
+mod switch;
+mod topic;
+mod workers;
+
+pub use cable::{Channel, Modem, ServiceFlow};
+pub use command::{CaptureEnded, FlowsChanged, Problem, Reloaded, TakenOver, Version};
+pub use command::{TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
+pub use drops::{DropCount, Drops, EventCount, XdpCount};
+pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
+pub use pools::{Arena, Audit, Blocks, Pool, Pools};
+pub use ports::{Port, PortCounters, PortTxQueue, Queue, TxQueue};
+pub use request::{CaptureRequest, REQUESTS, Request, Verb, Way};
+pub use routes::{Drift, Neighbour, NextHop, Route};
+pub use schema::{schema, without_descriptions};
+pub use state::{Config, Health, Sandbox};
+pub use switch::{Address, Caches, Flow, Groups, Meter, WorkerCaches};
+pub use topic::{Answer, OfTopic, Topic};
+pub use workers::{Poll, Stage, Worker, WorkerTxQueue};
+
+/// Default path of an instance's socket.
+pub const SOCKET: &str = "/run/bywash/bywash.sock";

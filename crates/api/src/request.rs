@@ -1,0 +1,124 @@
+//! Requests other than queries.
+
+use crate::*;
+use serde_json::Value;
+
+/// Default operation for lines of flows that do not name one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Adds the entry.
+    Add,
+    /// Changes the matching entries.
+    Mod {
+        /// Only exact matches.
+        strict: bool,
+    },
+    /// Deletes the matching entries.
+    Del {
+        /// Only exact matches.
+        strict: bool,
+    },
+}
+
+impl Verb {
+    /// Returns the verb with this name in the API; `None` if there is none, or it cannot be strict.
+    pub fn named(name: &str, strict: bool) -> Option<Self> {
+        match name {
+            "add" if !strict => Some(Self::Add),
+            "mod" => Some(Self::Mod { strict }),
+            "del" => Some(Self::Del { strict }),
+            _ => None,
+        }
+    }
+
+    /// Returns the verb's name in the API, and whether it is strict.
+    pub fn name(self) -> (&'static str, bool) {
+        match self {
+            Self::Add => ("add", false),
+            Self::Mod { strict } => ("mod", strict),
+            Self::Del { strict } => ("del", strict),
+        }
+    }
+}
+
+/// Direction of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Received.
+    Rx,
+    /// Sent.
+    Tx,
+}
+
+/// Request for a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureRequest {
+    /// Only packets of these ports; of all ports if empty.
+    pub ports: Vec<String>,
+    /// Only packets of this direction.
+    pub way: Option<Way>,
+    /// Only packets dropped for these reasons; `all` stands for every reason.
+    pub drops: Vec<String>,
+    /// Most bytes kept of a packet; 0 for all.
+    pub snaplen: u32,
+    /// Only packets that pass this filter, in the format of `tcpdump -ddd`.
+    pub filter: Option<String>,
+}
+
+/// Documentation of a request.
+pub struct Request {
+    /// Method, path and parameters.
+    pub line: &'static str,
+    /// Effect.
+    pub about: &'static str,
+    /// JSON schema of the answer; `None` if it is not JSON.
+    pub schema: Option<fn(&str) -> Value>,
+}
+
+/// All requests but the queries for topics.
+pub const REQUESTS: [Request; 10] = [
+    Request {
+        line: "POST /v1/flows?op=OP&strict=true",
+        about: "Applies the flows, groups and meters in the body, one per line, or none of them if one is wrong. OP is \
+                `add`, `mod` or `del`; `strict` is for the latter two.",
+        schema: Some(schema::<FlowsChanged>),
+    },
+    Request {
+        line: "POST /v1/trace",
+        about: "Traces the packet in the body: `PORT HEX`, or for a switch also its fields as in ovs-appctl \
+                ofproto/trace. Nothing is sent. `megaflow` is a switch's; a router adds the keys from `port` on.",
+        schema: Some(schema::<Traced>),
+    },
+    Request {
+        line: "POST /v1/level?level=L&port=P&..",
+        about: "Moves the named ports, or all, to the level `auto`, `driver`, `user` or `kernel`, and answers with the \
+                placement.",
+        schema: Some(schema::<Vec<Placement>>),
+    },
+    Request {
+        line: "POST /v1/reload?dry_run=true",
+        about: "Reads the configuration again and applies it; with `dry_run`, only reports what would change.",
+        schema: Some(schema::<Reloaded>),
+    },
+    Request {
+        line: "POST /v1/takeover?socket=NAME",
+        about: "Lets the process that waits at this abstract socket take over (`bywash run --takeover`). Answered when \
+                the instance is connected to it.",
+        schema: Some(schema::<TakenOver>),
+    },
+    Request {
+        line: "POST /v1/capture?port=P&drops=R&way=W&snaplen=N",
+        about: "Captures packets as pcapng until the capture is ended: those of the ports P, dropped for the reasons R \
+                (`all` for every reason), of the direction W (`rx` or `tx`), with at most N bytes each. The body may \
+                be a filter in the format of `tcpdump -ddd`. The header `x-bywash-capture` has the capture's number.",
+        schema: None,
+    },
+    Request {
+        line: "DELETE /v1/capture?number=N",
+        about: "Ends a capture. Its packets so far are still delivered.",
+        schema: Some(schema::<CaptureEnded>),
+    },
+    Request { line: "GET /v1/version", about: "Returns the version.", schema: Some(schema::<Version>) },
+    Request { line: "GET /metrics", about: "Returns all counters in Prometheus' text format.", schema: None },
+    Request { line: "any request", about: "Errors have a status of 400 or more.", schema: Some(schema::<Problem>) },
+];

@@ -1,0 +1,76 @@
+//! Answers about a router.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Route {
+    /// Destination.
+    pub prefix: String,
+    /// Number of its table: 254 is main, 255 local.
+    pub table: u32,
+    /// Action: `unicast`, `local`, `blackhole`, `unreachable`, `prohibit` or `throw`.
+    pub kind: String,
+    /// Metric.
+    pub metric: u32,
+    /// Origin (rtm_protocol): 2 kernel, 3 boot, 4 static, 186 BGP, ..
+    pub protocol: u8,
+    /// Next hops.
+    pub next_hops: Vec<NextHop>,
+    /// Its own MTU, in bytes.
+    pub mtu: Option<u32>,
+    /// Preferred source address.
+    pub source: Option<IpAddr>,
+    /// Whether packets are forwarded by it.
+    pub installed: bool,
+    /// Reason for which it is not installed: `kernel`, `policy`, `metric`, `dead`, `hidden` or `other-table`.
+    pub reason: Option<String>,
+}
+
+/// Next hop of a route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NextHop {
+    /// Gateway; null if the destination is on the link.
+    pub via: Option<IpAddr>,
+    /// Port; null if the interface is none.
+    pub port: Option<String>,
+    /// Interface.
+    pub interface: Option<String>,
+    /// State: `forward`, `pending`, `failed`, `glean`, `dead`, `link-down`, `kernel` or `policy`.
+    pub state: String,
+    /// Weight in the choice among next hops.
+    pub weight: u16,
+}
+
+/// Neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Neighbour {
+    /// Address.
+    pub addr: IpAddr,
+    /// Interface.
+    pub interface: Option<String>,
+    /// Port; null if the interface is none.
+    pub port: Option<String>,
+    /// MAC address.
+    pub mac: Option<String>,
+    /// State in the kernel: `reachable`, `stale`, `incomplete` or `failed`.
+    pub state: String,
+    /// Whether packets are forwarded to it.
+    pub installed: bool,
+}
+
+/// Difference between the kernel's tables and the router's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Drift {
+    /// Kind of object: `link`, `address`, `route`, `neighbour`, `policy`, `fib`, or `all` for a count of more.
+    pub object: String,
+    /// Object.
+    pub name: String,
+    /// Difference.
+    pub drift: String,
+}

@@ -1,0 +1,46 @@
+//! Answers about the process.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Sandbox of all threads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Sandbox {
+    /// State: `on`, `off` or `partly`.
+    pub state: String,
+    /// Reason for which it is not on.
+    pub reason: Option<String>,
+    /// Number of threads.
+    pub threads: u64,
+    /// Whether no thread can gain privileges.
+    pub no_new_privs: bool,
+    /// Capabilities that some thread has.
+    pub capabilities: Vec<String>,
+    /// Whether the system calls of all threads are filtered.
+    pub seccomp: bool,
+    /// System calls allowed; empty if the sandbox is not on.
+    pub system_calls: Vec<String>,
+}
+
+/// Configuration in effect. `bywash config schema` describes it, with its defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Config {
+    /// Mode: `router`, `switch` or `cmts`.
+    pub mode: String,
+    /// Sandbox: `on` or `off`.
+    pub sandbox: String,
+    /// All other settings.
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
+}
+
+/// Health.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Health {
+    /// State: `ok`.
+    pub status: String,
+}

@@ -1,0 +1,159 @@
+//! Topics of queries, and the type of each answer.
+
+use crate::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+macro_rules! topics {
+    ($($(#[doc = $doc:literal])+ $topic:ident = $name:literal: $answer:ty,)+) => {
+        /// Topic of a query.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Topic { $($(#[doc = $doc])+ $topic,)+ }
+
+        impl Topic {
+            /// All topics.
+            pub const ALL: &[Self] = &[$(Self::$topic),+];
+
+            /// Returns the topic's name in paths.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$topic => $name,)+ }
+            }
+
+            /// Returns a description of the topic.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$topic => concat!($($doc),+).trim_ascii(),)+ }
+            }
+
+            /// Returns the JSON schema of the topic's answer.
+            pub fn schema(self) -> Value {
+                let title = format!("{} /v1/{}", self.method(), self.name());
+                match self { $(Self::$topic => schema::<$answer>(&title),)+ }
+            }
+        }
+
+        /// Answer to a query.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(untagged)]
+        pub enum Answer { $($(#[doc = $doc])+ $topic($answer),)+ }
+
+        impl Answer {
+            /// Reads the answer to a query for `topic`. Errors if a field has another type than that answer's.
+            pub fn read(topic: Topic, json: Value) -> serde_json::Result<Self> {
+                Ok(match topic { $(Topic::$topic => Self::$topic(serde_json::from_value(json)?),)+ })
+            }
+        }
+
+        $(
+            impl OfTopic for $answer {
+                const TOPIC: Topic = Topic::$topic;
+
+                fn of(answer: Answer) -> Option<Self> {
+                    if let Answer::$topic(answer) = answer { Some(answer) } else { None }
+                }
+            }
+
+            impl From<$answer> for Answer {
+                fn from(answer: $answer) -> Self {
+                    Self::$topic(answer)
+                }
+            }
+        )+
+    };
+}
+
+/// Type of the answer to queries for one topic.
+pub trait OfTopic: DeserializeOwned + Into<Answer> {
+    /// Topic that has this answer.
+    const TOPIC: Topic;
+
+    /// Returns the contents of an answer; `None` if it is another topic's.
+    fn of(answer: Answer) -> Option<Self>;
+}
+
+topics! {
+    /// Ports, with their state and counters.
+    Ports = "ports": Vec<Port>,
+    /// Workers, with their load and the cycles of each stage.
+    Workers = "workers": Vec<Worker>,
+    /// Pools and their arena.
+    Pools = "pools": Pools,
+    /// Routes. With `?prefix=P`, only those that lie within P or cover it.
+    Routes = "routes": Vec<Route>,
+    /// Neighbours. With `?prefix=P`, only those within P.
+    Neighbours = "neighbours": Vec<Neighbour>,
+    /// Drops, other events, and verdicts of the XDP programs. Counters that are zero are left out.
+    Drops = "drops": Drops,
+    /// Level of each port, and why.
+    Placement = "placement": Vec<Placement>,
+    /// Sandbox of all threads.
+    Sandbox = "sandbox": Sandbox,
+    /// Flows of a switch. With `?match=M`, only those that M selects.
+    Flows = "flows": Vec<Flow>,
+    /// Groups and meters of a switch.
+    Groups = "groups": Groups,
+    /// Addresses that a switch has learned.
+    Fdb = "fdb": Vec<Address>,
+    /// Flow caches of a switch.
+    Caches = "caches": Caches,
+    /// Modems of a cable downstream.
+    Modems = "modems": Vec<Modem>,
+    /// Service flows of the modems of a cable downstream.
+    ServiceFlows = "service-flows": Vec<ServiceFlow>,
+    /// Channels of a cable downstream.
+    Channels = "channels": Vec<Channel>,
+    /// Configuration in effect. Its keys are those of the configuration file.
+    Config = "config": Config,
+    /// Differences between the kernel's tables, read afresh, and the router's.
+    Drift = "drift": Vec<Drift>,
+    /// Audit of all buffers, counted on request.
+    Audit = "audit": Audit,
+    /// Health. An error, with status 503, while a worker hangs.
+    Health = "health": Health,
+}
+
+impl Topic {
+    /// Topics of `show all`, in their order.
+    pub const SHOWN: [Topic; 16] = [
+        Topic::Ports,
+        Topic::Workers,
+        Topic::Pools,
+        Topic::Routes,
+        Topic::Neighbours,
+        Topic::Drops,
+        Topic::Placement,
+        Topic::Sandbox,
+        Topic::Flows,
+        Topic::Groups,
+        Topic::Fdb,
+        Topic::Caches,
+        Topic::Modems,
+        Topic::ServiceFlows,
+        Topic::Channels,
+        Topic::Config,
+    ];
+
+    /// Returns the HTTP method of a query for the topic.
+    pub fn method(self) -> &'static str {
+        if self == Self::Audit { "POST" } else { "GET" }
+    }
+
+    /// Returns the name of the query parameter that filters the topic; `None` if it takes no filter.
+    pub fn filter(self) -> Option<&'static str> {
+        match self {
+            Self::Routes | Self::Neighbours => Some("prefix"),
+            Self::Flows => Some("match"),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of the mode that has the topic; `None` if every mode has it.
+    pub fn mode(self) -> Option<&'static str> {
+        match self {
+            Self::Routes | Self::Neighbours | Self::Drift => Some("router"),
+            Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some("switch"),
+            Self::Modems | Self::ServiceFlows | Self::Channels => Some("cmts"),
+            _ => None,
+        }
+    }
+}
