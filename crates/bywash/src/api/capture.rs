@@ -1,7 +1,7 @@
 //! Captures over the API: a response that lasts until `DELETE` ends the capture or the client disconnects.
 
 use super::serve::{Endless, Shared, error};
-use super::{CaptureRequest, Way};
+use super::{CaptureEnded, CaptureRequest, Way};
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
@@ -110,7 +110,7 @@ fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
     match running.lock().expect("captures").stops.get(&number) {
         Some(stop) => {
             stop.store(true, Ordering::Release);
-            axum::Json(serde_json::json!({ "ended": number })).into_response()
+            axum::Json(CaptureEnded { ended: number }).into_response()
         }
         None => error(StatusCode::NOT_FOUND, &format!("no capture {number} runs"), ""),
     }

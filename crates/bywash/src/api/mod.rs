@@ -15,20 +15,8 @@ pub use socket::{Listener, group_id};
 pub use bywash_api::*;
 
 use crate::config::Level;
-use serde_json::Value;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-
-/// Request that carries a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowCommand {
-    /// Changes flows, groups and meters, one per line.
-    Change(Verb),
-    /// Traces a packet, given as `PORT HEX` or, to a switch, described by its fields: `{story: [line], outputs: [port],
-    /// dropped}`; a switch adds `megaflow`, a router `{port, level: {level, why}, stages: [name], route, adjacencies:
-    /// [{addr, port, mac, state}], frames: [{port, frame}]}`.
-    Trace,
-}
 
 /// Capture that is ready to start.
 pub trait Capturing: Send {
@@ -41,13 +29,13 @@ pub trait Capturing: Send {
 /// # Thread-safety
 /// Called from several threads at once while workers run.
 pub trait Instance: Send + Sync {
-    /// Returns the topic's current state, in the shape that [`Topic`] documents. `filter` is given only for topics that
-    /// take one; it comes from the client and may be anything. The client gets an error as a bad request.
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
+    /// Returns the topic's current state. `filter` is given only for topics that take one; it comes from the
+    /// client and may be anything. The client gets an error as a bad request.
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
 
     /// Moves the named ports to a level, or all that have levels if none is named, and returns the placement. The
     /// client gets an error as a bad request; an unknown name moves nothing.
-    fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String>;
+    fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String>;
 
     /// Reads the configuration again and applies it, and returns a line for each change. With `dry_run`, only returns
     /// the lines. The client gets an error as a bad request; nothing is changed then.
@@ -64,7 +52,11 @@ pub trait Instance: Send + Sync {
         Err("this instance cannot capture packets".into())
     }
 
-    /// Changes flows, or traces a packet. The client gets an error as a bad request; if one line is invalid, none is
-    /// applied.
-    fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String>;
+    /// Changes flows, groups and meters, one per line. The client gets an error as a bad request; if one line is
+    /// invalid, none is applied.
+    fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String>;
+
+    /// Traces a packet, given as `PORT HEX` or, to a switch, described by its fields. The client gets an error as a bad
+    /// request.
+    fn trace(&self, packet: &str) -> Result<Traced, String>;
 }

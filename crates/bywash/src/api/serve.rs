@@ -2,9 +2,8 @@
 //! seconds.
 
 use super::socket::Named;
-use super::{FlowCommand, Instance, Listener, Topic, capture, metrics};
+use super::{Instance, Listener, Problem, Reloaded, TakenOver, Topic, Verb, Version, capture, metrics};
 use crate::config::Level;
-use crate::flows::Verb;
 use anyhow::Context;
 use axum::Extension;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
@@ -16,7 +15,7 @@ use axum::{Json, Router};
 use clap::ValueEnum;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,7 +208,7 @@ fn routes(instance: Shared) -> Router {
         .route("/v1/trace", post(trace))
         .route("/v1/capture", capture::routes())
         .route("/metrics", get(metrics))
-        .route("/v1/version", get(|| async { Json(json!({ "version": env!("CARGO_PKG_VERSION") })) }))
+        .route("/v1/version", get(|| async { Json(Version { version: env!("CARGO_PKG_VERSION").into() }) }))
         .route("/v1/health", get(health))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such path", "GET /v1/ports, /v1/workers, ..") })
         .layer(from_fn(as_json))
@@ -256,7 +255,7 @@ async fn reload(State(instance): State<Shared>, Query(query): Query<HashMap<Stri
         }
     };
     let changes = move || instance.reload(dry_run);
-    answer(move || Ok(json!({ "changes": changes()?, "applied": !dry_run }))).await
+    answer(move || Ok(Reloaded { changes: changes()?, applied: !dry_run })).await
 }
 
 async fn take_over(State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>) -> Response {
@@ -264,7 +263,7 @@ async fn take_over(State(instance): State<Shared>, Query(query): Query<HashMap<S
         let hint = "one `socket`, as `bywash run --takeover` gives it";
         return error(StatusCode::BAD_REQUEST, "no socket given", hint);
     };
-    answer(move || instance.take_over(&socket).map(|()| json!({}))).await
+    answer(move || instance.take_over(&socket).map(|()| TakenOver {})).await
 }
 
 async fn change_flows(
@@ -283,11 +282,11 @@ async fn change_flows(
     };
     let op = query.get("op").map_or("", String::as_str);
     let Some(verb) = Verb::named(op, strict) else { return wrong(format!("no `op` of flows: `{op}`")) };
-    answer(move || instance.flows(FlowCommand::Change(verb), &lines)).await
+    answer(move || instance.change_flows(verb, &lines)).await
 }
 
 async fn trace(State(instance): State<Shared>, packet: String) -> Response {
-    answer(move || instance.flows(FlowCommand::Trace, &packet)).await
+    answer(move || instance.trace(&packet)).await
 }
 
 async fn metrics(State(instance): State<Shared>) -> Response {
@@ -303,10 +302,10 @@ async fn only_read(request: Request, next: Next) -> Response {
     error(StatusCode::FORBIDDEN, &what, "it is read-only; the one at [api] socket takes all requests")
 }
 
-/// Answers with a JSON value from the instance.
-async fn answer(ask: impl FnOnce() -> Result<Value, String> + Send + 'static) -> Response {
+/// Answers in JSON with a value from the instance.
+async fn answer<T: Serialize>(ask: impl FnOnce() -> Result<T, String> + Send + 'static) -> Response {
     // Serialise on that thread as well: a million routes take a while.
-    spoken("application/json", move || ask().map(|value| value.to_string())).await
+    spoken("application/json", move || serde_json::to_string(&ask()?).map_err(|why| why.to_string())).await
 }
 
 /// Answers with a text that `ask` makes on a thread that may block.
@@ -319,7 +318,7 @@ async fn spoken(kind: &'static str, ask: impl FnOnce() -> Result<String, String>
 }
 
 pub(super) fn error(status: StatusCode, what: &str, hint: &str) -> Response {
-    (status, Json(json!({ "error": what, "hint": hint }))).into_response()
+    (status, Json(Problem { error: what.into(), hint: hint.into() })).into_response()
 }
 
 /// Gives errors of the framework itself, such as a wrong method or an invalid query, the shape of the API's errors.

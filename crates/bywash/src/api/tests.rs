@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::ApiConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,25 +14,36 @@ use std::time::{Duration, Instant};
 struct Echo;
 
 impl Instance for Echo {
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String> {
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         match (topic, filter) {
             (Topic::Workers, _) => panic!("a test's panic"),
-            (Topic::Health, _) => Ok(json!({ "status": "ok" })),
+            (Topic::Health, _) => Ok(Health { status: "ok".into() }.into()),
             (Topic::Routes, Some("bad")) => Err("`bad` is no prefix".into()),
-            _ => Ok(json!({ "topic": topic.name(), "filter": filter })),
+            _ => {
+                Ok(Sandbox { state: topic.name().into(), reason: filter.map(str::to_owned), ..Sandbox::default() }
+                    .into())
+            }
         }
     }
 
-    fn flows(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
-        if text == "bad" { Err("column 1: bad".into()) } else { Ok(json!([format!("{command:?}"), text])) }
+    fn change_flows(&self, _verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
+        if lines == "bad" { Err("column 1: bad".into()) } else { Ok(FlowsChanged { changed: 1 }) }
+    }
+
+    fn trace(&self, packet: &str) -> Result<Traced, String> {
+        Ok(Traced { story: vec![packet.into()], ..Traced::default() })
     }
 
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String> {
         if dry_run { Ok(vec!["port x added".into()]) } else { Err("nothing changed: no".into()) }
     }
 
-    fn set_level(&self, level: Level, ports: &[String]) -> Result<Value, String> {
-        if ports.contains(&"bad".into()) { Err("no port `bad`".into()) } else { Ok(json!([level.name(), ports])) }
+    fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String> {
+        if ports.contains(&"bad".into()) {
+            return Err("no port `bad`".into());
+        }
+        let row = |port: &String| Placement { port: port.clone(), why: level.name().into(), ..Placement::default() };
+        Ok(ports.iter().map(row).collect())
     }
 }
 
@@ -85,14 +96,16 @@ fn topics_and_errors() {
     assert_eq!(post("/v1/reload?dry_run=true"), (200, json!({ "changes": ["port x added"], "applied": false })));
     assert_eq!(post("/v1/reload").0, 400);
     assert_eq!(post("/v1/reload?dry_run=maybe").0, 400);
-    assert_eq!(get("/v1/ports"), (200, json!({ "topic": "ports", "filter": null })));
-    assert_eq!(get("/v1/routes?prefix=10.0.0.0%2F8"), (200, json!({ "topic": "routes", "filter": "10.0.0.0/8" })));
+    let asked = |(status, answer): (u16, Value)| (status, answer["state"].clone(), answer["reason"].clone());
+    assert_eq!(asked(get("/v1/ports")), (200, "ports".into(), Value::Null));
+    assert_eq!(asked(get("/v1/routes?prefix=10.0.0.0%2F8")), (200, "routes".into(), "10.0.0.0/8".into()));
     assert_eq!(get("/v1/health"), (200, json!({ "status": "ok" })));
     assert_eq!(get("/v1/version").1["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(request(place.socket(), "POST", "/v1/audit").1["topic"], "audit");
+    assert_eq!(asked(post("/v1/audit")).1, "audit");
 
-    let moved = request(place.socket(), "POST", "/v1/level?level=driver&port=a&port=b%2F1");
-    assert_eq!(moved, (200, json!(["driver", ["a", "b/1"]])));
+    let (status, moved) = post("/v1/level?level=driver&port=a&port=b%2F1");
+    let moved: Vec<Placement> = serde_json::from_value(moved).unwrap();
+    assert_eq!((status, moved[0].why.as_str(), moved[1].port.as_str()), (200, "driver", "b/1"));
 
     for (method, path, status) in [
         ("POST", "/v1/level", 400),

@@ -1,9 +1,9 @@
 //! Comparison of the kernel's tables, read afresh, with the data plane's.
 
+use crate::api::Drift;
 use bywash_mirror::State;
 use bywash_route::model::{Change, Neighbour, Prefix};
 use bywash_router::control::Control;
-use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ const LONG: Duration = Duration::from_secs(2);
 /// Most rows reported; further differences are only counted.
 const ROWS: usize = 1000;
 
-/// Returns one row `{object, name, drift}` for each difference that persists.
-pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
+/// Returns the differences that persist.
+pub fn drift(control: &Mutex<Control>) -> Result<Vec<Drift>, String> {
     let (mut rows, started) = (vec![], Instant::now());
     for time in 0..TIMES {
         if time > 0 {
@@ -42,14 +42,14 @@ pub fn drift(control: &Mutex<Control>) -> Result<Value, String> {
         rows.truncate(ROWS);
         rows.push(row("all", format!("{more} more"), "further differences, not listed"));
     }
-    Ok(rows.into())
+    Ok(rows)
 }
 
-fn row(object: &str, name: impl ToString, drift: &str) -> Value {
-    json!({ "object": object, "name": name.to_string(), "drift": drift })
+fn row(object: &str, name: impl ToString, drift: &str) -> Drift {
+    Drift { object: object.into(), name: name.to_string(), drift: drift.into() }
 }
 
-fn differences(known: &State, kernel: &State) -> Vec<Value> {
+fn differences(known: &State, kernel: &State) -> Vec<Drift> {
     const UNFOLLOWED: &str = "the kernel follows it, the data plane does not";
     const MISSING: &str = "the kernel has it, the data plane does not";
     const DIFFERENT: &str = "the kernel's entry differs";

@@ -5,6 +5,7 @@
 //! then the gates open as far as the verdict allows.
 
 use super::control::Shared;
+use crate::api;
 use crate::config::KernelConfig;
 use bywash_engine::PortId;
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
@@ -12,7 +13,6 @@ use bywash_port::af_xdp::{self, XdpGate};
 use bywash_route::model::{HashPolicy, SourceCheck};
 use bywash_router::control::{Control, Exceptions as Excepted};
 use bywash_router::gates::{Gate, Gates};
-use serde_json::{Value, json};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -263,20 +263,17 @@ fn packets(scope: &Scope) -> String {
     }
 }
 
-/// Returns the reasons for which packets of a port are left to the kernel, as `show placement` has them.
-pub fn shown(told: &Told, port: PortId) -> Value {
+/// Returns the policies for which packets of a port are left to the kernel.
+pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let told = told.lock().expect("reasons");
     let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
-    let row = |kept: &Kept| {
-        let Kept { effect, ignored, .. } = kept;
-        json!({
-            "kind": effect.kind,
-            "packets": packets(&effect.scope),
-            "object": effect.object,
-            "reason": effect.reason,
-            "ignored": ignored,
-            "allow": allow(effect.kind),
-        })
+    let row = |Kept { effect, ignored, .. }: &Kept| api::Kept {
+        kind: effect.kind.name().into(),
+        packets: packets(&effect.scope),
+        object: effect.object.to_string(),
+        reason: effect.reason.to_string(),
+        ignored: *ignored,
+        allow: allow(effect.kind),
     };
     mine.map(row).collect()
 }

@@ -2,11 +2,10 @@
 
 use super::instance::mac;
 use super::mode::View;
-use crate::api::Topic;
+use crate::api::{Answer, Channel, Modem, ServiceFlow, Topic};
 use bywash_docsis::group::Group;
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
-use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
 /// The downstream, as the API sees it.
@@ -38,16 +37,14 @@ impl View for Headend {
         self.ports.lock().expect("ports").ports().collect()
     }
 
-    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Value, String> {
-        let all = |of: fn(usize, &GroupView) -> Vec<Value>| {
-            Ok(self.groups.iter().enumerate().flat_map(|(n, group)| of(n + 1, group)).collect())
-        };
-        match topic {
-            Topic::Modems => all(modems),
-            Topic::ServiceFlows => all(flows),
-            Topic::Channels => all(channels),
-            _ => Err(format!("a cmts has no {}", topic.name())),
-        }
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+        let groups = || self.groups.iter().enumerate().map(|(n, group)| (n as u64 + 1, group));
+        Ok(match topic {
+            Topic::Modems => Answer::Modems(groups().flat_map(modems).collect()),
+            Topic::ServiceFlows => Answer::ServiceFlows(groups().flat_map(flows).collect()),
+            Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
+            _ => return Err(format!("a cmts has no {}", topic.name())),
+        })
     }
 }
 
@@ -70,17 +67,12 @@ impl Sum {
         }
     }
 
-    fn fill(self, mut row: Value) -> Value {
-        row["packets"] = self.packets.into();
-        row["bytes"] = self.bytes.into();
-        row["queued"] = self.received.saturating_sub(self.packets + self.overflow).into();
-        row["policed"] = self.policed.into();
-        row["queue_overflow"] = self.overflow.into();
-        row
+    fn queued(self) -> u64 {
+        self.received.saturating_sub(self.packets + self.overflow)
     }
 }
 
-fn modems(number: usize, view: &GroupView) -> Vec<Value> {
+fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
     let group = &view.group;
     let mut sums = vec![(0, Sum::default()); group.modems().len()];
     for (n, flow) in group.flows().iter().enumerate() {
@@ -88,36 +80,49 @@ fn modems(number: usize, view: &GroupView) -> Vec<Value> {
         *flows += 1;
         *sum = sum.add(Sum::of(group, n));
     }
-    let row = |(modem, (flows, sum)): (&bywash_docsis::group::ModemConfig, (u32, Sum))| {
-        sum.fill(json!({ "group": number, "mac": mac(modem.mac), "said": modem.said, "flows": flows }))
+    let row = |(modem, (flows, sum)): (&bywash_docsis::group::ModemConfig, (u64, Sum))| Modem {
+        group: number,
+        mac: mac(modem.mac),
+        said: modem.said,
+        flows,
+        packets: sum.packets,
+        bytes: sum.bytes,
+        queued: sum.queued(),
+        policed: sum.policed,
+        queue_overflow: sum.overflow,
     };
     group.modems().iter().zip(sums).map(row).collect()
 }
 
-fn flows(number: usize, view: &GroupView) -> Vec<Value> {
+fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {
     let group = &view.group;
     let row = |(n, flow): (usize, &bywash_docsis::group::Flow)| {
-        let modem = &group.modems()[flow.modem as usize];
-        let name = &group.kind_of(n).name;
-        let row = json!({
-            "group": number, "modem": mac(modem.mac), "flow": name, "dsid": flow.dsid, "priority": flow.priority,
-        });
-        Sum::of(group, n).fill(row)
+        let sum = Sum::of(group, n);
+        ServiceFlow {
+            group: number,
+            modem: mac(group.modems()[flow.modem as usize].mac),
+            flow: group.kind_of(n).name.clone(),
+            dsid: flow.dsid,
+            priority: flow.priority,
+            packets: sum.packets,
+            bytes: sum.bytes,
+            queued: sum.queued(),
+            policed: sum.policed,
+            queue_overflow: sum.overflow,
+        }
     };
     group.flows().iter().enumerate().map(row).collect()
 }
 
-fn channels(number: usize, view: &GroupView) -> Vec<Value> {
-    let row = |(n, counters): (usize, &bywash_docsis::lower::ChannelCounters)| {
-        json!({
-            "group": number,
-            "channel": n + 1,
-            "rate": view.channels.get(n).filter(|rate| **rate > 0),
-            "packets": counters.packets.get(),
-            "bytes": counters.bytes.get(),
-            "group_queued": view.stats.queued.get(),
-            "crypto": view.stats.crypto,
-        })
+fn channels((number, view): (u64, &GroupView)) -> Vec<Channel> {
+    let row = |(n, counters): (usize, &bywash_docsis::lower::ChannelCounters)| Channel {
+        group: number,
+        channel: n as u64 + 1,
+        rate: view.channels.get(n).copied().filter(|rate| *rate > 0),
+        packets: counters.packets.get(),
+        bytes: counters.bytes.get(),
+        group_queued: view.stats.queued.get(),
+        crypto: view.stats.crypto.clone(),
     };
     view.stats.channels.iter().enumerate().map(row).collect()
 }

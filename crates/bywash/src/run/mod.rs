@@ -4,6 +4,14 @@
 //! tables, sockets and workers are ready. At shutdown the programs are disabled first, so that the kernel forwards
 //! while everything else is torn down.
 
+/// Adds counters to the fields of the same names. Every counter of `$type` must be named.
+macro_rules! add {
+    ($from:expr, $type:path => $to:expr; $($name:ident),+ $(,)?) => {{
+        let $type { $($name),+ } = $from;
+        $($to.$name += $name.get();)+
+    }};
+}
+
 mod below;
 mod bridge;
 mod capture;

@@ -7,7 +7,7 @@ use super::control::Shared;
 use super::driver::Driver;
 use super::ports::Opened;
 use super::{cmts, router, switch};
-use crate::api::{FlowCommand, Topic};
+use crate::api::{Answer, FlowsChanged, Kept, Topic, Traced, Verb};
 use crate::config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};
 use bywash_frame::{Pool, PoolSet};
@@ -15,8 +15,10 @@ use bywash_mirror::Mirror;
 use bywash_route::model::Change;
 use bywash_router::control::{Applied, PortSpec, PortView};
 use bywash_sync::Qsbr;
-use serde_json::Value;
 use std::sync::Arc;
+
+/// Error of modes without flows.
+const NO_FLOWS: &str = "there are no flows: only a switch has them (mode = \"switch\")";
 
 /// Input of a mode's setup: everything is opened, nothing runs yet.
 pub struct Setup<'a> {
@@ -94,16 +96,21 @@ pub trait View: Send + Sync {
     fn ports(&self) -> Vec<PortView>;
 
     /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String>;
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
 
-    /// Changes flows, or traces a packet.
-    fn command(&self, _command: FlowCommand, _text: &str) -> Result<Value, String> {
-        Err("there are no flows: only a switch has them (mode = \"switch\")".into())
+    /// Changes flows, groups and meters.
+    fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {
+        Err(NO_FLOWS.into())
     }
 
-    /// Returns the reasons for which packets received on this port are left to the kernel.
-    fn kept(&self, _port: PortId) -> Value {
-        Value::Array(vec![])
+    /// Traces a packet.
+    fn trace(&self, _packet: &str) -> Result<Traced, String> {
+        Err(NO_FLOWS.into())
+    }
+
+    /// Returns the policies for which packets received on this port are left to the kernel.
+    fn kept(&self, _port: PortId) -> Vec<Kept> {
+        vec![]
     }
 
     /// Returns the number of packets punted from this port that the kernel did not accept.

@@ -4,14 +4,14 @@ use super::exceptions::{self, Told};
 use super::instance::mac;
 use super::mode::View;
 use super::trace::{self, Decisions, Followed, Tracer};
-use crate::api::{FlowCommand, Topic};
+use crate::api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_engine::PortId;
 use bywash_route::model::Prefix;
-use bywash_router::control::{Control, HopView, PortView, RouteStatus, RouteView};
+use bywash_router::control::{Control, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 use bywash_sync::Counter;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
@@ -34,21 +34,18 @@ impl View for Routes {
         self.control.lock().expect("control").ports().collect()
     }
 
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Value, String> {
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         let filter = filter.map(parse_prefix).transpose()?;
         match topic {
-            Topic::Drift => super::drift::drift(&self.control),
-            Topic::Routes => Ok(self.routes(filter)),
-            Topic::Neighbours => Ok(self.neighbours(filter)),
+            Topic::Drift => super::drift::drift(&self.control).map(Answer::from),
+            Topic::Routes => Ok(self.routes(filter).into()),
+            Topic::Neighbours => Ok(self.neighbours(filter).into()),
             _ => Err(format!("a router has no {}", topic.name())),
         }
     }
 
-    fn command(&self, command: FlowCommand, text: &str) -> Result<Value, String> {
-        if command != FlowCommand::Trace {
-            return Err("there are no flows: only a switch has them (mode = \"switch\")".into());
-        }
-        let (port, frame) = crate::trace::parse(text)?;
+    fn trace(&self, packet: &str) -> Result<Traced, String> {
+        let (port, frame) = crate::trace::parse(packet)?;
         let ports = self.ports();
         let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
         let from = ports.iter().find(|view| view.name == port);
@@ -60,7 +57,7 @@ impl View for Routes {
         Ok(trace::told(&names, port, &frame, decisions, &followed))
     }
 
-    fn kept(&self, port: PortId) -> Value {
+    fn kept(&self, port: PortId) -> Vec<Kept> {
         exceptions::shown(&self.told, port)
     }
 
@@ -83,63 +80,54 @@ impl Routes {
         let adjacency = |(port, frame): (PortId, &[u8])| {
             let to = EthernetHeader::parse(frame)?.0.dst.0;
             let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
-            let state = json!(n.state);
-            let state = state.as_str().unwrap_or_default();
-            let line = format!("adjacency: {} at {}, {}, {state}", n.addr, mac(to), self.port(port));
-            Some((line, json!({ "addr": n.addr, "port": self.port(port), "mac": mac(to), "state": state })))
+            let (state, port) = (word(n.state), self.port(port));
+            let line = format!("adjacency: {} at {}, {port}, {state}", n.addr, mac(to));
+            Some((line, TraceAdjacency { addr: n.addr, port, mac: mac(to), state }))
         };
         Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
     }
 
-    fn routes(&self, filter: Option<Prefix>) -> Value {
+    fn routes(&self, filter: Option<Prefix>) -> Vec<Route> {
         let control = self.control.lock().expect("control");
         let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
         shown.map(|r| self.route(&r)).collect()
     }
 
-    fn route(&self, r: &RouteView) -> Value {
-        let hops: Vec<Value> = r
-            .next_hops
-            .iter()
-            .map(|h| {
-                json!({
-                    "via": h.via,
-                    "port": h.port.map(|p| self.port(p)),
-                    "interface": h.dev,
-                    "state": h.state,
-                    "weight": h.weight,
-                })
-            })
-            .collect();
-        json!({
-            "prefix": r.prefix.to_string(),
-            "table": r.table,
-            "kind": r.kind,
-            "metric": r.metric,
-            "protocol": r.protocol,
-            "next_hops": hops,
-            "mtu": r.mtu,
-            "source": r.source,
-            "installed": r.status == RouteStatus::Installed,
-            "reason": (r.status != RouteStatus::Installed).then_some(r.status),
-        })
+    fn route(&self, r: &RouteView) -> Route {
+        let hop = |hop: &HopView| NextHop {
+            via: hop.via,
+            port: hop.port.map(|port| self.port(port)),
+            interface: hop.dev.clone(),
+            state: word(hop.state),
+            weight: hop.weight,
+        };
+        let installed = r.status == RouteStatus::Installed;
+        Route {
+            prefix: r.prefix.to_string(),
+            table: r.table,
+            kind: word(r.kind),
+            metric: r.metric,
+            protocol: r.protocol,
+            next_hops: r.next_hops.iter().map(hop).collect(),
+            mtu: r.mtu,
+            source: r.source,
+            installed,
+            reason: (!installed).then(|| word(r.status)),
+        }
     }
 
-    fn neighbours(&self, filter: Option<Prefix>) -> Value {
+    fn neighbours(&self, filter: Option<Prefix>) -> Vec<Neighbour> {
         let control = self.control.lock().expect("control");
         let shown = control.neighbours().filter(|n| filter.is_none_or(|f| covers(f, host(n.addr))));
-        shown
-            .map(|n| {
-                json!({
-                    "addr": n.addr,
-                    "interface": n.dev,
-                    "port": n.port.map(|p| self.port(p)),
-                    "mac": n.mac.map(mac),
-                    "state": n.state,
-                    "installed": n.installed,
-                })
-            })
-            .collect()
+        let row = |n: NeighbourView| Neighbour {
+            addr: n.addr,
+            interface: n.dev,
+            port: n.port.map(|port| self.port(port)),
+            mac: n.mac.map(mac),
+            state: word(n.state),
+            installed: n.installed,
+        };
+        shown.map(row).collect()
     }
 
     fn port(&self, id: PortId) -> String {
@@ -147,21 +135,25 @@ impl Routes {
     }
 }
 
+/// Returns the name of an enum's variant, as it is serialised.
+fn word(variant: impl Serialize) -> String {
+    serde_json::to_value(variant).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
 /// Formats a route as a line of a trace.
 fn route_line(route: &RouteView) -> String {
     let hop = |hop: &HopView| {
         let via = hop.via.map_or(String::new(), |via| format!(" via {via}"));
         let dev = hop.dev.as_ref().map_or(String::new(), |dev| format!(" dev {dev}"));
-        format!("{via}{dev} ({})", json!(hop.state).as_str().unwrap_or_default())
+        format!("{via}{dev} ({})", word(hop.state))
     };
     let hops: Vec<String> = route.next_hops.iter().map(hop).collect();
-    let kind = json!(route.kind);
     let left = match route.status {
         RouteStatus::Kernel => ": left to the kernel",
         RouteStatus::Policy => ": left to the kernel by its policy",
         _ => "",
     };
-    format!("route: {} {}{}{left}", kind.as_str().unwrap_or_default(), route.prefix, hops.join(" or"))
+    format!("route: {} {}{}{left}", word(route.kind), route.prefix, hops.join(" or"))
 }
 
 /// Returns the destination address of a frame; `None` if it carries no valid IP header.

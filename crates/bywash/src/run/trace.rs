@@ -2,6 +2,7 @@
 //! No packet leaves the machine, no request reaches the control loop, and the counters shown elsewhere do not change.
 
 use super::ANSWER;
+use crate::api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
 use crate::capture::summary;
 use crate::trace::to_hex;
 use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
@@ -12,7 +13,6 @@ use bywash_router::tables::Tables;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ethernet::{EthernetHeader, MacAddr};
-use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -158,14 +158,14 @@ impl Tracer {
 /// Table entries that apply to a packet.
 #[derive(Default)]
 pub struct Decisions {
-    /// Route to the packet's destination, as a line of text and as JSON.
-    pub route: Option<(String, Value)>,
-    /// Neighbours that the sent packets went to, each as a line of text and as JSON.
-    pub adjacencies: Vec<(String, Value)>,
+    /// Route to the packet's destination, as a line of text and for the API.
+    pub route: Option<(String, Route)>,
+    /// Neighbours that the sent packets went to, each as a line of text and for the API.
+    pub adjacencies: Vec<(String, TraceAdjacency)>,
 }
 
 /// Builds the API's answer for a trace. `names` are the port names, by port number.
-pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Value {
+pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
     let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary(frame))];
     story.push(format!("stages: {}", followed.stages.join(", ")));
@@ -183,42 +183,41 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
     if followed.events.is_empty() {
         story.push("neither sent nor dropped: the packet is held, or was consumed".into());
     }
-    let outputs: Vec<&str> = followed.sent().map(|(port, _)| name(port)).collect();
-    let frames: Vec<Value> =
-        followed.sent().map(|(port, frame)| json!({ "port": name(port), "frame": to_hex(frame) })).collect();
-    json!({
-        "port": from,
-        "stages": followed.stages,
-        "route": decisions.route.map(|route| route.1),
-        "adjacencies": decisions.adjacencies.into_iter().map(|adjacency| adjacency.1).collect::<Vec<_>>(),
-        "story": story,
-        "outputs": outputs,
-        "frames": frames,
-        "dropped": followed.dropped(),
-    })
+    let frame = |(port, frame): (PortId, &[u8])| TraceFrame { port: name(port).into(), frame: to_hex(frame) };
+    Traced {
+        story,
+        outputs: followed.sent().map(|(port, _)| name(port).into()).collect(),
+        dropped: followed.dropped().map(str::to_owned),
+        megaflow: None,
+        routed: Some(TracedRoute {
+            port: from.into(),
+            level: None,
+            stages: followed.stages.iter().map(|&stage| stage.into()).collect(),
+            route: decisions.route.map(|route| route.1),
+            adjacencies: decisions.adjacencies.into_iter().map(|adjacency| adjacency.1).collect(),
+            frames: followed.sent().map(frame).collect(),
+        }),
+    }
 }
 
-/// Adds the level at which the packet is handled, from `placement`, the answer of `show placement`.
-pub fn placed(told: &mut Value, placement: &Value) {
-    let of = |name: &Value| placement.as_array()?.iter().find(|row| row["port"] == *name).cloned();
-    let Some(port) = of(&told["port"]) else { return };
-    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    let (level, why) = (word(&port["level"]), word(&port["why"]));
-    let to = told["outputs"].as_array().and_then(|outputs| outputs.first()).and_then(&of);
-    let line = match (level.as_str(), to) {
+/// Adds the level at which the packet is handled to a router's trace.
+pub fn placed(traced: &mut Traced, placement: &[Placement]) {
+    let of = |name: &str| placement.iter().find(|row| row.port == name);
+    let Some(routed) = &mut traced.routed else { return };
+    let Some(port) = of(&routed.port) else { return };
+    let (level, why) = (port.level.clone().unwrap_or_else(|| "?".into()), port.why.clone());
+    let line = match (level.as_str(), traced.outputs.first().and_then(|to| of(to))) {
         ("kernel", _) => format!("level: kernel ({why}): the kernel decides; below is what user space would do"),
-        ("driver", Some(to)) if to["target"] == true => {
+        ("driver", Some(to)) if to.target == Some(true) => {
             format!("level: driver ({why}): its program does the same as below for plain packets")
         }
         ("driver", Some(to)) => {
-            let (name, why) = (word(&to["port"]), word(&to["target_why"]));
+            let (name, why) = (&to.port, to.target_why.as_deref().unwrap_or("?"));
             format!("level: driver, but its program cannot send to {name} ({why}): user space forwards")
         }
         ("driver", None) => format!("level: driver ({why}): user space handles packets that its program does not send"),
         _ => format!("level: {level} ({why})"),
     };
-    if let Some(story) = told["story"].as_array_mut() {
-        story.insert(1.min(story.len()), line.into());
-    }
-    told["level"] = json!({ "level": level, "why": why });
+    traced.story.insert(1.min(traced.story.len()), line);
+    routed.level = Some(TraceLevel { level, why });
 }

@@ -6,11 +6,11 @@
 
 mod calls;
 
+use crate::api;
 use crate::config::{Config, PortKind, Sandbox};
 use anyhow::Context as _;
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
@@ -95,7 +95,7 @@ fn filter_calls() -> anyhow::Result<()> {
 }
 
 /// Returns what all threads of this process may do, as the kernel reports it.
-pub fn report() -> Value {
+pub fn report() -> api::Sandbox {
     let (mut threads, mut filtered, mut closed) = (0, 0, 0);
     let mut effective = CapabilitySet::empty();
     for status in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -108,7 +108,7 @@ pub fn report() -> Value {
         let bits = field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
         effective |= CapabilitySet::from_bits_retain(bits);
     }
-    let names: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let capabilities: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     let (entered, reason) = ENTERED.get().map_or((false, ""), |(entered, why)| (*entered, why.as_str()));
     let whole = KEPT.contains(effective) && filtered == threads && closed == threads;
     let state = match (entered, reason) {
@@ -116,16 +116,16 @@ pub fn report() -> Value {
         (true, _) => "partly",
         (false, _) => "off",
     };
-    let reason = (!reason.is_empty()).then_some(reason);
-    json!({
-        "state": state,
-        "reason": reason,
-        "threads": threads,
-        "no_new_privs": closed == threads,
-        "capabilities": names,
-        "seccomp": filtered == threads,
-        "system_calls": if state == "on" { calls::names() } else { vec![] },
-    })
+    let calls = if state == "on" { calls::names() } else { vec![] };
+    api::Sandbox {
+        state: state.into(),
+        reason: (!reason.is_empty()).then(|| reason.into()),
+        threads: threads as u64,
+        no_new_privs: closed == threads,
+        capabilities: capabilities.into_iter().collect(),
+        seccomp: filtered == threads,
+        system_calls: calls.into_iter().map(str::to_owned).collect(),
+    }
 }
 
 #[cfg(test)]
