@@ -3,6 +3,7 @@
 mod blocks;
 mod line;
 
+use crate::api::Placement;
 use crate::cli::capture::CaptureArgs;
 use crate::error::Usage;
 use crate::show::client;
@@ -116,11 +117,10 @@ pub fn compile(expression: &str) -> anyhow::Result<String> {
 
 /// Warns about ports whose packets are forwarded below user space and so are not captured.
 fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
-    let Ok(placement) = crate::show::ask(socket, crate::api::Topic::Placement) else { return };
-    for port in placement.as_array().into_iter().flatten() {
-        let name = port["port"].as_str().unwrap_or_default();
-        let asked = ports.is_empty() || ports.iter().any(|port| port == name);
-        if let Some(level @ ("driver" | "kernel")) = port["level"].as_str().filter(|_| asked) {
+    let Ok(placement) = crate::show::ask::<Vec<Placement>>(socket) else { return };
+    for Placement { port: name, level, .. } in placement {
+        let asked = ports.is_empty() || ports.contains(&name);
+        if let Some(level @ ("driver" | "kernel")) = level.as_deref().filter(|_| asked) {
             eprintln!(
                 "bywash: packets forwarded at level {level} do not reach user space and are not captured: \
                  `bywash level user {name}` brings them there"

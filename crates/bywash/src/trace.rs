@@ -1,5 +1,6 @@
 //! `bywash trace`: traces one packet, given in hex or taken from a port.
 
+use crate::api::Traced;
 use crate::capture;
 use crate::cli::trace::TraceArgs;
 use crate::show::client;
@@ -13,16 +14,15 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         Some("-") => std::io::read_to_string(std::io::stdin())?,
         Some(hex) => hex.to_owned(),
     };
-    let value = client::trace(&args.socket, &format!("{} {frame}", args.port))?;
-    let mut out = std::io::stdout().lock();
+    let (packet, mut out) = (format!("{} {frame}", args.port), std::io::stdout().lock());
     if args.json {
+        let value: Value = client::trace(&args.socket, &packet)?;
         return Ok(writeln!(out, "{value}")?);
     }
-    for line in value["story"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    let Traced { story, outputs, dropped, .. } = client::trace(&args.socket, &packet)?;
+    for line in story {
         writeln!(out, "{line}")?;
     }
-    let outputs: Vec<&str> = value["outputs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let dropped = value["dropped"].as_str();
     let end = match dropped {
         Some(reason) => format!("dropped: {reason}"),
         None if outputs.is_empty() => "not sent".into(),

@@ -2,10 +2,10 @@
 //!
 //! The page and its data come from this process, which asks the instance; the instance itself serves no browser.
 
-use crate::api::Topic;
+use crate::api::{Config, Topic};
 use crate::cli::web::WebArgs;
 use crate::error::Usage;
-use crate::show;
+use crate::show::{self, client};
 use anyhow::Context as _;
 use axum::extract::{Path as InPath, Request, State};
 use axum::http::{StatusCode, header};
@@ -15,7 +15,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
         return Err(Usage(format!("{what}: add --public to allow that")).into());
     }
     // Fail early if no instance runs.
-    show::ask(&args.socket, Topic::Config)?;
+    show::ask::<Config>(&args.socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(args.listen)
@@ -117,7 +117,7 @@ async fn topic(State(site): State<Arc<Site>>, InPath(name): InPath<String>) -> R
     let Some(topic) = Topic::SHOWN.into_iter().find(|topic| topic.name() == name) else {
         return (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response();
     };
-    match tokio::task::spawn_blocking(move || show::ask(&site.socket, topic)).await {
+    match tokio::task::spawn_blocking(move || client::ask::<Value>(&site.socket, topic, None)).await {
         Ok(Ok(value)) => Json(value).into_response(),
         Ok(Err(why)) => (StatusCode::BAD_GATEWAY, Json(json!({ "error": format!("{why:#}") }))).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -6,7 +6,7 @@
 //! the new route, which measures the lag behind the kernel; after that, none may take the old route.
 
 use super::lab;
-use crate::api::Topic;
+use crate::api::{Placement, Route};
 use crate::cli::bench::ChurnArgs;
 use crate::config::Host;
 use crate::show;
@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail, ensure};
 use bywash_lab::{Topology, TopologyBuilder};
 use bywash_mirror::change::{AT_ONCE, Changer, Changes};
 use serde::Serialize;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -299,13 +299,12 @@ fn stale(flips: &[Flip], come: &[Come; 2]) -> u64 {
 /// Waits until the last change is in effect.
 fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> anyhow::Result<()> {
     let last = 1 + (changes / u64::from(PREFIXES)) as usize % 2;
-    let (via, started) = (hosts[last].v4.to_string(), Instant::now());
+    let (via, started) = (IpAddr::from(hosts[last].v4), Instant::now());
     loop {
-        let routes = show::ask(&bywash.socket, Topic::Routes)?;
-        let flipping = routes.as_array().context("the routes are not a list")?.iter();
-        let flipping = flipping.filter(|r| r["prefix"].as_str().is_some_and(|p| p.starts_with("44.")));
+        let routes: Vec<Route> = show::ask(&bywash.socket)?;
+        let flipping = routes.iter().filter(|route| route.prefix.starts_with("44."));
         let (right, all) = flipping.fold((0, 0), |(right, all), route| {
-            (right + u32::from(route["next_hops"][0]["via"] == via.as_str()), all + 1)
+            (right + u32::from(route.next_hops.first().is_some_and(|hop| hop.via == Some(via))), all + 1)
         });
         if right == PREFIXES && all == PREFIXES {
             return Ok(());
@@ -319,8 +318,7 @@ fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> any
 
 /// Returns the frames received on port r0 by forwarding level: driver, user space, kernel.
 fn handled(bywash: &lab::Bywash) -> anyhow::Result<[u64; 3]> {
-    let shown = show::ask(&bywash.socket, Topic::Placement)?;
-    let frames = ["driver", "user", "kernel"].map(|level| shown[0]["frames"][level].as_u64());
-    let all: Option<Vec<u64>> = frames.into_iter().collect();
-    all.and_then(|all| all.try_into().ok()).context("a placement without frames")
+    let placement: Vec<Placement> = show::ask(&bywash.socket)?;
+    let frames = &placement.first().context("there is no port")?.frames;
+    Ok([frames.driver, frames.user, frames.kernel])
 }

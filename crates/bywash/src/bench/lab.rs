@@ -6,7 +6,7 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
-use crate::api::Topic;
+use crate::api::{Pools, Worker};
 use crate::config::Host;
 use crate::show;
 use anyhow::{Context as _, bail, ensure};
@@ -16,7 +16,6 @@ use bywash_route::{Net4, synth};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -324,14 +323,10 @@ impl Bywash {
 
     /// Returns the cycles per packet of each stage since the start.
     pub fn stages(&self) -> anyhow::Result<Vec<(String, f64)>> {
-        let workers = show::ask(&self.socket, Topic::Workers)?;
-        let stages = workers[0]["stages"].as_array().context("a worker without stages")?;
-        let packets = stages.iter().filter_map(|s| s["packets"].as_f64()).fold(1.0, f64::max);
-        let per_packet = |stage: &Value| {
-            let name = stage["name"].as_str().unwrap_or("?").to_owned();
-            (name, stage["cycles"].as_f64().unwrap_or(0.0) / packets)
-        };
-        Ok(stages.iter().map(per_packet).collect())
+        let mut workers: Vec<Worker> = show::ask(&self.socket)?;
+        let stages = workers.pop().context("it has no worker")?.stages;
+        let packets = stages.iter().map(|stage| stage.packets).fold(1, u64::max) as f64;
+        Ok(stages.into_iter().map(|stage| (stage.name, stage.cycles as f64 / packets)).collect())
     }
 
     /// Returns the resident memory and the size of the arena, in bytes.
@@ -339,8 +334,7 @@ impl Bywash {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
-        let pools = show::ask(&self.socket, Topic::Pools)?;
-        Ok((kib << 10, pools["arena"]["bytes"].as_u64().context("an arena without bytes")?))
+        Ok((kib << 10, show::ask::<Pools>(&self.socket)?.arena.bytes))
     }
 
     /// Stops it like Ctrl-C and waits for its exit. Errors if it fails.

@@ -2,8 +2,8 @@
 
 use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
-use crate::api::Topic;
-use serde_json::Value;
+use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
+use crate::show::ask;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,34 +14,31 @@ const NEARLY: f64 = 0.9;
 
 /// Sample of the examined topics.
 #[derive(Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Look {
-    pub ports: Value,
-    workers: Value,
-    pools: Value,
-    drops: Value,
-    placement: Value,
+    pub ports: Vec<Port>,
+    workers: Vec<Worker>,
+    pools: Pools,
+    drops: Drops,
+    placement: Vec<Placement>,
 }
 
 impl Look {
     /// Takes a sample; `None` if no instance answers on the socket.
     pub fn now(socket: &Path) -> Option<Self> {
-        let ask = |topic| crate::show::ask(socket, topic).ok();
         Some(Self {
-            ports: ask(Topic::Ports)?,
-            workers: ask(Topic::Workers)?,
-            pools: ask(Topic::Pools)?,
-            drops: ask(Topic::Drops)?,
-            placement: ask(Topic::Placement)?,
+            ports: ask(socket).ok()?,
+            workers: ask(socket).ok()?,
+            pools: ask(socket).ok()?,
+            drops: ask(socket).ok()?,
+            placement: ask(socket).ok()?,
         })
     }
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_default()
+/// Returns the increase of a counter since the row of `before` that is `like` this one.
+fn grown<T>(before: &[T], now: &T, like: impl Fn(&T, &T) -> bool, count: impl Fn(&T) -> u64) -> u64 {
+    count(now).saturating_sub(before.iter().find(|was| like(was, now)).map_or(0, count))
 }
 
 /// Examines the instance by comparing `before` with a new sample.
@@ -52,80 +49,67 @@ pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
 
 fn compare(before: &Look, now: &Look) -> Vec<Finding> {
     let mut found = vec![];
-    // Increase of the counter `field` of a row, which is identified by `keys`.
-    let grown = |was: &[Value], row: &Value, keys: &[&str], field: &str| {
-        let same = was.iter().find(|was| keys.iter().all(|key| was[*key] == row[*key]));
-        let count = |row: &Value| row.pointer(field).and_then(Value::as_u64).unwrap_or(0);
-        count(row).saturating_sub(same.map_or(0, count))
-    };
-    for port in list(&now.ports) {
-        let name = text(port, "name");
-        if port["state"] != "up" {
-            let why = port["reason"].as_str().unwrap_or("no reason given");
-            let finding = Finding::new(
-                Error,
-                "port-down",
-                format!("the port is {}: {why}", text(port, "state")),
-                "it forwards nothing",
-            );
+    for port in &now.ports {
+        let name = &port.name;
+        if port.state != "up" {
+            let why = port.reason.as_deref().unwrap_or("no reason given");
+            let what = format!("the port is {}: {why}", port.state);
+            let finding = Finding::new(Error, "port-down", what, "it forwards nothing");
             found.push(finding.mend("bywash show ports").of(name));
         }
-        let full = grown(list(&before.ports), port, &["name"], "/counters/tx_full");
+        let full = grown(&before.ports, port, |a, b| a.name == b.name, |port: &Port| port.counters.tx_full);
         if full > 0 {
             let what = format!("its TX ring was full {full} times in a second");
             let costs = "packets are delayed, and dropped when the TX queue is full";
             let mend = "use a faster link, or an additional queue and worker";
             found.push(Finding::new(Warning, "tx-ring-full", what, costs).mend(mend).of(name));
         }
-        for queue in list(&port["queues"]).iter().filter(|queue| queue["mode"] == "copy") {
-            let why = queue["mode_note"].as_str().unwrap_or("the driver has no zero-copy");
-            let what = format!("queue {} copies frames: {why}", queue["queue"]);
+        for queue in port.queues.iter().filter(|queue| queue.mode.as_deref() == Some("copy")) {
+            let why = queue.mode_note.as_deref().unwrap_or("the driver has no zero-copy");
+            let what = format!("queue {} copies frames: {why}", queue.queue.as_deref().unwrap_or("?"));
             found.push(Finding::new(Note, "copy-mode", what, "a copy for each packet").of(name));
         }
     }
-    for port in
-        list(&now.placement).iter().filter(|port| port["configured"] != port["level"] && port["configured"] != "auto")
-    {
-        if let (Some(wanted), Some(is)) = (port["configured"].as_str(), port["level"].as_str()) {
-            let what = format!("level {wanted} is configured, but {is} is in effect: {}", text(port, "why"));
-            found.push(
-                Finding::new(Warning, "level", what, "packets are forwarded at another level than configured")
-                    .of(text(port, "port")),
-            );
+    for Placement { port, configured, level, why, .. } in &now.placement {
+        if let (Some(wanted), Some(is)) = (configured, level)
+            && wanted != is
+            && wanted != "auto"
+        {
+            let what = format!("level {wanted} is configured, but {is} is in effect: {why}");
+            let costs = "packets are forwarded at another level than configured";
+            found.push(Finding::new(Warning, "level", what, costs).of(port));
         }
     }
-    for port in list(&now.placement) {
-        for kept in list(&port["kept"]) {
-            let what = format!("{}: {}: {}", text(kept, "packets"), text(kept, "object"), text(kept, "reason"));
-            let finding = if kept["ignored"] == true {
+    for Placement { port, kept, .. } in &now.placement {
+        for kept in kept {
+            let what = format!("{}: {}: {}", kept.packets, kept.object, kept.reason);
+            let finding = if kept.ignored {
                 let costs = "packets are forwarded that the kernel would have handled otherwise";
                 Finding::new(Error, "kernel-policy-ignored", what, costs)
                     .mend("remove the key from [kernel] and reload")
             } else {
                 let costs = "these packets are forwarded by the kernel, at its rate";
-                Finding::new(Warning, "kernel-policy", what, costs).mend(text(kept, "allow"))
+                Finding::new(Warning, "kernel-policy", what, costs).mend(&kept.allow)
             };
-            found.push(finding.of(text(port, "port")));
+            found.push(finding.of(port));
         }
     }
-    for row in list(&now.drops["drops"]) {
-        let more = grown(list(&before.drops["drops"]), row, &["port", "reason"], "/packets");
+    for row in &now.drops.drops {
+        let DropCount { port, reason, .. } = row;
+        let like = |a: &DropCount, b: &DropCount| (&a.port, &a.reason) == (&b.port, &b.reason);
+        let more = grown(&before.drops.drops, row, like, |row| row.packets);
         if more > 0 {
-            let reason = text(row, "reason");
             let what = format!("{more} packets were dropped in a second: {reason}");
-            let mend = format!("bywash capture {} --drops {reason}", text(row, "port"));
-            let finding = Finding::new(Warning, "drops", what, "packets are lost").mend(mend);
-            found.push(finding.of(text(row, "port")));
+            let mend = format!("bywash capture {port} --drops {reason}");
+            found.push(Finding::new(Warning, "drops", what, "packets are lost").mend(mend).of(port));
         }
     }
-    for pool in list(&now.pools["pools"]) {
-        let name = text(pool, "name");
-        let number = |key: &str| pool[key].as_f64().unwrap_or(0.0);
-        let exhausted = grown(list(&before.pools["pools"]), pool, &["name"], "/exhausted");
-        if exhausted > 0 || number("in_use") > NEARLY * number("frames") {
+    for pool in &now.pools.pools {
+        let exhausted = grown(&before.pools.pools, pool, |a, b| a.name == b.name, |pool: &Pool| pool.exhausted);
+        let Pool { name, in_use, frames, .. } = pool;
+        if exhausted > 0 || *in_use as f64 > NEARLY * *frames as f64 {
             let what = format!(
-                "pool {name} has {} of {} buffers in use and ran out {exhausted} times in a second",
-                pool["in_use"], pool["frames"]
+                "pool {name} has {in_use} of {frames} buffers in use and ran out {exhausted} times in a second"
             );
             found.push(
                 Finding::new(Warning, "pool", what, "packets are lost for lack of buffers")
@@ -133,11 +117,11 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
             );
         }
     }
-    for worker in list(&now.workers) {
-        let of = |field| grown(list(&before.workers), worker, &["id"], field) as f64;
-        let (busy, all) = (of("/busy_cycles"), of("/cycles"));
+    for worker in &now.workers {
+        let of = |count: fn(&Worker) -> u64| grown(&before.workers, worker, |a, b| a.id == b.id, count) as f64;
+        let (busy, all) = (of(|worker| worker.busy_cycles), of(|worker| worker.cycles));
         if all > 0.0 && busy > NEARLY * all {
-            let what = format!("worker {} is busy for {:.0} % of its time", worker["id"], 100.0 * busy / all);
+            let what = format!("worker {} is busy for {:.0} % of its time", worker.id, 100.0 * busy / all);
             let costs = "packets beyond this load are lost";
             let mend = "add workers and queues; `bywash profile` shows where its time goes";
             found.push(Finding::new(Warning, "saturated", what, costs).mend(mend));
@@ -152,15 +136,16 @@ mod tests {
     use serde_json::json;
 
     fn look(busy: u64, drops: u64, full: u64, in_use: u64) -> Look {
-        Look {
-            ports: json!([{ "name": "r0", "state": "up", "counters": { "tx_full": full },
-                "queues": [{ "queue": 0, "mode": "copy", "mode_note": "no zero-copy" }] }]),
-            workers: json!([{ "id": 0, "busy_cycles": busy, "cycles": 100 + busy }]),
-            pools: json!({ "pools": [{ "name": "worker0", "frames": 100, "in_use": in_use, "exhausted": 3 }] }),
-            drops: json!({ "drops": [{ "port": "r0", "reason": "no-route", "packets": drops }] }),
-            placement: json!([{ "port": "r0", "configured": "driver", "level": "user", "why": "no native XDP" },
-                { "port": "r1", "configured": "auto", "level": "user", "why": "" }]),
-        }
+        let json = json!({
+            "ports": [{ "name": "r0", "state": "up", "counters": { "tx_full": full },
+                "queues": [{ "queue": "0", "mode": "copy", "mode_note": "no zero-copy" }] }],
+            "workers": [{ "id": 0, "busy_cycles": busy, "cycles": 100 + busy }],
+            "pools": { "pools": [{ "name": "worker0", "frames": 100, "in_use": in_use, "exhausted": 3 }] },
+            "drops": { "drops": [{ "port": "r0", "reason": "no-route", "packets": drops }] },
+            "placement": [{ "port": "r0", "configured": "driver", "level": "user", "why": "no native XDP" },
+                { "port": "r1", "configured": "auto", "level": "user", "why": "" }],
+        });
+        serde_json::from_value(json).unwrap()
     }
 
     #[test]

@@ -19,12 +19,8 @@ use std::io::Write;
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let host = Host::this();
     let look = Look::now(&args.socket);
-    let running: Vec<String> = look
-        .iter()
-        .flat_map(|look| look.ports.as_array())
-        .flatten()
-        .filter_map(|port| Some(port["interface"].as_str()?.to_owned()))
-        .collect();
+    let ports = look.iter().flat_map(|look| &look.ports);
+    let running: Vec<String> = ports.filter_map(|port| port.interface.clone()).collect();
     let names = match (args.interfaces.is_empty(), running.is_empty()) {
         (false, _) => args.interfaces.clone(),
         (true, false) => running.clone(),

@@ -1,13 +1,12 @@
 //! Profile of a running instance: two samples of its counters, with hardware counters on its threads in between.
 
 use super::{Report, Stage, Worker};
-use crate::api::Topic;
+use crate::api;
 use crate::cli::profile::ProfileArgs;
 use crate::show;
 use anyhow::{Context as _, bail};
 use bywash_measure::pmu::ThreadCounters;
 use bywash_measure::topdown::analyse;
-use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// Name of the stage for busy cycles that no stage accounts for: polling idle ports, housekeeping, reading the clock.
@@ -15,33 +14,30 @@ pub const OTHER: &str = "other";
 
 /// Profiles the running instance for `args.seconds`.
 pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
-    let before = show::ask(&args.socket, Topic::Workers)?;
+    let before: Vec<api::Worker> = show::ask(&args.socket)?;
     let workers = chosen(&before, args.worker)?;
     let mut report = Report::new("live".into(), "tsc", args.slots.map(f64::from));
     let mut counters: Vec<Option<ThreadCounters>> = vec![];
     for worker in &workers {
-        counters.push(match worker["thread"].as_i64().map(|thread| ThreadCounters::open(thread as i32)) {
-            Some(Ok(counters)) => {
+        counters.push(match ThreadCounters::open(worker.thread as i32) {
+            Ok(counters) => {
                 report.missing.extend(counters.missing().iter().cloned());
                 Some(counters)
             }
-            Some(Err(why)) => {
+            Err(why) => {
                 report.missing.push(why);
                 None
             }
-            None => None,
         });
     }
     let start = Instant::now();
     std::thread::sleep(Duration::from_secs(args.seconds));
-    let after = show::ask(&args.socket, Topic::Workers)?;
+    let after: Vec<api::Worker> = show::ask(&args.socket)?;
     report.seconds = Some(start.elapsed().as_secs_f64());
     for (worker, counters) in workers.into_iter().zip(counters) {
-        let id = &worker["id"];
-        let now = list(&after)
-            .iter()
-            .find(|now| now["id"] == *id)
-            .context("a worker has disappeared: was the instance restarted?")?;
+        let id = worker.id;
+        let now = after.iter().find(|now| now.id == id);
+        let now = now.context("a worker has disappeared: was the instance restarted?")?;
         let mut told = told(worker, now)?;
         if let Some(counted) = counters {
             let counts = counted.read().context("cannot read the hardware counters")?;
@@ -62,32 +58,24 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn chosen(workers: &Value, wanted: Option<u64>) -> anyhow::Result<Vec<&Value>> {
-    let chosen: Vec<&Value> = list(workers).iter().filter(|w| wanted.is_none_or(|n| w["id"] == n)).collect();
+fn chosen(workers: &[api::Worker], wanted: Option<u64>) -> anyhow::Result<Vec<&api::Worker>> {
+    let chosen: Vec<_> = workers.iter().filter(|worker| wanted.is_none_or(|id| worker.id == id)).collect();
     if chosen.is_empty() {
-        bail!("no worker {}: the instance has {} workers", wanted.unwrap_or_default(), list(workers).len());
+        bail!("no worker {}: the instance has {} workers", wanted.unwrap_or_default(), workers.len());
     }
     Ok(chosen)
 }
 
 /// Returns the difference between two samples of a worker.
-fn told(before: &Value, after: &Value) -> anyhow::Result<Worker> {
-    let grown = |before: &Value, after: &Value, key: &str| {
-        let (was, is) = (before[key].as_u64().unwrap_or(0), after[key].as_u64().unwrap_or(0));
-        is.checked_sub(was).context("counters have decreased: was the instance restarted?")
-    };
+fn told(before: &api::Worker, after: &api::Worker) -> anyhow::Result<Worker> {
+    let grown = |was: u64, is: u64| is.checked_sub(was).context("counters have decreased: was the instance restarted?");
     let mut stages = vec![];
-    for (was, is) in list(&before["stages"]).iter().zip(list(&after["stages"])) {
-        let of = |key| grown(was, is, key);
-        let name = is["name"].as_str().unwrap_or("?");
-        stages.push(Stage::new(name, of("cycles")? as f64, Some(of("packets")?), Some(of("bursts")?)));
+    for (was, is) in before.stages.iter().zip(&after.stages) {
+        let (packets, bursts) = (grown(was.packets, is.packets)?, grown(was.bursts, is.bursts)?);
+        stages.push(Stage::new(&is.name, grown(was.cycles, is.cycles)? as f64, Some(packets), Some(bursts)));
     }
     let packets = stages.first().and_then(|rx| rx.packets);
-    let (all, busy) = (grown(before, after, "cycles")?, grown(before, after, "busy_cycles")?);
+    let (all, busy) = (grown(before.cycles, after.cycles)?, grown(before.busy_cycles, after.busy_cycles)?);
     let known: f64 = stages.iter().map(|stage| stage.cycles).sum();
     // Stages are estimated from one iteration in sixteen, so their sum can exceed the busy cycles.
     let rest = busy as f64 - known;
@@ -95,8 +83,8 @@ fn told(before: &Value, after: &Value) -> anyhow::Result<Worker> {
         stages.push(Stage::new(OTHER, rest, packets, None));
     }
     Ok(Worker {
-        worker: after["id"].as_u64(),
-        cpu: after["cpu"].as_u64(),
+        worker: Some(after.id),
+        cpu: after.cpu,
         busy_percent: Some(100.0 * busy as f64 / (all.max(1)) as f64),
         packets,
         cycles_per_packet: packets.filter(|n| *n > 0).map(|n| known.max(busy as f64) / n as f64),
@@ -113,10 +101,11 @@ mod tests {
     #[test]
     fn stages_between_two_looks() {
         let look = |scale: u64| {
-            json!({ "id": 0, "cpu": 1, "cycles": 1000 * scale, "busy_cycles": 500 * scale, "stages": [
+            let worker = json!({ "id": 0, "cpu": 1, "cycles": 1000 * scale, "busy_cycles": 500 * scale, "stages": [
                 { "name": "rx", "cycles": 100 * scale, "packets": 64 * scale, "bursts": scale },
                 { "name": "lookup", "cycles": 300 * scale, "packets": 64 * scale, "bursts": 2 * scale },
-            ] })
+            ] });
+            serde_json::from_value(worker).unwrap()
         };
         let mut report = Report::new("live".into(), "tsc", None);
         report.workers.push(told(&look(1), &look(3)).unwrap());

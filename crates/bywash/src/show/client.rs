@@ -1,10 +1,11 @@
 //! Minimal HTTP client for the API: one request per connection over a Unix socket.
 
-use crate::api::Topic;
+use crate::api::{Answer, CaptureEnded, FlowsChanged, Problem, TakenOver, Topic};
 use crate::config::Level;
 use crate::flows::Verb;
-use anyhow::{Context, bail};
-use serde_json::Value;
+use anyhow::{Context, Error, bail};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::error::Category;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,33 +16,43 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Read timeout for `drift`, for which the instance first reads the kernel's tables again.
 const READING: Duration = Duration::from_secs(120);
 
-/// Returns the answer of the instance at `socket` for a topic.
-pub fn ask(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Value> {
+/// Problem with an answer in which a field has an unexpected type.
+const OTHER_VERSION: &str = "it answers in another format: do both have the same version?";
+
+/// Returns the answer of the instance at `socket` for a topic, as the topic's type or as a JSON value.
+pub fn ask<T: DeserializeOwned>(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<T> {
     let query = topic.filter().zip(filter).map(|(name, filter)| format!("?{name}={}", encode(filter)));
     let query = query.unwrap_or_default();
     request(socket, &format!("GET /v1/{}{query}", topic.name()), "", &format!("show {}", topic.name()))
 }
 
+/// Returns the answer of the instance at `socket` for a topic chosen at run time.
+pub fn answer(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Answer> {
+    let answer = Answer::read(topic, ask(socket, topic, filter)?);
+    answer.with_context(|| format!("the instance at {}: {OTHER_VERSION}", socket.display()))
+}
+
 /// Changes a switch's flows, groups and meters.
 pub fn change_flows(socket: &Path, verb: Verb, lines: &str) -> anyhow::Result<()> {
     let (op, strict) = verb.name();
-    request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, &format!("flow {op}")).map(drop)
+    request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, &format!("flow {op}"))
+        .map(|_: FlowsChanged| ())
 }
 
 /// Returns the instance's trace of a packet.
-pub fn trace(socket: &Path, packet: &str) -> anyhow::Result<Value> {
+pub fn trace<T: DeserializeOwned>(socket: &Path, packet: &str) -> anyhow::Result<T> {
     request(socket, "POST /v1/trace", packet, "trace")
 }
 
 /// Changes the level of `ports`, or of all ports if the list is empty, and returns the resulting placement.
-pub fn set_level(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<Value> {
+pub fn set_level<T: DeserializeOwned>(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<T> {
     let ports: String = ports.iter().map(|port| format!("&port={}", encode(port))).collect();
     request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "", "level")
 }
 
 /// Makes the instance reload its configuration file, and returns the list of changes. With `dry_run`, nothing is
 /// changed.
-pub fn reload(socket: &Path, dry_run: bool) -> anyhow::Result<Value> {
+pub fn reload<T: DeserializeOwned>(socket: &Path, dry_run: bool) -> anyhow::Result<T> {
     request(socket, &format!("POST /v1/reload?dry_run={dry_run}"), "", "reload")
 }
 
@@ -52,7 +63,7 @@ pub fn answers(socket: &Path) -> bool {
 
 /// Makes the instance hand over to the process that waits at the abstract socket `name`.
 pub fn take_over(socket: &Path, name: &str) -> anyhow::Result<()> {
-    request(socket, &format!("POST /v1/takeover?socket={}", encode(name)), "", "takeover").map(drop)
+    request(socket, &format!("POST /v1/takeover?socket={}", encode(name)), "", "takeover").map(|_: TakenOver| ())
 }
 
 /// Running capture.
@@ -85,7 +96,7 @@ pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Dura
     let number = fields.find(|(name, _)| *name == crate::api::CAPTURE_NUMBER);
     let Some(number) = number.and_then(|(_, number)| number.trim().parse().ok()) else {
         stream.read_to_end(&mut answer).with_context(|| format!("no answer from the instance at {name}"))?;
-        understand(&answer, &name.to_string(), "capture")?;
+        understand::<IgnoredAny>(&answer, &name.to_string(), "capture")?;
         bail!("the instance at {name} sent no capture number: do both have the same version?");
     };
     stream.set_read_timeout(Some(look))?;
@@ -94,11 +105,11 @@ pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Dura
 
 /// Ends a capture. Its stream still delivers the packets recorded so far.
 pub fn end_capture(socket: &Path, number: u64) -> anyhow::Result<()> {
-    request(socket, &format!("DELETE /v1/capture?number={number}"), "", "capture").map(drop)
+    request(socket, &format!("DELETE /v1/capture?number={number}"), "", "capture").map(|_: CaptureEnded| ())
 }
 
 /// Sends a request and returns the answer; `what` names the request in error messages.
-fn request(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<Value> {
+fn request<T: DeserializeOwned>(socket: &Path, line: &str, body: &str, what: &str) -> anyhow::Result<T> {
     let name = socket.display().to_string();
     let mut stream = connect(socket)?;
     let mut answer = Vec::new();
@@ -146,17 +157,23 @@ fn send(stream: &mut UnixStream, line: &str, version: &str, body: &str) -> std::
 }
 
 /// Returns the value of an answer; errors with the message that the answer contains.
-fn understand(answer: &[u8], name: &str, what: &str) -> anyhow::Result<Value> {
+fn understand<T: DeserializeOwned>(answer: &[u8], name: &str, what: &str) -> anyhow::Result<T> {
     let (status, body) = parse(answer).with_context(|| format!("incomplete or malformed answer from {name}"))?;
-    let value: Value = serde_json::from_slice(body).with_context(|| format!("the answer from {name} is not JSON"))?;
     if status == 200 {
-        return Ok(value);
+        return read(body, name);
     }
-    let part = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-    match part("hint") {
-        "" => bail!("{}: {what}", part("error")),
-        hint => bail!("{}, {what}: {hint}", part("error")),
+    let Problem { error, hint } = read(body, name)?;
+    match hint.as_str() {
+        "" => bail!("{error}: {what}"),
+        hint => bail!("{error}, {what}: {hint}"),
     }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8], name: &str) -> anyhow::Result<T> {
+    serde_json::from_slice(body).map_err(|why| match why.classify() {
+        Category::Data => Error::new(why).context(format!("the instance at {name}: {OTHER_VERSION}")),
+        _ => Error::new(why).context(format!("the answer from {name} is not JSON")),
+    })
 }
 
 /// Splits an answer into status and body; `None` if it is malformed or shorter than its Content-Length.

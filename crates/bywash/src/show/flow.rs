@@ -1,11 +1,12 @@
 //! `bywash flow`: changes and prints the flows of the running switch.
 
 use super::client;
-use super::tables::{flow_line, list};
-use crate::api::Topic;
+use super::tables::flow_line;
+use crate::api::{Flow, Port, Topic, Traced};
 use crate::cli::flow::{FlowArgs, LoadArgs};
 use crate::flows::{self, Verb, Wrong};
 use anyhow::{Context as _, anyhow};
+use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
@@ -23,35 +24,34 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
         FlowArgs::Del(args) => change(&args.whom.socket, Verb::Del { strict: args.strict }, &args.flows),
         FlowArgs::Load(args) => load(args),
         FlowArgs::Dump(args) => {
-            let value = client::ask(&args.whom.socket, Topic::Flows, args.filter.as_deref())?;
+            let (socket, filter) = (&args.whom.socket, args.filter.as_deref());
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
             if args.json {
+                let value: Value = client::ask(socket, Topic::Flows, filter)?;
                 writeln!(out, "{value}")?;
             } else {
-                for flow in list(&value) {
-                    writeln!(out, "{}", flow_line(flow, !args.no_stats))?;
+                for flow in client::ask::<Vec<Flow>>(socket, Topic::Flows, filter)? {
+                    writeln!(out, "{}", flow_line(&flow, !args.no_stats))?;
                 }
             }
             Ok(out.flush()?)
         }
         FlowArgs::Trace(args) => {
-            let value = client::trace(&args.whom.socket, &args.packet)?;
             let mut out = std::io::stdout().lock();
             if args.json {
+                let value: Value = client::trace(&args.whom.socket, &args.packet)?;
                 return Ok(writeln!(out, "{value}")?);
             }
-            for line in list(&value["story"]) {
-                writeln!(out, "{}", line.as_str().unwrap_or_default())?;
+            let Traced { story, outputs, dropped, megaflow, .. } = client::trace(&args.whom.socket, &args.packet)?;
+            for line in story {
+                writeln!(out, "{line}")?;
             }
-            let words = |value: &serde_json::Value| {
-                list(value).iter().filter_map(|word| word.as_str()).collect::<Vec<_>>().join(", ")
-            };
-            match value["dropped"].as_str() {
+            match dropped {
                 Some(reason) => writeln!(out, "\ndropped: {reason}")?,
-                None => writeln!(out, "\nsent to: {}", words(&value["outputs"]))?,
+                None => writeln!(out, "\nsent to: {}", outputs.join(", "))?,
             }
-            let megaflow = value["megaflow"].as_str().filter(|text| !text.is_empty());
-            Ok(writeln!(out, "megaflow: {}", megaflow.unwrap_or("every packet"))?)
+            let megaflow = megaflow.filter(|text| !text.is_empty());
+            Ok(writeln!(out, "megaflow: {}", megaflow.as_deref().unwrap_or("every packet"))?)
         }
     }
 }
@@ -59,9 +59,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
 /// Validates all lines, so that nothing is sent if a later line is wrong, and sends them in pieces of [`PIECE`] bytes.
 /// `place` adds the position to an error.
 fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
-    let ports = client::ask(socket, Topic::Ports, None)?;
-    let names: Vec<String> =
-        list(&ports).iter().map(|port| port["name"].as_str().unwrap_or_default().to_owned()).collect();
+    let names: Vec<String> = super::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
     flows::parse(lines, verb, &|name| flows::port_number(&names, name)).map_err(place)?;
     let mut rest = lines;
     while !rest.is_empty() {

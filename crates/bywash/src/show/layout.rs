@@ -1,7 +1,7 @@
 //! Text layout: tables without lines, and numbers with units.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use serde_json::Value;
+use std::net::IpAddr;
 
 /// Table with headings. Columns that are empty in every row are left out.
 pub struct Grid {
@@ -48,19 +48,47 @@ impl Grid {
     }
 }
 
-/// Formats a JSON value as a table cell: a string as it is, a float with one decimal, an empty cell for null.
-pub fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(float) => format!("{float:.1}"),
-            None => number.to_string(),
-        },
-        Value::Bool(true) => "yes".into(),
-        Value::Bool(false) => "no".into(),
-        other => other.to_string(),
+/// Value of a table cell.
+pub trait Cell {
+    /// Formats the value: a float with one decimal, `None` as an empty cell.
+    fn cell(&self) -> String;
+}
+
+macro_rules! cells {
+    ($($type:ty),+) => {
+        $(impl Cell for $type {
+            fn cell(&self) -> String {
+                self.to_string()
+            }
+        })+
+    };
+}
+
+cells!(u8, u16, u32, u64, String, str, IpAddr);
+
+impl Cell for f64 {
+    fn cell(&self) -> String {
+        format!("{self:.1}")
     }
+}
+
+impl<T: Cell + ?Sized> Cell for &T {
+    fn cell(&self) -> String {
+        T::cell(self)
+    }
+}
+
+impl<T: Cell> Cell for Option<T> {
+    fn cell(&self) -> String {
+        self.as_ref().map_or_else(String::new, T::cell)
+    }
+}
+
+/// Adds a row of values to a table.
+macro_rules! row {
+    ($grid:expr; $($value:expr),+ $(,)?) => {
+        $grid.row(vec![$($crate::show::layout::Cell::cell(&$value)),+])
+    };
 }
 
 /// Formats a number of bytes in binary units.

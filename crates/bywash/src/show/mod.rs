@@ -1,11 +1,13 @@
 //! `bywash show`, `bywash level` and `bywash reload`: query the running instance and print its answer.
 
+#[macro_use]
+mod layout;
+
 pub mod client;
 mod flow;
-mod layout;
 mod tables;
 
-use crate::api::{Topic, without_descriptions};
+use crate::api::{Config, OfTopic, Placement, Reloaded, Topic, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
 pub use flow::run as flow;
@@ -15,31 +17,31 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tables::Rates;
-pub use tables::list;
 
-/// Returns the answer of the instance at `socket` for a topic, without a filter.
-pub fn ask(socket: &Path, topic: Topic) -> anyhow::Result<Value> {
-    client::ask(socket, topic, None)
+/// Returns the answer of the instance at `socket` for the topic of `T`, without a filter.
+pub fn ask<T: OfTopic>(socket: &Path) -> anyhow::Result<T> {
+    client::ask(socket, T::TOPIC, None)
 }
 
 /// Runs `bywash level`: changes the level of ports and prints the resulting placement.
 pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
-    let value = client::set_level(&args.socket, args.level, &args.ports)?;
     if args.json {
+        let value: Value = client::set_level(&args.socket, args.level, &args.ports)?;
         return Ok(writeln!(std::io::stdout(), "{value}")?);
     }
-    let text = tables::render(Topic::Placement, &value, &mut Rates::default());
+    let placement: Vec<Placement> = client::set_level(&args.socket, args.level, &args.ports)?;
+    let text = tables::render(&placement.into(), &mut Rates::default());
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 /// Runs `bywash reload`: prints what has changed or, with `--dry-run`, would change.
 pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
-    let value = client::reload(&args.socket, args.dry_run)?;
     let mut out = std::io::stdout();
     if args.json {
+        let value: Value = client::reload(&args.socket, args.dry_run)?;
         return Ok(writeln!(out, "{value}")?);
     }
-    let changes: Vec<&str> = value["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let Reloaded { changes, .. } = client::reload(&args.socket, args.dry_run)?;
     if changes.is_empty() {
         return Ok(writeln!(out, "nothing to change")?);
     }
@@ -58,7 +60,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(writeln!(std::io::stdout(), "{value:#}")?);
     }
     if args.json {
-        let value = match topics.as_slice() {
+        let value: Value = match topics.as_slice() {
             [topic] => client::ask(&args.socket, *topic, args.filter.as_deref())?,
             topics => {
                 let topics = here(&args.socket, topics)?;
@@ -127,16 +129,16 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
     if topics.len() < 2 {
         return Ok(topics.to_vec());
     }
-    let config = client::ask(socket, Topic::Config, None)?;
-    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config["mode"] == mode);
+    let config: Config = ask(socket)?;
+    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config.mode == mode);
     Ok(topics.iter().filter(has).copied().collect())
 }
 
 fn render(args: &ShowArgs, topics: &[Topic], rates: &mut Rates) -> anyhow::Result<String> {
     let mut out = String::new();
     for &topic in topics {
-        let value = client::ask(&args.socket, topic, args.filter.as_deref())?;
-        let text = tables::render(topic, &value, rates);
+        let answer = client::answer(&args.socket, topic, args.filter.as_deref())?;
+        let text = tables::render(&answer, rates);
         if topics.len() > 1 {
             let name = topic.name();
             out += &format!("{}{name}\n{}\n", if out.is_empty() { "" } else { "\n" }, "-".repeat(name.len()));

@@ -1,10 +1,9 @@
 //! Figures of `bywash top`: differences between two samples of the instance's counters.
 
-use crate::api::Topic;
-use crate::show;
-use crate::show::list;
+use crate::api;
+use crate::show::ask;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,31 +16,59 @@ const BUSIEST: usize = 20;
 pub struct Look {
     at: Instant,
     mode: String,
-    ports: Value,
-    workers: Value,
-    pools: Value,
-    drops: Value,
-    caches: Value,
-    flows: Value,
+    ports: Vec<api::Port>,
+    workers: Vec<api::Worker>,
+    pools: api::Pools,
+    drops: api::Drops,
+    caches: Option<api::Caches>,
+    flows: Vec<FlowCount>,
+}
+
+/// Counters of a flow or service flow.
+#[derive(Clone, Default)]
+struct FlowCount {
+    /// Text that identifies it.
+    key: String,
+    name: String,
+    packets: u64,
+    bytes: u64,
+    queued: Option<u64>,
+}
+
+impl From<api::Flow> for FlowCount {
+    fn from(flow: api::Flow) -> Self {
+        let matches = if flow.matches.is_empty() { String::new() } else { format!(",{}", flow.matches) };
+        let key = format!("table={},priority={}{matches}", flow.table, flow.priority);
+        let name = format!("{key} actions={}", flow.actions);
+        Self { key, name, packets: flow.n_packets, bytes: flow.n_bytes, queued: None }
+    }
+}
+
+impl From<api::ServiceFlow> for FlowCount {
+    fn from(flow: api::ServiceFlow) -> Self {
+        let key = format!("group {}, modem {}, flow {}", flow.group, flow.modem, flow.flow);
+        Self { name: key.clone(), key, packets: flow.packets, bytes: flow.bytes, queued: Some(flow.queued) }
+    }
 }
 
 impl Look {
     /// Queries the instance for a sample.
     pub fn take(socket: &Path) -> anyhow::Result<Self> {
-        let ask = |topic| show::ask(socket, topic);
-        let mode = ask(Topic::Config)?["mode"].as_str().unwrap_or_default().to_owned();
-        let caches = if mode == "switch" { ask(Topic::Caches)? } else { Value::Null };
+        let mode = ask::<api::Config>(socket)?.mode;
+        let caches: Option<api::Caches> = (mode == "switch").then(|| ask(socket)).transpose()?;
         let flows = match mode.as_str() {
-            "switch" if caches["flows"].as_u64().unwrap_or(0) <= FLOWS => ask(Topic::Flows)?,
-            "cmts" => ask(Topic::ServiceFlows)?,
-            _ => Value::Null,
+            "switch" if caches.as_ref().is_some_and(|caches| caches.flows <= FLOWS) => {
+                ask::<Vec<api::Flow>>(socket)?.into_iter().map(FlowCount::from).collect()
+            }
+            "cmts" => ask::<Vec<api::ServiceFlow>>(socket)?.into_iter().map(FlowCount::from).collect(),
+            _ => vec![],
         };
         Ok(Self {
             at: Instant::now(),
-            ports: ask(Topic::Ports)?,
-            workers: ask(Topic::Workers)?,
-            pools: ask(Topic::Pools)?,
-            drops: ask(Topic::Drops)?,
+            ports: ask(socket)?,
+            workers: ask(socket)?,
+            pools: ask(socket)?,
+            drops: ask(socket)?,
             mode,
             caches,
             flows,
@@ -151,18 +178,6 @@ pub struct Flow {
     pub queued: Option<u64>,
 }
 
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or(0.0)
-}
-
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
-}
-
 fn share(part: f64, of: f64) -> f64 {
     if of > 0.0 { (100.0 * part / of).clamp(0.0, 100.0) } else { 0.0 }
 }
@@ -171,16 +186,14 @@ fn mean(sum: f64, of: f64) -> f64 {
     if of > 0.0 { sum / of } else { 0.0 }
 }
 
-/// Returns the row of `before` with the same values of `keys` as `now`; null if there is none.
-fn same<'a>(before: &'a Value, now: &Value, keys: &[&str]) -> &'a Value {
-    let row = list(before).iter().find(|row| keys.iter().all(|key| row[*key] == now[*key]));
-    row.unwrap_or(&Value::Null)
+/// Returns the row of `before` with the same key as `now`; one with counters of zero if there is none.
+fn same<T: Clone + Default, K: PartialEq>(before: &[T], now: &T, key: impl Fn(&T) -> K) -> T {
+    before.iter().find(|row| key(row) == key(now)).cloned().unwrap_or_default()
 }
 
 /// Returns the increase of a counter. A counter that has decreased was reset, so its value is the increase.
-fn grown(before: &Value, now: &Value) -> f64 {
-    let (before, now) = (number(before), number(now));
-    if now >= before { now - before } else { now }
+fn grown(before: u64, now: u64) -> f64 {
+    now.checked_sub(before).unwrap_or(now) as f64
 }
 
 impl Figures {
@@ -190,41 +203,36 @@ impl Figures {
     }
 
     fn over(before: &Look, now: &Look, seconds: f64) -> Self {
-        let rate = |before: &Value, now: &Value| mean(grown(before, now), seconds);
-        let port = |row: &Value| {
-            let old = &same(&before.ports, row, &["name"])["counters"];
-            let of = |key: &str| rate(&old[key], &row["counters"][key]);
+        let rate = |before, now| mean(grown(before, now), seconds);
+        let port = |row: &api::Port| {
+            let (old, new) = (same(&before.ports, row, |port| port.name.clone()).counters, &row.counters);
             Port {
-                name: word(&row["name"]),
-                state: word(&row["state"]),
-                level: word(&row["level"]),
-                rx_pps: of("rx_packets"),
-                tx_pps: of("tx_packets"),
-                rx_bps: 8.0 * of("rx_bytes"),
-                tx_bps: 8.0 * of("tx_bytes"),
-                held: list(&row["queues"]).iter().filter_map(|queue| queue["held"].as_u64()).sum(),
+                name: row.name.clone(),
+                state: row.state.clone(),
+                level: row.level.clone(),
+                rx_pps: rate(old.rx_packets, new.rx_packets),
+                tx_pps: rate(old.tx_packets, new.tx_packets),
+                rx_bps: 8.0 * rate(old.rx_bytes, new.rx_bytes),
+                tx_bps: 8.0 * rate(old.tx_bytes, new.tx_bytes),
+                held: row.queues.iter().map(|queue| queue.held).sum(),
             }
         };
-        let ports: Vec<Port> = list(&now.ports).iter().map(port).collect();
-        let worker = |row: &Value| worker(same(&before.workers, row, &["id"]), row, seconds);
-        let workers: Vec<Worker> = list(&now.workers).iter().map(worker).collect();
-        let pool = |row: &Value| {
-            let old = same(&before.pools["pools"], row, &["name"]);
-            Pool {
-                name: word(&row["name"]),
-                frames: number(&row["frames"]) as u64,
-                in_use: number(&row["in_use"]) as u64,
-                peak: number(&row["peak"]) as u64,
-                exhausted_per_s: rate(&old["exhausted"], &row["exhausted"]),
-            }
+        let ports: Vec<Port> = now.ports.iter().map(port).collect();
+        let worker = |row| worker(&same(&before.workers, row, |worker| worker.id), row, seconds);
+        let workers: Vec<Worker> = now.workers.iter().map(worker).collect();
+        let pool = |row: &api::Pool| Pool {
+            name: row.name.clone(),
+            frames: row.frames,
+            in_use: row.in_use,
+            peak: row.peak,
+            exhausted_per_s: rate(same(&before.pools.pools, row, |pool| pool.name.clone()).exhausted, row.exhausted),
         };
-        let drop = |row: &Value| Drop {
-            port: word(&row["port"]),
-            reason: word(&row["reason"]),
-            pps: rate(&same(&before.drops["drops"], row, &["port", "reason"])["packets"], &row["packets"]),
-            packets: number(&row["packets"]) as u64,
+        let drop = |row: &api::DropCount| {
+            let old = same(&before.drops.drops, row, |row| (row.port.clone(), row.reason.clone()));
+            let (port, reason, packets) = (row.port.clone(), row.reason.clone(), row.packets);
+            Drop { port, reason, pps: rate(old.packets, packets), packets }
         };
-        let mut drops: Vec<Drop> = list(&now.drops["drops"]).iter().map(drop).collect();
+        let mut drops: Vec<Drop> = now.drops.drops.iter().map(drop).collect();
         drops.sort_by(|a, b| b.pps.total_cmp(&a.pps).then(b.packets.cmp(&a.packets)));
         let sum = |of: fn(&Port) -> f64| 0.0 + ports.iter().map(of).sum::<f64>();
         let total = Total {
@@ -242,94 +250,73 @@ impl Figures {
             total,
             ports,
             workers,
-            pools: list(&now.pools["pools"]).iter().map(pool).collect(),
+            pools: now.pools.pools.iter().map(pool).collect(),
             drops,
-            caches: caches(&before.caches, &now.caches, seconds),
+            caches: now.caches.as_ref().map(|now| caches(before.caches.as_ref(), now, seconds)),
             flows: flows(before, now, seconds),
         }
     }
 }
 
-fn worker(before: &Value, now: &Value, seconds: f64) -> Worker {
-    let of = |key: &str| grown(&before[key], &now[key]);
-    let cycles = of("cycles");
+fn worker(before: &api::Worker, now: &api::Worker, seconds: f64) -> Worker {
+    let (cycles, busy) = (grown(before.cycles, now.cycles), grown(before.busy_cycles, now.busy_cycles));
     let (mut bursts, mut packets) = (0.0, 0.0);
-    for (n, now) in list(&now["rx_bursts"]).iter().enumerate().skip(1) {
-        let grown = grown(list(&before["rx_bursts"]).get(n).unwrap_or(&Value::Null), now);
+    for (n, now) in now.rx_bursts.iter().enumerate().skip(1) {
+        let grown = grown(before.rx_bursts.get(n).copied().unwrap_or(0), *now);
         bursts += grown;
         packets += n as f64 * grown;
     }
-    let stage = |row: &Value| {
-        let old = same(&before["stages"], row, &["name"]);
-        let (spent, handled) = (grown(&old["cycles"], &row["cycles"]), grown(&old["packets"], &row["packets"]));
+    let stage = |row: &api::Stage| {
+        let old = same(&before.stages, row, |stage| stage.name.clone());
+        let (spent, handled) = (grown(old.cycles, row.cycles), grown(old.packets, row.packets));
         Stage {
-            name: word(&row["name"]),
+            name: row.name.clone(),
             percent: share(spent, cycles),
             pps: mean(handled, seconds),
             cycles_per_packet: mean(spent, handled),
         }
     };
-    let stages: Vec<Stage> = list(&now["stages"]).iter().map(stage).filter(|stage| stage.pps > 0.0).collect();
+    let stages: Vec<Stage> = now.stages.iter().map(stage).filter(|stage| stage.pps > 0.0).collect();
     Worker {
-        id: number(&now["id"]) as u64,
-        cpu: now["cpu"].as_u64(),
-        busy_percent: share(of("busy_cycles"), cycles),
+        id: now.id,
+        cpu: now.cpu,
+        busy_percent: share(busy, cycles),
         rx_pps: mean(packets, seconds),
         burst_mean: mean(packets, bursts),
-        cycles_per_packet: mean(of("busy_cycles"), packets),
+        cycles_per_packet: mean(busy, packets),
         stages,
     }
 }
 
-fn caches(before: &Value, now: &Value, seconds: f64) -> Option<Caches> {
-    now["workers"].as_array()?;
-    let sum = |key: &str| -> f64 {
-        let row = |row: &Value| grown(&same(&before["workers"], row, &["worker"])[key], &row[key]);
-        list(&now["workers"]).iter().map(row).sum()
+fn caches(before: Option<&api::Caches>, now: &api::Caches, seconds: f64) -> Caches {
+    let before = before.map_or(&[][..], |before| &before.workers);
+    let sum = |of: fn(&api::WorkerCaches) -> u64| -> f64 {
+        now.workers.iter().map(|row| grown(of(&same(before, row, |row| row.worker)), of(row))).sum()
     };
-    let (exact, megaflow, misses) = (sum("exact_hits"), sum("megaflow_hits"), sum("misses"));
+    let (exact, megaflow, misses) = (sum(|row| row.exact_hits), sum(|row| row.megaflow_hits), sum(|row| row.misses));
     let all = exact + megaflow + misses;
-    Some(Caches {
+    Caches {
         lookups_pps: mean(all, seconds),
         exact_percent: share(exact, all),
         megaflow_percent: share(megaflow, all),
         miss_percent: share(misses, all),
-        flows: number(&now["flows"]) as u64,
-    })
+        flows: now.flows,
+    }
 }
 
 fn flows(before: &Look, now: &Look, seconds: f64) -> Vec<Flow> {
-    let (keys, packets, octets): (&[&str], _, _) = match now.mode.as_str() {
-        "switch" => (&["table", "priority", "match"], "n_packets", "n_bytes"),
-        _ => (&["group", "modem", "flow"], "packets", "bytes"),
-    };
-    let flow = |row: &Value| {
-        let old = same(&before.flows, row, keys);
-        let name = match now.mode.as_str() {
-            "switch" => {
-                let part = |key: &str, before: &str| match word(&row[key]) {
-                    text if text.is_empty() => text,
-                    text => format!("{before}{text}"),
-                };
-                format!(
-                    "table={},priority={}{} actions={}",
-                    word(&row["table"]),
-                    word(&row["priority"]),
-                    part("match", ","),
-                    word(&row["actions"])
-                )
-            }
-            _ => keys.iter().map(|key| format!("{key} {}", word(&row[*key]))).collect::<Vec<_>>().join(", "),
-        };
+    let old: HashMap<&str, &FlowCount> = before.flows.iter().map(|flow| (flow.key.as_str(), flow)).collect();
+    let flow = |row: &FlowCount| {
+        let (packets, bytes) = old.get(row.key.as_str()).map_or((0, 0), |old| (old.packets, old.bytes));
         Flow {
-            name,
-            pps: mean(grown(&old[packets], &row[packets]), seconds),
-            bps: mean(8.0 * grown(&old[octets], &row[octets]), seconds),
-            packets: number(&row[packets]) as u64,
-            queued: row["queued"].as_u64(),
+            name: row.name.clone(),
+            pps: mean(grown(packets, row.packets), seconds),
+            bps: mean(8.0 * grown(bytes, row.bytes), seconds),
+            packets: row.packets,
+            queued: row.queued,
         }
     };
-    let mut flows: Vec<Flow> = list(&now.flows).iter().map(flow).collect();
+    let mut flows: Vec<Flow> = now.flows.iter().map(flow).collect();
     flows.sort_by(|a, b| b.pps.total_cmp(&a.pps).then(b.packets.cmp(&a.packets)));
     flows.truncate(BUSIEST);
     flows
@@ -338,23 +325,35 @@ fn flows(before: &Look, now: &Look, seconds: f64) -> Vec<Flow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    fn read<T: DeserializeOwned>(json: Value) -> T {
+        serde_json::from_value(json).unwrap()
+    }
 
     fn look(packets: u64, cycles: u64) -> Look {
         Look {
             at: Instant::now(),
             mode: "switch".into(),
-            ports: json!([{ "name": "a", "state": "up", "level": "user", "queues": [{ "held": 3 }, { "held": 4 }],
+            ports: read(
+                json!([{ "name": "a", "state": "up", "level": "user", "queues": [{ "held": 3 }, { "held": 4 }],
                             "counters": { "rx_packets": packets, "rx_bytes": packets * 100, "tx_packets": 2 * packets } }]),
-            workers: json!([{ "id": 0, "cpu": 2, "cycles": cycles, "busy_cycles": cycles / 4,
+            ),
+            workers: read(json!([{ "id": 0, "cpu": 2, "cycles": cycles, "busy_cycles": cycles / 4,
                               "rx_bursts": [9, 0, packets / 2],
                               "stages": [{ "name": "rx", "cycles": cycles / 10, "packets": packets },
-                                         { "name": "slow", "cycles": 7, "packets": 3 }] }]),
-            pools: json!({ "pools": [{ "name": "p", "frames": 64, "in_use": 9, "peak": 11, "exhausted": packets }] }),
-            drops: json!({ "drops": [{ "port": "a", "reason": "runt", "packets": 5 },
-                                     { "port": "a", "reason": "no-flow", "packets": packets }] }),
-            caches: json!({ "flows": 1, "workers": [{ "worker": 0, "exact_hits": packets, "megaflow_hits": 0, "misses": 0 }] }),
-            flows: json!([{ "table": 0, "priority": 1, "match": "ip", "actions": "drop", "n_packets": packets, "n_bytes": 0 }]),
+                                         { "name": "slow", "cycles": 7, "packets": 3 }] }])),
+            pools: read(
+                json!({ "pools": [{ "name": "p", "frames": 64, "in_use": 9, "peak": 11, "exhausted": packets }] }),
+            ),
+            drops: read(json!({ "drops": [{ "port": "a", "reason": "runt", "packets": 5 },
+                                     { "port": "a", "reason": "no-flow", "packets": packets }] })),
+            caches: Some(read(
+                json!({ "flows": 1, "workers": [{ "worker": 0, "exact_hits": packets, "megaflow_hits": 0, "misses": 0 }] }),
+            )),
+            flows: vec![FlowCount::from(read::<api::Flow>(json!({ "table": 0, "priority": 1, "match": "ip",
+                "actions": "drop", "n_packets": packets, "n_bytes": 0 })))],
         }
     }
 
