@@ -38,7 +38,7 @@ pub struct Port {
     pub counters: PortCounters,
 }
 
-/// End of a port that a worker polls. Which of the texts there are depends on the port's kind.
+/// End of a port that a worker polls. The port's kind decides which of the texts there are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Queue {
