@@ -25,13 +25,10 @@ pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
 pub use ports::{Port, PortCounters, PortTxQueue, Queue, TxQueue};
-pub use request::{CaptureRequest, REQUESTS, Request, Verb, Way};
+pub use request::{CaptureRequest, REQUESTS, Request, Way};
 pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};
 pub use state::{Config, Health, Sandbox};
 pub use switch::{Address, Caches, Flow, Groups, Meter, WorkerCaches};
 pub use topic::{Answer, OfTopic, Topic};
 pub use workers::{Poll, Stage, Worker, WorkerTxQueue};
-
-/// Default path of an instance's socket.
-pub const SOCKET: &str = "/run/bywash/bywash.sock";

@@ -3,44 +3,6 @@
 use crate::*;
 use serde_json::Value;
 
-/// Default operation for lines of flows that do not name one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Adds the entry.
-    Add,
-    /// Changes the matching entries.
-    Mod {
-        /// Only exact matches.
-        strict: bool,
-    },
-    /// Deletes the matching entries.
-    Del {
-        /// Only exact matches.
-        strict: bool,
-    },
-}
-
-impl Verb {
-    /// Returns the verb with this name in the API; `None` if there is none, or it cannot be strict.
-    pub fn named(name: &str, strict: bool) -> Option<Self> {
-        match name {
-            "add" if !strict => Some(Self::Add),
-            "mod" => Some(Self::Mod { strict }),
-            "del" => Some(Self::Del { strict }),
-            _ => None,
-        }
-    }
-
-    /// Returns the verb's name in the API, and whether it is strict.
-    pub fn name(self) -> (&'static str, bool) {
-        match self {
-            Self::Add => ("add", false),
-            Self::Mod { strict } => ("mod", strict),
-            Self::Del { strict } => ("del", strict),
-        }
-    }
-}
-
 /// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

@@ -12,7 +12,7 @@ pub mod top;
 pub mod trace;
 pub mod web;
 
-use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy};
+use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy, interface_name};
 use bench::BenchArgs;
 use capture::CaptureArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -141,7 +141,7 @@ pub struct RunArgs {
     pub takeover: bool,
 
     /// Interfaces to forward between, each with default port settings
-    #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface)]
+    #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface_name)]
     pub interfaces: Vec<String>,
 
     /// Configuration file (TOML); options on the command line override it
@@ -361,20 +361,6 @@ pub struct DemoArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Maximum length of an interface name in bytes: `IFNAMSIZ` (linux/if.h) minus the NUL.
-const INTERFACE_NAME: usize = 15;
-
-/// Validates an interface name by the kernel's rules (`dev_valid_name`).
-pub fn interface(name: &str) -> Result<String, String> {
-    if name.is_empty() || name.len() > INTERFACE_NAME {
-        return Err(format!("an interface name must have 1 to {INTERFACE_NAME} characters"));
-    }
-    if name == "." || name == ".." || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
-        return Err("an interface name must not contain `/`, `:` or white space, nor be `.` or `..`".into());
-    }
-    Ok(name.into())
-}
-
 fn auto<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Auto<T>, String> {
     if text == "auto" { Ok(Auto::Auto) } else { parse(text).map(Auto::Set) }
 }
@@ -398,32 +384,7 @@ fn cpus(text: &str) -> Result<Auto<CpuList>, String> {
 
 /// Parses a list of CPUs that must not be `auto`.
 pub fn only_cpus(text: &str) -> Result<CpuList, String> {
-    cpu_list(text).map(CpuList)
-}
-
-/// Parses a CPU list in the kernel's format, such as `0,2-4`, with CPU numbers up to 4095.
-///
-/// Errors if a number is invalid, a range is descending, or a CPU is listed twice.
-pub fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| {
-            within(text, 0..=4095)
-                .map_err(|_| format!("`{part}` is not a CPU number: expected a list such as `2,3` or `4-7`"))
-        };
-        let (first, last) = (number(first)?, number(last)?);
-        if first > last {
-            return Err(format!("`{part}` is a descending range: write `{last}-{first}`"));
-        }
-        for cpu in first..=last {
-            if cpus.contains(&cpu) {
-                return Err(format!("CPU {cpu} is listed twice"));
-            }
-            cpus.push(cpu);
-        }
-    }
-    Ok(cpus)
+    crate::config::cpu_list(text).map(CpuList)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -439,22 +400,5 @@ mod tests {
     #[test]
     fn definition_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn cpu_lists() {
-        assert_eq!(cpu_list("3"), Ok(vec![3]));
-        assert_eq!(cpu_list("0,2-4\n"), Ok(vec![0, 2, 3, 4]));
-        for bad in ["", "a", "1-", "4-2", "1,1", "0-2,1", "99999", "1,,2"] {
-            assert!(cpu_list(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn interface_names() {
-        assert!(interface("eth0.100").is_ok());
-        for bad in ["", "0123456789abcdef", "a b", "..", "a/b", "a:b"] {
-            assert!(interface(bad).is_err(), "{bad}");
-        }
     }
 }

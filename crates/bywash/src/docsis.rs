@@ -8,8 +8,8 @@ use bywash_docsis::protect::{self, Protection};
 use bywash_docsis::seal::Sealer;
 use bywash_frame::{Arena, ArenaConfig};
 use bywash_port::pcap::{CaptureFile, LinkType, PacketMeta};
+use bywash_wire::hex;
 use serde_json::json;
-use std::fmt::Write as _;
 use std::io::{BufRead, Write};
 
 /// Runs the subcommand on standard input. Errors at the first line that cannot be processed.
@@ -28,7 +28,7 @@ fn lines(mut make: impl FnMut(Vec<u8>) -> anyhow::Result<String>) -> anyhow::Res
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for (at, line) in std::io::stdin().lock().lines().enumerate() {
         let text = line.context("cannot read standard input")?;
-        let made = unhex(&text).map_err(anyhow::Error::msg).and_then(&mut make);
+        let made = hex::decode(&text).map_err(anyhow::Error::msg).and_then(&mut make);
         match made.with_context(|| format!("line {} of standard input", at + 1)) {
             Ok(text) => writeln!(out, "{text}")?,
             Err(why) => {
@@ -38,29 +38,6 @@ fn lines(mut make: impl FnMut(Vec<u8>) -> anyhow::Result<String>) -> anyhow::Res
         }
     }
     Ok(out.flush()?)
-}
-
-/// Decodes hex digits; whitespace between them is ignored. Errors at another character, or if the number of digits is
-/// odd.
-pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::with_capacity(text.len() / 2);
-    let mut high = None;
-    for (at, c) in text.char_indices().filter(|(_, c)| !c.is_whitespace()) {
-        let digit = c.to_digit(16).ok_or_else(|| format!("`{c}` in column {} is not a hex digit", at + 1))? as u8;
-        match high.take() {
-            None => high = Some(digit),
-            Some(high) => bytes.push(high << 4 | digit),
-        }
-    }
-    if high.is_some() { Err("an odd number of hex digits".into()) } else { Ok(bytes) }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, b| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{b:02x}");
-        text
-    })
 }
 
 fn protection(args: &SealArgs) -> Protection {
@@ -74,7 +51,7 @@ fn seal(args: &SealArgs) -> anyhow::Result<()> {
     lines(|mut pdu| {
         pdu.resize(pdu.len() + how.added(), 0);
         sealer.seal_bytes(&mut pdu, 0);
-        Ok(hex(&pdu))
+        Ok(hex::encode(&pdu))
     })
 }
 
@@ -83,7 +60,7 @@ fn open(args: &SealArgs) -> anyhow::Result<()> {
     let tek = Tek::new(&args.key, &args.iv);
     lines(|mut sealed| {
         let len = protect::open(&tek, how, &mut sealed)?;
-        Ok(hex(&sealed[..len]))
+        Ok(hex::encode(&sealed[..len]))
     })
 }
 
@@ -114,7 +91,7 @@ fn frame(args: &FrameArgs) -> anyhow::Result<()> {
             let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };
             file.write(meta, &frame).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        Ok(hex(&frame))
+        Ok(hex::encode(&frame))
     })?;
     if let Some((mut file, path)) = file {
         file.flush().with_context(|| format!("cannot write {}", path.display()))?;
@@ -127,8 +104,8 @@ fn take_apart(args: &ParseArgs) -> anyhow::Result<()> {
         let parsed = parse(&bytes)?;
         let Header { privacy, service } = parsed.header;
         if args.json {
-            let pdu = hex(parsed.pdu);
-            let rest = hex(parsed.rest);
+            let pdu = hex::encode(parsed.pdu);
+            let rest = hex::encode(parsed.rest);
             return Ok(json!({ "privacy": privacy, "service": service, "pdu": pdu, "rest": rest }).to_string());
         }
         let mut text = String::new();
@@ -141,24 +118,10 @@ fn take_apart(args: &ParseArgs) -> anyhow::Result<()> {
             service.dsid.iter().for_each(|dsid| text += &format!("dsid {dsid} "));
             service.sequence.iter().for_each(|sequence| text += &format!("sequence {sequence} "));
         }
-        text += &format!("pdu {}", hex(parsed.pdu));
+        text += &format!("pdu {}", hex::encode(parsed.pdu));
         if !parsed.rest.is_empty() {
-            text += &format!(" rest {}", hex(parsed.rest));
+            text += &format!(" rest {}", hex::encode(parsed.rest));
         }
         Ok(text)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hex_digits() {
-        assert_eq!(unhex("00 fF\n"), Ok(vec![0, 255]));
-        assert_eq!(unhex(""), Ok(vec![]));
-        assert!(unhex("0").unwrap_err().contains("odd"));
-        assert!(unhex("0x").unwrap_err().contains("column 2"));
-        assert_eq!(hex(&[0, 255, 16]), "00ff10");
-    }
 }

@@ -16,6 +16,7 @@ mod normal;
 pub mod ops;
 pub mod pipeline;
 pub mod rewrite;
+pub mod script;
 pub mod stats;
 pub mod syntax;
 pub mod table;

@@ -1,6 +1,6 @@
 //! Packet formats: header views, validation, checksums, ICMP errors, fragmentation, and builders of test packets.
 //!
-//! All functions work on borrowed byte slices, and nothing outside [`build`] allocates. **No function of this crate
+//! All functions work on borrowed byte slices, and nothing outside [`build`] and [`hex`] allocates. **No function of this crate
 //! panics on any input**; invalid input yields `None`, `false` or an error that names the fault.
 //!
 //! `l3` always denotes a slice that starts at the IP header and holds at least the whole packet. Bytes behind the IP
@@ -22,6 +22,7 @@ pub mod build;
 pub mod checksum;
 pub mod ethernet;
 pub mod frag;
+pub mod hex;
 pub mod icmp4;
 pub mod icmp6;
 pub mod ipv4;

@@ -10,9 +10,11 @@ mod tests;
 
 pub use capture::NUMBER as CAPTURE_NUMBER;
 pub use serve::serve;
-pub use socket::{Listener, group_id};
+pub use socket::Listener;
 
+pub use crate::config::SOCKET;
 pub use bywash_api::*;
+pub use bywash_flow::script::Verb;
 
 use crate::config::Level;
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
-use crate::config::ApiConfig;
+use crate::config::{ApiConfig, group_id};
 use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, Gid, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -158,14 +158,4 @@ impl Drop for Named {
             let _ = std::fs::remove_file(&self.now);
         }
     }
-}
-
-/// Returns the id of a group, given by its name in /etc/group or by number.
-pub fn group_id(group: &str) -> Option<Gid> {
-    let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let named = known.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    });
-    named.or_else(|| group.parse().ok()).filter(|&id| id != u32::MAX).map(Gid::from_raw)
 }

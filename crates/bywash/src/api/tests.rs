@@ -251,13 +251,6 @@ fn stopping_does_not_wait_for_clients() {
 }
 
 #[test]
-fn groups() {
-    assert_eq!(group_id("root").map(|id| id.as_raw()), Some(0));
-    assert_eq!(group_id("1234").map(|id| id.as_raw()), Some(1234));
-    assert_eq!(group_id("no such group"), None);
-}
-
-#[test]
 fn the_reading_socket_only_reads() {
     let mut place = Place::new();
     let reading = place.socket().with_file_name("read.sock");

@@ -1,7 +1,6 @@
 //! Arguments of `bywash bench`.
 
-use super::docsis::Crypto;
-use crate::config::{Level, MemifRole, Pages, PoolKind, Transmit, ZeroCopy};
+use crate::config::{Crypto, Level, MemifRole, Pages, PoolKind, Transmit, ZeroCopy};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 

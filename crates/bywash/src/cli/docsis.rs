@@ -1,5 +1,6 @@
 //! Arguments of `bywash docsis`.
 
+use crate::config::Crypto;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -28,29 +29,6 @@ pub enum Switch {
 impl Switch {
     pub fn on(self) -> bool {
         self == Self::On
-    }
-}
-
-/// Implementation that encrypts PDUs and computes their CRC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Crypto {
-    /// libipsec-mb if it is installed, else portable code
-    #[default]
-    Auto,
-    /// libipsec-mb; an error if it is not installed
-    IpsecMb,
-    /// Portable code
-    Portable,
-}
-
-impl From<Crypto> for bywash_docsis::seal::Crypto {
-    fn from(crypto: Crypto) -> Self {
-        match crypto {
-            Crypto::Auto => Self::Auto,
-            Crypto::IpsecMb => Self::IpsecMb,
-            Crypto::Portable => Self::Portable,
-        }
     }
 }
 
@@ -117,6 +95,6 @@ pub struct ParseArgs {
 }
 
 fn block(text: &str) -> Result<[u8; 16], String> {
-    let bytes = crate::docsis::unhex(text)?;
+    let bytes = bywash_wire::hex::decode(text)?;
     bytes.try_into().map_err(|_| format!("expected 32 hex digits, found {}", text.trim().len()))
 }

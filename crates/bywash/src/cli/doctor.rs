@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Interfaces to check  [default: those of the running instance, else all]
-    #[arg(value_name = "IFACE", value_parser = super::interface)]
+    #[arg(value_name = "IFACE", value_parser = crate::config::interface_name)]
     pub interfaces: Vec<String>,
 
     /// Fix what a setting can fix, and record the previous values for `bywash restore`

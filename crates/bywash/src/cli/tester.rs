@@ -1,6 +1,7 @@
 //! Arguments of `bywash gen` and `bywash rfc2544`.
 
-use super::{interface, within};
+use super::within;
+use crate::config::interface_name;
 use bywash_tester::{Addresses, Ports, Rate, Sizes};
 use bywash_wire::ethernet::MacAddr;
 use clap::{Args, ValueEnum};
@@ -23,12 +24,12 @@ pub enum Via {
 #[derive(Debug, Args)]
 pub struct GenArgs {
     /// Interfaces to send from
-    #[arg(value_name = "IFACE", required = true, value_parser = interface)]
+    #[arg(value_name = "IFACE", required = true, value_parser = interface_name)]
     pub interfaces: Vec<String>,
 
     /// Interface to receive the frames on: one for all senders, or one for each. Meanwhile it carries no other traffic
     /// except the kernel's own answers
-    #[arg(long, value_name = "IFACE", value_parser = interface)]
+    #[arg(long, value_name = "IFACE", value_parser = interface_name)]
     pub rx: Vec<String>,
 
     /// Rate: such as 100kpps, 1gbps (including preamble, inter-frame gap and FCS), 50% of the link rate, or max

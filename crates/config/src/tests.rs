@@ -1,10 +1,10 @@
 //! Tests of the file format: every key, every error, and the positions of errors.
 
-use super::host::{Host, Interface};
-use super::keys::{self, Key, Section};
-use super::load::Draft;
-use super::model::*;
-use super::problem::{ConfigErrors, Problem};
+use crate::host::{Host, Interface};
+use crate::keys::{self, Key, Section};
+use crate::load::Draft;
+use crate::model::*;
+use crate::problem::{ConfigErrors, Problem};
 use proptest::prelude::*;
 
 fn host() -> Host {
@@ -440,7 +440,7 @@ fn a_tiny_cell_is_one_error() {
 /// The schema accepts every key's example and default and refuses values that the reader refuses.
 #[test]
 fn the_schema_knows_every_key() {
-    let schema = super::schema();
+    let schema = crate::schema();
     let validator = jsonschema::draft202012::new(&schema).unwrap();
     let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
     for section in keys::SECTIONS {

@@ -1,9 +1,8 @@
 //! Configuration of a cable downstream: model and reader of `[cmts]`, `[[group]]` and `[[flow]]`.
 
-use super::keys;
-use super::model::Auto;
-use super::reader::Table;
-use crate::cli::docsis::Crypto;
+use crate::keys;
+use crate::model::Auto;
+use crate::reader::Table;
 use bywash_route::model::Prefix;
 use bywash_wire::ethernet::MacAddr;
 use clap::ValueEnum;
@@ -14,6 +13,29 @@ use std::net::{IpAddr, Ipv4Addr};
 pub const MODEMS: std::ops::RangeInclusive<usize> = 1..=bywash_docsis::group::MODEMS_MAX;
 /// Valid rates in bit/s.
 const RATES: std::ops::RangeInclusive<usize> = 0..=1_000_000_000_000;
+
+/// Implementation that encrypts PDUs and computes their CRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Crypto {
+    /// libipsec-mb if it is installed, else portable code
+    #[default]
+    Auto,
+    /// libipsec-mb; an error if it is not installed
+    IpsecMb,
+    /// Portable code
+    Portable,
+}
+
+impl From<Crypto> for bywash_docsis::seal::Crypto {
+    fn from(crypto: Crypto) -> Self {
+        match crypto {
+            Crypto::Auto => Self::Auto,
+            Crypto::IpsecMb => Self::IpsecMb,
+            Crypto::Portable => Self::Portable,
+        }
+    }
+}
 
 /// Packet to drop when the queue of a flow is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
@@ -77,7 +99,7 @@ impl CmtsConfig {
         *self == Self::default()
     }
 
-    pub(super) fn read(&mut self, mut table: Table<'_, '_>) {
+    pub(crate) fn read(&mut self, mut table: Table<'_, '_>) {
         put(&mut self.crc, table.boolean("crc"));
         put(&mut self.cipher, table.boolean("cipher"));
         put(&mut self.crypto, table.choice("crypto"));
@@ -209,7 +231,7 @@ fn mac(text: &str) -> Result<MacAddr, String> {
 }
 
 fn block(text: &str) -> Result<Block, String> {
-    let bytes = crate::docsis::unhex(text)?;
+    let bytes = bywash_wire::hex::decode(text)?;
     bytes.try_into().map(Block).map_err(|_| format!("expected 32 hex digits, found {}", text.trim().len()))
 }
 
@@ -234,7 +256,7 @@ fn address(text: &str) -> Result<Ipv4Addr, String> {
 }
 
 impl GroupConfig {
-    pub(super) fn read(mut table: Table<'_, '_>) -> Self {
+    pub(crate) fn read(mut table: Table<'_, '_>) -> Self {
         let mut group = Self { modems: 300, mac: MacAddr([2, 0xca, 0xb1, 0, 0, 1]), said: 1, ..Self::default() };
         put(&mut group.input, table.text("input", |_| Ok(())));
         put(&mut group.output, table.text("output", |_| Ok(())));
@@ -259,9 +281,9 @@ impl GroupConfig {
 }
 
 impl FlowConfig {
-    pub(super) fn read(mut table: Table<'_, '_>) -> Self {
+    pub(crate) fn read(mut table: Table<'_, '_>) -> Self {
         let mut flow = Self::default();
-        put(&mut flow.name, table.text("name", super::load::name));
+        put(&mut flow.name, table.text("name", crate::load::name));
         put(&mut flow.priority, table.integer("priority", 0..=7).map(|priority| priority as u8));
         put(&mut flow.rate, table.integer("rate", RATES).map(|rate| rate as u64));
         put(&mut flow.burst, table.integer("burst", 0..=u32::MAX as usize).map(|burst| burst as u32));

@@ -73,7 +73,7 @@ pub struct ConfigErrors {
 
 impl ConfigErrors {
     /// Creates the errors from at least one problem, sorted by position.
-    pub(super) fn new(source: Option<Source>, spans: Spans, mut problems: Vec<Problem>) -> Self {
+    pub(crate) fn new(source: Option<Source>, spans: Spans, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.place(&spans).map_or(usize::MAX, |span| span.start));
         Self { source, spans, problems }
     }
@@ -129,7 +129,7 @@ impl ConfigErrors {
     }
 
     #[cfg(test)]
-    pub(super) fn problems(&self) -> &[Problem] {
+    pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
     }
 }

@@ -1,6 +1,6 @@
 //! Table of all configuration keys: the source of docs/config.md, the JSON schema and spelling suggestions.
 
-use super::model::{Mode, PortKind};
+use crate::model::{Mode, PortKind};
 use std::fmt::Write;
 
 /// Configuration key and its documentation.

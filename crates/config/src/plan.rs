@@ -1,8 +1,8 @@
 //! Assignment of queues, CPUs and buffers to workers.
 
-use super::cmts::GroupConfig;
-use super::model::{Config, DEVICE_RING, MemifRole, Mode, PoolConfig, PoolKind, PortConfig};
-use super::problem::{ConfigErrors, Problem};
+use crate::cmts::GroupConfig;
+use crate::model::{Config, DEVICE_RING, MemifRole, Mode, PoolConfig, PoolKind, PortConfig};
+use crate::problem::{ConfigErrors, Problem};
 use std::ops::Range;
 
 /// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
@@ -25,6 +25,7 @@ pub struct WorkerPlan {
 /// Plan of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// Workers by number.
     pub workers: Vec<WorkerPlan>,
 }
 
@@ -81,7 +82,7 @@ impl Config {
         }
     }
 
-    pub(super) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Box<Problem>> {
+    pub(crate) fn lay_out(&self, queues: &[Vec<usize>], allowed: &[usize]) -> Result<Plan, Box<Problem>> {
         let fewest = queues.iter().map(Vec::len).min().unwrap_or(0);
         let named = self.workers.cpus.set();
         let cmts = self.mode == Mode::Cmts;

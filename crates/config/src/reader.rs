@@ -1,9 +1,9 @@
 //! Reads values from parsed TOML and records the position of each value and every error. Reading continues after an
 //! error, so that all errors are reported at once; serde would stop at the first.
 
-use super::keys::{Key, Section};
-use super::model::Auto;
-use super::problem::{Problem, Spans, nearest};
+use crate::keys::{Key, Section};
+use crate::model::Auto;
+use crate::problem::{Problem, Spans, nearest};
 use clap::ValueEnum;
 use std::ops::{Range, RangeInclusive};
 use toml::de::{DeArray, DeTable, DeValue};

@@ -1,29 +1,83 @@
 //! Lines of flows, groups and meters from files and commands. All lines are parsed before any is applied.
 
-pub use bywash_api::Verb;
-use bywash_flow::control::FlowControl;
-use bywash_flow::model::{FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
-use bywash_flow::syntax::{self, SyntaxError};
+use crate::control::FlowControl;
+use crate::model::{FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
+use crate::syntax::{self, SyntaxError};
 use std::fmt;
 
-/// Words of ovs-ofctl that can precede a flow.
-const WORDS: [(&str, Verb); 6] = [
-    ("add", Verb::Add),
-    ("modify", Verb::Mod { strict: false }),
-    ("modify_strict", Verb::Mod { strict: true }),
-    ("delete", Verb::Del { strict: false }),
-    ("delete_strict", Verb::Del { strict: true }),
-    ("strict_delete", Verb::Del { strict: true }),
-];
+/// Default operation for lines that do not name one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Adds the entry.
+    Add,
+    /// Changes the matching entries.
+    Mod {
+        /// True for exact matches only.
+        strict: bool,
+    },
+    /// Deletes the matching entries.
+    Del {
+        /// True for exact matches only.
+        strict: bool,
+    },
+}
+
+impl Verb {
+    /// Words of ovs-ofctl that can precede a flow.
+    const WORDS: [(&str, Self); 6] = [
+        ("add", Self::Add),
+        ("modify", Self::Mod { strict: false }),
+        ("modify_strict", Self::Mod { strict: true }),
+        ("delete", Self::Del { strict: false }),
+        ("delete_strict", Self::Del { strict: true }),
+        ("strict_delete", Self::Del { strict: true }),
+    ];
+
+    /// Returns the verb with this name in the API; `None` if there is none, or it cannot be strict.
+    pub fn named(name: &str, strict: bool) -> Option<Self> {
+        match name {
+            "add" if !strict => Some(Self::Add),
+            "mod" => Some(Self::Mod { strict }),
+            "del" => Some(Self::Del { strict }),
+            _ => None,
+        }
+    }
+
+    /// Returns the verb's name in the API, and whether it is strict.
+    pub fn name(self) -> (&'static str, bool) {
+        match self {
+            Self::Add => ("add", false),
+            Self::Mod { strict } => ("mod", strict),
+            Self::Del { strict } => ("del", strict),
+        }
+    }
+}
 
 /// Parsed line.
 pub enum Item {
+    /// Adds a flow.
     Add(Box<FlowSpec>),
+    /// Changes flows; true: only exact matches.
     Mod(Box<FlowSpec>, bool),
+    /// Deletes flows; true: only exact matches.
     Del(Box<FlowFilter>, bool),
-    SetGroup { group: GroupSpec, new: bool },
+    /// Sets a group.
+    SetGroup {
+        /// Group to set.
+        group: GroupSpec,
+        /// True if the group must not exist yet.
+        new: bool,
+    },
+    /// Deletes the group with this number; all if `None`.
     DelGroup(Option<u32>),
-    SetMeter { meter: MeterSpec, new: bool },
+    /// Sets a meter.
+    SetMeter {
+        /// Meter to set.
+        meter: MeterSpec,
+        /// True if the meter must not exist yet.
+        new: bool,
+    },
+    /// Deletes the meter with this number; all if `None`.
     DelMeter(Option<u32>),
 }
 
@@ -32,6 +86,7 @@ pub enum Item {
 pub struct Wrong {
     /// Line number, from 1.
     pub line: usize,
+    /// Error, with the column.
     pub error: SyntaxError,
 }
 
@@ -56,7 +111,7 @@ pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Ve
 fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, SyntaxError> {
     let first = line.trim_start();
     let word = first.split([' ', '\t']).next().unwrap_or_default();
-    let (verb, rest) = match WORDS.iter().find(|(name, _)| *name == word) {
+    let (verb, rest) = match Verb::WORDS.iter().find(|(name, _)| *name == word) {
         Some((_, said)) => (*said, &first[word.len()..]),
         None => (verb, line),
     };

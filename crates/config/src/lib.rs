@@ -1,5 +1,7 @@
 //! Configuration: model, file format, validation and error reporting.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod cmts;
 mod host;
@@ -14,11 +16,11 @@ mod schema;
 mod tests;
 
 pub use check::{cell_for, largest_mtu};
-pub use cmts::{CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
-pub use host::Host;
+pub use cmts::{Block, CmtsConfig, Crypto, DepiConfig, FlowConfig, GroupConfig, Overflow};
+pub use host::{CPUS, Host, Interface, cpu_list, group_id, interface_name};
 pub use keys::reference;
 pub use load::Draft;
 pub use model::*;
-pub use plan::Plan;
+pub use plan::{Plan, WorkerPlan};
 pub use problem::ConfigErrors;
 pub use schema::schema;

@@ -1,12 +1,12 @@
 //! Loading of a configuration from a file, or from interfaces given on the command line.
 
-use super::check::check;
-use super::cmts::{FlowConfig, GroupConfig};
-use super::host::Host;
-use super::keys;
-use super::model::*;
-use super::problem::{ConfigErrors, Problem, Source, nearest};
-use super::reader::{Notes, Table};
+use crate::check::check;
+use crate::cmts::{FlowConfig, GroupConfig};
+use crate::host::{Host, interface_name};
+use crate::keys;
+use crate::model::*;
+use crate::problem::{ConfigErrors, Problem, Source, nearest};
+use crate::reader::{Notes, Table};
 use bywash_port::memif;
 use clap::ValueEnum;
 use std::net::SocketAddr;
@@ -249,7 +249,7 @@ fn read_port(mut table: Table<'_, '_>) -> PortConfig {
         }
     }
     let mut port = PortConfig { kind, tx_burst: 32, ..PortConfig::default() };
-    port.interface = table.text("interface", |name| crate::cli::interface(name).map(drop));
+    port.interface = table.text("interface", |name| interface_name(name).map(drop));
     port.name = table.text("name", name).or_else(|| port.interface.clone()).unwrap_or_default();
     put(&mut port.worker, table.auto_one_or_more("worker", 0..=*WORKERS.end() - 1));
     put(&mut port.tx_burst, table.integer("tx_burst", 1..=bywash_frame::BATCH));
@@ -346,7 +346,7 @@ fn not_empty(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected a non-empty string".into()) } else { Ok(()) }
 }
 
-pub(super) fn name(text: &str) -> Result<(), String> {
+pub(crate) fn name(text: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if (1..=32).contains(&text.len()) && text.chars().all(fits) {
         Ok(())

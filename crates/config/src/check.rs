@@ -1,9 +1,9 @@
 //! Validation of a configuration: constraints between values, and existence on this machine.
 
-use super::host::Host;
-use super::model::*;
-use super::problem::{Problem, nearest};
-use crate::flows::{self, Verb, Wrong};
+use crate::host::{Host, group_id};
+use crate::model::*;
+use crate::problem::{Problem, nearest};
+use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::SPREAD;
 use bywash_wire::ethernet::MacAddr;
 
@@ -431,7 +431,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     let api = &config.api;
     for (key, group) in [("api.group", &api.group), ("api.read_group", &api.read_group)] {
         if let Some(group) = group
-            && crate::api::group_id(group).is_none()
+            && group_id(group).is_none()
         {
             let expected = "not in /etc/group: expected a group's name or number";
             problems.push(Problem::at(key, format!("there is no group {group}"), expected));
@@ -440,11 +440,11 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     if let Some(file) = &config.switch.flows {
         let problem = |what: String, why: String| Problem::at("switch.flows", what, why);
         let names: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
-        let of_name = |name: &str| flows::port_number(&names, name);
+        let of_name = |name: &str| script::port_number(&names, name);
         match std::fs::read_to_string(file) {
             Err(why) => problems.push(problem(format!("cannot read {}", file.display()), why.to_string())),
             Ok(text) => {
-                if let Err(Wrong { line, error }) = flows::parse(&text, Verb::Add, &of_name) {
+                if let Err(Wrong { line, error }) = script::parse(&text, Verb::Add, &of_name) {
                     problems.push(problem(format!("{}:{line}:{}", file.display(), error.column), error.what));
                 }
             }

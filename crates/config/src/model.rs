@@ -2,8 +2,8 @@
 //!
 //! [`Config`] serializes to a TOML file that can be read back; `bywash show config` prints it.
 
-use super::cmts::{CmtsConfig, FlowConfig, GroupConfig};
-use super::plan::SPARE;
+use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig};
+use crate::plan::SPARE;
 use bywash_exceptions::Kind;
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
@@ -17,6 +17,9 @@ pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
 pub const BLOCK: RangeInclusive<usize> = 64..=65536;
 /// Valid numbers of worker threads.
 pub const WORKERS: RangeInclusive<usize> = 1..=256;
+
+/// Default path of an instance's socket.
+pub const SOCKET: &str = "/run/bywash/bywash.sock";
 
 /// Configured value, or `auto`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -477,7 +480,7 @@ pub struct PoolConfig {
     pub kind: PoolKind,
     /// Size of each worker's cache in buffers; auto: the default of the pool kind.
     pub cache: Auto<usize>,
-    /// Size of each worker's pool in buffers; auto: see [`crate::config::Plan`].
+    /// Size of each worker's pool in buffers; auto: see [`crate::Plan`].
     pub frames: Auto<usize>,
     /// Size of a block in buffers, for kinds with blocks.
     pub block: usize,
@@ -566,7 +569,7 @@ pub struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { socket: crate::api::SOCKET.into(), group: None, read_socket: None, read_group: None, metrics: None }
+        Self { socket: SOCKET.into(), group: None, read_socket: None, read_group: None, metrics: None }
     }
 }
 

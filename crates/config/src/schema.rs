@@ -1,6 +1,6 @@
 //! JSON schema of the configuration file, for editors, generated from the table of keys.
 
-use super::keys::{self, Key, Section};
+use crate::keys::{self, Key, Section};
 use serde_json::{Map, Value, json};
 
 /// Returns the schema (JSON Schema, draft 2020-12).

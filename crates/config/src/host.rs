@@ -1,0 +1,148 @@
+//! Interfaces and CPUs of this machine, for checking a configuration against them.
+
+use rustix::fs::Gid;
+use std::fs;
+
+/// Network interface of the calling thread's network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Name of the interface.
+    pub name: String,
+    /// MTU in bytes; `None` if unknown.
+    pub mtu: Option<usize>,
+    /// Number of receive queues; `None` if unknown.
+    pub queues: Option<usize>,
+}
+
+/// Interfaces and CPUs of a machine.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// Interfaces of the network namespace.
+    pub interfaces: Vec<Interface>,
+    /// Online CPUs.
+    pub cpus: Vec<usize>,
+    /// CPUs that the process may run on.
+    pub allowed: Vec<usize>,
+}
+
+impl Host {
+    /// Returns the current interfaces and CPUs of this machine.
+    pub fn this() -> Self {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let allowed: Vec<usize> = match rustix::thread::sched_getaffinity(None) {
+            Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+            Err(_) => Vec::new(),
+        };
+        let cpus = cpu_list(&online).unwrap_or_else(|_| allowed.clone());
+        // The thread's namespace: /sys/class/net shows the namespace in which it was mounted.
+        let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+        let names = table.lines().skip(2).filter_map(|line| Some(line.rsplit_once(':')?.0.trim()));
+        Self { interfaces: names.map(interface).collect(), cpus, allowed }
+    }
+
+    /// Returns the interface with that name.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|interface| interface.name == name)
+    }
+}
+
+fn interface(name: &str) -> Interface {
+    let sys = std::path::Path::new("/sys/class/net").join(name);
+    let number = |file: &str| fs::read_to_string(sys.join(file)).ok()?.trim().parse::<usize>().ok();
+    // /sys may show another namespace with an interface of the same name: compare the index.
+    let same = number("ifindex").is_some_and(|index| Some(index) == index_of(name));
+    let queues = || {
+        let entries = fs::read_dir(sys.join("queues")).ok()?;
+        Some(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count())
+    };
+    let known = |value: Option<usize>| value.filter(|_| same);
+    Interface { name: name.into(), mtu: known(number("mtu")), queues: known(queues()) }
+}
+
+/// Returns the interface's index in the calling thread's namespace.
+fn index_of(name: &str) -> Option<usize> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+    let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    netdevice::name_to_index(&any, name).ok().map(|index| index as usize)
+}
+
+/// Returns the id of a group, given by its name in /etc/group or by number.
+pub fn group_id(group: &str) -> Option<Gid> {
+    let known = fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = known.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    named.or_else(|| group.parse().ok()).filter(|&id| id != u32::MAX).map(Gid::from_raw)
+}
+
+/// Upper bound of CPU numbers.
+pub const CPUS: usize = 4096;
+
+/// Parses a CPU list in the kernel's format, such as `0,2-4`, with CPU numbers below [`CPUS`].
+///
+/// Errors if a number is invalid, a range is descending, or a CPU is listed twice.
+pub fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let wrong = || format!("`{part}` is not a CPU number: expected a list such as `2,3` or `4-7`");
+            text.parse().ok().filter(|&cpu| cpu < CPUS).ok_or_else(wrong)
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("`{part}` is a descending range: write `{last}-{first}`"));
+        }
+        for cpu in first..=last {
+            if cpus.contains(&cpu) {
+                return Err(format!("CPU {cpu} is listed twice"));
+            }
+            cpus.push(cpu);
+        }
+    }
+    Ok(cpus)
+}
+
+/// Maximum length of an interface name in bytes: `IFNAMSIZ` (linux/if.h) minus the NUL.
+const INTERFACE_NAME: usize = 15;
+
+/// Validates an interface name by the kernel's rules (`dev_valid_name`).
+pub fn interface_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.len() > INTERFACE_NAME {
+        return Err(format!("an interface name must have 1 to {INTERFACE_NAME} characters"));
+    }
+    if name == "." || name == ".." || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+        return Err("an interface name must not contain `/`, `:` or white space, nor be `.` or `..`".into());
+    }
+    Ok(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(cpu_list("3"), Ok(vec![3]));
+        assert_eq!(cpu_list("0,2-4\n"), Ok(vec![0, 2, 3, 4]));
+        for bad in ["", "a", "1-", "4-2", "1,1", "0-2,1", "99999", "1,,2"] {
+            assert!(cpu_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn interface_names() {
+        assert!(interface_name("eth0.100").is_ok());
+        for bad in ["", "0123456789abcdef", "a b", "..", "a/b", "a:b"] {
+            assert!(interface_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_have_ids() {
+        assert_eq!(group_id("root").map(|id| id.as_raw()), Some(0));
+        assert_eq!(group_id("1234").map(|id| id.as_raw()), Some(1234));
+        assert_eq!(group_id("no such group"), None);
+    }
+}
