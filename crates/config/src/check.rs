@@ -1,6 +1,8 @@
 //! Validation of a configuration: constraints between values, and existence on this machine.
 
+use crate::choice::*;
 use crate::host::{Host, group_id};
+use crate::keys::{BLOCK, CELLS};
 use crate::model::*;
 use crate::problem::{Problem, nearest};
 use bywash_flow::script::{self, Verb, Wrong};
@@ -14,8 +16,6 @@ const LINK_HEADER: usize = 18;
 /// longer name and then renamed.
 const SOCKET_NAME: usize = 90;
 
-/// Valid cell sizes in bytes.
-const CELLS: [usize; 3] = [2048, 4096, 16384];
 /// Returns the smallest cell size for frames of an interface with this MTU; `None` if the MTU is too large for all.
 pub fn cell_for(mtu: usize) -> Option<usize> {
     CELLS.into_iter().find(|cell| mtu <= largest_mtu(*cell))
@@ -215,10 +215,7 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
         for (key, port) in [("input", &group.input), ("output", &group.output)] {
             let path = format!("group.{at}.{key}");
             let names = || config.ports.iter().map(|port| port.name.as_str());
-            if port.is_empty() {
-                let what = format!("group {} has no {key}", at + 1);
-                problems.push(Problem::at(format!("group.{at}"), what, format!("add `{key} = \"..\"`")));
-            } else if names().all(|name| name != port) {
+            if names().all(|name| name != port) {
                 let expected = match nearest(port, names()) {
                     Some(name) => format!("did you mean {name}?"),
                     None => "expected the name of a [[port]]".into(),
@@ -264,10 +261,6 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
     }
     let mut first = true;
     for (at, flow) in config.flows.iter().enumerate() {
-        if flow.name.is_empty() {
-            let what = format!("flow {} has no name", at + 1);
-            problems.push(Problem::at(format!("flow.{at}"), what, "add `name = \"..\"`"));
-        }
         // The first flow takes what no other matches.
         if !flow.has_rule() && (flow.drop || !first) {
             let what = format!("flow {} has no classifier: it would match every packet", flow.name);

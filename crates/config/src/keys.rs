@@ -1,55 +1,42 @@
-//! Table of all configuration keys: the source of docs/config.md, the JSON schema and spelling suggestions.
+//! Table of all configuration keys: the source of the reader's checks, the defaults, docs/config.md and the JSON schema.
 
-use crate::model::{Mode, PortKind};
-use std::fmt::Write;
+use crate::choice::*;
+use crate::host::CPUS;
+use crate::key::Takes::{self, *};
+use crate::key::{Key, Section, key};
+use crate::text;
+use bywash_docsis::group::MODEMS_MAX;
+use bywash_frame::BATCH;
+use bywash_port::memif;
+use std::ops::RangeInclusive;
 
-/// Configuration key and its documentation.
-pub struct Key {
-    pub name: &'static str,
-    /// Accepted values, in words. The JSON schema is derived from them.
-    pub takes: &'static str,
-    /// Default value: TOML, or words in parentheses.
-    pub default: &'static str,
-    /// Unit of the value; empty if it has none.
-    pub unit: &'static str,
-    pub doc: &'static str,
-    /// Non-default value, as TOML.
-    pub example: &'static str,
-    /// Kinds of port that have this key; empty if all have it or it is not a port's key.
-    pub kinds: &'static [PortKind],
-    /// Mode that has this key; `None` if all have it.
-    pub mode: Option<Mode>,
+/// Valid sizes of a pool in buffers. The maximum is 32 GiB of 2 KiB cells.
+pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
+/// Valid sizes of a block in buffers; a size must also be a power of two.
+pub const BLOCK: RangeInclusive<usize> = 64..=65536;
+/// Valid cell sizes in bytes.
+pub const CELLS: [usize; 3] = [2048, 4096, 16384];
+/// Valid numbers of worker threads.
+pub const WORKERS: RangeInclusive<usize> = 1..=256;
+/// Valid numbers of a worker.
+const WORKER: RangeInclusive<usize> = 0..=*WORKERS.end() - 1;
+/// Valid rates in bit/s.
+const RATE: RangeInclusive<usize> = 0..=1_000_000_000_000;
+/// Valid CPU numbers.
+const CPU: RangeInclusive<usize> = 0..=CPUS - 1;
+/// Valid code points of differentiated services.
+const DSCP: RangeInclusive<usize> = 0..=63;
+/// Valid sizes of an AF_XDP socket's ring in descriptors.
+const RING_SIZE: Takes = PowerOfTwo(64..=65536);
+
+/// Makes the default path of an instance's socket both a constant and a TOML value.
+macro_rules! socket {
+    () => {
+        "/run/bywash/bywash.sock"
+    };
 }
-
-/// Table of the configuration file.
-pub struct Section {
-    /// Header as in the file: `[pool]`, `[[port]]`; empty for the top of the file.
-    pub header: &'static str,
-    pub doc: &'static str,
-    pub keys: &'static [Key],
-}
-
-const fn key(name: &'static str, takes: &'static str, default: &'static str, unit: &'static str) -> Key {
-    Key { name, takes, default, unit, doc: "", example: "", kinds: &[], mode: None }
-}
-
-impl Key {
-    const fn doc(self, doc: &'static str) -> Self {
-        Self { doc, ..self }
-    }
-
-    const fn example(self, example: &'static str) -> Self {
-        Self { example, ..self }
-    }
-
-    const fn only(self, mode: Mode) -> Self {
-        Self { mode: Some(mode), ..self }
-    }
-
-    const fn of(self, kinds: &'static [PortKind]) -> Self {
-        Self { kinds, ..self }
-    }
-}
+/// Default path of an instance's socket.
+pub const SOCKET: &str = socket!();
 
 const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
 const PCAP: &[PortKind] = &[PortKind::Pcap];
@@ -61,14 +48,14 @@ pub static TOP: Section = Section {
     header: "",
     doc: "Keys at the top of the file, before any table.",
     keys: &[
-        key("mode", "`\"router\"`, `\"switch\"`, `\"cmts\"`", "\"router\"", "")
+        key("mode", Choice(names::<Mode>), "\"router\"", "")
             .doc(
                 "Operating mode. `router`: forwards packets by the kernel's routes and neighbours. `switch`: forwards \
                  frames by flows, one of which is the learning bridge; all frames that its ports receive belong to the \
                  switch, none to the kernel. `cmts`: the downstream of a cable modem termination system.",
             )
             .example("\"switch\""),
-        key("sandbox", "`\"on\"`, `\"off\"`", "\"on\"", "")
+        key("sandbox", Choice(names::<Sandbox>), "\"on\"", "")
             .doc(
                 "Drops, once the instance listens, all privileges except those listed in the user guide, and all \
                  system calls that it does not use. `bywash show sandbox` lists what remains. In the sandbox, file \
@@ -83,7 +70,7 @@ pub static SWITCH: Section = Section {
     header: "[switch]",
     doc: "Flow tables, caches and address learning of a switch.",
     keys: &[
-        key("flows", "a path", "(none)", "")
+        key("flows", Text(&text::PATH), "(none)", "")
             .doc(
                 "File with the initial flows, one per line, in the syntax of `ovs-ofctl add-flows`; lines with \
                  `group_id=` define groups, lines with `meter=` meters. Ports are referred to by name or by number, \
@@ -92,30 +79,30 @@ pub static SWITCH: Section = Section {
             )
             .example("\"/etc/bywash/flows\"")
             .only(Mode::Switch),
-        key("macs", "16 to 1000000", "8192", "addresses")
+        key("macs", Int(16..=1_000_000), "8192", "addresses")
             .doc(
                 "Maximum number of learned MAC addresses. When it is reached, a new address replaces the one not seen \
                  for the longest time.",
             )
             .example("65536")
             .only(Mode::Switch),
-        key("mac_ageing_s", "1 to 86400", "300", "seconds")
+        key("mac_ageing_s", Int(1..=86_400), "300", "seconds")
             .doc("Time after which a learned MAC address that is no longer seen is removed.")
             .example("60")
             .only(Mode::Switch),
-        key("exact", "0 to 1048576", "8192", "keys per worker")
+        key("exact", Int(0..=1 << 20), "8192", "keys per worker")
             .doc("Size of the exact-match cache. 0 disables it.")
             .example("0")
             .only(Mode::Switch),
-        key("exact_insert", "1 to 1000000", "100", "flows")
+        key("exact_insert", Int(1..=1_000_000), "100", "flows")
             .doc("Insertion rate of the exact-match cache: one in this many flows that miss it is inserted.")
             .example("1")
             .only(Mode::Switch),
-        key("megaflows", "16 to 4000000", "200000", "megaflows per worker")
+        key("megaflows", Int(16..=4_000_000), "200000", "megaflows per worker")
             .doc("Maximum number of megaflows. Beyond it, each packet of a new flow is processed by the flow tables.")
             .example("10000")
             .only(Mode::Switch),
-        key("megaflow_idle_s", "1 to 3600", "10", "seconds")
+        key("megaflow_idle_s", Int(1..=3600), "10", "seconds")
             .doc("Time after which a megaflow that no packet has used is removed.")
             .example("30")
             .only(Mode::Switch),
@@ -126,40 +113,37 @@ pub static CMTS: Section = Section {
     header: "[cmts]",
     doc: "Frame processing of a cable downstream, the same for all groups.",
     keys: &[
-        key("crc", "`true`, `false`", "true", "")
-            .doc("Appends a CRC-32 to each PDU.")
-            .example("false")
-            .only(Mode::Cmts),
-        key("cipher", "`true`, `false`", "true", "")
+        key("crc", Bool, "true", "").doc("Appends a CRC-32 to each PDU.").example("false").only(Mode::Cmts),
+        key("cipher", Bool, "true", "")
             .doc("Encrypts PDUs with AES-128 in CBC mode and residual block termination (BPI+).")
             .example("false")
             .only(Mode::Cmts),
-        key("crypto", "`\"auto\"`, `\"ipsec-mb\"`, `\"portable\"`", "\"auto\"", "")
+        key("crypto", Choice(names::<Crypto>), "\"auto\"", "")
             .doc(
                 "Encryption library. `auto`: libipsec-mb if it is installed, else portable code; `bywash show \
                  channels` shows which one is in use.",
             )
             .example("\"portable\"")
             .only(Mode::Cmts),
-        key("assist", "`true`, `false`", "true", "")
+        key("assist", Bool, "true", "")
             .doc(
                 "Lets the upper MAC's worker encrypt as well while 128 or more frames wait for the lower MAC's worker.",
             )
             .example("false")
             .only(Mode::Cmts),
-        key("queue", "1 to 65536", "256", "frames")
+        key("queue", Int(1..=65_536), "256", "frames")
             .doc("Maximum length of the queue of one service flow.")
             .example("64")
             .only(Mode::Cmts),
-        key("queues", "64 to 1048576", "8192", "frames")
+        key("queues", Int(64..=1 << 20), "8192", "frames")
             .doc("Maximum length of all queues of a group together.")
             .example("1024")
             .only(Mode::Cmts),
-        key("overflow", "`\"tail\"`, `\"head\"`", "\"tail\"", "")
+        key("overflow", Choice(names::<Overflow>), "\"tail\"", "")
             .doc("Packet to drop when the queue of a flow is full. `tail`: the arriving one. `head`: the oldest one.")
             .example("\"head\"")
             .only(Mode::Cmts),
-        key("channels", "`\"auto\"`, a rate, a list of them", "\"auto\"", "bit/s")
+        key("channels", Or("auto", &OneOrMore("a rate", RATE)), "\"auto\"", "bit/s")
             .doc("Rates of the OFDM channels of a group; 0: no limit. `auto`: one channel without limit.")
             .example("[1_890_000_000, 1_890_000_000]")
             .only(Mode::Cmts),
@@ -171,41 +155,41 @@ pub static GROUP: Section = Section {
     doc: "A service group of a cable downstream. Each group has two workers: an upper MAC, which polls the input, and \
            a lower MAC.",
     keys: &[
-        key("input", "a port's name", "(required)", "")
+        key("input", Text(&text::PORT), "(required)", "")
             .doc("Port on which Ethernet frames for the group's modems arrive.")
             .example("\"eth0\"")
             .only(Mode::Cmts),
-        key("output", "a port's name", "(required)", "")
+        key("output", Text(&text::PORT), "(required)", "")
             .doc("Port on which MAC frames are sent. Frames received on it are dropped.")
             .example("\"cable\"")
             .only(Mode::Cmts),
-        key("modems", "1 to 16384", "300", "modems")
+        key("modems", Int(1..=MODEMS_MAX), "300", "modems")
             .doc("Number of modems in the group.")
             .example("1000")
             .only(Mode::Cmts),
-        key("mac", "an address", "\"02:ca:b1:00:00:01\"", "")
+        key("mac", Text(&text::MAC), "\"02:ca:b1:00:00:01\"", "")
             .doc(
                 "MAC address of the first modem; those of the others follow consecutively. Frames to any other address \
                  are dropped as `unknown-modem`.",
             )
             .example("\"00:10:18:00:00:00\"")
             .only(Mode::Cmts),
-        key("said", "0 to 16383", "1", "")
+        key("said", Int(0..=16_383), "1", "")
             .doc("Security association identifier (SAID) of the first modem; those of the others follow consecutively.")
             .example("100")
             .only(Mode::Cmts),
-        key("key", "32 hex digits", "\"00000000000000000000000000000000\"", "")
+        key("key", Text(&text::BLOCK), "\"00000000000000000000000000000000\"", "")
             .doc(
                 "AES-128 key of the first modem. The key of the n-th modem after it is the number n, as one block, \
                  encrypted with this key: for labs, where no key exchange takes place.",
             )
             .example("\"2b7e151628aed2a6abf7158809cf4f3c\"")
             .only(Mode::Cmts),
-        key("iv", "32 hex digits", "\"00000000000000000000000000000000\"", "")
+        key("iv", Text(&text::BLOCK), "\"00000000000000000000000000000000\"", "")
             .doc("Initialization vector of the first modem; those of the others are derived like their keys.")
             .example("\"000102030405060708090a0b0c0d0e0f\"")
             .only(Mode::Cmts),
-        key("depi", "a table", "(none)", "")
+        key("depi", Table(&DEPI), "(none)", "")
             .doc(
                 "Remote PHY to send MAC frames to, by DEPI (L2TPv3 over IPv4): `{ local = \"192.0.2.1\", local_mac = \
                  \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0 }`. Channel n uses session \
@@ -224,12 +208,12 @@ pub static DEPI: Section = Section {
     header: "`depi`",
     doc: "",
     keys: &[
-        key("local", "", "(required)", ""),
-        key("local_mac", "", "(required)", ""),
-        key("remote", "", "(required)", ""),
-        key("remote_mac", "", "(required)", ""),
-        key("session", "", "1", ""),
-        key("dscp", "", "0", ""),
+        key("local", Text(&text::IPV4), "(required)", ""),
+        key("local_mac", Text(&text::MAC), "(required)", ""),
+        key("remote", Text(&text::IPV4), "(required)", ""),
+        key("remote_mac", Text(&text::MAC), "(required)", ""),
+        key("session", Int(1..=u32::MAX as usize), "1", ""),
+        key("dscp", Int(DSCP), "0", ""),
     ],
 };
 
@@ -238,51 +222,48 @@ pub static FLOW: Section = Section {
     doc: "A service flow that every modem has. A packet belongs to the first flow whose classifier keys match it, or \
            else to the first flow in the file. Without any `[[flow]]`, each modem has one flow without limits.",
     keys: &[
-        key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(required)", "")
+        key("name", Text(&text::NAME), "(required)", "")
             .doc("Name of the flow in `show`.")
             .example("\"voice\"")
             .only(Mode::Cmts),
-        key("priority", "0 to 7", "0", "")
+        key("priority", Int(0..=7), "0", "")
             .doc("Traffic priority. Packets of flows with a higher priority are sent first.")
             .example("5")
             .only(Mode::Cmts),
-        key("rate", "0 to 1000000000000", "0", "bit/s")
+        key("rate", Int(RATE), "0", "bit/s")
             .doc("Maximum sustained rate; packets above it are dropped as `policed`. 0: no limit.")
             .example("100_000_000")
             .only(Mode::Cmts),
-        key("burst", "0 to 4294967295", "0", "bytes")
+        key("burst", Int(0..=u32::MAX as usize), "0", "bytes")
             .doc("Maximum burst above the sustained rate, at least 1522. 0: 3044.")
             .example("100_000")
             .only(Mode::Cmts),
-        key("peak", "0 to 1000000000000", "0", "bit/s")
-            .doc("Peak rate. 0: no limit.")
-            .example("200_000_000")
-            .only(Mode::Cmts),
-        key("dscp", "a code point, a list of them", "(any)", "")
+        key("peak", Int(RATE), "0", "bit/s").doc("Peak rate. 0: no limit.").example("200_000_000").only(Mode::Cmts),
+        key("dscp", OneOrMore("a code point", DSCP), "(any)", "")
             .doc("Matches packets with one of these DSCP values.")
             .example("[46]")
             .only(Mode::Cmts),
-        key("proto", "0 to 255", "(any)", "")
+        key("proto", Int(0..=255), "(any)", "")
             .doc("Matches packets of this IP protocol.")
             .example("17")
             .only(Mode::Cmts),
-        key("source", "an address or prefix", "(any)", "")
+        key("source", Text(&text::PREFIX), "(any)", "")
             .doc("Matches packets from these addresses.")
             .example("\"10.0.0.0/8\"")
             .only(Mode::Cmts),
-        key("destination", "an address or prefix", "(any)", "")
+        key("destination", Text(&text::PREFIX), "(any)", "")
             .doc("Matches packets to these addresses.")
             .example("\"fd00::/8\"")
             .only(Mode::Cmts),
-        key("source_port", "a port, or a range `a-b`", "(any)", "")
+        key("source_port", Text(&text::PORTS), "(any)", "")
             .doc("Matches packets from this port or range of ports.")
             .example("\"5060\"")
             .only(Mode::Cmts),
-        key("destination_port", "a port, or a range `a-b`", "(any)", "")
+        key("destination_port", Text(&text::PORTS), "(any)", "")
             .doc("Matches packets to this port or range of ports.")
             .example("\"16384-32767\"")
             .only(Mode::Cmts),
-        key("drop", "`true`, `false`", "false", "")
+        key("drop", Bool, "false", "")
             .doc(
                 "Makes this a filter instead of a flow: matching packets are dropped as `filtered` before they are \
                  classified into flows.",
@@ -296,14 +277,14 @@ pub static ROUTER: Section = Section {
     header: "[router]",
     doc: "ICMP messages that the router sends.",
     keys: &[
-        key("icmp_rate", "0 to 1000000", "1000", "errors/s per worker")
+        key("icmp_rate", Int(0..=1_000_000), "1000", "errors/s per worker")
             .doc(
                 "Maximum rate of ICMP errors (RFC 1812, section 4.3.2.8). Errors about packets that exceed the MTU, \
                  which path MTU discovery depends on, have a separate limit of the same size. Each destination is \
                  limited as well, as in Linux. 0: no errors are sent.",
             )
             .example("50"),
-        key("redirects", "`true`, `false`", "false", "")
+        key("redirects", Bool, "false", "")
             .doc("Sends ICMP redirects to hosts that could use a better next hop.")
             .example("true"),
     ],
@@ -311,7 +292,7 @@ pub static ROUTER: Section = Section {
 
 /// Returns a key of `[kernel]`; `doc` describes the kind of policy.
 const fn regard(name: &'static str, doc: &'static str) -> Key {
-    key(name, "`\"respect\"`, `\"ignore\"`", "\"respect\"", "").doc(doc).example("\"ignore\"").only(Mode::Router)
+    key(name, Choice(names::<Regard>), "\"respect\"", "").doc(doc).example("\"ignore\"").only(Mode::Router)
 }
 
 pub static KERNEL: Section = Section {
@@ -345,7 +326,7 @@ pub static POOL: Section = Section {
     header: "[pool]",
     doc: "Packet buffers: one pool per worker, all in one arena.",
     keys: &[
-        key("kind", "`\"stack\"`, `\"ring\"`, `\"sdb\"`, `\"tabm\"`, `\"typewriter\"`", "\"stack\"", "")
+        key("kind", Choice(names::<PoolKind>), "\"stack\"", "")
             .doc(
                 "Order in which free buffers are reused. `stack`: last in, first out, so that the next buffer is still \
                  in the CPU cache. `ring`: first in, first out, as in DPDK, behind a cache per worker. `tabm`: in \
@@ -355,33 +336,33 @@ pub static POOL: Section = Section {
                  buffer holds several packets; not with `af_xdp` and `dpdk` ports.",
             )
             .example("\"ring\""),
-        key("cache", "`\"auto\"`, 0 to 8192", "\"auto\"", "buffers per worker")
+        key("cache", Or("auto", &Int(0..=8192)), "\"auto\"", "buffers per worker")
             .doc(
                 "Size of each worker's cache in front of the pool, at most half the pool; kinds with blocks have no \
                  cache. `auto`: 256 for `ring`, else 0.",
             )
             .example("128"),
-        key("frames", "`\"auto\"`, 64 to 16777216", "\"auto\"", "buffers per worker")
+        key("frames", Or("auto", &Int(FRAMES)), "\"auto\"", "buffers per worker")
             .doc(
                 "Size of each worker's pool. It must cover the rings of the worker's queues (rx, tx, fill and \
                  completion together) and the cache. `auto`: that sum plus 1024. Kinds with blocks need a whole number \
                  of blocks, at least two; for them `auto` adds two blocks.",
             )
             .example("65536"),
-        key("reserve", "0 to 16777216", "0", "buffers")
+        key("reserve", Int(0..=*FRAMES.end()), "0", "buffers")
             .doc(
                 "Buffers that initially belong to no pool. `bywash reload` creates new pools from them and returns the \
                  buffers of removed pools to them. Replacing a worker's pool takes as many buffers as the new pool \
                  holds.",
             )
             .example("32768"),
-        key("block", "a power of two from 64 to 65536", "1024", "buffers")
+        key("block", PowerOfTwo(BLOCK), "1024", "buffers")
             .doc(
                 "Block size of `sdb`, `tabm` and `typewriter`. A single buffer that is held for long keeps its whole \
                  block from being reused.",
             )
             .example("256"),
-        key("cell", "2048, 4096, 16384", "2048", "bytes")
+        key("cell", OneOf(&CELLS), "2048", "bytes")
             .doc(
                 "Size of a buffer. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
                  fit the remainder. 16384 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in \
@@ -389,7 +370,7 @@ pub static POOL: Section = Section {
                  6.6 and cannot be combined with `typewriter` or `in_order`.",
             )
             .example("4096"),
-        key("pages", "`\"auto\"`, `\"2m\"`, `\"4k\"`", "\"auto\"", "")
+        key("pages", Choice(names::<Pages>), "\"auto\"", "")
             .doc(
                 "Page size of the buffer memory. `auto`: reserved 2 MiB pages, else transparent huge pages, else 4 KiB \
                  pages; `bywash show pools` shows the result. `2m`: 2 MiB pages, reserved or transparent, or an error.",
@@ -398,23 +379,23 @@ pub static POOL: Section = Section {
     ],
 };
 
-pub static WORKERS: Section = Section {
+pub static WORKER_KEYS: Section = Section {
     header: "[workers]",
     doc: "Forwarding threads.",
     keys: &[
-        key("count", "`\"auto\"`, 1 to 256", "\"auto\"", "threads")
+        key("count", Or("auto", &Int(WORKERS)), "\"auto\"", "threads")
             .doc(
                 "Number of workers. `auto`: the queue count of the port with the fewest queues, at most one worker per \
                  CPU in `cpus`.",
             )
             .example("2"),
-        key("cpus", "`\"auto\"`, a list of CPU numbers", "\"auto\"", "")
+        key("cpus", Or("auto", &List("CPU numbers", CPU)), "\"auto\"", "")
             .doc(
                 "CPUs that the workers are pinned to, in order; at least `count` CPUs. `auto`: the CPUs that the \
                  process may use, the first of them last.",
             )
             .example("[0]"),
-        key("idle", "`\"sleep\"`, `\"spin\"`", "\"sleep\"", "")
+        key("idle", Choice(names::<Idle>), "\"sleep\"", "")
             .doc(
                 "Behaviour of a worker that has no packets. `sleep`: it backs off, then sleeps until a packet arrives. \
                  `spin`: it keeps polling, for the lowest latency at the cost of a whole CPU.",
@@ -427,22 +408,22 @@ pub static API: Section = Section {
     header: "[api]",
     doc: "Interfaces of the running instance for monitoring and control.",
     keys: &[
-        key("socket", "a path", "\"/run/bywash/bywash.sock\"", "")
+        key("socket", Text(&text::PATH), concat!("\"", socket!(), "\""), "")
             .doc("Unix socket of the HTTP API that `bywash show` and other commands use. Each instance needs its own.")
             .example("\"/tmp/bywash.sock\""),
-        key("group", "a group's name", "(none)", "")
+        key("group", Text(&text::GROUP), "(none)", "")
             .doc("Group that may connect to `socket`, in addition to root.")
             .example("\"bywash\""),
-        key("read_socket", "a path", "(none)", "")
+        key("read_socket", Text(&text::PATH), "(none)", "")
             .doc(
                 "Unix socket of the read-only API: it answers GET requests, which change nothing and show no packets, \
                  and refuses all others as forbidden.",
             )
             .example("\"/run/bywash/read.sock\""),
-        key("read_group", "a group's name", "(none)", "")
+        key("read_group", Text(&text::GROUP), "(none)", "")
             .doc("Group that may connect to `read_socket`, in addition to root.")
             .example("\"users\""),
-        key("metrics", "an address and a port", "(none)", "")
+        key("metrics", Text(&text::LISTEN), "(none)", "")
             .doc(
                 "TCP address that serves `/metrics` to Prometheus, and nothing else. Everyone who can reach it can \
                  read it. The Unix socket serves `/metrics`, too.",
@@ -455,10 +436,10 @@ pub static PORT: Section = Section {
     header: "[[port]]",
     doc: "A port. Each port has its own table; ports are numbered in the order of their tables.",
     keys: &[
-        key("name", "1 to 32 of `a-z A-Z 0-9 . _ -`", "(the interface's)", "")
+        key("name", Text(&text::NAME), "(the interface's)", "")
             .doc("Name of the port in `show` and in logs.")
             .example("\"wan\""),
-        key("kind", "`\"af_xdp\"`, `\"tap\"`, `\"pcap\"`, `\"memif\"`, `\"null\"`, `\"dpdk\"`", "\"af_xdp\"", "")
+        key("kind", Choice(names::<PortKind>), "\"af_xdp\"", "")
             .doc(
                 "Kind of port. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, created \
                  at startup. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by \
@@ -466,7 +447,7 @@ pub static PORT: Section = Section {
                  with the feature `dpdk`.",
             )
             .example("\"tap\""),
-        key("interface", "an interface's name", "(required)", "")
+        key("interface", Text(&text::INTERFACE), "(required)", "")
             .doc(
                 "Network interface of the port. Ports of kind `pcap`, `memif` and `null` need none; if one is given, a \
                  router creates a TAP interface of that name, the port's twin: the kernel's addresses, neighbours, \
@@ -474,19 +455,20 @@ pub static PORT: Section = Section {
                  interface that the DPDK device uses or creates.",
             )
             .example("\"eth1\""),
-        key("queues", "`\"all\"`, a list of queue numbers", "\"all\"", "")
+        key("queues", Or("all", &List("queue numbers", 0..=4095)), "\"all\"", "")
             .doc("Receive queues to use. Packets that arrive on other queues are left to the kernel.")
             .example("[0]")
             .of(AF_XDP),
-        key("ring", "a power of two from 64 to 65536, or a table", "2048", "descriptors")
+        key("ring", Either(&RING_SIZE, &Table(&RING)), "2048", "descriptors")
             .doc(
                 "Size of the rings of each queue: one number for all four, or `{ rx = N, tx = N, fill = N, completion \
                  = N }`, each 2048 by default. For a memif client, one number from 16 to 16384; a memif server uses \
                  the size that its client sets.",
             )
             .example("{ rx = 512 }")
-            .of(&[PortKind::AfXdp, PortKind::Memif]),
-        key("zero_copy", "`\"auto\"`, `\"require\"`, `\"off\"`", "\"auto\"", "")
+            .of(&[PortKind::AfXdp, PortKind::Memif])
+            .but(PortKind::Memif, PowerOfTwo(memif::RING)),
+        key("zero_copy", Choice(names::<ZeroCopy>), "\"auto\"", "")
             .doc(
                 "Use of AF_XDP zero-copy mode. `auto`: if the driver supports it, except with `level` set to `driver`, \
                  because the driver forwards nothing that zero-copy sockets receive; `bywash show ports` shows the \
@@ -494,7 +476,7 @@ pub static PORT: Section = Section {
             )
             .example("\"off\"")
             .of(AF_XDP),
-        key("transmit", "`\"auto\"`, `\"socket\"`, `\"inject\"`", "\"auto\"", "")
+        key("transmit", Choice(names::<Transmit>), "\"auto\"", "")
             .doc(
                 "Transmit method. `socket`: through the AF_XDP socket. `inject`: by running a BPF program over a batch \
                  of frames, which pass the interface's queueing discipline and are visible to tcpdump. `auto`: \
@@ -502,7 +484,7 @@ pub static PORT: Section = Section {
             )
             .example("\"socket\"")
             .of(AF_XDP),
-        key("busy_poll", "0 to 1024", "0", "frames")
+        key("busy_poll", Int(0..=1024), "0", "frames")
             .doc(
                 "Preferred busy polling (Linux 5.11): the worker's system calls poll the driver, up to this many \
                  frames each, and interrupts stay off (`napi_defer_hard_irqs` and `gro_flush_timeout` are set, and \
@@ -511,21 +493,21 @@ pub static PORT: Section = Section {
             )
             .example("64")
             .of(AF_XDP),
-        key("rx_burst", "1 to 64", "64", "frames")
+        key("rx_burst", Int(1..=BATCH), "64", "frames")
             .doc(
                 "Maximum number of frames received from a queue in one iteration of its worker. Smaller bursts make \
                  iterations shorter, but cost more per packet.",
             )
             .example("16")
             .of(AF_XDP),
-        key("need_wakeup", "`true`, `false`", "true", "")
+        key("need_wakeup", Bool, "true", "")
             .doc(
                 "Uses the kernel's need-wakeup flag, which tells when a system call is needed to send. Without it, \
                  every iteration with frames to send makes a system call.",
             )
             .example("false")
             .of(AF_XDP),
-        key("in_order", "`true`, `false`", "false", "")
+        key("in_order", Bool, "false", "")
             .doc(
                 "Reclaims sent frames from a list kept in transmit order and compares each completion with it. The \
                  list is abandoned if the driver completes frames out of order (`tx_reordered` in `bywash show ports \
@@ -533,7 +515,7 @@ pub static PORT: Section = Section {
             )
             .example("true")
             .of(AF_XDP),
-        key("mode", "`\"auto\"`, `\"native\"`, `\"generic\"`", "\"auto\"", "")
+        key("mode", Choice(names::<XdpMode>), "\"auto\"", "")
             .doc(
                 "Attachment of the XDP program. `native`: XDP in the driver. `generic`: in front of the network stack, \
                  by traffic control (Linux 6.6), and by generic XDP while user space needs to receive frames. `auto`: \
@@ -542,7 +524,7 @@ pub static PORT: Section = Section {
             )
             .example("\"generic\"")
             .of(AF_XDP),
-        key("checksum", "`\"auto\"`, `\"fix\"`, `\"trust\"`", "\"auto\"", "")
+        key("checksum", Choice(names::<Checksum>), "\"auto\"", "")
             .doc(
                 "Handling of transport checksums that the sender left to checksum offload. `fix`: completes unfinished \
                  checksums. `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces that deliver \
@@ -550,7 +532,7 @@ pub static PORT: Section = Section {
             )
             .example("\"fix\"")
             .of(AF_XDP),
-        key("level", "`\"auto\"`, `\"driver\"`, `\"user\"`, `\"kernel\"`", "\"auto\"", "")
+        key("level", Choice(names::<Level>), "\"auto\"", "")
             .doc(
                 "Forwarding level of packets received on the port. `driver`: by the XDP program as far as it can; \
                  other packets in user space, or by the kernel where traffic control forwards. `user`: by the workers. \
@@ -560,7 +542,7 @@ pub static PORT: Section = Section {
             )
             .example("\"user\"")
             .of(AF_XDP),
-        key("spread", "`\"off\"`, a list of CPUs", "\"off\"", "")
+        key("spread", Or("off", &List("CPUs", CPU)), "\"off\"", "")
             .doc(
                 "CPUs that transmit what the driver forwards from this port (cpumap), for a NIC with fewer queues than \
                  the machine has CPUs. Packets of a flow, except fragments, are always sent by the same CPU. Needs \
@@ -570,99 +552,96 @@ pub static PORT: Section = Section {
             )
             .example("[2, 3]")
             .of(AF_XDP),
-        key("device", "a DPDK device's name, and its arguments behind commas", "(required)", "")
+        key("device", Text(&text::DEVICE), "(required)", "")
             .doc("Name of the DPDK device, with its arguments, as for the EAL options `-a` and `--vdev`.")
             .example("\"net_tap0,iface=dtap0\"")
             .of(DPDK),
-        key("device_queues", "1 to 64", "1", "")
+        key("device_queues", Int(1..=64), "1", "")
             .doc(
                 "Number of receive and of transmit queues of the device; if there are several, RSS distributes flows \
                  over them.",
             )
             .example("2")
             .of(DPDK),
-        key("mtu", "`\"auto\"`, 68 to 9216", "\"auto\"", "bytes")
+        key("mtu", Or("auto", &Int(68..=9216)), "\"auto\"", "bytes")
             .doc("MTU of the device. `auto`: unchanged.")
             .example("1400")
             .of(DPDK),
-        key("eal", "options of DPDK's EAL", "\"\"", "")
+        key("eal", Text(&text::EAL), "\"\"", "")
             .doc("Additional EAL options. EAL is started once, with the options of all ports.")
             .example("\"--log-level=8\"")
             .of(DPDK),
-        key("worker", "`\"auto\"`, a worker's number, a list of them", "\"auto\"", "")
+        key("worker", Or("auto", &OneOrMore("a worker's number", WORKER)), "\"auto\"", "")
             .doc(
                 "Worker that polls the port's queues. `auto`: queue k is polled by worker k modulo the number of \
                  workers. A number: one worker for all queues. A list: the worker of each queue, in order, repeated if \
                  it is shorter than the number of queues.",
             )
             .example("0"),
-        key("tx_burst", "1 to 64", "32", "frames").doc("Maximum number of frames sent at once.").example("16"),
-        key("tx_deadline_us", "0 to 10000", "0", "µs")
+        key("tx_burst", Int(1..=BATCH), "32", "frames").doc("Maximum number of frames sent at once.").example("16"),
+        key("tx_deadline_us", Int(0..=10_000), "0", "µs")
             .doc(
                 "Maximum time that a frame waits for others to be sent with it. 0: until the end of the worker's \
                  iteration.",
             )
             .example("50"),
-        key("tag", "1 to 4094", "(none)", "")
+        key("tag", Int(1..=4094), "(none)", "")
             .doc("VLAN of an access port; its frames are untagged. For the learning bridge.")
             .example("10")
             .only(Mode::Switch),
-        key("trunks", "a list of VLANs from 0 to 4094", "(all)", "")
+        key("trunks", List("VLANs from 0 to 4094", 0..=4094), "(all)", "")
             .doc(
                 "VLANs of a trunk port, whose frames are tagged; 0 stands for untagged frames. For the learning \
                  bridge.",
             )
             .example("[10, 20]")
             .only(Mode::Switch),
-        key("flood", "`true`, `false`", "true", "")
+        key("flood", Bool, "true", "")
             .doc("Sends flooded frames out of this port.")
             .example("false")
             .only(Mode::Switch),
-        key("storm", "0 to 100000000", "0", "frames/s")
+        key("storm", Int(0..=100_000_000), "0", "frames/s")
             .doc(
                 "Storm control: maximum rate of frames received on this port that are flooded (broadcast, multicast \
                  and unknown unicast). 0: no limit.",
             )
             .example("1000")
             .only(Mode::Switch),
-        key("mirror", "another port's name", "(none)", "")
+        key("mirror", Text(&text::OTHER_PORT), "(none)", "")
             .doc(
                 "Port that gets a copy of every frame received or sent on this port. The mirror port carries no other \
                  traffic.",
             )
             .example("\"probe\"")
             .only(Mode::Switch),
-        key("file", "a path", "(required)", "")
+        key("file", Text(&text::PATH), "(required)", "")
             .doc(
                 "Capture file (pcap or pcapng), replayed from memory. Optional for a port with `record`, which then \
                  receives nothing.",
             )
             .example("\"/var/lib/trace.pcap\"")
             .of(PCAP),
-        key("loop", "`true`, `false`", "false", "")
-            .doc("Restarts the replay at the end of the file.")
-            .example("true")
-            .of(PCAP),
-        key("rate", "`\"auto\"`, 1 to 1000000000", "\"auto\"", "packets/s")
+        key("loop", Bool, "false", "").doc("Restarts the replay at the end of the file.").example("true").of(PCAP),
+        key("rate", Or("auto", &Int(1..=1_000_000_000)), "\"auto\"", "packets/s")
             .doc("Replay rate. `auto`: as fast as packets are taken.")
             .example("1000")
             .of(PCAP),
-        key("link", "`\"ethernet\"`, `\"docsis\"`", "\"ethernet\"", "")
+        key("link", Choice(names::<Link>), "\"ethernet\"", "")
             .doc("Frame type of the capture: Ethernet frames, or DOCSIS MAC frames of a cable downstream.")
             .example("\"docsis\"")
             .of(PCAP),
-        key("record", "a path", "(none)", "")
+        key("record", Text(&text::PATH), "(none)", "")
             .doc("File to write sent frames to, as pcap. Without it, they are discarded.")
             .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
-        key("socket", "a path, or `@` and a name", "(required)", "")
+        key("socket", Text(&text::SOCKET), "(required)", "")
             .doc(
                 "Control socket of a memif: a path, or `@` and the name of an abstract socket. Processes with write \
                  permission to the path can connect; initially only the owner.",
             )
             .example("\"/run/bywash/memif.sock\"")
             .of(MEMIF),
-        key("role", "`\"server\"`, `\"client\"`", "\"server\"", "")
+        key("role", Choice(names::<MemifRole>), "\"server\"", "")
             .doc(
                 "Side of the memif. `server`: listens, and copies packets from and to the client's memory. `client`: \
                  connects, reconnects when the connection is lost, and maps all of its buffers into the peer: nothing \
@@ -670,12 +649,12 @@ pub static PORT: Section = Section {
             )
             .example("\"client\"")
             .of(MEMIF),
-        key("id", "0 to 4294967295", "0", "").doc("Number of the memif on its socket.").example("7").of(MEMIF),
-        key("secret", "a text of at most 24 bytes", "(none)", "")
+        key("id", Int(0..=u32::MAX as usize), "0", "").doc("Number of the memif on its socket.").example("7").of(MEMIF),
+        key("secret", Text(&text::SECRET), "(none)", "")
             .doc("Secret that a client must present to connect.")
             .example("\"sesame\"")
             .of(MEMIF),
-        key("sealed", "`true`, `false`", "true", "")
+        key("sealed", Bool, "true", "")
             .doc(
                 "Makes a memif server refuse memory that its client could truncate, which would kill this process. \
                  DPDK clients with `zero-copy=yes` need `false`.",
@@ -690,63 +669,13 @@ pub static RING: Section = Section {
     header: "`ring`",
     doc: "",
     keys: &[
-        key("rx", "", "2048", "").example("512"),
-        key("tx", "", "2048", "").example("512"),
-        key("fill", "", "2048", "").example("512"),
-        key("completion", "", "2048", "").example("512"),
+        key("rx", RING_SIZE, "2048", "").example("512"),
+        key("tx", RING_SIZE, "2048", "").example("512"),
+        key("fill", RING_SIZE, "2048", "").example("512"),
+        key("completion", RING_SIZE, "2048", "").example("512"),
     ],
 };
 
 /// Top-level keys and tables of the file, in the order of the reference.
 pub static SECTIONS: &[&Section] =
-    &[&TOP, &PORT, &WORKERS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
-
-const INTRODUCTION: &str = "\
-# Configuration
-
-<!-- Written by `bywash config reference`; a test compares the two. -->
-
-`bywash run --config FILE` reads a TOML file; there is no default file. `bywash run IFACE...` is the same as a file
-with one `[[port]]` for each interface and nothing else. Options of `bywash run` override the file.
-`bywash config check FILE` reports every error in a file with line and column; `bywash show config` prints the
-configuration of the running instance as a file that can be read again.
-
-```toml
-[[port]]
-interface = \"eth0\"
-
-[[port]]
-interface = \"eth1\"
-```
-
-Unknown keys, wrong types and invalid values are errors. Changes take effect at the next start, or with `bywash reload`.
-";
-
-/// Returns the Markdown text of docs/config.md.
-pub fn reference() -> String {
-    let mut out = INTRODUCTION.to_string();
-    for section in SECTIONS {
-        let heading =
-            if section.header.is_empty() { "Top of the file".into() } else { format!("`{}`", section.header) };
-        // Writing to a String cannot fail.
-        let _ = write!(out, "\n## {heading}\n\n{}\n", section.doc);
-        for key in section.keys {
-            let code = |text: &str| if text.starts_with('(') { text.to_string() } else { format!("`{text}`") };
-            let _ = write!(out, "\n### `{}`\n\n{}\n\n", key.name, key.doc);
-            let _ = writeln!(out, "- takes {}", key.takes);
-            let _ = writeln!(out, "- default: {}", code(key.default));
-            let _ = writeln!(out, "- example: `{} = {}`", key.name, key.example);
-            if !key.unit.is_empty() {
-                let _ = writeln!(out, "- unit: {}", key.unit);
-            }
-            if let Some(mode) = key.mode {
-                let _ = writeln!(out, "- only with `mode = \"{}\"`", mode.name());
-            }
-            if !key.kinds.is_empty() {
-                let kinds: Vec<_> = key.kinds.iter().map(|kind| format!("`{}`", kind.name())).collect();
-                let _ = writeln!(out, "- only in ports of kind {}", kinds.join(", "));
-            }
-        }
-    }
-    out
-}
+    &[&TOP, &PORT, &WORKER_KEYS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];

@@ -1,26 +1,36 @@
 //! Configuration: model, file format, validation and error reporting.
+//!
+//! [`Draft`] reads a file and [`Draft::finish`] checks it: the result is a [`Config`]. The table of keys (`keys`) says
+//! what each key takes and its default; the reader, the defaults of the model, [`reference()`] and [`schema()`] follow it.
 
 #![forbid(unsafe_code)]
 
 mod check;
+mod choice;
 mod cmts;
 mod host;
+mod key;
 mod keys;
 mod load;
 mod model;
 mod plan;
 mod problem;
 mod reader;
+mod reference;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use check::{cell_for, largest_mtu};
-pub use cmts::{Block, CmtsConfig, Crypto, DepiConfig, FlowConfig, GroupConfig, Overflow};
-pub use host::{CPUS, Host, Interface, cpu_list, group_id, interface_name};
-pub use keys::reference;
+pub use choice::*;
+pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
+pub use host::{CPUS, Host, Interface, cpu_list, group_id};
+pub use keys::{BLOCK, FRAMES, SOCKET, WORKERS};
 pub use load::Draft;
 pub use model::*;
 pub use plan::{Plan, WorkerPlan};
 pub use problem::ConfigErrors;
+pub use reference::reference;
 pub use schema::schema;
+pub use text::interface_name;

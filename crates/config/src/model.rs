@@ -2,310 +2,21 @@
 //!
 //! [`Config`] serializes to a TOML file that can be read back; `bywash show config` prints it.
 
+use crate::choice::*;
 use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig};
-use crate::plan::SPARE;
+use crate::keys;
 use bywash_exceptions::Kind;
-use clap::ValueEnum;
-use serde::{Serialize, Serializer};
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Valid sizes of a pool in buffers. The maximum is 32 GiB of 2 KiB cells.
-pub const FRAMES: RangeInclusive<usize> = 64..=16 << 20;
-/// Valid sizes of a block in buffers; a size must also be a power of two.
-pub const BLOCK: RangeInclusive<usize> = 64..=65536;
-/// Valid numbers of worker threads.
-pub const WORKERS: RangeInclusive<usize> = 1..=256;
-
-/// Default path of an instance's socket.
-pub const SOCKET: &str = "/run/bywash/bywash.sock";
-
-/// Configured value, or `auto`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Auto<T> {
-    /// Chosen by the program.
-    #[default]
-    Auto,
-    /// Set to this value.
-    Set(T),
-}
-
-impl<T> Auto<T> {
-    /// Returns the configured value; `None` if it is `auto`.
-    pub fn set(&self) -> Option<&T> {
-        match self {
-            Self::Auto => None,
-            Self::Set(value) => Some(value),
-        }
-    }
-}
-
-impl<T: Serialize> Serialize for Auto<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => to.serialize_str("auto"),
-            Self::Set(value) => value.serialize(to),
-        }
-    }
-}
-
-/// Buffer pool policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolKind {
-    /// Last in, first out
-    #[default]
-    Stack,
-    /// First in, first out, behind a cache per worker
-    Ring,
-    /// Blocks of consecutive buffers, one shared by all workers
-    Sdb,
-    /// Blocks of consecutive buffers, one per worker
-    Tabm,
-    /// Like tabm, but each packet takes only the space it needs
-    Typewriter,
-}
-
-impl From<PoolKind> for bywash_frame::PoolKind {
-    fn from(kind: PoolKind) -> Self {
-        match kind {
-            PoolKind::Stack => Self::Stack,
-            PoolKind::Ring => Self::Ring,
-            PoolKind::Sdb => Self::Sdb,
-            PoolKind::Tabm => Self::Tabm,
-            PoolKind::Typewriter => Self::Typewriter,
-        }
-    }
-}
-
-/// Page size of the buffer memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Pages {
-    /// 2 MiB, reserved or transparent, if available, else 4 KiB
-    #[default]
-    Auto,
-    /// 2 MiB; an error if unavailable
-    #[serde(rename = "2m")]
-    #[value(name = "2m")]
-    Huge,
-    /// 4 KiB
-    #[serde(rename = "4k")]
-    #[value(name = "4k")]
-    Small,
-}
-
-impl From<Pages> for bywash_frame::Pages {
-    fn from(pages: Pages) -> Self {
-        match pages {
-            Pages::Auto => Self::Auto,
-            Pages::Huge => Self::Huge,
-            Pages::Small => Self::Small,
-        }
-    }
-}
-
-/// Operating mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Router beside the kernel, with the kernel's routes and neighbours
-    #[default]
-    Router,
-    /// Switch with flow tables and a learning bridge
-    Switch,
-    /// Downstream of a cable modem termination system
-    Cmts,
-}
-
-/// Confinement of the process to the privileges it needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Sandbox {
-    /// Only the needed capabilities and system calls, and no new privileges
-    #[default]
-    On,
-    /// All privileges of the starting process
-    Off,
-}
-
-impl Mode {
-    /// Returns the name in the configuration file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Router => "router",
-            Self::Switch => "switch",
-            Self::Cmts => "cmts",
-        }
-    }
-}
-
-/// Behaviour of a worker that has no packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Idle {
-    /// Back off, then sleep until a packet arrives
-    #[default]
-    Sleep,
-    /// Keep polling: lowest latency, but uses a whole CPU
-    Spin,
-}
-
-/// Use of AF_XDP zero-copy mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ZeroCopy {
-    /// If the driver supports it
-    #[default]
-    Auto,
-    /// Always; an error if the driver does not support it
-    Require,
-    /// Never
-    Off,
-}
-
-impl From<ZeroCopy> for bywash_port::af_xdp::ZeroCopy {
-    fn from(zero_copy: ZeroCopy) -> Self {
-        match zero_copy {
-            ZeroCopy::Auto => Self::Auto,
-            ZeroCopy::Require => Self::Require,
-            ZeroCopy::Off => Self::Off,
-        }
-    }
-}
-
-/// Transmit method of an AF_XDP port in copy mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Transmit {
-    /// Injection on veth, else the AF_XDP socket
-    #[default]
-    Auto,
-    /// AF_XDP socket
-    Socket,
-    /// Injection by a BPF program, through the interface's queueing discipline
-    Inject,
-}
-
-impl From<Transmit> for bywash_port::af_xdp::Transmit {
-    fn from(transmit: Transmit) -> Self {
-        match transmit {
-            Transmit::Auto => Self::Auto,
-            Transmit::Socket => Self::Socket,
-            Transmit::Inject => Self::Inject,
-        }
-    }
-}
-
-/// Attachment of the XDP program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum XdpMode {
-    /// Native if the driver supports it, else generic; generic on veth
-    #[default]
-    Auto,
-    /// In the driver; an error if the driver does not support it
-    Native,
-    /// In front of the network stack: works on any interface, but is slower
-    Generic,
-}
-
-/// Forwarding level of a port's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Cheapest of the other levels that the port supports
-    #[default]
-    Auto,
-    /// In the driver, by XDP; packets it cannot handle, in user space
-    Driver,
-    /// In user space, by the workers
-    User,
-    /// In the kernel
-    Kernel,
-}
-
-impl Level {
-    /// Returns the name in the configuration file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Driver => "driver",
-            Self::User => "user",
-            Self::Kernel => "kernel",
-        }
-    }
-}
-
-/// Handling of transport checksums that the sender left to checksum offload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Checksum {
-    /// `fix` on interfaces that deliver unfinished checksums (veth), else `trust`
-    #[default]
-    Auto,
-    /// Complete unfinished checksums
-    Fix,
-    /// Leave all checksums unchanged
-    Trust,
-}
-
-/// Kind of port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum PortKind {
-    /// Network interface, through AF_XDP sockets
-    #[default]
-    #[value(name = "af_xdp")]
-    AfXdp,
-    /// TAP interface, created for the kernel
-    Tap,
-    /// Replayed capture file
-    Pcap,
-    /// Shared memory with another process
-    Memif,
-    /// Receives nothing, discards what is sent
-    Null,
-    /// DPDK device, in a build with DPDK
-    Dpdk,
-}
-
-impl PortKind {
-    /// Returns the name in the configuration file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AfXdp => "af_xdp",
-            Self::Tap => "tap",
-            Self::Pcap => "pcap",
-            Self::Memif => "memif",
-            Self::Null => "null",
-            Self::Dpdk => "dpdk",
-        }
-    }
-}
-
-/// Receive queues that a port uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Queues {
-    /// All queues of the interface.
-    #[default]
-    All,
-    /// These queues; packets on the others are left to the kernel.
-    List(Vec<usize>),
-}
-
-impl Serialize for Queues {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::All => to.serialize_str("all"),
-            Self::List(queues) => queues.serialize(to),
-        }
-    }
-}
+/// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
+/// bursts being collected for transmission.
+const SPARE: usize = 1024;
 
 /// Sizes of an AF_XDP socket's four rings, in descriptors: powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rings {
     /// RX ring: received frames.
     pub rx: usize,
@@ -318,25 +29,25 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Returns four rings of `size` descriptors each.
-    pub fn all(size: usize) -> Self {
-        Self { rx: size, tx: size, fill: size, completion: size }
-    }
-
     /// Returns the maximum number of buffers that the rings hold at once.
     pub fn frames(&self) -> usize {
         self.rx + self.tx + self.fill + self.completion
     }
 }
 
-impl Default for Rings {
-    fn default() -> Self {
-        Self::all(2048)
+/// Deserializes the sizes of the four rings, or one size for all.
+fn rings<'de, D: Deserializer<'de>>(from: D) -> Result<Rings, D::Error> {
+    match toml::Value::deserialize(from)? {
+        toml::Value::Integer(size) => {
+            let size = usize::try_from(size).map_err(D::Error::custom)?;
+            Ok(Rings { rx: size, tx: size, fill: size, completion: size })
+        }
+        table => table.try_into().map_err(D::Error::custom),
     }
 }
 
 /// Complete configuration of an instance.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// `mode`
     pub mode: Mode,
@@ -359,18 +70,18 @@ pub struct Config {
     /// `[api]`
     pub api: ApiConfig,
     /// `[[port]]`, in the file's order: a port's index is its number.
-    #[serde(rename = "port")]
+    #[serde(default, rename = "port", deserialize_with = "ports")]
     pub ports: Vec<PortConfig>,
     /// `[[group]]`: service groups.
-    #[serde(rename = "group", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
     /// `[[flow]]`: the service flows of every modem.
-    #[serde(rename = "flow", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "flow", skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowConfig>,
 }
 
 /// `[router]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouterConfig {
     /// Maximum number of ICMP errors per second and worker; 0: none.
     pub icmp_rate: u32,
@@ -378,25 +89,8 @@ pub struct RouterConfig {
     pub redirects: bool,
 }
 
-impl Default for RouterConfig {
-    fn default() -> Self {
-        Self { icmp_rate: 1000, redirects: false }
-    }
-}
-
-/// Treatment of a kind of kernel policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Regard {
-    /// Leave packets that it affects to the kernel
-    #[default]
-    Respect,
-    /// Forward such packets without regard to it
-    Ignore,
-}
-
 /// `[kernel]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelConfig {
     /// Chains of nf_tables, including those of iptables-nft.
     pub netfilter: Regard,
@@ -431,7 +125,7 @@ impl KernelConfig {
 }
 
 /// `[switch]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchConfig {
     /// File of initial flows, groups and meters; `None` for the learning bridge alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -457,24 +151,8 @@ impl SwitchConfig {
     }
 }
 
-impl Default for SwitchConfig {
-    fn default() -> Self {
-        let caches = bywash_flow::app::CacheConfig::default();
-        let bridge = bywash_flow::control::BridgeConfig::default();
-        Self {
-            flows: None,
-            macs: bridge.macs,
-            mac_ageing_s: bridge.ageing.as_secs() as u32,
-            exact: caches.exact,
-            exact_insert: caches.insert_one_in,
-            megaflows: caches.megaflows,
-            megaflow_idle_s: caches.idle_s as u32,
-        }
-    }
-}
-
 /// `[pool]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// Order in which free buffers are reused.
     pub kind: PoolKind,
@@ -490,13 +168,6 @@ pub struct PoolConfig {
     pub cell: usize,
     /// Page size of the buffer memory.
     pub pages: Pages,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        let (kind, pages) = (PoolKind::default(), Pages::default());
-        Self { kind, cache: Auto::Auto, frames: Auto::Auto, block: bywash_frame::BLOCK, reserve: 0, cell: 2048, pages }
-    }
 }
 
 impl PoolConfig {
@@ -538,7 +209,7 @@ impl PoolConfig {
 }
 
 /// `[workers]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkersConfig {
     /// Number of threads.
     pub count: Auto<usize>,
@@ -549,7 +220,7 @@ pub struct WorkersConfig {
 }
 
 /// `[api]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiConfig {
     /// Unix socket of the HTTP API.
     pub socket: PathBuf,
@@ -567,16 +238,11 @@ pub struct ApiConfig {
     pub metrics: Option<SocketAddr>,
 }
 
-impl Default for ApiConfig {
-    fn default() -> Self {
-        Self { socket: SOCKET.into(), group: None, read_socket: None, read_group: None, metrics: None }
-    }
-}
-
 /// `[[port]]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortConfig {
     /// Name in `show` and in log messages.
+    #[serde(default)]
     pub name: String,
     /// Kind of port.
     pub kind: PortKind,
@@ -595,16 +261,16 @@ pub struct PortConfig {
     #[serde(flatten, skip_serializing_if = "BridgePortConfig::is_default")]
     pub bridge: BridgePortConfig,
     /// Settings of an `af_xdp` port.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub af_xdp: Option<AfXdpConfig>,
     /// Settings of a `pcap` port.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pcap: Option<PcapConfig>,
     /// Settings of a `memif` port.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub memif: Option<MemifConfig>,
     /// Settings of a `dpdk` port.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub dpdk: Option<DpdkPortConfig>,
 }
 
@@ -612,9 +278,10 @@ pub struct PortConfig {
 pub const DEVICE_RING: usize = 1024;
 
 /// Settings of a `dpdk` port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DpdkPortConfig {
     /// DPDK's name of the device, with its arguments.
+    #[serde(default)]
     pub device: String,
     /// Number of receive and of transmit queues.
     pub device_queues: u16,
@@ -625,27 +292,50 @@ pub struct DpdkPortConfig {
     pub eal: String,
 }
 
-impl Default for DpdkPortConfig {
-    fn default() -> Self {
-        Self { device: String::new(), device_queues: 1, mtu: Auto::Auto, eal: String::new() }
-    }
-}
-
 impl PortConfig {
     /// Returns an `af_xdp` port on `interface`, of the same name, with default settings.
     pub fn interface(interface: &str) -> Self {
+        let interface = Some(interface.to_owned());
         Self {
-            name: interface.into(),
-            interface: Some(interface.into()),
-            tx_burst: 32,
+            name: interface.clone().unwrap_or_default(),
+            interface,
             af_xdp: Some(AfXdpConfig::default()),
             ..Self::default()
         }
     }
+
+    /// Converts a table of the file.
+    fn of(mut table: toml::Table) -> Result<Self, toml::de::Error> {
+        keys::PORT.complete(&mut table);
+        let mut port: Self = table.clone().try_into()?;
+        match port.kind {
+            PortKind::AfXdp => port.af_xdp = Some(table.try_into()?),
+            PortKind::Pcap => port.pcap = Some(table.try_into()?),
+            PortKind::Memif => port.memif = Some(table.try_into()?),
+            PortKind::Dpdk => port.dpdk = Some(table.try_into()?),
+            PortKind::Tap | PortKind::Null => {}
+        }
+        if port.name.is_empty() {
+            port.name = port.interface.clone().unwrap_or_default();
+        }
+        Ok(port)
+    }
+}
+
+fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PortConfig>, D::Error> {
+    let tables = Vec::<toml::Table>::deserialize(from)?;
+    tables.into_iter().map(|table| PortConfig::of(table).map_err(D::Error::custom)).collect()
+}
+
+fn list_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<usize>, D::Error> {
+    match toml::Value::deserialize(from)? {
+        toml::Value::String(_) => Ok(vec![]),
+        list => list.try_into().map_err(D::Error::custom),
+    }
 }
 
 /// Settings of a port that apply to a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgePortConfig {
     /// VLAN of an access port.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -669,18 +359,13 @@ impl BridgePortConfig {
     }
 }
 
-impl Default for BridgePortConfig {
-    fn default() -> Self {
-        Self { tag: None, trunks: None, flood: true, storm: 0, mirror: None }
-    }
-}
-
 /// Settings of an `af_xdp` port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AfXdpConfig {
     /// Receive queues to use.
     pub queues: Queues,
     /// Sizes of the four rings.
+    #[serde(deserialize_with = "rings")]
     pub ring: Rings,
     /// Use of zero-copy mode.
     pub zero_copy: ZeroCopy,
@@ -701,52 +386,22 @@ pub struct AfXdpConfig {
     /// Forwarding level of received packets.
     pub level: Level,
     /// CPUs that transmit what the driver forwards; if empty, the CPU that received a packet sends it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "list_or_off", skip_serializing_if = "Vec::is_empty")]
     pub spread: Vec<usize>,
 }
 
-impl Default for AfXdpConfig {
-    fn default() -> Self {
-        Self {
-            queues: Queues::default(),
-            ring: Rings::default(),
-            zero_copy: ZeroCopy::default(),
-            transmit: Transmit::default(),
-            busy_poll: 0,
-            rx_burst: bywash_frame::BATCH,
-            need_wakeup: true,
-            in_order: false,
-            mode: XdpMode::default(),
-            checksum: Checksum::default(),
-            level: Level::default(),
-            spread: vec![],
-        }
-    }
-}
-
-/// Side of a memif.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum MemifRole {
-    /// Listens, and copies packets
-    #[default]
-    Server,
-    /// Connects, and shares its buffers with the peer
-    Client,
-}
-
 /// Settings of a `memif` port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemifConfig {
     /// Control socket: a path, or `@` and an abstract name.
-    #[serde(skip_serializing_if = "no_path")]
+    #[serde(default, skip_serializing_if = "no_path")]
     pub socket: PathBuf,
     /// Side of the memif.
     pub role: MemifRole,
     /// Number of the memif on its socket.
     pub id: u32,
     /// Secret that a client must present; none if empty.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub secret: String,
     /// Size of each ring in slots, if the port is a client.
     pub ring: usize,
@@ -754,39 +409,15 @@ pub struct MemifConfig {
     pub sealed: bool,
 }
 
-impl Default for MemifConfig {
-    fn default() -> Self {
-        Self {
-            socket: PathBuf::new(),
-            role: MemifRole::default(),
-            id: 0,
-            secret: String::new(),
-            ring: 2048,
-            sealed: true,
-        }
-    }
-}
-
-/// Link type of a capture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Link {
-    /// Ethernet frames
-    #[default]
-    Ethernet,
-    /// DOCSIS MAC frames
-    Docsis,
-}
-
 fn no_path(path: &std::path::Path) -> bool {
     path.as_os_str().is_empty()
 }
 
 /// Settings of a `pcap` port.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PcapConfig {
     /// File to replay, pcap or pcapng; none if empty.
-    #[serde(skip_serializing_if = "no_path")]
+    #[serde(default, skip_serializing_if = "no_path")]
     pub file: PathBuf,
     /// True if the replay restarts at the end of the file.
     #[serde(rename = "loop")]
@@ -805,5 +436,54 @@ impl Config {
     pub fn for_interfaces(interfaces: &[String]) -> Self {
         let ports = interfaces.iter().map(|interface| PortConfig::interface(interface)).collect();
         Self { ports, ..Self::default() }
+    }
+
+    /// Converts a file whose values are valid. Absent keys get their defaults.
+    pub(crate) fn of(mut file: toml::Table) -> Result<Self, toml::de::Error> {
+        for section in keys::SECTIONS {
+            match section.name() {
+                "" => section.complete(&mut file),
+                name if section.many() => {
+                    let tables = file.get_mut(name).and_then(toml::Value::as_array_mut);
+                    let tables = tables.into_iter().flatten().filter_map(toml::Value::as_table_mut);
+                    tables.for_each(|table| section.complete(table));
+                }
+                name => {
+                    let table = file.entry(name).or_insert_with(|| toml::Table::new().into());
+                    table.as_table_mut().into_iter().for_each(|table| section.complete(table));
+                }
+            }
+        }
+        file.try_into()
+    }
+}
+
+/// Takes the defaults of each model from the table of keys.
+macro_rules! defaults {
+    ($($model:ty: $section:ident),+ $(,)?) => {
+        $(impl Default for $model {
+            fn default() -> Self {
+                keys::$section.defaults()
+            }
+        })+
+    };
+}
+
+defaults! {
+    RouterConfig: ROUTER,
+    KernelConfig: KERNEL,
+    SwitchConfig: SWITCH,
+    CmtsConfig: CMTS,
+    PoolConfig: POOL,
+    WorkersConfig: WORKER_KEYS,
+    ApiConfig: API,
+    PortConfig: PORT,
+    AfXdpConfig: PORT,
+    BridgePortConfig: PORT,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::of(toml::Table::new()).unwrap_or_else(|why| panic!("the defaults do not fit the model: {why}"))
     }
 }

@@ -1,13 +1,11 @@
 //! Assignment of queues, CPUs and buffers to workers.
 
+use crate::choice::{MemifRole, Mode, PoolKind};
 use crate::cmts::GroupConfig;
-use crate::model::{Config, DEVICE_RING, MemifRole, Mode, PoolConfig, PoolKind, PortConfig};
+use crate::model::{Config, DEVICE_RING, PoolConfig, PortConfig};
 use crate::problem::{ConfigErrors, Problem};
 use std::ops::Range;
 
-/// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
-/// bursts being collected for transmission.
-pub const SPARE: usize = 1024;
 /// Buffers that a port without rings may hold: packets received and not yet sent.
 const NO_RINGS: usize = 64;
 

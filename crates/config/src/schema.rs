@@ -1,7 +1,9 @@
 //! JSON schema of the configuration file, for editors, generated from the table of keys.
 
-use crate::keys::{self, Key, Section};
+use crate::key::{self, Key, Section, Takes};
+use crate::keys;
 use serde_json::{Map, Value, json};
+use std::ops::RangeInclusive;
 
 /// Returns the schema (JSON Schema, draft 2020-12).
 pub fn schema() -> Value {
@@ -31,7 +33,7 @@ pub fn schema() -> Value {
 fn table(section: &Section) -> Value {
     let properties: Map<String, Value> = section.keys.iter().map(|key| (key.name.into(), of_key(key))).collect();
     // Required keys of a port depend on its kind.
-    let needed = |key: &&Key| key.default == "(required)" && section.header != "[[port]]";
+    let needed = |key: &&Key| key.required() && !section.is_port();
     let required: Vec<&str> = section.keys.iter().filter(needed).map(|key| key.name).collect();
     json!({
         "type": "object",
@@ -44,7 +46,8 @@ fn table(section: &Section) -> Value {
 
 fn of_key(key: &Key) -> Value {
     let mut schema = Map::new();
-    let alternatives = alternatives(key);
+    let exception = key.exception.iter().flat_map(|(_, takes)| alternatives(takes));
+    let alternatives: Vec<Value> = alternatives(&key.takes).into_iter().chain(exception).collect();
     match alternatives.as_slice() {
         [Value::Object(one)] => schema.extend(one.clone()),
         many => drop(schema.insert("anyOf".into(), many.into())),
@@ -61,66 +64,24 @@ fn of_key(key: &Key) -> Value {
 
 /// Converts a TOML value to JSON; `None` if `text` is not a value.
 fn value(text: &str) -> Option<Value> {
-    let table: toml::Table = toml::from_str(&format!("value = {text}")).ok()?;
-    serde_json::to_value(table.get("value")?).ok()
+    serde_json::to_value(key::value(text)?).ok()
 }
 
-/// Returns a schema for each alternative in the key's accepted values. Words that denote neither a number nor a list
-/// denote a string.
-fn alternatives(key: &Key) -> Vec<Value> {
-    match (key.name, key.takes) {
-        ("depi", _) => return vec![table(&keys::DEPI)],
-        // A key of a nested table: derive the type from its example.
-        (_, "") => {
-            let kind = match value(key.example).or_else(|| value(key.default)) {
-                Some(Value::Number(_)) => "integer",
-                _ => "string",
-            };
-            return vec![json!({ "type": kind })];
-        }
-        _ => {}
+/// Returns a schema for each alternative of what a key takes.
+fn alternatives(takes: &Takes) -> Vec<Value> {
+    let integer =
+        |range: &RangeInclusive<usize>| json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
+    let list = |range| json!({ "type": "array", "items": integer(range) });
+    match takes {
+        Takes::Bool => vec![json!({ "enum": [true, false] })],
+        Takes::Int(range) | Takes::PowerOfTwo(range) => vec![integer(range)],
+        Takes::OneOf(numbers) => vec![json!({ "enum": numbers })],
+        Takes::Choice(names) => vec![json!({ "enum": names() })],
+        Takes::Text(_) => vec![json!({ "type": "string" })],
+        Takes::List(_, range) => vec![list(range)],
+        Takes::OneOrMore(_, range) => vec![integer(range), list(range)],
+        Takes::Table(section) => vec![table(section)],
+        Takes::Or(word, other) => [vec![json!({ "enum": [word] })], alternatives(other)].concat(),
+        Takes::Either(one, other) => [alternatives(one), alternatives(other)].concat(),
     }
-    let mut constants = vec![];
-    let mut others: Vec<Value> = vec![];
-    for part in key.takes.split(", ") {
-        let part = part.trim_start_matches("or ");
-        if let Some(constant) = part.strip_prefix('`').and_then(|part| part.strip_suffix('`')).and_then(value) {
-            constants.push(constant);
-            continue;
-        }
-        if let Ok(number) = part.parse::<u64>() {
-            constants.push(number.into());
-            continue;
-        }
-        let other = match part {
-            "a table" => table(&keys::RING),
-            "a list of them" => {
-                let items = others.last().cloned().unwrap_or(Value::Bool(true));
-                json!({ "type": "array", "items": items })
-            }
-            _ if part.starts_with("a list of ") => {
-                let items = range(part).unwrap_or(json!({ "type": "integer", "minimum": 0 }));
-                json!({ "type": "array", "items": items })
-            }
-            "a rate" | "a worker's number" | "a code point" => json!({ "type": "integer", "minimum": 0 }),
-            // Not a range but a length: `1 to 32 of ..`.
-            _ if !part.contains(" of `") => range(part).unwrap_or(json!({ "type": "string" })),
-            _ => json!({ "type": "string" }),
-        };
-        if !others.contains(&other) {
-            others.push(other);
-        }
-    }
-    if !constants.is_empty() {
-        others.insert(0, json!({ "enum": constants }));
-    }
-    others
-}
-
-/// Parses a range at the end of `words`, such as `.. 1 to 5`.
-fn range(words: &str) -> Option<Value> {
-    let (before, most) = words.rsplit_once(" to ")?;
-    let least: u64 = before.rsplit(' ').next()?.parse().ok()?;
-    let most: u64 = most.parse().ok()?;
-    Some(json!({ "type": "integer", "minimum": least, "maximum": most }))
 }

@@ -1,7 +1,9 @@
 //! Tests of the file format: every key, every error, and the positions of errors.
 
+use crate::choice::*;
 use crate::host::{Host, Interface};
-use crate::keys::{self, Key, Section};
+use crate::key::{Key, Section};
+use crate::keys;
 use crate::load::Draft;
 use crate::model::*;
 use crate::problem::{ConfigErrors, Problem};
@@ -127,7 +129,7 @@ fn documented_defaults_are_the_defaults() {
 fn reference_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let written = std::fs::read_to_string(path).expect(path);
-    assert!(written == keys::reference(), "docs/config.md is old: bywash config reference > docs/config.md");
+    assert!(written == crate::reference(), "docs/config.md is old: bywash config reference > docs/config.md");
 }
 
 #[test]

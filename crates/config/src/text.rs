@@ -1,0 +1,120 @@
+//! Formats of strings, and what they are parsed into.
+
+use bywash_port::memif;
+use bywash_route::model::Prefix;
+use bywash_wire::ethernet::MacAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Format of a string.
+pub struct Format {
+    /// Words for it in docs/config.md.
+    pub words: &'static str,
+    /// Errors with what was expected if a string is not in the format.
+    pub check: fn(&str) -> Result<(), String>,
+}
+
+const fn format(words: &'static str, check: fn(&str) -> Result<(), String>) -> Format {
+    Format { words, check }
+}
+
+pub static BLOCK: Format = format("32 hex digits", |text| block(text).map(drop));
+pub static DEVICE: Format = format("a DPDK device's name, and its arguments behind commas", not_empty);
+pub static EAL: Format = format("options of DPDK's EAL", |_| Ok(()));
+pub static GROUP: Format = format("a group's name", not_empty);
+pub static INTERFACE: Format = format("an interface's name", |text| interface_name(text).map(drop));
+pub static IPV4: Format = format("an IPv4 address", |text| ipv4(text).map(drop));
+pub static LISTEN: Format = format("an address and a port", listen);
+pub static MAC: Format = format("an address", |text| mac(text).map(drop));
+pub static NAME: Format = format("1 to 32 of `a-z A-Z 0-9 . _ -`", name);
+pub static OTHER_PORT: Format = format("another port's name", name);
+pub static PATH: Format = format("a path", not_empty);
+pub static PORT: Format = format("a port's name", |_| Ok(()));
+pub static PORTS: Format = format("a port, or a range `a-b`", |text| ports(text).map(drop));
+pub static PREFIX: Format = format("an address or prefix", |text| prefix(text).map(drop));
+pub static SECRET: Format = format("a text of at most 24 bytes", secret);
+pub static SOCKET: Format = format("a path, or `@` and a name", not_empty);
+
+fn not_empty(text: &str) -> Result<(), String> {
+    if text.is_empty() { Err("expected a non-empty string".into()) } else { Ok(()) }
+}
+
+fn name(text: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if (1..=32).contains(&text.len()) && text.chars().all(fits) {
+        Ok(())
+    } else {
+        Err("expected 1 to 32 of a-z A-Z 0-9 . _ -".into())
+    }
+}
+
+fn secret(text: &str) -> Result<(), String> {
+    let fits = text.len() <= memif::SECRET && !text.contains('\0');
+    if fits { Ok(()) } else { Err(format!("expected at most {} bytes", memif::SECRET)) }
+}
+
+/// Validates an address and port to listen on.
+fn listen(text: &str) -> Result<(), String> {
+    let parsed = text.parse::<SocketAddr>();
+    parsed.map(drop).map_err(|_| "expected an address and a port, such as \"127.0.0.1:9469\"".into())
+}
+
+fn ipv4(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| "expected an IPv4 address".into())
+}
+
+/// Maximum length of an interface name in bytes: `IFNAMSIZ` (linux/if.h) minus the NUL.
+const INTERFACE_NAME: usize = 15;
+
+/// Validates an interface name by the kernel's rules (`dev_valid_name`).
+pub fn interface_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.len() > INTERFACE_NAME {
+        return Err(format!("an interface name must have 1 to {INTERFACE_NAME} characters"));
+    }
+    if name == "." || name == ".." || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+        return Err("an interface name must not contain `/`, `:` or white space, nor be `.` or `..`".into());
+    }
+    Ok(name.into())
+}
+
+/// Parses the MAC address of one station.
+pub fn mac(text: &str) -> Result<MacAddr, String> {
+    let mac: MacAddr = text.parse().map_err(|_| "expected an address such as 02:00:00:00:00:01")?;
+    if mac.0[0] & 1 == 0 { Ok(mac) } else { Err("expected a unicast address, not a group address".into()) }
+}
+
+/// Parses an AES block.
+pub fn block(text: &str) -> Result<[u8; 16], String> {
+    let bytes = bywash_wire::hex::decode(text)?;
+    bytes.try_into().map_err(|_| format!("expected 32 hex digits, found {}", text.trim().len()))
+}
+
+/// Parses a prefix, or an address as a prefix of full length.
+pub fn prefix(text: &str) -> Result<Prefix, String> {
+    let wrong = || "expected an address or a prefix such as 10.0.0.0/8".to_string();
+    let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
+    let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let len = len.map_or(Ok(most), |len| len.parse().map_err(|_| wrong()))?;
+    if len <= most { Ok(Prefix { addr, len }) } else { Err(wrong()) }
+}
+
+/// Parses a port, or a range of ports: the first and the last.
+pub fn ports(text: &str) -> Result<(u16, u16), String> {
+    let wrong = || "expected a port, or a range such as 1024-65535".to_string();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if range.0 <= range.1 { Ok(range) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names() {
+        assert!(interface_name("eth0.100").is_ok());
+        for bad in ["", "0123456789abcdef", "a b", "..", "a/b", "a:b"] {
+            assert!(interface_name(bad).is_err(), "{bad}");
+        }
+    }
+}
