@@ -2,12 +2,11 @@
 
 use crate::choice::*;
 use crate::host::{Host, group_id};
-use crate::keys::{BLOCK, CELLS};
+use crate::keys::CELLS;
 use crate::model::*;
 use crate::problem::{Problem, nearest};
 use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::SPREAD;
-use bywash_wire::ethernet::MacAddr;
 
 /// Bytes of a frame that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
@@ -29,14 +28,13 @@ pub const fn largest_mtu(cell: usize) -> usize {
 /// Maximum UMEM chunk size of the kernel in bytes; longer frames arrive in several chunks.
 const CHUNK: usize = 4096;
 
-/// Appends to `problems` every error of `config`, including what is missing on `host` if there is one.
+/// Appends to `problems`, the errors of single values, every other error of `config`, including what is missing on `host` if there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
     if config.ports.is_empty() {
         let example = "for each interface: [[port]] and interface = \"eth0\"";
         problems.push(Problem::at("", "no port: there is nothing to forward between", "").help(example));
         return;
     }
-    let before = problems.len();
     let api = &config.api;
     for (key, socket) in [("api.socket", Some(&api.socket)), ("api.read_socket", api.read_socket.as_ref())] {
         let Some(socket) = socket else { continue };
@@ -58,7 +56,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         on_host(config, host, problems);
     }
     // Planning an invalid configuration would report the same errors again.
-    if problems.len() > before {
+    if !problems.is_empty() {
         return;
     }
     let queues: Option<Vec<Vec<usize>>> = config.ports.iter().map(|port| known_queues(port, host)).collect();
@@ -153,6 +151,13 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
+/// Returns the names of the settings that differ from their defaults.
+fn set(bridge: &BridgePortConfig) -> impl Iterator<Item = String> {
+    let table = |bridge: &BridgePortConfig| toml::Table::try_from(bridge).unwrap_or_default();
+    let defaults = table(&BridgePortConfig::default());
+    table(bridge).into_iter().filter(move |(key, value)| defaults.get(key) != Some(value)).map(|(key, _)| key)
+}
+
 /// Checks for keys of another mode, and the settings of a switch's ports.
 fn mode(config: &Config, problems: &mut Vec<Problem>) {
     let switch = config.mode == Mode::Switch;
@@ -162,21 +167,14 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
     }
     for (at, port) in config.ports.iter().enumerate() {
         let path = |key: &str| format!("port.{at}.{key}");
-        let BridgePortConfig { tag, trunks, flood, storm, mirror } = &port.bridge;
-        let set = [
-            ("tag", tag.is_some()),
-            ("trunks", trunks.is_some()),
-            ("flood", !flood),
-            ("storm", *storm != 0),
-            ("mirror", mirror.is_some()),
-        ];
-        for (key, _) in set.iter().filter(|(_, set)| *set && !switch) {
+        for key in set(&port.bridge).filter(|_| !switch) {
             let what = format!("a port of a {} has no `{key}`", config.mode.name());
-            problems.push(Problem::at(path(key), what, "only with mode = \"switch\""));
+            problems.push(Problem::at(path(&key), what, "only with mode = \"switch\""));
         }
         if !switch {
             continue;
         }
+        let BridgePortConfig { tag, trunks, mirror, .. } = &port.bridge;
         if tag.is_some() && trunks.is_some() {
             let what = format!("port {} is both an access port and a trunk", port.name);
             problems.push(Problem::at(path("trunks"), what, "expected one of the two").other(path("tag"), "its VLAN"));
@@ -232,18 +230,6 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
             let what = format!("{} modems starting at SAID {} exceed the range", group.modems, group.said);
             problems.push(Problem::at(format!("group.{at}.modems"), what, "expected SAIDs up to 16383"));
         }
-        let depi = group.depi.as_ref();
-        let missing = depi.is_some_and(|depi| {
-            depi.local.is_unspecified()
-                || depi.remote.is_unspecified()
-                || depi.local_mac == MacAddr::ZERO
-                || depi.remote_mac == MacAddr::ZERO
-        });
-        if missing {
-            let what = format!("`depi` of group {} lacks an address", at + 1);
-            let expected = "expected local, local_mac, remote and remote_mac";
-            problems.push(Problem::at(format!("group.{at}.depi"), what, expected));
-        }
     }
     for (at, port) in config.ports.iter().enumerate() {
         if used.iter().all(|(name, _)| *name != port.name) {
@@ -272,21 +258,16 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
 
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     let pool = &config.pool;
-    if !CELLS.contains(&pool.cell) {
-        let what = format!("invalid cell size {}", pool.cell);
-        problems.push(Problem::at("pool.cell", what, "expected 2048, 4096 or 16384 bytes"));
-    } else if pool.cell > CHUNK && pool.packed() {
+    if CELLS.contains(&pool.cell) && pool.cell > CHUNK && pool.packed() {
         let what = format!("a pool of kind typewriter cannot have cells of {} bytes", pool.cell);
         problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096").other("pool.kind", "the pool"));
     }
     if pool.blocks() && pool.cache_frames() > 0 {
         let what = "a pool with blocks cannot have a cache: it would break the order of addresses within a block";
         problems.push(Problem::at("pool.cache", what, "expected 0 or \"auto\"").other("pool.kind", "the pool"));
-    } else if !BLOCK.contains(&pool.block) || !pool.block.is_power_of_two() {
-        let what = format!("invalid block size {}", pool.block);
-        problems.push(Problem::at("pool.block", what, "expected a power of two from 64 to 65536 buffers"));
     } else if let Some(&frames) = pool.frames.set()
         && pool.blocks()
+        && pool.block.is_power_of_two()
         && (frames % pool.block != 0 || frames < 2 * pool.block)
     {
         let what = format!("{frames} buffers are not two or more whole blocks of {} buffers", pool.block);
@@ -313,13 +294,6 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         );
     }
     for (at, port) in config.ports.iter().enumerate() {
-        if let Some(MemifConfig { ring, .. }) = port.memif
-            && !ring.is_power_of_two()
-        {
-            let expected = format!("expected {} or {}", ring.next_power_of_two() / 2, ring.next_power_of_two());
-            let what = format!("invalid ring size {ring}: must be a power of two");
-            problems.push(Problem::at(format!("port.{at}.ring"), what, expected));
-        }
         let Some(af_xdp) = &port.af_xdp else { continue };
         if af_xdp.in_order && pool.cell > CHUNK {
             let what =
@@ -357,21 +331,6 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
                     );
                 }
             }
-        }
-        let rings = [
-            ("rx", af_xdp.ring.rx),
-            ("tx", af_xdp.ring.tx),
-            ("fill", af_xdp.ring.fill),
-            ("completion", af_xdp.ring.completion),
-        ];
-        let mut wrong: Vec<_> = rings.into_iter().filter(|(_, size)| !size.is_power_of_two()).collect();
-        if rings.iter().all(|(_, size)| *size == af_xdp.ring.rx) {
-            wrong.truncate(1);
-        }
-        for (name, size) in wrong {
-            let expected = format!("expected {} or {}", size.next_power_of_two() / 2, size.next_power_of_two());
-            let what = format!("invalid ring size {size}: must be a power of two");
-            problems.push(Problem::at(format!("port.{at}.ring.{name}"), what, expected));
         }
     }
 }

@@ -14,10 +14,10 @@ pub enum Takes {
     Bool,
     /// Integer in a range.
     Int(RangeInclusive<usize>),
-    /// Power of two in a range. [`Takes::refuses`] checks the range only; `check` reports other numbers.
-    PowerOfTwo(RangeInclusive<usize>),
-    /// One of these integers; `check` reports others.
-    OneOf(&'static [usize]),
+    /// Power of two in a range, with words for it in errors.
+    PowerOfTwo(&'static str, RangeInclusive<usize>),
+    /// One of these integers, with words for it in errors.
+    OneOf(&'static str, &'static [usize]),
     /// Name of a variant of an enumeration; the function returns all names.
     Choice(fn() -> Vec<String>),
     /// String in a format.
@@ -39,8 +39,8 @@ impl fmt::Display for Takes {
         match self {
             Self::Bool => f.write_str("`true`, `false`"),
             Self::Int(range) => write!(f, "{} to {}", range.start(), range.end()),
-            Self::PowerOfTwo(range) => write!(f, "a power of two from {} to {}", range.start(), range.end()),
-            Self::OneOf(numbers) => f.write_str(&joined(numbers.iter(), ", ")),
+            Self::PowerOfTwo(_, range) => write!(f, "a power of two from {} to {}", range.start(), range.end()),
+            Self::OneOf(_, numbers) => f.write_str(&joined(numbers.iter(), ", ")),
             Self::Choice(names) => f.write_str(&joined(names().iter().map(|name| format!("`\"{name}\"`")), ", ")),
             Self::Text(format) => f.write_str(format.words),
             Self::List(items, _) => write!(f, "a list of {items}"),
@@ -56,6 +56,11 @@ fn joined(items: impl Iterator<Item = impl ToString>, separator: &str) -> String
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
 
+fn either(numbers: &[usize]) -> String {
+    let (last, others) = numbers.split_last().unwrap_or((&0, &[]));
+    format!("{} or {last}", joined(others.iter(), ", "))
+}
+
 impl Takes {
     /// Returns what was expected instead of `value`; `None` if the value is valid. Does not look into tables.
     pub fn refuses(&self, value: &DeValue<'_>) -> Option<String> {
@@ -68,8 +73,10 @@ impl Takes {
     fn fits(&self, value: &DeValue<'_>) -> bool {
         match self {
             Self::Bool => value.is_bool(),
-            Self::Int(range) | Self::PowerOfTwo(range) => integer(value).is_some_and(|number| range.contains(&number)),
-            Self::OneOf(_) => integer(value).is_some(),
+            Self::Int(range) | Self::PowerOfTwo(_, range) => {
+                integer(value).is_some_and(|number| range.contains(&number))
+            }
+            Self::OneOf(..) => integer(value).is_some(),
             Self::Choice(names) => value.as_str().is_some_and(|text| names().iter().any(|name| name == text)),
             Self::Text(format) => value.as_str().is_some_and(|text| (format.check)(text).is_ok()),
             Self::List(_, range) => value.as_array().is_some_and(|list| all(list, range, true)),
@@ -88,8 +95,8 @@ impl Takes {
         let from = |range: &RangeInclusive<usize>| format!("from {} to {}", range.start(), range.end());
         match self {
             Self::Bool => "true or false".into(),
-            Self::Int(range) | Self::PowerOfTwo(range) => format!("an integer {}", from(range)),
-            Self::OneOf(numbers) => joined(numbers.iter(), " or "),
+            Self::Int(range) | Self::PowerOfTwo(_, range) => format!("an integer {}", from(range)),
+            Self::OneOf(_, numbers) => either(numbers),
             Self::Choice(names) => joined(names().iter().map(|name| format!("\"{name}\"")), " or "),
             Self::Text(_) => "a string".into(),
             Self::List(_, range) => format!("a list of different integers {}", from(range)),
@@ -98,6 +105,24 @@ impl Takes {
             Self::Or(word, other @ Self::OneOrMore(..)) => format!("\"{word}\", {}", other.expected()),
             Self::Or(word, other) => format!("\"{word}\" or {}", other.expected()),
             Self::Either(one, other) => format!("{}, or {}", one.expected(), other.expected()),
+        }
+    }
+
+    /// Returns an error message and what was expected if a value is not refused but does not fit. A configuration with
+    /// such a value can still be checked.
+    pub fn misfit(&self, value: &DeValue<'_>) -> Option<(String, String)> {
+        let number = integer(value)?;
+        match self {
+            Self::PowerOfTwo(name, _) if !number.is_power_of_two() => {
+                let next = number.next_power_of_two();
+                let what = format!("invalid {name} {number}: must be a power of two");
+                Some((what, format!("expected {} or {next}", next / 2)))
+            }
+            Self::OneOf(name, numbers) if !numbers.contains(&number) => {
+                Some((format!("invalid {name} {number}"), format!("expected {}", either(numbers))))
+            }
+            Self::Either(one, other) => one.misfit(value).or_else(|| other.misfit(value)),
+            _ => None,
         }
     }
 

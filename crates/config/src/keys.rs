@@ -27,7 +27,7 @@ const CPU: RangeInclusive<usize> = 0..=CPUS - 1;
 /// Valid code points of differentiated services.
 const DSCP: RangeInclusive<usize> = 0..=63;
 /// Valid sizes of an AF_XDP socket's ring in descriptors.
-const RING_SIZE: Takes = PowerOfTwo(64..=65536);
+const RING_SIZE: Takes = PowerOfTwo("ring size", 64..=65536);
 
 /// Makes the default path of an instance's socket both a constant and a TOML value.
 macro_rules! socket {
@@ -356,13 +356,13 @@ pub static POOL: Section = Section {
                  holds.",
             )
             .example("32768"),
-        key("block", PowerOfTwo(BLOCK), "1024", "buffers")
+        key("block", PowerOfTwo("block size", BLOCK), "1024", "buffers")
             .doc(
                 "Block size of `sdb`, `tabm` and `typewriter`. A single buffer that is held for long keeps its whole \
                  block from being reused.",
             )
             .example("256"),
-        key("cell", OneOf(&CELLS), "2048", "bytes")
+        key("cell", OneOf("cell size", &CELLS), "2048", "bytes")
             .doc(
                 "Size of a buffer. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
                  fit the remainder. 16384 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in \
@@ -467,7 +467,7 @@ pub static PORT: Section = Section {
             )
             .example("{ rx = 512 }")
             .of(&[PortKind::AfXdp, PortKind::Memif])
-            .but(PortKind::Memif, PowerOfTwo(memif::RING)),
+            .but(PortKind::Memif, PowerOfTwo("ring size", memif::RING)),
         key("zero_copy", Choice(names::<ZeroCopy>), "\"auto\"", "")
             .doc(
                 "Use of AF_XDP zero-copy mode. `auto`: if the driver supports it, except with `level` set to `driver`, \

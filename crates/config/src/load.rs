@@ -51,12 +51,14 @@ impl Draft {
         if errors.is_empty() {
             document(root.get_ref(), &mut notes);
         }
-        let valid = notes.problems.is_empty();
-        let config = valid.then(|| Config::of(toml::from_str(&text)?)).transpose().unwrap_or_else(|why| {
-            notes.problems.push(Problem::at("", format!("cannot read the configuration: {}", why.message()), ""));
-            None
-        });
-        let config = config.unwrap_or_default();
+        let config = match notes.problems.is_empty().then(|| Config::of(toml::from_str(&text)?)) {
+            Some(Ok(config)) => config,
+            None => Config::default(),
+            Some(Err(why)) => {
+                notes.problems.push(Problem::at("", format!("cannot read the configuration: {}", why.message()), ""));
+                Config::default()
+            }
+        };
         Self { config, source: Some(Source { name: name.into(), text }), notes }
     }
 
@@ -70,16 +72,15 @@ impl Draft {
     /// Checks the configuration, also against `host` if there is one, and returns it.
     ///
     /// Errors with all problems found.
-    pub fn finish(mut self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
+    pub fn finish(self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
         // Checking a partially read configuration would report what the reader already has.
-        if self.notes.problems.is_empty() {
-            check(&self.config, host, &mut self.notes.problems);
+        let Notes { spans, mut problems, misfits } = self.notes;
+        let read = problems.is_empty();
+        problems.extend(misfits);
+        if read {
+            check(&self.config, host, &mut problems);
         }
-        if self.notes.problems.is_empty() {
-            Ok(self.config)
-        } else {
-            Err(ConfigErrors::new(self.source, self.notes.spans, self.notes.problems))
-        }
+        if problems.is_empty() { Ok(self.config) } else { Err(ConfigErrors::new(self.source, spans, problems)) }
     }
 }
 
@@ -89,7 +90,7 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) {
         let name = key.get_ref().as_ref();
         notes.spans.insert(name.into(), Some(value.span()));
         if let Some(key) = keys::TOP.key(name) {
-            notes.value(name, &keys::TOP, key, value, key.takes.refuses(value.get_ref()));
+            notes.value(name, &keys::TOP, key, &key.takes, value);
             continue;
         }
         let tables = || keys::SECTIONS.iter().filter(|section| !section.header.is_empty());

@@ -1,7 +1,7 @@
 //! Checks parsed TOML by the table of keys and records the position of each value and every error. Reading continues
 //! after an error, so that all errors are reported at once; serde would stop at the first.
 
-use crate::key::{Key, Section, kind};
+use crate::key::{Key, Section, Takes, kind};
 use crate::problem::{Problem, Spans, nearest};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -11,6 +11,8 @@ use toml::de::{DeTable, DeValue};
 pub struct Notes {
     pub spans: Spans,
     pub problems: Vec<Problem>,
+    /// Problems with values that do not keep the configuration from being checked.
+    pub misfits: Vec<Problem>,
 }
 
 impl Notes {
@@ -21,8 +23,7 @@ impl Notes {
         for (name, value) in table {
             match section.key(name.get_ref()) {
                 Some(key) if key.applies(kind) => {
-                    let takes = key.takes_in(kind);
-                    self.value(&format!("{path}.{}", key.name), section, key, value, takes.refuses(value.get_ref()));
+                    self.value(&format!("{path}.{}", key.name), section, key, key.takes_in(kind), value);
                 }
                 Some(key) => {
                     let kinds: Vec<_> = key.kinds.iter().map(|kind| kind.name()).collect();
@@ -55,23 +56,20 @@ impl Notes {
     }
 
     /// Records the position of a key's value, a problem if it is refused, and those of the tables in it.
-    pub fn value(
-        &mut self,
-        path: &str,
-        section: &Section,
-        key: &Key,
-        value: &Spanned<DeValue<'_>>,
-        refused: Option<String>,
-    ) {
+    pub fn value(&mut self, path: &str, section: &Section, key: &Key, takes: &Takes, value: &Spanned<DeValue<'_>>) {
         self.spans.insert(path.into(), Some(value.span()));
-        match (refused, value.get_ref(), key.takes.section()) {
-            (Some(expected), value, _) => {
+        let value = value.get_ref();
+        match (takes.refuses(value), value, takes.section()) {
+            (Some(expected), ..) => {
                 let header = if section.header.is_empty() { String::new() } else { format!(" in {}", section.header) };
                 let what = format!("`{}`{header} cannot be {}", key.name, shown(value));
                 self.problems.push(Problem::at(path, what, expected));
             }
             (None, DeValue::Table(table), Some(nested)) => self.table(path, nested, table),
-            _ => {}
+            _ => self.misfits.extend(takes.misfit(value).map(|(what, expected)| {
+                let unit = if key.unit == "bytes" { " bytes" } else { "" };
+                Problem::at(path, what, expected + unit)
+            })),
         }
     }
 }

@@ -74,8 +74,8 @@ fn alternatives(takes: &Takes) -> Vec<Value> {
     let list = |range| json!({ "type": "array", "items": integer(range) });
     match takes {
         Takes::Bool => vec![json!({ "enum": [true, false] })],
-        Takes::Int(range) | Takes::PowerOfTwo(range) => vec![integer(range)],
-        Takes::OneOf(numbers) => vec![json!({ "enum": numbers })],
+        Takes::Int(range) | Takes::PowerOfTwo(_, range) => vec![integer(range)],
+        Takes::OneOf(_, numbers) => vec![json!({ "enum": numbers })],
         Takes::Choice(names) => vec![json!({ "enum": names() })],
         Takes::Text(_) => vec![json!({ "type": "string" })],
         Takes::List(_, range) => vec![list(range)],

@@ -59,7 +59,8 @@ fn listen(text: &str) -> Result<(), String> {
 }
 
 fn ipv4(text: &str) -> Result<Ipv4Addr, String> {
-    text.parse().map_err(|_| "expected an IPv4 address".into())
+    let address = text.parse().ok().filter(|address: &Ipv4Addr| !address.is_unspecified());
+    address.ok_or_else(|| "expected an IPv4 address".into())
 }
 
 /// Maximum length of an interface name in bytes: `IFNAMSIZ` (linux/if.h) minus the NUL.
@@ -79,7 +80,11 @@ pub fn interface_name(name: &str) -> Result<String, String> {
 /// Parses the MAC address of one station.
 pub fn mac(text: &str) -> Result<MacAddr, String> {
     let mac: MacAddr = text.parse().map_err(|_| "expected an address such as 02:00:00:00:00:01")?;
-    if mac.0[0] & 1 == 0 { Ok(mac) } else { Err("expected a unicast address, not a group address".into()) }
+    match mac {
+        MacAddr::ZERO => Err("expected the address of a station".into()),
+        _ if mac.0[0] & 1 != 0 => Err("expected a unicast address, not a group address".into()),
+        _ => Ok(mac),
+    }
 }
 
 /// Parses an AES block.
