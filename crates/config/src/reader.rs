@@ -66,10 +66,11 @@ impl Notes {
                 self.problems.push(Problem::at(path, what, expected));
             }
             (None, DeValue::Table(table), Some(nested)) => self.table(path, nested, table),
-            _ => self.misfits.extend(takes.misfit(value).map(|(what, expected)| {
-                let unit = if key.unit == "bytes" { " bytes" } else { "" };
-                Problem::at(path, what, expected + unit)
-            })),
+            _ => self.misfits.extend(
+                takes
+                    .misfit(value)
+                    .map(|(what, expected)| Problem::at(path, what, format!("{expected} {}", key.unit).trim_end())),
+            ),
         }
     }
 }
