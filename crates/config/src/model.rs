@@ -295,10 +295,9 @@ pub struct DpdkPortConfig {
 impl PortConfig {
     /// Returns an `af_xdp` port on `interface`, of the same name, with default settings.
     pub fn interface(interface: &str) -> Self {
-        let interface = Some(interface.to_owned());
         Self {
-            name: interface.clone().unwrap_or_default(),
-            interface,
+            name: interface.into(),
+            interface: Some(interface.into()),
             af_xdp: Some(AfXdpConfig::default()),
             ..Self::default()
         }

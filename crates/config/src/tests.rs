@@ -405,6 +405,51 @@ fn what_is_needed() {
 }
 
 #[test]
+fn required_keys_of_a_cable_downstream() {
+    let cmts = format!("mode = \"cmts\"\n{PORT}[[port]]\nkind = \"null\"\nname = \"cable\"\n");
+    let group = "[[group]]\ninput = \"eth0\"\noutput = \"cable\"\n";
+    let depi = "local_mac = \"02::1\", remote = \"192.0.2.2\", remote_mac = \"02:00:00:00:00:02\"";
+    let depi = format!("{group}depi = {{ {} }}\n", depi.replace("02::1", "02:00:00:00:00:01"));
+    for (text, path, what) in [
+        ("[[group]]\noutput = \"cable\"\n", "group.0", "group 1 has no input"),
+        (depi.as_str(), "group.0.depi", "`depi` has no local"),
+        (&format!("{group}[[flow]]\npriority = 1\n"), "flow.0", "flow 1 has no name"),
+        (&depi.replace("remote =", "local ="), "group.0.depi", "`depi` has no remote"),
+        (
+            &depi.replace("{ ", "{ local = \"0.0.0.0\", "),
+            "group.0.depi.local",
+            "`local` in `depi` cannot be \"0.0.0.0\"",
+        ),
+        (
+            &format!("{group}[[flow]]\nname = \"x\"\ndscp = [64]\n"),
+            "flow.0.dscp",
+            "`dscp` in [[flow]] cannot be an array",
+        ),
+    ] {
+        let (wrong, _) = problem(&format!("{cmts}{text}"));
+        assert_eq!((wrong.path.as_str(), wrong.what.as_str()), (path, what), "{text}");
+    }
+}
+
+#[test]
+fn a_size_that_does_not_fit_does_not_hide_other_errors() {
+    let errors = load(&format!("{PORT}ring = 100\n[pool]\ncell = 5\n[workers]\ncount = 2\ncpus = [0]\n")).unwrap_err();
+    let found: Vec<_> = errors.problems().iter().map(|it| (it.what.as_str(), it.expected.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            ("invalid ring size 100: must be a power of two", "expected 64 or 128 descriptors"),
+            ("invalid cell size 5", "expected 2048, 4096 or 16384 bytes"),
+            ("2 workers for 1 CPUs", "expected a CPU for each worker"),
+        ]
+    );
+    // A memif's rings have other sizes.
+    let memif = |ring| format!("[[port]]\nkind = \"memif\"\nname = \"x\"\nsocket = \"/run/x\"\nring = {ring}\n");
+    assert_eq!(load(&memif(16)).unwrap().ports[0].memif.as_ref().map(|memif| memif.ring), Some(16));
+    assert_eq!(problem(&memif(32768)).0.expected, "expected an integer from 16 to 16384");
+}
+
+#[test]
 fn syntax_errors_have_a_place() {
     let (wrong, place) = problem("[[port]]\ninterface = eth0\n");
     assert!(place.starts_with("eth0"), "{wrong:?} at {place}");
