@@ -16,15 +16,20 @@ pub const BYWASH: usize = 1;
 /// and its version.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
     let (at, version) = outer(frame)?;
-    if version == 6 && frame.get(at + 6) == Some(&43) && frame.get(at + 42) == Some(&4) {
-        let inner = at + 40 + (usize::from(*frame.get(at + 41)?) + 1) * 8;
-        match frame.get(at + 40)? {
-            4 => return Some((inner, 4)),
-            41 => return Some((inner, 6)),
-            _ => {}
-        }
+    let Some((next, behind)) = behind_segments(frame, at, version) else { return Some((at, version)) };
+    match next {
+        4 => Some((behind, 4)),
+        41 => Some((behind, 6)),
+        // The first fragment of such a packet.
+        44 if frame.get(behind)? == &4 && frame.get(behind + 2..behind + 4)? == [0, 1] => Some((behind + 8, 4)),
+        _ => Some((at, version)),
     }
-    Some((at, version))
+}
+
+/// The protocol behind the segment routing header of a packet, and where it begins.
+fn behind_segments(frame: &[u8], at: usize, version: u8) -> Option<(u8, usize)> {
+    let is_segments = version == 6 && *frame.get(at + 6)? == 43 && *frame.get(at + 42)? == 4;
+    is_segments.then_some((*frame.get(at + 40)?, at + 40 + (usize::from(*frame.get(at + 41)?) + 1) * 8))
 }
 
 /// Where the outermost IP packet begins, and its version by the EtherType.
@@ -120,20 +125,22 @@ fn forget_ident(frame: &mut [u8], at: usize) {
     header[10..12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
 }
 
-/// The frame without what is never compared: what follows the packet, and the ident or flow label that a router gives to
-/// packets of its own. Says which of the two.
-fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
-    let mut canonical = frame.to_vec();
-    let Some((at, version)) = packet(frame) else { return (canonical, false, false) };
+/// The frame without what follows its packet.
+fn unpadded(frame: &[u8]) -> &[u8] {
+    let Some((at, version)) = packet(frame) else { return frame };
     let word = |at: usize| frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     let length = match version {
         4 => word(at + 2).map(usize::from),
         _ => word(at + 4).map(|length| 40 + usize::from(length)),
     };
-    let padded = length.is_some_and(|length| length >= 20 && at + length < frame.len());
-    if padded {
-        canonical.truncate(at + length.unwrap());
-    }
+    let end = length.filter(|length| *length >= 20).map_or(frame.len(), |length| at + length);
+    &frame[..end.min(frame.len())]
+}
+
+/// The frame without the ident or flow label that a router gives to packets of its own; whether it had one.
+fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
+    let mut canonical = frame.to_vec();
+    let Some((at, version)) = packet(frame) else { return (canonical, false) };
     // Of its own, translated, or an error that has the ends of what it is about, since that came from where it goes to.
     let is_own =
         |sent: &Sent| ends(&sent.frame) != ends(frame) || error(frame).is_some() && error(&sent.frame).is_none();
@@ -141,6 +148,11 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
     if let Some((outer, 6)) = outer(frame).filter(|(outer, _)| *outer != at) {
         canonical[outer + 1] &= 0xf0;
         canonical[outer + 2..outer + 4].fill(0);
+    }
+    let segments = outer(frame).and_then(|(at, version)| behind_segments(frame, at, version));
+    if let Some(ident) = segments.filter(|(next, _)| *next == 44).and_then(|(_, at)| canonical.get_mut(at + 4..at + 8))
+    {
+        ident.fill(0);
     }
     if made_here && version == 6 {
         canonical[at + 1] &= 0xf0;
@@ -151,7 +163,7 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool, bool) {
     } else if made_here {
         forget_ident(&mut canonical, at);
     }
-    (canonical, padded, made_here)
+    (canonical, made_here)
 }
 
 /// The frames of one exchange, as they come.
@@ -172,6 +184,10 @@ impl Balance {
         if is_noise(frame) {
             return;
         }
+        // Behind a packet there may be what was its payload before its length was broken.
+        let whole = frame;
+        let frame = unpadded(whole);
+        let padded = frame.len() < whole.len();
         let number = number(frame, sent);
         let first = sent.first().map_or(0, |sent| sent.number);
         let about = number
@@ -182,7 +198,7 @@ impl Balance {
             return;
         }
         self.frames[side] += 1;
-        let (frame, padded, made_here) = canonical(frame, about);
+        let (frame, made_here) = canonical(frame, about);
         self.padded += u64::from(padded);
         self.made_here += u64::from(made_here);
         let key = (port, frame);

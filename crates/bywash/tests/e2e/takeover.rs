@@ -108,7 +108,13 @@ fn by_signal_and_where_nobody_runs() {
     println!("by SIGUSR2: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", first.output());
     let log = first.output();
-    let pid = log.split("SIGUSR2: started pid ").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()).unwrap().parse().unwrap();
+    let pid = log
+        .split("SIGUSR2: started pid ")
+        .nth(1)
+        .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next())
+        .unwrap()
+        .parse()
+        .unwrap();
     let second = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(second, Signal::TERM).unwrap();
     let detached = || !lab.r().ip(&["-d", "link", "show"]).unwrap().stdout.contains("xdp");
