@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Longest-prefix match in the memory of the process's own tables; crates/route/src/fib.rs describes the structure and its
+/* Longest-prefix match in the memory of the process's own tables; crates/fib/src/fib.rs describes the structure and its
  * invariants. The writer changes it concurrently, word by word; a node is reused only after an RCU grace period, and this
  * program runs within one RCU read section. */
 #ifndef BYWASH_FIB_H

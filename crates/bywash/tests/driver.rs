@@ -11,6 +11,7 @@
 mod kernel;
 
 use bywash_engine::{DROP_REASONS, Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::af_xdp::{
@@ -18,7 +19,6 @@ use bywash_port::af_xdp::{
     XdpConfig,
 };
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_route::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};

@@ -2,7 +2,7 @@
 
 use crate::choice::{Auto, Crypto, Overflow};
 use crate::text;
-use bywash_route::model::Prefix;
+use bywash_fib::model::Prefix;
 use bywash_wire::ethernet::MacAddr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

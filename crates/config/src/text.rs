@@ -1,7 +1,7 @@
 //! Formats of strings, and what they are parsed into.
 
+use bywash_fib::model::Prefix;
 use bywash_port::memif;
-use bywash_route::model::Prefix;
 use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

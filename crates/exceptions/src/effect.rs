@@ -1,6 +1,6 @@
 //! Effects: the forwarded packets that a piece of kernel state concerns, and the reason.
 
-use bywash_route::model::{Families, Prefix};
+use bywash_fib::model::{Families, Prefix};
 use serde::{Deserialize, Serialize};
 
 /// Kind of kernel state, one for each key of `[kernel]` in the configuration.

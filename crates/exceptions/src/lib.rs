@@ -32,7 +32,7 @@ mod verdict;
 mod watch;
 mod xfrm;
 
-pub use bywash_route::model::Families;
+pub use bywash_fib::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
 pub use sysctl::Settings;

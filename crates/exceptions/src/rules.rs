@@ -1,8 +1,8 @@
 //! Policy routing rules (`ip rule`) that could route a forwarded packet differently from tables local and main.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
-use bywash_mirror::wire::{Attributes, u8_at, u32_at};
-use bywash_route::model::{Families, Prefix};
+use bywash_fib::model::{Families, Prefix};
+use bywash_netlink::wire::{Attributes, u8_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/fib_rules.h

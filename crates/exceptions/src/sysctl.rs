@@ -6,7 +6,7 @@
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
-use bywash_route::model::{Families, HashPolicy, SourceCheck};
+use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

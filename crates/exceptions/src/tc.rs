@@ -4,8 +4,8 @@
 //! packets that a device cannot take at once and are deliberately ignored (docs/decisions/differences.md).
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
-use bywash_mirror::wire::{Attributes, u32_at};
-use bywash_route::model::Families;
+use bywash_fib::model::Families;
+use bywash_netlink::wire::{Attributes, u32_at};
 
 // linux/rtnetlink.h, linux/pkt_sched.h
 pub const RTM_NEWQDISC: u16 = 36;

@@ -3,7 +3,7 @@
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::sysctl::Settings;
 use crate::watch::Reading;
-use bywash_route::model::{Families, Gate, Prefix};
+use bywash_fib::model::{Families, Gate, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port on which the dataplane forwards packets.

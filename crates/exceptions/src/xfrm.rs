@@ -1,8 +1,8 @@
 //! IPsec policies: packets that a forward or output policy selects are encrypted, let through or blocked by the kernel.
 
 use crate::effect::{Effect, Kind, Scope};
-use bywash_mirror::wire::{u8_at, u16_at, u32_at};
-use bywash_route::model::{Families, Prefix};
+use bywash_fib::model::{Families, Prefix};
+use bywash_netlink::wire::{u8_at, u16_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/xfrm.h

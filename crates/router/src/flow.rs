@@ -2,7 +2,7 @@
 
 use crate::stages::{be16, be32};
 use crate::tables::{HashPolicy, Tables};
-use bywash_route::{flow_hash4, flow_hash6};
+use bywash_fib::{flow_hash4, flow_hash6};
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::proto;
 

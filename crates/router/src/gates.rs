@@ -4,8 +4,8 @@
 //! workers once per burst. It is not part of the published tables: closing a gate must not wait for a grace period.
 
 use bywash_engine::{PORTS, PortId};
-use bywash_route::model::Families;
-pub use bywash_route::model::Gate;
+use bywash_fib::model::Families;
+pub use bywash_fib::model::Gate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

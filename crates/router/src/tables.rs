@@ -6,8 +6,8 @@
 //! routes first, waits for a grace period, and only then reuses the id.
 
 use bywash_engine::PortId;
-pub use bywash_route::model::{HashPolicy, SourceCheck};
-use bywash_route::{Fib4, Fib6};
+pub use bywash_fib::model::{HashPolicy, SourceCheck};
+use bywash_fib::{Fib4, Fib6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 

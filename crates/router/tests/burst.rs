@@ -2,9 +2,9 @@
 //! functions of `wire`.
 
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_route::{Net, Table4, Table6};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};

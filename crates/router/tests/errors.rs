@@ -1,9 +1,9 @@
 //! Packets that the router answers, punts to the kernel, or queues: one at a time, each in a burst of its own.
 
 use bywash_engine::{Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_route::{Net, Table4, Table6};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};

@@ -12,7 +12,7 @@ use crate::config::Host;
 use crate::show;
 use anyhow::{Context as _, bail, ensure};
 use bywash_lab::{Topology, TopologyBuilder};
-use bywash_mirror::change::{AT_ONCE, Changer, Changes};
+use bywash_netlink::change::{AT_ONCE, Changer, Changes};
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,7 +110,7 @@ fn begin(topology: &Topology, changer: &mut Changer) -> anyhow::Result<Turns> {
     };
     let index = |host: usize| -> anyhow::Result<u32> {
         let interface = topology.hosts()[host].router_interface.clone();
-        let link = topology.r().enter(|| bywash_mirror::interface_by_name(&interface))??;
+        let link = topology.r().enter(|| bywash_netlink::interface_by_name(&interface))??;
         Ok(link.with_context(|| format!("no {interface}"))?.index)
     };
     let ways = [(topology.hosts()[1].v4, index(1)?), (topology.hosts()[2].v4, index(2)?)];

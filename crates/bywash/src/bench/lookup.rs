@@ -1,7 +1,7 @@
 //! Benchmark of longest-prefix match alone: cycles per lookup, memory, and the time to build and update the table.
 
 use crate::cli::bench::{Family, LookupArgs, LookupTraffic};
-use bywash_route::bench::{LookupFigures, Spread, Traffic, bench_lookup};
+use bywash_fib::bench::{LookupFigures, Spread, Traffic, bench_lookup};
 
 /// Runs `bywash bench lookup`.
 pub fn run(args: &LookupArgs) -> anyhow::Result<()> {

@@ -16,8 +16,8 @@ use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::QueueLimits;
 use bywash_docsis::upper::Upper;
 use bywash_engine::{App, PortId};
-use bywash_mirror::Mirror;
-use bywash_route::model::Change;
+use bywash_fib::model::Change;
+use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, Ports};
 use std::sync::{Arc, Mutex};
 

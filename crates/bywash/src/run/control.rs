@@ -16,11 +16,11 @@ use crate::config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
 use crate::notify::Notifier;
 use anyhow::{Context as _, bail};
 use bywash_engine::{PortId, WorkerExit};
+use bywash_fib::model::Change;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
-use bywash_mirror::Mirror;
+use bywash_netlink::Mirror;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_route::model::Change;
 use bywash_router::control::Applied;
 use bywash_sync::Qsbr;
 use std::collections::BTreeMap;
@@ -157,7 +157,7 @@ impl Runtime {
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
         // Follow the kernel before anything else, so that no change from here on is missed.
-        let following = bywash_mirror::Config { routes: config.mode != Mode::Switch, ..Default::default() };
+        let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
         let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
         let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;

@@ -1,8 +1,8 @@
 //! Comparison of the kernel's tables, read afresh, with the data plane's.
 
 use crate::api::Drift;
-use bywash_mirror::State;
-use bywash_route::model::{Change, Neighbour, Prefix};
+use bywash_fib::model::{Change, Neighbour, Prefix};
+use bywash_netlink::State;
 use bywash_router::control::Control;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

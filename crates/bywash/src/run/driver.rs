@@ -1,7 +1,7 @@
 //! The XDP program as the router's driver: it forwards with the same tables as the workers.
 
+use bywash_fib::Shared;
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
-use bywash_route::Shared;
 use bywash_router::control;
 use bywash_router::tables::{Entry, Kind, Tables};
 use std::io;

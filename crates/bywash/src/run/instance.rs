@@ -9,9 +9,9 @@ use crate::api::{
 };
 use crate::config::{Idle, Level, Mode, PortConfig, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
+use bywash_fib::model::{Mac, Prefix};
 use bywash_frame::{BATCH, PoolStats};
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
-use bywash_route::model::{Mac, Prefix};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

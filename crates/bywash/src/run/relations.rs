@@ -5,7 +5,7 @@
 //! An interface of an unknown kind above a port may do anything.
 
 use super::control::Runtime;
-use bywash_route::model::{Change, Link};
+use bywash_fib::model::{Change, Link};
 use std::collections::BTreeMap;
 
 /// Kinds of upper interfaces that take only packets a router would not forward: those with their own EtherType, those

@@ -6,7 +6,7 @@ use super::mode::View;
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_engine::PortId;
-use bywash_route::model::Prefix;
+use bywash_fib::model::Prefix;
 use bywash_router::control::{Control, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 use bywash_sync::Counter;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};

@@ -1,10 +1,10 @@
 //! The Linux kernel as a function: a frame in, the frames it sends out. A TAP interface takes a frame in the system call
 //! that writes it, and forwarding ends in the queue of another before that returns.
 
+use bywash_fib::{Net4, Net6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::Namespace;
 use bywash_port::{Port, TapConfig, TapPort};
-use bywash_route::{Net4, Net6};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 fn hold(namespace: &Namespace, running: &Bywash) -> Process {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", running.process.pid())).unwrap();
     let is_mirror = |task: &std::path::Path| {
-        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "bywash-mirror")
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "bywash-netlink")
     };
     let task = tasks.map(|task| task.unwrap().path()).find(|task| is_mirror(task)).unwrap();
     let thread = task.file_name().unwrap().to_str().unwrap().to_owned();

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use bywash_route::model::Families;
+use bywash_fib::model::Families;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};

@@ -6,7 +6,7 @@
 
 use super::{Base, Chain, Expression, Family, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
-use bywash_route::model::Families;
+use bywash_fib::model::Families;
 use std::collections::HashMap;
 use std::rc::Rc;
 

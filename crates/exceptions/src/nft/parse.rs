@@ -4,7 +4,7 @@
 use super::xt;
 use super::{Base, Chain, Expression, Family, Loaded, Rule, Table, Tracking, Verdict};
 use crate::effect::IfMatch;
-use bywash_mirror::wire::{Attributes, u32_at};
+use bywash_netlink::wire::{Attributes, u32_at};
 
 /// Size of struct nfgenmsg, in octets.
 pub const NFGENMSG: usize = 4;

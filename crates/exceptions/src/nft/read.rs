@@ -3,9 +3,9 @@
 use super::parse::{self, NFGENMSG, Of};
 use super::{Chain, Family, Ruleset, Table};
 use crate::effect::Unknown;
-use bywash_mirror::Error;
-use bywash_mirror::socket::{DATAGRAM, Dumped, Socket};
-use bywash_mirror::wire::{Attributes, Message, u32_at};
+use bywash_netlink::Error;
+use bywash_netlink::socket::{DATAGRAM, Dumped, Socket};
+use bywash_netlink::wire::{Attributes, Message, u32_at};
 use rustix::io::Errno;
 use std::collections::HashMap;
 

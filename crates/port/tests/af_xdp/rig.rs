@@ -1,12 +1,12 @@
 //! A router namespace with ports r0 and r1 and a host namespace with their peers h0 and h1.
 
+use bywash_fib::{Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, patience};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
     AfXdpPort, Driver, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig,
 };
-use bywash_route::{Table4, Table6};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ impl Taken {
 /// Memory of a table, as the program reads it.
 pub struct Memory(pub Segments);
 
-impl bywash_route::Shared for Memory {
+impl bywash_fib::Shared for Memory {
     fn segment(&mut self, n: usize) -> std::io::Result<std::os::fd::OwnedFd> {
         self.0.make(n)
     }

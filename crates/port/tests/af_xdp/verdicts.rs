@@ -1,11 +1,11 @@
 //! Frames that the program passes to the kernel and frames it keeps, with the live-frame generator as a source.
 
 use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools, tables};
+use bywash_fib::{Net4, Net6};
 use bywash_frame::Buffers;
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
 use bywash_port::af_xdp::{Hop, HopKind, LiveGen, SocketConfig, Umem, XdpConfig};
-use bywash_route::{Net4, Net6};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const IPV4: u16 = 0x0800;

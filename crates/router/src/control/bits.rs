@@ -1,6 +1,6 @@
 //! One trait for both address families, so that each rule is written once.
 
-use bywash_route::{Addr, Net};
+use bywash_fib::{Addr, Net};
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

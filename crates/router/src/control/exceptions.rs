@@ -3,7 +3,7 @@
 use super::bits::Bits;
 use super::hops::{Adjacency, Way};
 use super::{Applied, Control, LOCAL_TABLE, MAIN, Rib, Touched};
-use bywash_route::model::{Families, Prefix};
+use bywash_fib::model::{Families, Prefix};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

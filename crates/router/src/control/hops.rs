@@ -5,7 +5,7 @@
 //! retired id can be held again before that: it stays in the published tables until then.
 
 use crate::tables::Kind;
-use bywash_route::model::Prefix;
+use bywash_fib::model::Prefix;
 use bywash_sync::Qsbr;
 use bywash_sync::qsbr::Epoch;
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -4,7 +4,7 @@ use super::bits::contains;
 use super::{PortBack, PortSpec, PortView};
 use crate::tables::{Own4, PortInfo, SourceCheck};
 use bywash_engine::PortId;
-use bywash_route::model::{Address, Change, Families, Link, Prefix};
+use bywash_fib::model::{Address, Change, Families, Link, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

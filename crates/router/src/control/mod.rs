@@ -33,8 +33,8 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteSt
 use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
 use bits::{Bits, V4, V6, net};
 use bywash_engine::PortId;
-use bywash_route::model::{Change, Prefix, Route, RouteKind};
-use bywash_route::{Shared, Table, Table4, Table6};
+use bywash_fib::model::{Change, Prefix, Route, RouteKind};
+use bywash_fib::{Shared, Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use hops::Hops;
 use image::Image;

@@ -1,7 +1,7 @@
 //! Neighbours, ordered by address.
 
 use super::bits::Bits;
-use bywash_route::model::{Mac, Neighbour, NeighbourState};
+use bywash_fib::model::{Mac, Neighbour, NeighbourState};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -6,8 +6,8 @@ use super::links::Links;
 use super::neighbours::Neighbours;
 use super::rib::Rib;
 use super::sets::{Outcome, Sets};
-use bywash_route::Table;
-use bywash_route::model::{NextHop, Prefix, RouteKind};
+use bywash_fib::Table;
+use bywash_fib::model::{NextHop, Prefix, RouteKind};
 use std::net::IpAddr;
 
 /// A FIB entry to set or remove. The plan holds a reference to the new id; its executor releases the old one.

@@ -3,7 +3,7 @@
 use super::links::Links;
 use super::{Applied, PortSpec, PortView};
 use bywash_engine::PortId;
-use bywash_route::model::Change;
+use bywash_fib::model::Change;
 
 /// Ports of an application that does not route, such as a switch, which bridges between interfaces whatever is routed
 /// to them.
@@ -77,7 +77,7 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_route::model::Link;
+    use bywash_fib::model::Link;
 
     fn link(index: u32, name: &str, up: bool) -> Change {
         let name = name.into();

@@ -1,6 +1,6 @@
 //! Content of routes, stored once: half a million routes by the same gateway share one record.
 
-use bywash_route::model::{NextHop, Route, RouteKind};
+use bywash_fib::model::{NextHop, Route, RouteKind};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

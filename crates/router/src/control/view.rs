@@ -8,7 +8,7 @@ use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
 use super::{Control, LOCAL_TABLE, MAIN};
 use bywash_engine::PortId;
-use bywash_route::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -309,7 +309,7 @@ impl Control {
         rib: &Rib<A>,
         key: Key<A>,
         rec: Rec,
-        fib: impl Fn(bywash_route::Net<A::Word>) -> Option<u32>,
+        fib: impl Fn(bywash_fib::Net<A::Word>) -> Option<u32>,
     ) -> bool {
         let wins = rib.winner(key.addr, key.len).is_some_and(|(winner, _)| winner == key);
         match self.sets.get(rec.set).outcome {

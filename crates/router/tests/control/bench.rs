@@ -2,7 +2,7 @@
 //! is shared.
 
 use crate::world::*;
-use bywash_route::model::{Change, Route};
+use bywash_fib::model::{Change, Route};
 use std::time::Instant;
 
 fn resident() -> usize {

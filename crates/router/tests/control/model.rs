@@ -1,8 +1,8 @@
 //! Reference implementation: stores what was reported and derives every answer from all of it.
 
 use crate::world::{Got, mask, share};
-use bywash_route::model::Families;
-use bywash_route::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::Families;
+use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::Exceptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

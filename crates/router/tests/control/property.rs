@@ -3,8 +3,8 @@
 
 use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
-use bywash_route::model::Families;
-use bywash_route::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::Families;
+use bywash_fib::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::Exceptions;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -84,7 +84,7 @@ fn any_link() -> impl Strategy<Value = Change> {
             let name = if other == 0 { "y" } else { ["", "p0", "p1", "x", "p0"][index as usize] };
             let mut link = a_link(index, name);
             link.mac.as_mut().unwrap()[4] = mac;
-            Change::Link(bywash_route::model::Link { mtu, up, carrier, ..link })
+            Change::Link(bywash_fib::model::Link { mtu, up, carrier, ..link })
         },
     )
 }

@@ -2,8 +2,8 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_route::model::Families;
-use bywash_route::model::{Address, Change, NeighbourState, RouteKind};
+use bywash_fib::model::Families;
+use bywash_fib::model::{Address, Change, NeighbourState, RouteKind};
 use bywash_router::control::{Exceptions, HopState, PortBack, RouteStatus};
 use bywash_router::tables::Kind;
 

@@ -1,7 +1,7 @@
 //! Readers look up addresses continuously: the result must always belong to the requested prefix.
 
 use crate::world::*;
-use bywash_route::model::Change;
+use bywash_fib::model::Change;
 use bywash_router::tables::{Kind, Tables};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

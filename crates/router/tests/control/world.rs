@@ -1,7 +1,7 @@
 //! A control side under test, and helpers to express what the kernel reports.
 
 use bywash_engine::PortId;
-use bywash_route::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::{Applied, Control, PortSpec};
 use bywash_router::tables::{Cold, Entry, Kind, Tables};
 use bywash_sync::Qsbr;

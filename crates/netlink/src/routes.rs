@@ -39,7 +39,7 @@ impl Key for Key4 {
 
     fn full(&self) -> RouteKey {
         let addr = IpAddr::V4(Ipv4Addr::from(self.addr));
-        let prefix = bywash_route::model::Prefix { addr, len: self.len };
+        let prefix = bywash_fib::model::Prefix { addr, len: self.len };
         RouteKey { table: self.table, prefix, metric: self.metric }
     }
 }
@@ -52,7 +52,7 @@ impl Key for Key6 {
 
     fn full(&self) -> RouteKey {
         let addr = IpAddr::V6(Ipv6Addr::from(self.addr));
-        let prefix = bywash_route::model::Prefix { addr, len: self.len };
+        let prefix = bywash_fib::model::Prefix { addr, len: self.len };
         RouteKey { table: self.table, prefix, metric: self.metric }
     }
 }

@@ -5,7 +5,7 @@ use crate::follow::Follower;
 use crate::probe::Prober;
 use crate::state::State;
 use crate::stats::Stats;
-use bywash_route::model::Change;
+use bywash_fib::model::Change;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::Timespec;
@@ -52,7 +52,7 @@ struct Shared {
 
 /// Follows the kernel's routing state until dropped.
 ///
-/// One thread, `bywash-mirror`, does all the work; the owner receives batches of changes from [`Mirror::changes`]. The
+/// One thread, `bywash-netlink`, does all the work; the owner receives batches of changes from [`Mirror::changes`]. The
 /// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
 #[derive(Debug)]
 pub struct Mirror {
@@ -90,7 +90,7 @@ impl Mirror {
             shared: Arc::clone(&shared),
         };
         let thread =
-            thread::Builder::new().name("bywash-mirror".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
+            thread::Builder::new().name("bywash-netlink".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
         Ok(Self { changes, shared, prober, thread: Some(thread) })
     }
 

@@ -1,7 +1,7 @@
-//! Prints the lookup figures of all cases: `cargo run --release -p bywash-route --example lookup`.
+//! Prints the lookup figures of all cases: `cargo run --release -p bywash-fib --example lookup`.
 
-use bywash_route::bench::{Spread, Traffic, bench_lookup};
-use bywash_route::fib::Kernel;
+use bywash_fib::bench::{Spread, Traffic, bench_lookup};
+use bywash_fib::fib::Kernel;
 
 fn main() -> std::io::Result<()> {
     let only = std::env::args().nth(1).map_or(0..5, |a| {

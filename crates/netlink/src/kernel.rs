@@ -7,7 +7,7 @@ use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::uapi::NETCONFA_IFINDEX_ALL;
-use bywash_route::model::{Address, Change, Link, Neighbour, Prefix};
+use bywash_fib::model::{Address, Change, Link, Neighbour, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -557,7 +557,7 @@ fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_route::model::Prefix;
+    use bywash_fib::model::Prefix;
 
     fn link(carrier: bool) -> Event {
         let link = Link {

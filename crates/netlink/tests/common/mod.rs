@@ -2,9 +2,9 @@
 
 #![allow(dead_code)]
 
+use bywash_fib::model::*;
 use bywash_lab::Namespace;
-use bywash_mirror::{Config, Mirror, State};
-use bywash_route::model::*;
+use bywash_netlink::{Config, Mirror, State};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

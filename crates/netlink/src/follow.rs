@@ -13,7 +13,7 @@ use crate::socket::{DATAGRAM, Dumped, Received, Socket};
 use crate::stats::Stats;
 use crate::uapi::*;
 use crate::wire::{Message, Messages};
-use bywash_route::model::Change;
+use bywash_fib::model::Change;
 use std::time::{Duration, Instant};
 
 /// Datagrams read from the socket before changes are reported.

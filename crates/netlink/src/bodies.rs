@@ -3,7 +3,7 @@
 use crate::parse::{Body, Leg, Object};
 use crate::state::RouteBody;
 use crate::uapi::*;
-use bywash_route::model::{Link, NextHop, RouteKind};
+use bywash_fib::model::{Link, NextHop, RouteKind};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Compares the tables with a linear scan under random inserts, replacements, removals and bulk loads.
 
-use bywash_route::{Addr, Kernel, Net, NextHopId, Table};
+use bywash_fib::{Addr, Kernel, Net, NextHopId, Table};
 use bywash_sync::Qsbr;
 use proptest::prelude::*;
 
@@ -71,7 +71,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let id = prop_oneof![4 => 1u32..6, 1 => Just(bywash_route::MAX_ID), 1 => 0u32..1 << 24];
+    let id = prop_oneof![4 => 1u32..6, 1 => Just(bywash_fib::MAX_ID), 1 => 0u32..1 << 24];
     prop_oneof![
         8 => (any::<u64>(), any::<u8>(), any::<u8>(), id.clone()).prop_map(|(a, b, c, d)| Op::Insert(a, b, c, d)),
         5 => any::<usize>().prop_map(Op::Remove),

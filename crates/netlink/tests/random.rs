@@ -3,7 +3,7 @@
 mod common;
 
 use bywash_lab::Namespace;
-use bywash_mirror::{Config, State};
+use bywash_netlink::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
 /// Runs a batch of `ip` lines, many of which the kernel is expected to refuse.
 fn batch(ns: &Namespace, family: &str, text: &str) {
     let mut file = std::env::temp_dir();
-    file.push(format!("bywash-mirror-{}-{:?}.batch", std::process::id(), std::thread::current().id()));
+    file.push(format!("bywash-netlink-{}-{:?}.batch", std::process::id(), std::thread::current().id()));
     std::fs::write(&file, text).unwrap();
     let path = file.to_str().unwrap();
     let arguments: Vec<&str> = match family {

@@ -2,9 +2,9 @@
 
 mod common;
 
+use bywash_fib::model::Change;
 use bywash_lab::Namespace;
-use bywash_mirror::{Config, State};
-use bywash_route::model::Change;
+use bywash_netlink::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
 
 /// Creates two veth pairs with all ends in one namespace; `a0` and `b0` have addresses.
@@ -351,7 +351,7 @@ fn dropping_a_mirror_that_nobody_listens_to_does_not_hang() {
     }
     let ns = namespace("drop");
     let config = Config { batch: 1, queue: 1, ..Config::default() };
-    let mirror = ns.enter(|| bywash_mirror::Mirror::start(config)).unwrap().unwrap();
+    let mirror = ns.enter(|| bywash_netlink::Mirror::start(config)).unwrap().unwrap();
     let began = std::time::Instant::now();
     drop(mirror);
     assert!(began.elapsed().as_secs() < 2);
@@ -439,18 +439,18 @@ fn sysctls_and_the_namespace_are_those_of_the_thread() {
     let ns = namespace("sysctl");
     ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
     ns.sysctl("net/ipv6/conf/a0/forwarding", "1").unwrap();
-    let here = bywash_mirror::netns::identity().unwrap();
+    let here = bywash_netlink::netns::identity().unwrap();
     ns.enter(|| {
-        use bywash_mirror::sysctl;
+        use bywash_netlink::sysctl;
         assert!(sysctl::ipv4_forwarding().unwrap());
         assert!(sysctl::ipv4_forwarding_of("a0").unwrap());
         assert!(sysctl::ipv6_forwarding_of("a0").unwrap());
         assert!(!sysctl::ipv6_forwarding_of("b0").unwrap());
         assert!(sysctl::ipv4_forwarding_of("../all").is_err());
-        assert_ne!(bywash_mirror::netns::identity().unwrap(), here);
-        let link = bywash_mirror::interface_by_name("a0").unwrap().unwrap();
+        assert_ne!(bywash_netlink::netns::identity().unwrap(), here);
+        let link = bywash_netlink::interface_by_name("a0").unwrap().unwrap();
         assert_eq!((link.name.as_str(), link.kind.as_str(), link.up), ("a0", "veth", true));
-        assert_eq!(bywash_mirror::interface_by_name("nosuch").unwrap(), None);
+        assert_eq!(bywash_netlink::interface_by_name("nosuch").unwrap(), None);
     })
     .unwrap();
 }

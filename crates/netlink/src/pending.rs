@@ -3,7 +3,7 @@
 
 use crate::parse::RouteKey;
 use crate::state::RouteBody;
-use bywash_route::model::{Address, Link, Neighbour, Prefix};
+use bywash_fib::model::{Address, Link, Neighbour, Prefix};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A copy of everything the mirror reports: the result of a stream of changes, and the difference between two such
 //! copies.
 
-use bywash_route::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -239,7 +239,7 @@ fn missing<'a, K: Ord, V>(from: &'a BTreeMap<K, V>, to: &'a BTreeMap<K, V>) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_route::model::NeighbourState;
+    use bywash_fib::model::NeighbourState;
     use proptest::prelude::*;
 
     fn addr() -> impl Strategy<Value = IpAddr> {

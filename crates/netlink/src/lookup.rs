@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::parse::{Event, parse};
 use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
-use bywash_route::model::Link;
+use bywash_fib::model::Link;
 
 /// Returns the interface called `name` in the calling thread's network namespace; `None` if there is none.
 ///

@@ -1,7 +1,7 @@
 //! Follows the kernel's links, addresses, routes and neighbours by netlink.
 //!
 //! A [`Mirror`] subscribes in the caller's network namespace, dumps all tables, and then reports every change as a
-//! [`Change`](bywash_route::model::Change); a [`State`] accumulates those changes. When the kernel changes its tables
+//! [`Change`](bywash_fib::model::Change); a [`State`] accumulates those changes. When the kernel changes its tables
 //! without a message (it silently removes IPv4 routes with an interface that goes down), or messages are lost, the
 //! tables are read again and the differences reported, so that working routes are never dropped meanwhile.
 //!

@@ -3,7 +3,7 @@
 mod common;
 
 use bywash_lab::Namespace;
-use bywash_mirror::{Config, State};
+use bywash_netlink::{Config, State};
 use common::{Followed, skipped};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -107,7 +107,7 @@ fn a_full_table_and_churn() {
 }
 
 fn tempfile(name: &str) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("bywash-mirror-{}-{name}.batch", std::process::id()))
+    std::env::temp_dir().join(format!("bywash-netlink-{}-{name}.batch", std::process::id()))
 }
 
 /// Returns the resident memory of this process, in octets.
@@ -120,7 +120,7 @@ fn resident() -> u64 {
 fn mirror_ticks() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    let of_mirror = stats.filter(|stat| stat.contains("(bywash-mirror)"));
+    let of_mirror = stats.filter(|stat| stat.contains("(bywash-netlink)"));
     of_mirror
         .map(|stat| {
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();

@@ -2,7 +2,7 @@
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_route::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix};
+use bywash_fib::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Key of a route.

@@ -1,7 +1,7 @@
 //! Tests lookups concurrent with a churning writer, and memory use after churn.
 
-use bywash_route::synth::{self, Rng};
-use bywash_route::{Addr, Kernel, Net, Table, Table4, Table6};
+use bywash_fib::synth::{self, Rng};
+use bywash_fib::{Addr, Kernel, Net, Table, Table4, Table6};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
