@@ -28,12 +28,13 @@ as_root() {
 # Each entry is tool:package or file:package.
 build=(cc:build-essential make:build-essential)
 network=(ip:iproute2 ping:iputils-ping ethtool:ethtool iperf3:iperf3)
+bpf=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev)
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
     bird:bird2 keepalived:keepalived nft:nftables iptables:iptables conntrack:conntrack
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
-    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator)
+    /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator "${bpf[@]}")
 case $task in
 build | lint) wanted=("${build[@]}") ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
@@ -45,7 +46,7 @@ bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-d
     /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
     /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk) ;;
 rtl) wanted=("${build[@]}" python3:python3 verilator:verilator yosys:yosys berkeley-abc:berkeley-abc) ;;
-bpf) wanted=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/stdio.h:libc6-dev) ;;
+bpf) wanted=("${bpf[@]}") ;;
 esac
 
 missing() {
