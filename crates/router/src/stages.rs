@@ -237,7 +237,8 @@ impl Work {
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
     /// MTU. `None` if other packets are left; otherwise the port if all go to one.
-    #[inline]
+    // Not in line: with the registers that the rest of `process` wants, its loop reloads two of them for each packet.
+    #[inline(never)]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
         let Self { sound, next, to, .. } = self;
         let Some(heads) = burst.heads_mut() else {
