@@ -75,15 +75,16 @@ impl Prober {
     }
 
     /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
-    /// is no such entry or the kernel refuses. Like [`Prober::probe`], it must not be called from a worker.
+    /// is no such entry, it is permanent by now, or the kernel refuses. Like [`Prober::probe`], it must not be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { socket, asked, buffer, .. } = &mut *inner;
         asked.remove(&(index, addr));
-        ask(socket, buffer, |sequence| {
+        let delete = |sequence| {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
-        }) == Some(0)
+        };
+        may_change(socket, buffer, index, addr) && ask(socket, buffer, delete) == Some(0)
     }
 }
 
