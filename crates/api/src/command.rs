@@ -29,7 +29,7 @@ pub struct Version {
 pub struct Reloaded {
     /// Changes, a line of text each.
     pub changes: Vec<String>,
-    /// Whether they were applied.
+    /// True if the changes were applied, false for a dry run.
     pub applied: bool,
 }
 

@@ -28,7 +28,7 @@ pub struct Placement {
     /// Reason for which frames are not spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread_why: Option<String>,
-    /// Whether native programs of other ports send to this one.
+    /// True if native programs of other ports send to this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<bool>,
     /// Reason for `target`.
@@ -62,7 +62,7 @@ pub struct Kept {
     pub object: String,
     /// Reason.
     pub reason: String,
-    /// Whether the packets are forwarded all the same, as `[kernel]` asks for.
+    /// True if `[kernel]` ignores the policy: the packets are forwarded despite it.
     pub ignored: bool,
     /// Hint: how to have the packets forwarded.
     pub allow: String,

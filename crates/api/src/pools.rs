@@ -67,7 +67,7 @@ pub struct Pool {
     pub exhausted: u64,
     /// Frames refused because they were free already or belong to no pool: a bug if not zero.
     pub surplus: u64,
-    /// Whether the pool is removed as soon as all of its frames are back.
+    /// True if the pool is removed as soon as all of its frames are back.
     pub draining: bool,
     /// Blocks, if the pool has any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,11 +20,11 @@ pub struct Route {
     pub protocol: u8,
     /// Next hops.
     pub next_hops: Vec<NextHop>,
-    /// Its own MTU, in bytes.
+    /// MTU of the route, in bytes; null if it has none of its own.
     pub mtu: Option<u32>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// Whether packets are forwarded by it.
+    /// True if packets are forwarded by the route.
     pub installed: bool,
     /// Reason for which it is not installed: `kernel`, `policy`, `metric`, `dead`, `hidden` or `other-table`.
     pub reason: Option<String>,
@@ -59,7 +59,7 @@ pub struct Neighbour {
     pub mac: Option<String>,
     /// State in the kernel: `reachable`, `stale`, `incomplete` or `failed`.
     pub state: String,
-    /// Whether packets are forwarded to it.
+    /// True if packets are forwarded to the neighbour.
     pub installed: bool,
 }
 

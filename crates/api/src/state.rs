@@ -14,11 +14,11 @@ pub struct Sandbox {
     pub reason: Option<String>,
     /// Number of threads.
     pub threads: u64,
-    /// Whether no thread can gain privileges.
+    /// True if no thread can gain privileges (no_new_privs).
     pub no_new_privs: bool,
     /// Capabilities that some thread has.
     pub capabilities: Vec<String>,
-    /// Whether the system calls of all threads are filtered.
+    /// True if seccomp filters the system calls of all threads.
     pub seccomp: bool,
     /// System calls allowed; empty if the sandbox is not on.
     pub system_calls: Vec<String>,

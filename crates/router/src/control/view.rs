@@ -88,7 +88,7 @@ pub struct RouteView {
     pub kind: RouteKind,
     /// Next hops.
     pub next_hops: Vec<HopView>,
-    /// Its own MTU, in bytes.
+    /// MTU of the route, in bytes; `None` if it has none of its own.
     pub mtu: Option<u32>,
     /// Preferred source.
     pub source: Option<IpAddr>,
