@@ -183,8 +183,9 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
 /// Ports and ICMP idents of packets that NAT has given another source: the kernel draws them where its own is taken.
 fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
     let of_the_sent = source(&case.sent.frame);
-    let frames = || case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
-    if frames().all(|frame| source(frame) == of_the_sent) {
+    let mut frames = case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
+    // Both have translated it: a port that Bywash alone has changed is no choice of NAT's.
+    if frames.any(|frame| source(frame) == of_the_sent) {
         return;
     }
     for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none()) {
