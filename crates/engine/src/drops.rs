@@ -116,7 +116,8 @@ named! {
         IcmpByKernel = "icmp-by-kernel",
         /// An ICMP error was due, and suppressed by the rate limit.
         IcmpLimited = "icmp-rate-limited",
-        /// An ICMP error was due, but must not be sent for such a packet (RFC 1812 4.3.2.7, RFC 4443 2.4).
+        /// An ICMP error was due, but must not be sent for such a packet (RFC 1812 4.3.2.7, RFC 4443 2.4), or could not
+        /// be built, or the kernel did not take the copy that it was to answer.
         IcmpWithheld = "icmp-withheld",
         /// A packet was fragmented.
         Fragmented = "fragmented",

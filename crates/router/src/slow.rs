@@ -13,9 +13,10 @@ use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::Frame;
 use bywash_sync::clock;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::frag::{self, FragError, Plan};
 use bywash_wire::icmp4::Icmp4Error;
 use bywash_wire::icmp6::Icmp6Error;
-use bywash_wire::{frag, icmp4, icmp6, ipv4, ipv6, proto};
+use bywash_wire::{icmp4, icmp6, ipv4, ipv6, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum time a packet waits for its neighbour: the kernel solicits three times, a second apart.
@@ -144,11 +145,16 @@ impl SlowPath {
             {
                 self.refuse(cx, tables, from, frame, DropReason::TooBig, Answer::TooBig { mtu: hop.mtu });
             }
-            Kind::Forward => {
-                charge(data);
-                rewrite_macs(hop, data);
-                Self::fragment(cx, from, frame, hop.port, hop.mtu);
-            }
+            Kind::Forward => match plan(cx, &frame, hop.mtu) {
+                Ok(plan) => {
+                    let data = cx.bufs.arena().data_mut(&mut frame);
+                    charge(data);
+                    rewrite_macs(hop, data);
+                    Self::fragment(cx, from, frame, hop.port, &plan);
+                }
+                // Linux fragments even where the offset of a fragment wraps.
+                Err(_) => self.punt(cx, from, frame),
+            },
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
             Kind::Local | Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from, DropReason::Blackhole, frame),
@@ -174,10 +180,12 @@ impl SlowPath {
             Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => cx.drop(from, DropReason::TooBig, frame),
             Kind::Forward => {
                 rewrite_macs(hop, data);
-                if len > hop.mtu {
-                    Self::fragment(cx, from, frame, hop.port, hop.mtu);
-                } else {
-                    cx.send(from, hop.port, frame);
+                if len <= hop.mtu {
+                    return cx.send(from, hop.port, frame);
+                }
+                match plan(cx, &frame, hop.mtu) {
+                    Ok(plan) => Self::fragment(cx, from, frame, hop.port, &plan),
+                    Err(_) => cx.drop(from, DropReason::TooBig, frame),
                 }
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
@@ -185,14 +193,10 @@ impl SlowPath {
         }
     }
 
-    fn fragment(cx: &mut Context<'_>, from: PortId, frame: Frame, to: PortId, mtu: u32) {
+    fn fragment(cx: &mut Context<'_>, from: PortId, frame: Frame, to: PortId, plan: &Plan) {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(&frame);
         let (header, ip) = data.split_at(HEADER_LEN);
-        // Fragments may be smaller than the link's MTU, but not larger than a fresh frame.
-        let Ok(plan) = frag::plan(ip, (mtu as usize).min(arena.max_data() - HEADER_LEN)) else {
-            return cx.drop(from, DropReason::TooBig, frame);
-        };
         for i in 0..plan.count() {
             let Some(mut piece) = cx.bufs.alloc_one() else {
                 return cx.drop(from, DropReason::NoBuffer, frame);
@@ -293,7 +297,7 @@ impl SlowPath {
         if self.requests.slots() <= self.kept {
             return cx.drop(from, DropReason::PuntFailed, frame);
         }
-        match self.requests.push(Request::Punt { from, frame }) {
+        match self.requests.push(Request::Punt { from, frame, copy: false }) {
             Ok(()) => cx.event(from, Event::Punted, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
@@ -347,7 +351,7 @@ impl SlowPath {
             cx.discard(copy);
             return cx.event(from, Event::IcmpWithheld, 1);
         }
-        match self.requests.push(Request::Punt { from, frame: copy }) {
+        match self.requests.push(Request::Punt { from, frame: copy, copy: true }) {
             Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
@@ -529,6 +533,12 @@ fn by_ports(tables: &Tables, id: u32) -> bool {
     let way = entry(tables, id);
     let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
     port(way) || (way.kind == Kind::Group && members().all(|id| port(entry(tables, *id))))
+}
+
+/// Returns how to fragment a packet. Fragments may be smaller than the link's MTU, but not larger than a fresh frame.
+fn plan(cx: &Context<'_>, frame: &Frame, mtu: u32) -> Result<Plan, FragError> {
+    let arena = cx.bufs.arena();
+    frag::plan(&arena.data(frame)[HEADER_LEN..], (mtu as usize).min(arena.max_data() - HEADER_LEN))
 }
 
 /// Returns whether a packet with a valid header is addressed to this host.

@@ -29,6 +29,8 @@ pub enum Request {
         from: PortId,
         /// The packet, including its Ethernet header.
         frame: Frame,
+        /// Whether the packet was dropped and counted, and this is a copy that the kernel answers with an ICMP error.
+        copy: bool,
     },
 }
 

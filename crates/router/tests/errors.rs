@@ -264,3 +264,12 @@ fn every_neighbour_is_asked_for_whatever_waits() {
     assert_eq!(outcome.asked.len(), 3000);
     assert_eq!(outcome.event(Event::NeighbourWait), 3000);
 }
+
+#[test]
+fn a_fragment_whose_pieces_would_wrap_is_the_kernels() {
+    let mut last = udp(host(10, 1), FAR, 1000);
+    last[20..22].copy_from_slice(&0x1fff_u16.to_be_bytes());
+    bywash_wire::ipv4::fill_checksum(&mut last[14..]);
+    let outcome = run(SourceCheck::Off, &[], vec![last.clone()]);
+    assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &[last][..]));
+}

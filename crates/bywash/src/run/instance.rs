@@ -296,18 +296,25 @@ impl Running {
         for (i, port) in live.ports().map(|(at, config)| (at, config.name.as_str())) {
             let id = PortId(i as u16);
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
-            // Workers count a packet as punted when they hand it over; the kernel may still refuse it.
-            let failed = self.0.view.punt_failed(id);
+            // Workers count a packet as punted, or as answered by the kernel, when they hand it over; the kernel may
+            // still refuse it.
+            let refused = self.0.view.refused(id);
+            let (packets, copies) = refused.map_or((0, 0), |r| (r.packets.get(), r.copies.get()));
             for reason in DROP_REASONS {
-                let later = if *reason == DropReason::PuntFailed { failed } else { 0 };
+                let later = if *reason == DropReason::PuntFailed { packets } else { 0 };
                 let n = later + counters().map(|c| c.drops(*reason)).sum::<u64>();
                 if n > 0 {
                     all.drops.push(DropCount { port: port.into(), reason: reason.name().into(), packets: n });
                 }
             }
             for event in EVENTS {
-                let less = if *event == Event::Punted { failed } else { 0 };
-                let n = counters().map(|c| c.events(*event)).sum::<u64>().saturating_sub(less);
+                let (more, less) = match event {
+                    Event::Punted => (0, packets),
+                    Event::IcmpByKernel => (0, copies),
+                    Event::IcmpWithheld => (copies, 0),
+                    _ => (0, 0),
+                };
+                let n = (more + counters().map(|c| c.events(*event)).sum::<u64>()).saturating_sub(less);
                 if n > 0 {
                     all.events.push(EventCount { port: port.into(), event: event.name().into(), count: n });
                 }

@@ -6,6 +6,7 @@
 use super::control::Shared;
 use super::driver::Driver;
 use super::ports::Opened;
+use super::punt::Refused;
 use super::{cmts, router, switch};
 use crate::api::{Answer, FlowsChanged, Kept, Topic, Traced, Verb};
 use crate::config::{Config, KernelConfig, Mode, PortConfig};
@@ -113,9 +114,9 @@ pub trait View: Send + Sync {
         vec![]
     }
 
-    /// Returns the number of packets punted from this port that the kernel did not accept.
-    fn punt_failed(&self, _port: PortId) -> u64 {
-        0
+    /// Returns the counters of this port's frames that the kernel did not accept; `None` in a mode that hands it none.
+    fn refused(&self, _port: PortId) -> Option<&Refused> {
+        None
     }
 }
 

@@ -10,36 +10,60 @@ use std::sync::Arc;
 /// Injects packets into the interfaces they were received on.
 pub struct Punt {
     injector: Option<Injector>,
-    /// Packets that the kernel did not accept, by port.
-    failed: Arc<[Counter]>,
+    refused: Arc<[Refused]>,
     said: bool,
 }
 
+/// Frames of a port that the kernel did not accept.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// Punted packets: they are lost.
+    pub packets: Counter,
+    /// Copies of dropped packets: no ICMP error is sent about those.
+    pub copies: Counter,
+}
+
 impl Punt {
-    /// Opens the injector. `failed` has a counter for each port. If the kernel refuses it, packets are dropped and
+    /// Opens the injector. `refused` has an entry for each port. If the kernel refuses it, packets are dropped and
     /// counted.
-    pub fn open(failed: Arc<[Counter]>) -> Self {
+    pub fn open(refused: Arc<[Refused]>) -> Self {
         let injector = Injector::new().inspect_err(|e| tracing::warn!("{e}; they are dropped as punt-failed"));
-        Self { injector: injector.ok(), failed, said: false }
+        Self { injector: injector.ok(), refused, said: false }
     }
 
-    /// Has the kernel receive a frame once more on the interface with this index. Counts the frame as failed if it does
-    /// not.
-    pub fn hand(&mut self, from: PortId, index: u32, frame: &[u8]) {
-        let Some(injector) = &mut self.injector else { return self.count(from) };
+    /// Has the kernel receive a frame once more on the interface with this index; `copy` if the packet itself was
+    /// dropped. Counts the frame as refused if the kernel does not take it.
+    pub fn hand(&mut self, from: PortId, index: u32, frame: &[u8], copy: bool) {
+        let Some(injector) = &mut self.injector else { return self.count(from, copy) };
         if let Err(e) = injector.inject(index, frame) {
             if !std::mem::replace(&mut self.said, true) {
                 tracing::warn!(
                     "a packet could not be handed back to the kernel: {e}; counted as punt-failed; logged once"
                 );
             }
-            self.count(from);
+            self.count(from, copy);
         }
     }
 
-    fn count(&self, from: PortId) {
-        if let Some(failed) = self.failed.get(usize::from(from.0)) {
-            failed.add(1);
+    fn count(&self, from: PortId, copy: bool) {
+        if let Some(refused) = self.refused.get(usize::from(from.0)) {
+            if copy { &refused.copies } else { &refused.packets }.add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_copy_is_no_lost_packet() {
+        let refused: Arc<[Refused]> = (0..2).map(|_| Refused::default()).collect();
+        let mut punt = Punt { injector: None, refused: refused.clone(), said: false };
+        punt.hand(PortId(1), 1, &[0; 60], true);
+        punt.hand(PortId(1), 1, &[0; 60], false);
+        punt.hand(PortId(1), 1, &[0; 60], true);
+        let counted = |port: usize| (refused[port].packets.get(), refused[port].copies.get());
+        assert_eq!((counted(0), counted(1)), ((0, 0), (1, 2)));
     }
 }

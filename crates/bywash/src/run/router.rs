@@ -3,7 +3,7 @@
 use super::control::Shared;
 use super::exceptions::Guard;
 use super::mode::{self, Parts, Setup};
-use super::punt::Punt;
+use super::punt::{Punt, Refused};
 use super::routes::{Names, Routes};
 use super::trace::Tracer;
 use crate::config::{KernelConfig, PortConfig};
@@ -15,7 +15,6 @@ use bywash_netlink::Mirror;
 use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
-use bywash_sync::Counter;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -68,15 +67,15 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     });
     let apps = apps.collect();
     let sent = vec![0; PORTS];
-    let punt_failed: Arc<[Counter]> = sent.iter().map(|_| Counter::new()).collect();
+    let refused: Arc<[Refused]> = sent.iter().map(|_| Refused::default()).collect();
     let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
     let control = Arc::new(Mutex::new(control));
     let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
     let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates };
-    let (seen, failed) = (names.clone(), punt_failed.clone());
+    let (seen, shown) = (names.clone(), refused.clone());
     let told = guard.told();
-    let view = Arc::new(Routes { control: control.clone(), names: seen, punt_failed: failed, tracer, told });
-    let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(punt_failed));
+    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told });
+    let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
     let (resolving, confirmed) = (VecDeque::new(), Instant::now());
     let control = Box::new(Routing { control, guard, names, requests, bufs, punt, resolving, confirmed, sent });
     Ok(Parts { control, view, apps, links: vec![] })
@@ -173,9 +172,9 @@ impl Routing {
                             resolving.push_back((index, addr));
                         }
                     }
-                    Request::Punt { from, frame } => {
+                    Request::Punt { from, frame, copy } => {
                         let index = control.lock().expect("control").port_index(from);
-                        punt.hand(from, index, bufs.arena().data(&frame));
+                        punt.hand(from, index, bufs.arena().data(&frame), copy);
                         bufs.free_one(frame);
                     }
                 }

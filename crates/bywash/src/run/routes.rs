@@ -3,12 +3,12 @@
 use super::exceptions::{self, Told};
 use super::instance::mac;
 use super::mode::View;
+use super::punt::Refused;
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
 use bywash_router::control::{Control, HopView, NeighbourView, PortView, RouteStatus, RouteView};
-use bywash_sync::Counter;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
@@ -22,8 +22,8 @@ pub type Names = Arc<Mutex<Vec<String>>>;
 pub struct Routes {
     pub control: Arc<Mutex<Control>>,
     pub names: Names,
-    /// Packets punted by workers that the kernel did not accept, by port.
-    pub punt_failed: Arc<[Counter]>,
+    /// Frames that the kernel did not accept, by port.
+    pub refused: Arc<[Refused]>,
     pub tracer: Tracer,
     /// Reasons for which packets are left to the kernel.
     pub told: Told,
@@ -61,8 +61,8 @@ impl View for Routes {
         exceptions::shown(&self.told, port)
     }
 
-    fn punt_failed(&self, port: PortId) -> u64 {
-        self.punt_failed.get(usize::from(port.0)).map_or(0, Counter::get)
+    fn refused(&self, port: PortId) -> Option<&Refused> {
+        self.refused.get(usize::from(port.0))
     }
 }
 
