@@ -117,6 +117,16 @@ fn is_redirect(frame: &[u8], at: usize) -> bool {
     frame.get(at + 6) == Some(&58) && frame.get(at + 40) == Some(&137)
 }
 
+/// Type of an ICMP or ICMPv6 message.
+fn icmp(frame: &[u8]) -> Option<u8> {
+    let (at, version) = packet(frame)?;
+    let (protocol, payload) = match version {
+        4 => (*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4),
+        _ => (*frame.get(at + 6)?, at + 40),
+    };
+    (protocol == if version == 4 { 1 } else { 58 }).then(|| frame.get(payload).copied())?
+}
+
 /// Takes the ident out of the IPv4 header at `at`.
 fn forget_ident(frame: &mut [u8], at: usize) {
     let Some(header) = frame.get_mut(at..at + 20) else { return };
@@ -141,9 +151,12 @@ fn unpadded(frame: &[u8]) -> &[u8] {
 fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     let mut canonical = frame.to_vec();
     let Some((at, version)) = packet(frame) else { return (canonical, false) };
-    // Of its own, translated, or an error that has the ends of what it is about, since that came from where it goes to.
-    let is_own =
-        |sent: &Sent| ends(&sent.frame) != ends(frame) || error(frame).is_some() && error(&sent.frame).is_none();
+    // Of its own, translated, or an answer that has the ends of what it is about, since that came from where it goes to.
+    let is_own = |sent: &Sent| {
+        ends(&sent.frame) != ends(frame)
+            || error(frame).is_some() && error(&sent.frame).is_none()
+            || matches!((icmp(frame), icmp(&sent.frame)), (Some(0), Some(8)) | (Some(129), Some(128)))
+    };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
     if let Some((outer, 6)) = outer(frame).filter(|(outer, _)| *outer != at) {
         canonical[outer + 1] &= 0xf0;
