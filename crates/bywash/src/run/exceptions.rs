@@ -11,7 +11,7 @@ use bywash_engine::PortId;
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, XdpGate};
-use bywash_router::control::{Control, Exceptions as Excepted};
+use bywash_router::control::{Control, Policies};
 use bywash_router::gates::{Gate, Gates};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
@@ -141,20 +141,17 @@ impl Guard {
         let verdict = judge(&reading, &self.ports, &self.respect);
         let number = reading.number;
         self.reading = Some(reading);
-        {
-            let mut control = control.lock().expect("control");
-            let egress = verdict.egress.iter().map(|(index, families)| (*index, *families)).collect();
-            if (&verdict.prefixes, &verdict.egress) != (&self.verdict.prefixes, &self.verdict.egress) {
-                control.except(&Excepted { prefixes: verdict.prefixes.clone(), egress });
-            }
-            let settings = &verdict.settings;
-            control.set_hash_policy(settings.hash4, settings.hash6);
-            for port in &self.ports {
-                control.set_mtu6(port.index, settings.mtu6.get(&port.index).copied());
-                let check = settings.source_check.get(&port.index).copied().unwrap_or_default();
-                control.set_source_check(PortId(port.id), check);
-            }
-        }
+        let settings = &verdict.settings;
+        let check = |port: &PortLink| Some((PortId(port.id), *settings.source_check.get(&port.index)?));
+        let policies = Policies {
+            prefixes: verdict.prefixes.clone(),
+            egress: verdict.egress.iter().map(|(index, families)| (*index, *families)).collect(),
+            mtu6: settings.mtu6.clone(),
+            source_check: self.ports.iter().filter_map(check).collect(),
+            hash4: settings.hash4,
+            hash6: settings.hash6,
+        };
+        control.lock().expect("control").set_policies(&policies);
         self.tell(&verdict);
         self.verdict = verdict;
         self.set_programs(control, shared);

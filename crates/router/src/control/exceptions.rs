@@ -3,17 +3,27 @@
 use super::bits::Bits;
 use super::hops::{Adjacency, Way};
 use super::{Applied, Control, LOCAL_TABLE, MAIN, Rib, Touched};
-use bywash_fib::model::{Families, Prefix};
+use bywash_engine::PortId;
+use bywash_fib::model::{Families, HashPolicy, Prefix, SourceCheck};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Packets that are left to the kernel, by destination or by egress interface.
+/// Kernel policies and settings that the router applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exceptions {
+pub struct Policies {
     /// Destinations whose packets are all left to the kernel, whatever their routes.
     pub prefixes: Vec<Prefix>,
     /// Egress interfaces, by kernel index, and the families whose packets out of them are left to the kernel.
     pub egress: Vec<(u32, Families)>,
+    /// IPv6 MTU in bytes of an interface, by kernel index (net.ipv6.conf.IF.mtu), where it may differ from the link's.
+    pub mtu6: BTreeMap<u32, u32>,
+    /// Source validation of packets received on a port; [`SourceCheck::Off`] if absent.
+    pub source_check: BTreeMap<PortId, SourceCheck>,
+    /// Hash policy by which IPv4 packets choose a group member. A group with IPv6 gateways is left to the kernel if
+    /// either policy is [`HashPolicy::Kernel`], because IPv4 routes may use it too.
+    pub hash4: HashPolicy,
+    /// Hash policy by which IPv6 packets choose a group member.
+    pub hash6: HashPolicy,
 }
 
 /// Destinations of one family that are left to the kernel.
@@ -85,21 +95,27 @@ pub(super) fn is_excepted(a: &Adjacency, excepted: Families) -> bool {
 }
 
 impl Control {
-    /// Leaves these packets, and no others, to the kernel from now on. On return every worker and the XDP program apply
-    /// it, as after [`Control::apply`]. Waits for a grace period at most once.
-    pub fn except(&mut self, exceptions: &Exceptions) {
+    /// Applies these policies, and no others, from now on. On return every worker and the XDP program apply them, as
+    /// after [`Control::apply`]. Waits for a grace period at most once.
+    pub fn set_policies(&mut self, policies: &Policies) {
         let mut touched = Touched::default();
-        let old = std::mem::replace(&mut self.excepted, exceptions.prefixes.clone());
+        let old = std::mem::replace(&mut self.excepted, policies.prefixes.clone());
         // Additions come first, so that a prefix in both keeps its count above zero.
-        for prefix in &exceptions.prefixes {
+        for prefix in &policies.prefixes {
             self.except_prefix(*prefix, true, &mut touched);
         }
         for prefix in old {
             self.except_prefix(prefix, false, &mut touched);
         }
-        for index in self.links.set_excepted(&exceptions.egress) {
+        for index in self.links.set_excepted(&policies.egress) {
             self.hops.touch_link(Some(index));
         }
+        for index in self.links.set_mtu6(&policies.mtu6) {
+            self.hops.touch_link(Some(index));
+        }
+        let hash = [policies.hash4, policies.hash6];
+        touched.ports |= std::mem::replace(&mut self.image.hash, hash) != hash;
+        touched.ports |= self.links.check_sources(&policies.source_check);
         self.settle(touched, &mut Applied::default());
     }
 
@@ -118,15 +134,6 @@ impl Control {
         match prefix.addr {
             IpAddr::V4(addr) => except(&mut self.rib4, &mut touched.v4, addr.to_bits(), prefix.len, add),
             IpAddr::V6(addr) => except(&mut self.rib6, &mut touched.v6, addr.into(), prefix.len, add),
-        }
-    }
-
-    /// Sets the IPv6 MTU of an interface (net.ipv6.conf.IF.mtu), in bytes; `None` for the link's own. The setting is
-    /// dropped with the interface. Waits for a grace period at most once.
-    pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) {
-        if self.links.set_mtu6(index, mtu) {
-            self.hops.touch_link(Some(index));
-            self.settle(Touched::default(), &mut Applied::default());
         }
     }
 }

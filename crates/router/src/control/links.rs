@@ -114,13 +114,11 @@ impl Links {
         self.mtu6.get(&index).copied()
     }
 
-    /// Sets the IPv6 MTU of `index`; returns whether it changed.
-    pub fn set_mtu6(&mut self, index: u32, mtu: Option<u32>) -> bool {
-        let old = match mtu {
-            Some(mtu) => self.mtu6.insert(index, mtu),
-            None => self.mtu6.remove(&index),
-        };
-        old != mtu
+    /// Sets the IPv6 MTUs of all interfaces and returns the interfaces for which they have changed.
+    pub fn set_mtu6(&mut self, mtu6: &BTreeMap<u32, u32>) -> Vec<u32> {
+        let old = std::mem::replace(&mut self.mtu6, mtu6.clone());
+        let either: BTreeSet<u32> = old.keys().chain(mtu6.keys()).copied().collect();
+        either.into_iter().filter(|index| old.get(index) != mtu6.get(index)).collect()
     }
 
     pub fn set(&mut self, link: &Link) -> LinkEffect {
@@ -271,10 +269,14 @@ impl Links {
         }
     }
 
-    /// Sets the source validation of a port; returns whether it changed.
-    pub fn check_sources(&mut self, id: PortId, check: SourceCheck) -> bool {
-        let bound = self.ports.get_mut(usize::from(id.0));
-        bound.is_some_and(|bound| std::mem::replace(&mut bound.source_check, check) != check)
+    /// Sets the source validation of all ports; returns whether any changed.
+    pub fn check_sources(&mut self, checks: &BTreeMap<PortId, SourceCheck>) -> bool {
+        let mut changed = false;
+        for bound in &mut self.ports {
+            let check = checks.get(&bound.spec.id).copied().unwrap_or_default();
+            changed |= std::mem::replace(&mut bound.source_check, check) != check;
+        }
+        changed
     }
 
     /// Returns a filter of the IPv4 addresses of all interfaces.

@@ -26,7 +26,7 @@ mod sets;
 mod shares;
 mod view;
 
-pub use exceptions::Exceptions;
+pub use exceptions::Policies;
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
 
@@ -134,7 +134,7 @@ pub struct Control {
     fib4: Table4,
     fib6: Table6,
     driver: Option<Box<dyn Driver>>,
-    /// Destinations from the last call of [`Control::except`].
+    /// Destinations of the last [`Control::set_policies`].
     excepted: Vec<Prefix>,
     /// IPv4 routes of types local, broadcast, anycast and multicast: table, prefix and metric. Loopback and multicast
     /// prefixes are left out: sources in them are martians anyway.
@@ -245,23 +245,6 @@ impl Control {
     /// Publishes the tables again, for a driver that now interprets them differently.
     pub fn republish(&mut self) {
         self.publish();
-    }
-
-    /// Sets the hash policies by which IPv4 and IPv6 packets choose a group member; the default is [`HashPolicy::L4`].
-    /// Publishes on a change. A group with IPv6 gateways is left to the kernel if either policy is
-    /// [`HashPolicy::Kernel`], because IPv4 routes may use it too.
-    pub fn set_hash_policy(&mut self, v4: HashPolicy, v6: HashPolicy) {
-        if std::mem::replace(&mut self.image.hash, [v4, v6]) != [v4, v6] {
-            self.publish();
-        }
-    }
-
-    /// Sets the source validation of packets received on a port; the default, also for a port added again, is
-    /// [`SourceCheck::Off`]. Publishes on a change.
-    pub fn set_source_check(&mut self, port: PortId, check: SourceCheck) {
-        if self.links.check_sources(port, check) {
-            self.publish();
-        }
     }
 
     /// Returns the source validation of a port: as set, but never loose on an interface without an IPv4 address, as in

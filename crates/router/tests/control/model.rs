@@ -3,7 +3,7 @@
 use crate::world::{Got, mask, share};
 use bywash_fib::model::Families;
 use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
-use bywash_router::control::Exceptions;
+use bywash_router::control::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -15,9 +15,8 @@ pub struct Model {
     pub neighbours: BTreeMap<(u32, IpAddr), (NeighbourState, Option<Mac>)>,
     /// Name and index of each port.
     pub ports: Vec<(String, u32)>,
-    pub exceptions: Exceptions,
+    pub policies: Policies,
     pub selective: BTreeSet<(u32, Prefix)>,
-    pub mtu6: BTreeMap<u32, u32>,
 }
 
 impl Model {
@@ -29,7 +28,7 @@ impl Model {
             Change::LinkGone { index } => {
                 self.links.remove(index);
                 self.addresses.remove(index);
-                self.mtu6.remove(index);
+                self.policies.mtu6.remove(index);
                 self.neighbours.retain(|(i, _), _| i != index);
                 self.ports.iter_mut().filter(|p| p.1 == *index).for_each(|p| p.1 = 0);
             }
@@ -94,7 +93,7 @@ impl Model {
 
     pub fn get(&self, addr: IpAddr) -> Got {
         let selective = self.selective.iter().filter(|(table, _)| *table >= 254).map(|(_, p)| p);
-        if self.exceptions.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p)) {
+        if self.policies.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p)) {
             return Got::Verdict("policy");
         }
         let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {
@@ -143,13 +142,13 @@ impl Model {
             (None, IpAddr::V6(_)) => (gateway.is_some(), true),
         };
         let excepted = |(index, of): &(u32, Families)| *index == hop.index && (of.v4 && v4 || of.v6 && v6);
-        if self.exceptions.egress.iter().any(excepted) {
+        if self.policies.egress.iter().any(excepted) {
             return Got::Verdict("policy");
         }
         if !self.running(hop.index) {
             return Got::Verdict("no-carrier");
         }
-        let own = self.mtu6.get(&hop.index).filter(|_| v6);
+        let own = self.policies.mtu6.get(&hop.index).filter(|_| v6);
         let least = own.map_or(link.mtu, |own| link.mtu.min(*own));
         let mtu = r.mtu.unwrap_or(least);
         if mtu > least {

@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::world::{Got, World, a_link, mask};
 use bywash_fib::model::Families;
 use bywash_fib::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
-use bywash_router::control::Exceptions;
+use bywash_router::control::Policies;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -153,7 +153,7 @@ fn aim(change: Change, model: &Model, pick: usize) -> Change {
 #[derive(Clone, Debug)]
 enum Told {
     Nothing,
-    Except(Exceptions),
+    Except(Vec<Prefix>, Vec<(u32, Families)>),
     Mtu6(u32, Option<u32>),
 }
 
@@ -163,25 +163,22 @@ fn told() -> impl Strategy<Value = Told> {
     let egress = prop::collection::vec((any_index(), families), 0..3);
     prop_oneof![
         3 => Just(Told::Nothing),
-        2 => (prefixes, egress).prop_map(|(prefixes, egress)| Told::Except(Exceptions { prefixes, egress })),
-        1 => Just(Told::Except(Exceptions::default())),
+        2 => (prefixes, egress).prop_map(|(prefixes, egress)| Told::Except(prefixes, egress)),
+        1 => Just(Told::Except(vec![], vec![])),
         1 => (any_index(), prop::option::of(1280..1283u32)).prop_map(|(index, mtu)| Told::Mtu6(index, mtu)),
     ]
 }
 
 fn tell(world: &mut World, model: &mut Model, told: Told) {
     match told {
-        Told::Nothing => {}
-        Told::Except(exceptions) => {
-            world.control.except(&exceptions);
-            model.exceptions = exceptions;
-        }
+        Told::Nothing => return,
+        Told::Except(prefixes, egress) => (model.policies.prefixes, model.policies.egress) = (prefixes, egress),
         Told::Mtu6(index, mtu) => {
-            world.control.set_mtu6(index, mtu);
-            model.mtu6.remove(&index);
-            model.mtu6.extend(mtu.map(|mtu| (index, mtu)));
+            model.policies.mtu6.remove(&index);
+            model.policies.mtu6.extend(mtu.map(|mtu| (index, mtu)));
         }
     }
+    world.control.set_policies(&model.policies);
 }
 
 fn check(world: &World, model: &Model, history: &[Change]) {
@@ -209,7 +206,7 @@ fn empty(world: &mut World, model: &Model) {
     gone.extend((1..5).map(|index| Change::LinkGone { index }));
     gone.extend(model.neighbours.keys().map(|&(index, addr)| Change::NeighbourGone { index, addr }));
     world.apply(&gone);
-    world.control.except(&Exceptions::default());
+    world.control.set_policies(&Policies::default());
     // Groups release their members only when they are freed themselves.
     (0..3).for_each(|_| drop(world.apply(&[])));
     let stats = world.control.stats();

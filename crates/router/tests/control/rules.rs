@@ -4,7 +4,7 @@ use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::Families;
 use bywash_fib::model::{Address, Change, NeighbourState, RouteKind};
-use bywash_router::control::{Exceptions, HopState, PortBack, RouteStatus};
+use bywash_router::control::{HopState, Policies, PortBack, RouteStatus};
 use bywash_router::tables::Kind;
 
 #[test]
@@ -302,7 +302,7 @@ fn an_excepted_prefix_is_the_kernels_whatever_lies_beneath() {
     w.apply(&[route("0.0.0.0/0").via(P1, "10.0.1.9").into(), route("10.0.0.64/26").via(P1, "10.0.1.9").into()]);
     let except = |w: &mut World, of: &[&str]| {
         let prefixes = of.iter().map(|p| prefix(p)).collect();
-        w.control.except(&Exceptions { prefixes, egress: vec![] });
+        w.control.set_policies(&Policies { prefixes, ..Policies::default() });
     };
     let all = |w: &World| ["10.0.0.9", "10.0.0.65", "10.0.0.1", "10.0.1.9", "192.0.2.1"].map(|a| w.brief(a));
     let before = all(&w);
@@ -338,7 +338,7 @@ fn an_excepted_way_out_is_the_kernels_by_family_and_one_publication() {
         route("198.51.100.0/24").via(P0, "10.0.0.9").via(P1, "10.0.1.9").into(),
     ]);
     let except = |w: &mut World, egress: &[(u32, Families)]| {
-        w.control.except(&Exceptions { prefixes: vec![], egress: egress.to_vec() });
+        w.control.set_policies(&Policies { egress: egress.to_vec(), ..Policies::default() });
     };
     let all = |w: &World| ["192.0.2.1", "2001:db8::1", "10.0.0.9", "10.0.1.7"].map(|a| w.brief(a));
     let (before, id, published) = (all(&w), w.id("192.0.2.1"), w.control.stats().publishes);
@@ -365,11 +365,14 @@ fn ipv6_has_an_mtu_of_its_own() {
     w.apply(&[route("0.0.0.0/0").via(P0, "10.0.0.9").into(), route("::/0").via(P0, "fd00::9").into()]);
     let mtu = |w: &World, addr| w.with(|t| t.entries[lookup(t, addr) as usize].mtu);
     let both = |w: &World| ["192.0.2.1", "2001:db8::1"].map(|a| mtu(w, a.parse().unwrap()));
-    w.control.set_mtu6(P0, Some(1280));
+    let set = |w: &mut World, mtu6: &[(u32, u32)]| {
+        w.control.set_policies(&Policies { mtu6: mtu6.iter().copied().collect(), ..Policies::default() });
+    };
+    set(&mut w, &[(P0, 1280)]);
     assert_eq!(both(&w), [1500, 1280]);
-    w.control.set_mtu6(P0, Some(9000));
+    set(&mut w, &[(P0, 9000)]);
     assert_eq!(both(&w), [1500, 1500]);
-    w.control.set_mtu6(P0, None);
+    set(&mut w, &[]);
     assert_eq!(both(&w), [1500, 1500]);
 }
 
@@ -385,13 +388,14 @@ fn groups_are_the_kernels_by_a_policy_that_is() {
     let (group, kernel) = ("group of 2".to_owned(), "kernel".to_owned());
     assert_eq!(kinds(&w), [group.clone(), group.clone()]);
     w.with(|t| assert_eq!((t.hash4, t.hash6), (L4, L4)));
-    w.control.set_hash_policy(L3, Kernel);
+    let set = |w: &mut World, hash4, hash6| w.control.set_policies(&Policies { hash4, hash6, ..Policies::default() });
+    set(&mut w, L3, Kernel);
     assert_eq!(kinds(&w), [group.clone(), kernel.clone()]);
     w.with(|t| assert_eq!(t.hash4, L3));
     // An IPv4 route may use IPv6 gateways through the same group.
-    w.control.set_hash_policy(Kernel, L4);
+    set(&mut w, Kernel, L4);
     assert_eq!(kinds(&w), [kernel.clone(), kernel]);
-    w.control.set_hash_policy(L4, L4);
+    set(&mut w, L4, L4);
     assert_eq!(kinds(&w), [group.clone(), group]);
 }
 
@@ -417,15 +421,17 @@ fn the_hosts_own_addresses_and_source_checks_are_told() {
     w.apply(&[route("10.0.0.255/32").local().gone()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
 
-    for (port, check) in [(0, SourceCheck::Loose), (1, SourceCheck::Loose)] {
-        w.control.set_source_check(PortId(port), check);
-    }
+    let check = |w: &mut World, ports: &[u16]| {
+        let source_check = ports.iter().map(|port| (PortId(*port), SourceCheck::Loose)).collect();
+        w.control.set_policies(&Policies { source_check, ..Policies::default() });
+    };
+    check(&mut w, &[0, 1]);
     // Port 1 no longer has an IPv4 address.
     let now = |w: &World| w.with(|t| t.ports.iter().map(|port| port.source_check).collect::<Vec<_>>());
     assert_eq!(now(&w), [SourceCheck::Loose, SourceCheck::Strict]);
     assert_eq!(w.control.source_check(PortId(1)), SourceCheck::Strict);
     w.apply(&[address(P1, "10.0.1.1", 24)]);
     assert_eq!(now(&w), [SourceCheck::Loose, SourceCheck::Loose]);
-    w.control.set_source_check(PortId(0), SourceCheck::Off);
+    check(&mut w, &[1]);
     assert_eq!(now(&w)[0], SourceCheck::Off);
 }
