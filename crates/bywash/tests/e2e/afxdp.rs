@@ -1,4 +1,4 @@
-//! `bywash bench afxdp`: every application moves frames and accounts for them, by whatever knob.
+//! `bywash bench afxdp`: each application moves frames and accounts for them under various settings.
 
 use crate::harness::{PATIENCE, alone};
 use bywash_lab::{Process, has_tool, patience, require, require_lab, run_host, wait_until};
@@ -14,13 +14,13 @@ fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bywash")).args(arguments).output().unwrap()
 }
 
-/// The figures of a run that goes well; frames went through it, and none came back wrong.
+/// Returns the figures of a run that must succeed, move frames and receive none that is invalid.
 fn figures(arguments: &[&str]) -> Value {
     let ran = bench(arguments);
     assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
     let figures: Value = serde_json::from_slice(&ran.stdout).unwrap();
     println!("{figures}");
-    // How fast is the machine's affair.
+    // The rate depends on the machine and is not checked.
     assert!(figures["mpps"].as_f64().unwrap() > 0.0, "{figures}");
     assert_eq!(figures["lost"]["invalid"], 0, "{figures}");
     figures
@@ -36,7 +36,7 @@ fn afxdp_applications_move_frames() {
     assert_eq!(rxdrop["got"][0]["rings"], "fill 256, rx 256, tx 256, completion 256");
     assert_eq!(rxdrop["got"][0]["pages"], "4 KiB");
     assert_eq!(rxdrop["got"].as_array().unwrap().len(), 1);
-    // In copy mode nobody need be called to receive.
+    // In copy mode receiving needs no system call.
     assert_eq!((calls(&rxdrop, "rx_wakeup"), calls(&rxdrop, "tx_kick")), (0.0, 0.0));
 
     let txpush = figures(&["--app", "txpush", "--transmit", "socket"]);
@@ -48,18 +48,20 @@ fn afxdp_applications_move_frames() {
     assert_eq!(l2fwd["got"][1]["interface"], "r1");
 }
 
-/// Busy polling sets what it needs of the interface; poll(2) is called once a turn, and nothing else to wake the kernel.
+/// In busy-poll mode the program configures the interface for it. In poll mode poll(2) is the only system call that
+/// wakes the kernel.
 #[test]
-fn afxdp_knobs_are_what_they_say() {
+fn afxdp_settings_take_effect() {
     require!(require_lab(), has_tool("ethtool"));
     let _alone = alone();
     let calls = |figures: &Value, reason: &str| figures["system_calls_per_packet"][reason].as_f64().unwrap();
 
     let polled = figures(&["--app", "txpush", "--mode", "poll", "--transmit", "socket", "--in-order", "on"]);
-    // All that is sent is sent by poll(2), at most a transmit ring's worth a call.
+    // Every frame is sent by a poll(2) call, and one call sends at most a full transmit ring.
     assert!(calls(&polled, "poll") >= 1.0 / 2048.0 && calls(&polled, "tx_kick") == 0.0, "{polled}");
     assert_eq!(polled["got"][0]["completion"], "in order");
-    // In copy mode a frame is complete when its receiver has freed it, and the scheduler may move that one about.
+    // In copy mode a frame completes when its receiver frees it, so completions may be reordered if the scheduler moves
+    // the receiver to another CPU: the count is not checked.
     assert!(polled["reordered"].is_u64(), "{polled}");
 
     let busy = figures(&["--app", "l2fwd", "--mode", "busy-poll", "--budget", "32", "--layout", "typewriter"]);
@@ -69,7 +71,7 @@ fn afxdp_knobs_are_what_they_say() {
 }
 
 #[test]
-fn afxdp_says_what_cannot_be() {
+fn afxdp_refuses_impossible_settings() {
     require!(require_lab(), has_tool("ethtool"));
     let _alone = alone();
     for (arguments, why) in [
@@ -85,7 +87,7 @@ fn afxdp_says_what_cannot_be() {
 }
 
 #[test]
-fn a_benchmark_that_is_ended_leaves_nothing() {
+fn an_interrupted_benchmark_leaves_nothing_behind() {
     require!(require_lab());
     let mut bench = Process::start(&[env!("CARGO_BIN_EXE_bywash"), "bench", "veth", "--seconds", "60"]).unwrap();
     let mine = format!("bw-{}-", bench.pid());

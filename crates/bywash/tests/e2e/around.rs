@@ -1,5 +1,5 @@
-//! What else the kernel may have beside the router's ports: VLANs, VRFs, bonds, dummies. Whatever they mean, it is the
-//! kernel's, and what goes through the ports goes on.
+//! VLANs, VRFs, bonds, bridges and dummies beside the router's ports: the kernel handles their packets, and the ports
+//! keep forwarding.
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
@@ -9,7 +9,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Five pings from an address of host a's, of which none may be lost.
+/// Sends five pings from an address of host a, and fails if one is lost.
 fn assert_reaches(lab: &Topology, from: &str, to: &str) {
     let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "2", "-I", from, to];
     let out = lab.a().ns.try_run(&argv, PATIENCE).unwrap();
@@ -23,7 +23,7 @@ fn assert_hosts_connected(lab: &Topology) {
     }
 }
 
-/// A VLAN interface with an address.
+/// Creates a VLAN interface with an address, and sets it up.
 fn vlan(ns: &Namespace, on: &str, id: u16, address: &str) {
     let lines = format!(
         "link add link {on} name {on}.{id} type vlan id {id}\naddress add {address} dev {on}.{id}\n\
@@ -32,7 +32,8 @@ fn vlan(ns: &Namespace, on: &str, id: u16, address: &str) {
     ns.ip_batch(&lines).unwrap();
 }
 
-/// On veth a tag travels beside the frame, where XDP does not see it: a port that carries VLANs is the kernel's.
+/// A veth port that carries VLANs is left to the kernel, because XDP does not see a tag that veth passes beside the
+/// frame.
 #[test]
 fn vlans_on_ports_come_and_go() {
     require!(require_lab(), kernel_has("8021q"));
@@ -48,10 +49,10 @@ fn vlans_on_ports_come_and_go() {
     vlan(&b.ns, "b0", 7, "10.1.2.2/24");
     a.ns.ip(&["route", "add", "10.1.2.0/24", "via", "10.1.1.1"]).unwrap();
     b.ns.ip(&["route", "add", "10.1.1.0/24", "via", "10.1.2.1"]).unwrap();
-    bywash.wait("the ports to be left", |bywash| {
+    bywash.wait("the ports to be left to the kernel", |bywash| {
         bywash.log().matches("is above it: programs do not see the tags").count() == 2
     });
-    // Between sub-interfaces; then from one to a plain interface, which b answers by the other.
+    // Between VLAN interfaces; then from a VLAN interface to a plain one, which b answers by its VLAN interface.
     assert_reaches(&lab, "10.1.1.2", "10.1.2.2");
     let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, ip("10.1.2.2")).unwrap();
     assert!(report.is_intact(), "{report:?}");
@@ -69,7 +70,7 @@ fn vlans_on_ports_come_and_go() {
     bywash.stop();
 }
 
-/// A network that leaves by a VLAN interface on something that is no port: the kernel takes it there.
+/// The kernel forwards to a network behind a VLAN interface on an interface that is not a port.
 #[test]
 fn a_vlan_beside_the_ports_is_reached() {
     require!(require_lab(), kernel_has("8021q"));
@@ -84,7 +85,7 @@ fn a_vlan_beside_the_ports_is_reached() {
     bywash.stop();
 }
 
-/// Another routing table with the same networks, on an interface of its own: neither sees the other's.
+/// A VRF on an interface that is not a port has other routes for the same networks: neither table affects the other.
 #[test]
 fn a_vrf_beside_the_ports_keeps_to_itself() {
     require!(require_lab(), kernel_has("vrf"));
@@ -98,13 +99,13 @@ fn a_vrf_beside_the_ports_keeps_to_itself() {
     let bywash = Bywash::run(r, &["r0", "r1"]);
     assert_hosts_connected(&lab);
     assert_eq!(bywash.counter("r0", "tx_packets"), 10, "{}", bywash.show(&["all"]));
-    // c's network is in the other table: from here there is no way.
+    // The network of c is only in the VRF's table, so a has no route to it.
     let report = Ping::to(lab.hosts()[2].v4).count(2).run(&lab.a().ns).unwrap();
     assert_eq!(report.received, 0, "{}", report.text);
     bywash.stop();
 }
 
-/// A port is put into a VRF and taken out: in it, its packets go by the VRF's table, which is the kernel's affair.
+/// A port is put into a VRF while it runs: the kernel then forwards its packets by the VRF's table.
 #[test]
 fn a_port_in_a_vrf_goes_by_its_table() {
     require!(require_lab(), kernel_has("vrf"));
@@ -112,7 +113,7 @@ fn a_port_in_a_vrf_goes_by_its_table() {
     let (a, c, r) = (lab.a(), &lab.hosts()[2], lab.r());
     let bywash = Bywash::run(r, &["r0", "r1"]);
     assert_hosts_connected(&lab);
-    // In red there are a and c, and c has b's address too.
+    // VRF red holds a and c, and c has b's address too.
     c.ns.ip(&["address", "add", "10.0.2.2/32", "dev", "lo"]).unwrap();
     r.ip_batch(
         "link add red type vrf table 10\nlink set red up\nlink set r0 master red\nlink set r2 master red\n\
@@ -135,11 +136,11 @@ fn a_port_in_a_vrf_goes_by_its_table() {
         let report = Ping::to(ip("10.0.2.2")).count(3).run(&a.ns).unwrap();
         report.received == 3 && count().unwrap() >= before + 3
     };
-    bywash.wait("the VRF to be the kernel's", |_| answered_by_c());
+    bywash.wait("the kernel to forward by the VRF's table", |_| answered_by_c());
     bywash.stop();
 }
 
-/// Routes to a bond and to a dummy beside the ports, and a dummy as a port.
+/// Routes lead to a bond beside the ports, and to a dummy that is a port.
 #[test]
 fn bonds_and_dummies_beside_the_ports() {
     require!(require_lab(), kernel_has("bonding"), kernel_has("dummy"));
@@ -160,7 +161,7 @@ fn bonds_and_dummies_beside_the_ports() {
     bywash.stop();
 }
 
-/// A bridge is a port like another: what its members' peers left unfinished is finished.
+/// A bridge is a port like any other, also for packets whose checksums and segmentation its members' peers left to it.
 #[test]
 fn a_bridge_as_a_port() {
     require!(require_lab());
@@ -182,7 +183,7 @@ fn a_bridge_as_a_port() {
     bywash.stop();
 }
 
-/// A bond is a port like another; its member is the bond's.
+/// A bond is a port like any other; a port that is a member of a bond is left to the kernel.
 #[test]
 fn a_bond_as_a_port() {
     require!(require_lab(), kernel_has("bonding"));

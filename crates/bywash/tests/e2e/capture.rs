@@ -1,10 +1,10 @@
-//! `bywash capture`: the packets that were dropped, with the reason; those that passed; and what its user does wrong.
+//! `bywash capture`: dropped packets with the reason, passing packets by a filter, and errors of usage.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_lab::{Ping, Process, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
 
-/// `bywash capture`, begun.
+/// Starts `bywash capture` and waits until it captures.
 fn capture(bywash: &Bywash<'_>, arguments: &[&str]) -> Process {
     let (program, socket) = (program(), bywash.socket());
     let argv = [&[program.as_str(), "capture", "--socket", socket.to_str().unwrap()], arguments].concat();
@@ -13,14 +13,14 @@ fn capture(bywash: &Bywash<'_>, arguments: &[&str]) -> Process {
     process
 }
 
-/// Its end: it says how many there were.
+/// Waits for the capture to end, and fails unless it reports this number of packets and none lost.
 fn ended(mut process: Process, packets: usize) {
     let status = process.wait(PATIENCE).unwrap();
     let said = process.output();
     assert!(status.success() && said.contains(&format!("{packets} packets captured, 0 lost")), "{status}: {said}");
 }
 
-/// What tshark says of a capture: a line for each packet, its fields separated by spaces.
+/// Returns these fields of a capture file as tshark prints them: one line for each packet, separated by semicolons.
 fn tshark(bywash: &Bywash<'_>, file: &str, fields: &[&str]) -> Vec<String> {
     let mut argv = vec!["tshark", "-n", "-r", file, "-T", "fields", "-E", "separator=;"];
     fields.iter().for_each(|field| argv.extend(["-e", field]));
@@ -62,7 +62,7 @@ fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
     assert_eq!(shown, ["r0;1;dropped: ttl-exceeded (worker 0)"; 3]);
     let (from, to) = (a.v4, b.v4);
     assert_eq!(tshark(&bywash, &received, &["ip.src", "ip.dst", "frame.len"]), vec![format!("{from};{to};442"); 4]);
-    // Requests as they leave, and answers as they leave; cut off.
+    // Requests and answers as they leave (flags 2: outbound), cut to the snapshot length.
     let shown = tshark(&bywash, &ttl, &["frame.interface_name", "frame.cap_len", "frame.packet_flags_direction"]);
     let of = |port: &str| shown.iter().filter(|line| **line == format!("{port};60;0x00000002")).count();
     assert_eq!((of("r1"), of("r0")), (5, 5), "{shown:?}");
@@ -70,7 +70,7 @@ fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
 }
 
 #[test]
-fn what_goes_wrong_with_a_capture_is_told() {
+fn errors_of_a_capture_are_reported() {
     require!(require_lab());
     require!(has_tool("tcpdump"));
     let lab = Topology::router().unwrap();
@@ -78,13 +78,13 @@ fn what_goes_wrong_with_a_capture_is_told() {
     let socket = bywash_.socket();
     let run =
         |arguments: &[&str]| bywash(lab.r(), &[&["capture", "--socket", socket.to_str().unwrap()], arguments].concat());
-    // One more than there can be; whoever is killed makes room.
+    // At most four captures run at once; a killed one makes room for another.
     let mut four: Vec<_> = (0..4).map(|_| capture(&bywash_, &["-w", "/dev/null"])).collect();
     assert!(run(&[]).stderr.contains("4 captures run already"));
     for process in &mut four {
         process.kill().unwrap();
     }
-    bywash_.wait("room for another", |_| !run(&["--drops", "runt", "-w", "/dev/full"]).stderr.contains("already"));
+    bywash_.wait("room for one more", |_| !run(&["--drops", "runt", "-w", "/dev/full"]).stderr.contains("already"));
     for (arguments, told) in [
         (&["r7"][..], "no port `r7`: there are r0, r1"),
         (&["--drops", "boredom"], "no reason `boredom`"),
@@ -95,7 +95,7 @@ fn what_goes_wrong_with_a_capture_is_told() {
         let out = run(arguments);
         assert!(!out.status.success() && out.stderr.contains(told), "{arguments:?}: {}", out.stderr);
     }
-    // As lines, and the router ends first.
+    // The capture prints lines, and the router ends before it.
     let mut lines = capture(&bywash_, &["--way", "tx"]);
     assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1);
     let line = format!("B icmp {} > {}", lab.b().v4, lab.a().v4);

@@ -1,5 +1,5 @@
-//! The far end of a link goes down, and the kernel's routes over it stay: packets go where the kernel alone would have sent
-//! them, or nowhere.
+//! The far end of a link goes down while the kernel's routes over it stay: packets are forwarded, or dropped, as by the
+//! kernel alone.
 
 use crate::garbage::udp;
 use crate::harness::{Bywash, PATIENCE};
@@ -7,26 +7,28 @@ use crate::raw::{Ear, send};
 use bywash_lab::{Topology, has_tool, require, require_lab, wait_until};
 use std::net::IpAddr;
 
-/// Packets to each net, each to an address of its own.
+/// Packets to each network, each to another address.
 const PACKETS: u8 = 64;
-/// UDP port of packets that say all before them have been sent.
+/// UDP destination port of the packets that mark the end of a round.
 const MARK: u16 = 7;
 
-/// Nets behind b, in the order of [`ROUTES`], by IPv4 and IPv6: on the link, by a gateway, by two paths with c, by a
-/// next-hop object, by a group of two.
+/// Networks behind b, of IPv4 and then of IPv6, each by the routes of [`ROUTES`] and [`OBJECTS`]: on the link, by a
+/// gateway, by two paths with c, by a next-hop object, by a group of two.
 const NETS: [&str; 10] =
     ["10.0.2.", "10.9.1.", "10.9.2.", "10.9.3.", "10.9.4.", "fd00:2::", "fd09:1::", "fd09:2::", "fd09:3::", "fd09:4::"];
 
-/// The way past b is c's, for everything.
+/// Routes without next-hop objects; the default route leads to c.
 const ROUTES: &str = "route add default via 10.0.3.2\nroute add 10.9.1.0/24 via 10.0.2.2\n\
     route add 10.9.2.0/24 nexthop via 10.0.2.2 nexthop via 10.0.3.2\n\
     route add ::/0 via fd00:3::2\nroute add fd09:1::/64 via fd00:2::2\n\
     route add fd09:2::/64 nexthop via fd00:2::2 nexthop via fd00:3::2\n";
+/// Routes by next-hop objects.
 const OBJECTS: &str = "nexthop add id 1 via 10.0.2.2 dev r1\nnexthop add id 2 via 10.0.3.2 dev r2\n\
     nexthop add id 3 group 1/2\nroute add 10.9.3.0/24 nhid 1\nroute add 10.9.4.0/24 nhid 3\n\
     nexthop add id 4 via fd00:2::2 dev r1\nnexthop add id 5 via fd00:3::2 dev r2\n\
     nexthop add id 6 group 4/5\nroute add fd09:3::/64 nhid 4\nroute add fd09:4::/64 nhid 6\n";
 
+/// Share of the packets to a network that leave by c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Nothing,
@@ -34,7 +36,7 @@ enum Leave {
     All,
 }
 
-/// How many of the packets to each net leave by c.
+/// Sends packets to each network and returns the share that leaves by c.
 fn by_c(lab: &Topology, ear: &Ear) -> [Leave; 10] {
     let a = lab.a();
     let addresses =
@@ -46,7 +48,7 @@ fn by_c(lab: &Topology, ear: &Ear) -> [Leave; 10] {
         NETS.into_iter().flat_map(addresses).map(|to| (1, udp(a, (from(to), 1000), (to, 9)))).collect();
     frames.extend(marks.map(|to| (1, udp(a, (from(to), 1000), (to, MARK)))));
     send(&a.ns, &a.interface, &frames);
-    // Destination and UDP port of a packet without options.
+    // Returns destination and UDP port of a packet without options.
     let parse = |frame: &[u8]| -> Option<(IpAddr, u16)> {
         let (to, udp): (IpAddr, usize) = match frame.get(12..14)? {
             [8, 0] if frame[23] == 17 => (<[u8; 4]>::try_from(&frame[30..34]).ok()?.into(), 34),
@@ -66,7 +68,8 @@ fn by_c(lab: &Topology, ear: &Ear) -> [Leave; 10] {
     })
 }
 
-/// What leaves by c: while b is down; when such routes are ignored from then on; when they were before b went down.
+/// Measures the packets that leave by c in three rounds: b is down; b is down and then `ignore_routes_with_linkdown` is
+/// set; b goes down after that was set. With `expected`, waits in each round for the expected result.
 fn rounds(lab: &Topology, arguments: Option<&[&str]>, expected: Option<&[[Leave; 10]; 3]>) -> [[Leave; 10]; 3] {
     let (b, c, r) = (lab.b(), &lab.hosts()[2], lab.r());
     r.ip_batch(&format!("{ROUTES}{OBJECTS}")).unwrap();
@@ -79,17 +82,17 @@ fn rounds(lab: &Topology, arguments: Option<&[&str]>, expected: Option<&[[Leave;
     };
     let carrier = |up: bool| {
         b.ns.ip(&["link", "set", &b.interface, if up { "up" } else { "down" }]).unwrap();
-        // The kernel's link watch takes its time, and marks the routes of one family after those of the other.
+        // The kernel's link watch runs with a delay, and marks the routes of one family after those of the other.
         let marked = |family| !r.ip(&[family, "route", "show", "dev", "r1"]).unwrap().stdout.contains("linkdown");
-        wait_until("the kernel to notice", PATIENCE, || marked("-4") == up && marked("-6") == up).unwrap();
+        wait_until("the kernel to notice the carrier", PATIENCE, || marked("-4") == up && marked("-6") == up).unwrap();
         if let Some(bywash) = &bywash {
-            bywash.wait("the carrier", |bywash| (bywash.port("r1")["state"] == "up") == up);
+            bywash.wait("the port to follow the carrier", |bywash| (bywash.port("r1")["state"] == "up") == up);
         }
     };
     let mut round = 0;
     let mut measure = || {
         let mut came = by_c(lab, &ear);
-        // It follows the kernel a moment later.
+        // The router follows the kernel with a short delay.
         if let Some(expected) = expected {
             let _ = wait_until("packets to leave as the kernel's do", PATIENCE, || {
                 came == expected[round] || {
@@ -118,10 +121,10 @@ fn lab() -> Topology {
 
 fn as_the_kernel(arguments: &[&str]) {
     let expected = rounds(&lab(), None, None);
-    // An object goes with its link's carrier; the default route is next.
+    // The kernel removes a next-hop object whose link loses its carrier; the default route then takes its packets.
     let of = |link, gateway, paths| [link, gateway, paths, Leave::All, Leave::All];
     assert_eq!(expected[0].to_vec(), [of(Leave::Nothing, Leave::Nothing, Leave::Part); 2].concat());
-    // Shares are worked out when a carrier goes, not when the setting changes (fib_rebalance).
+    // The kernel computes the shares of paths when a carrier changes, not when the setting does (fib_rebalance).
     assert_eq!(expected[1].to_vec(), [of(Leave::All, Leave::All, Leave::Part); 2].concat());
     assert_eq!(expected[2].to_vec(), [of(Leave::All, Leave::All, Leave::All); 2].concat());
     let mut expected = expected;

@@ -1,4 +1,4 @@
-//! Route changes by the ten thousand while packets flow: none is lost, and what is left is what the kernel has.
+//! Tens of thousands of route changes while packets flow: no packet is lost, and the routes end up as in the kernel.
 
 use crate::harness::{Bywash, alone};
 use bywash_lab::{Ping, Topology, require, require_lab};
@@ -37,12 +37,12 @@ pub fn routes_change_under_traffic() {
         lab.r().ip_batch(&lines("replace", " via 10.0.3.2")).unwrap();
         bywash.wait("the routes to move", |_| count("10.0.3.2") == ROUTES);
         println!("{} changes taken in within {:?}", 2 * ROUTES, started.elapsed());
-        // All at once: the kernel says little or nothing of each.
+        // Flushed all at once: the kernel sends few or no notifications of single routes.
         lab.r().ip(&["route", "flush", "44.0.0.0/8", "root", "44.0.0.0/8"]).ok();
         lab.r().ip(&["route", "flush", "root", "44.0.0.0/8"]).unwrap();
         bywash.wait("the routes to go", |_| bywash.show(&["routes", "44.0.0.0/8"]) == serde_json::json!([]));
         let report = steady.join().unwrap();
-        assert_eq!(report.received, report.sent, "lost while routes changed that are not theirs");
+        assert_eq!(report.received, report.sent, "packets lost while unrelated routes changed");
     });
     bywash.stop();
 }
