@@ -1,4 +1,5 @@
-//! `mode = "cmts"`: packets of a host to modems, MAC frames in a capture file, opened again and read by tshark.
+//! `mode = "cmts"`: packets from a host to modems are recorded as DOCSIS MAC frames in a capture file, which the tests
+//! decrypt and tshark reads.
 
 use crate::harness::{Bywash, alone, count};
 use crate::raw::send;
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 const KEY: [u8; 16] = [0x2b; 16];
 const IV: [u8; 16] = [0x17; 16];
 
-/// A host, and the headend that it sends to by `e0` and `in`.
+/// A host and the headend that it sends to; the link is `e0` at the host and `in` at the headend.
 struct Lab {
     headend: Namespace,
     host: Namespace,
@@ -33,7 +34,7 @@ impl Lab {
         self.directory.path().join("cable.pcap")
     }
 
-    /// Runs it with this at the end of its configuration.
+    /// Runs the headend with `end` at the end of its configuration.
     fn run(&self, end: &str) -> Bywash<'_> {
         let hex = |block: [u8; 16]| block.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let text = format!(
@@ -54,7 +55,7 @@ impl Lab {
     }
 }
 
-/// The n-th modem's address, from 0.
+/// Returns the MAC address of modem `n`, counted from 0.
 fn modem(n: u8) -> [u8; 6] {
     [2, 0xca, 0xb1, 0, 0, 1 + n]
 }
@@ -65,11 +66,11 @@ fn packet(mac: [u8; 6], port: u16, dscp: u8, size: usize) -> Vec<u8> {
     packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), MacAddr(mac)).size(size).build().unwrap()
 }
 
-/// Records of a capture file with nanoseconds, in this machine's order.
+/// Returns the records of a pcap file with nanoseconds and in this machine's byte order.
 fn records(path: &std::path::Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-    assert_eq!((word(0), word(20)), (0xa1b2_3c4d, 143), "a capture of DOCSIS frames");
+    assert_eq!((word(0), word(20)), (0xa1b2_3c4d, 143), "not a capture of DOCSIS frames");
     let (mut at, mut records) = (24, vec![]);
     while at < bytes.len() {
         let len = word(at + 8) as usize;
@@ -150,7 +151,7 @@ fn rates_are_policed_and_queues_overflow_by_flow() {
     require!(require_lab(), has_tool("python3"));
     let _alone = alone();
     let lab = Lab::new();
-    // A channel of 1 Mbit/s and queues of 8 frames; the second flow has 10 kbit/s.
+    // One channel of 1 Mbit/s, queues of 8 frames, and a second flow limited to 10 kbit/s.
     let bywash = lab.run(
         "[cmts]\nchannels = 1_000_000\nqueue = 8\n[[flow]]\nname = \"rest\"\n[[flow]]\nname = \"slow\"\nrate = 10_000\n\
          dscp = 8\n",

@@ -1,4 +1,4 @@
-//! A router of the lab: its namespace, and the routing daemons that run in it.
+//! A router with routing daemons: FRR, BIRD and keepalived in a network namespace.
 
 use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Process, wait_until};
@@ -7,20 +7,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+/// A network namespace and the routing daemons that run in it.
 pub struct Router {
     pub ns: Namespace,
-    /// Its daemons' sockets.
+    /// Directory of the daemons' configurations and sockets.
     directory: PathBuf,
-    /// By name; they end when this goes.
+    /// Running daemons and their names; dropping the router ends them.
     daemons: Mutex<Vec<(String, Process)>>,
 }
 
-/// Makes a directory the daemons', which run as a user of their own.
+/// Makes a directory writable for all users: the daemons run as users of their own.
 pub fn open_to_all(directory: &Path) {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
 }
 
-/// A veth pair with an address, with its prefix length, at either end; none is as well.
+/// Creates a veth pair between two namespaces. Each end gets its address, which includes the prefix length, unless that
+/// is empty.
 pub fn join(one: &Namespace, (name, address): (&str, &str), other: &Namespace, (peer, its): (&str, &str)) {
     one.ip(&["link", "add", name, "type", "veth", "peer", "name", peer, "netns", other.name()]).unwrap();
     for (ns, name, address) in [(one, name, address), (other, peer, its)] {
@@ -32,7 +34,8 @@ pub fn join(one: &Namespace, (name, address): (&str, &str), other: &Namespace, (
 }
 
 impl Router {
-    /// One that forwards and shares flows by their ports. `directory`: for its daemons.
+    /// Creates a router that forwards and hashes ports when it chooses among equal paths. The daemons' files are below
+    /// `directory`.
     pub fn new(hint: &str, directory: &Path) -> Self {
         let ns = Namespace::new(hint).unwrap();
         ns.ip(&["link", "set", "lo", "up"]).unwrap();
@@ -59,7 +62,7 @@ impl Router {
         self.daemons.lock().unwrap().push((name.to_owned(), self.ns.spawn(argv).unwrap()));
     }
 
-    /// Starts one of FRR's.
+    /// Starts one of FRR's daemons and waits for its vty socket.
     pub fn start(&self, daemon: &str, config: &str) {
         let file = self.write(&format!("{daemon}.conf"), &format!("log stdout\n{config}"));
         let (pid, zserv, sockets) = (self.at(&format!("{daemon}.pid")), self.at("zserv"), self.at(""));
@@ -76,7 +79,7 @@ impl Router {
             .unwrap_or_else(|e| panic!("{e}: {}", self.daemons_say()));
     }
 
-    /// Starts BIRD.
+    /// Starts BIRD and waits for its control socket.
     pub fn start_bird(&self, config: &str) {
         let file = self.write("bird.conf", config);
         self.add("bird", &["bird", "-f", "-c", &file, "-s", &self.at("bird.ctl")]);
@@ -92,21 +95,21 @@ impl Router {
         self.add("keepalived", &argv);
     }
 
-    /// Kills one, as a crash would.
+    /// Kills a daemon with SIGKILL, which leaves the same state as a crash.
     pub fn kill(&self, daemon: &str) {
         let mut daemons = self.daemons.lock().unwrap();
         let at = daemons.iter().position(|(name, _)| name == daemon).unwrap();
         daemons.remove(at).1.kill().unwrap();
     }
 
-    /// What `vtysh -c COMMAND` says.
+    /// Returns the JSON output of `vtysh -c COMMAND`.
     pub fn ask(&self, command: &str) -> Value {
         let sockets = self.directory.to_str().unwrap();
         let output = self.ns.run(&["vtysh", "--vty_socket", sockets, "-c", command]).unwrap();
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 
-    /// What `birdc COMMAND` says.
+    /// Returns the output of `birdc COMMAND`.
     pub fn ask_bird(&self, command: &str) -> String {
         let mut argv = vec!["birdc", "-s"];
         let socket = self.at("bird.ctl");
@@ -115,6 +118,7 @@ impl Router {
         self.ns.run(&argv).unwrap().stdout
     }
 
+    /// Returns the output of all daemons so far.
     pub fn daemons_say(&self) -> String {
         self.daemons.lock().unwrap().iter().map(|(_, daemon)| daemon.output()).collect()
     }

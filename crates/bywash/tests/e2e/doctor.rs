@@ -1,4 +1,5 @@
-//! `bywash doctor`: faults planted on interfaces are found and named; those that a setting mends are mended, and put back.
+//! `bywash doctor`: faults planted on interfaces are found and named; `--fix` fixes those that a setting fixes, and
+//! `bywash restore` reverts that.
 
 use crate::harness::{Bywash, bywash};
 use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab, wait_until};
@@ -6,7 +7,7 @@ use bywash_port::af_xdp::Bare;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The findings of `bywash doctor --json`.
+/// Returns the report of `bywash doctor --json`.
 fn told(namespace: &Namespace, arguments: &[&str]) -> Value {
     let out = bywash(namespace, &[&["doctor", "--json"], arguments].concat());
     assert!(out.status.success(), "{}", out.stderr);
@@ -25,7 +26,7 @@ fn has(found: &[Value], interface: &str, id: &str) -> bool {
 fn planted_faults_are_named_mended_and_put_back() {
     require!(require_lab());
     let r = Namespace::new("doctor").unwrap();
-    // No addresses of their own, that come and go with the link.
+    // Link-local addresses would come and go with their links and show in the snapshots: none are generated.
     r.sysctl("net.ipv6.conf.default.addr_gen_mode", "1").unwrap();
     let pairs = [("d0", "d1"), ("down0", "up0"), ("alone0", "other0"), ("member0", "far0"), ("taken0", "giver0")];
     let mut lines: String = pairs.iter().map(|(a, b)| format!("link add {a} type veth peer name {b}\n")).collect();
@@ -35,7 +36,8 @@ fn planted_faults_are_named_mended_and_put_back() {
     lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvlan\n\
               link add br0 type bridge\nlink set member0 master br0\n";
     r.ip_batch(&lines).unwrap();
-    // What is left of having been up once is left of being mended, too.
+    // An interface that was up once keeps a multicast route without carrier. `--fix` sets down0 up, which gives up0 a
+    // carrier: up0 must have the route before, so that the snapshots are equal.
     let joined = || r.ip(&["-6", "route", "show", "table", "local", "dev", "up0"]).unwrap().stdout.contains("ff00::/8");
     wait_until("up0 to be ready", Duration::from_secs(5), joined).unwrap();
     r.ip(&["link", "set", "down0", "down"]).unwrap();
@@ -50,7 +52,7 @@ fn planted_faults_are_named_mended_and_put_back() {
     r.run(&["sh", "-c", "echo 1 > /sys/class/net/d0/queues/rx-0/rps_cpus"]).unwrap();
     let _theirs = r.enter(|| Bare::drop("taken0")).unwrap().unwrap();
 
-    // What is wrong, and whether a setting mends it.
+    // Interface, fault, and whether a setting fixes it.
     let planted = [
         ("down0", "down", true),
         ("alone0", "no-carrier", false),
@@ -77,10 +79,10 @@ fn planted_faults_are_named_mended_and_put_back() {
         assert!(one["what"].as_str().unwrap().len() > 5 && one["costs"].as_str().unwrap().len() > 5, "{one}");
         assert!(one["mend"].is_string(), "{one}");
     }
-    // Nothing is said of one that has no such fault.
+    // Sound interfaces are not reported.
     assert!(!has(&found, "d0", "down") && !has(&found, "alone0", "jumbo") && !has(&found, "d0", "foreign-program"));
 
-    // What veth's driver can do, where the kernel tells (6.3; of metadata 6.8).
+    // The kernel reports the capabilities of veth's driver since 6.3, those for metadata since 6.8.
     let d0 = &told(&r, &["--socket", "/nowhere", "d0"])["interfaces"][0];
     if !d0["zero_copy"].is_null() {
         assert_eq!(d0["zero_copy"], false, "{d0}");
@@ -107,20 +109,20 @@ fn planted_faults_are_named_mended_and_put_back() {
 }
 
 #[test]
-fn a_running_instance_is_looked_over() {
+fn a_running_instance_is_examined() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
     let socket = bywash_.socket();
     let unknown = "10.99.0.1";
-    // No route there: each is dropped.
+    // There is no route to the address: every ping is dropped.
     let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "3000", unknown]).unwrap();
     bywash_.wait("the first drop", |b| b.drops("r0", "no-route") > 0);
     let found = findings(lab.r(), &["--socket", socket.to_str().unwrap()]);
     ping.kill().unwrap();
     let drops = found.iter().find(|f| f["id"] == "drops").unwrap_or_else(|| panic!("{found:#?}"));
     assert_eq!((&drops["interface"], &drops["mend"]), (&"r0".into(), &"bywash capture r0 --drops no-route".into()));
-    // Its own program is no stranger's.
+    // The instance's own XDP program is not reported as foreign.
     assert!(!has(&found, "r0", "foreign-program"), "{found:#?}");
     bywash_.stop();
 }

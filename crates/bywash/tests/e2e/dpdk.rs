@@ -1,5 +1,5 @@
-//! Ports on DPDK's drivers: a switch and a router between them and others, errors, what is shown. Only in a build with the
-//! feature `dpdk`.
+//! Ports on DPDK's drivers, alone and beside others, in a switch and in a router: forwarding, errors, `show`. Only in a
+//! build with the feature `dpdk`.
 
 use crate::garbage::mac;
 use crate::harness::{Bywash, PATIENCE, bywash};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// The text of a configuration as a file, and where it is.
+/// Writes a configuration to a file; returns the file's directory, which is deleted on drop, and the file's path.
 fn config(text: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bywash.toml");
@@ -24,7 +24,7 @@ fn reaches(host: &Namespace, to: &str) -> bool {
     Ping::to(to).count(1).run(host).unwrap().received == 1
 }
 
-/// One host behind a DPDK device, one behind an AF_XDP port: the switch joins them.
+/// The switch forwards between a host behind a DPDK device and a host behind an AF_XDP port.
 #[test]
 fn a_switch_between_dpdk_and_af_xdp() {
     require!(require_lab());
@@ -53,7 +53,7 @@ fn a_switch_between_dpdk_and_af_xdp() {
     running.stop();
 }
 
-/// Devices whose driver receives into memory of its own: each has its own, so that there can be several.
+/// Several devices whose driver receives into memory of its own, separate for each device, work at the same time.
 #[test]
 fn several_devices_that_copy() {
     require!(require_lab());
@@ -75,9 +75,9 @@ fn several_devices_that_copy() {
     running.stop();
 }
 
-/// A port that cannot be is an error of the start that names the port, and what to do.
+/// A port that DPDK cannot open is an error at the start; the message names the device or the setting.
 #[test]
-fn what_dpdk_refuses_is_said() {
+fn a_refusal_by_dpdk_is_reported() {
     require!(require_lab());
     let alone = Namespace::new("n").unwrap();
     for (device, more, says) in [
@@ -95,7 +95,7 @@ fn what_dpdk_refuses_is_said() {
     }
 }
 
-/// The first port of DPDK's comes by a reload: EAL starts then. What fails changes nothing, and what went can come back.
+/// A reload that adds the first DPDK port starts EAL. A failed reload changes nothing; a removed port can come back.
 #[test]
 fn a_reload_starts_dpdk() {
     require!(require_lab());
@@ -120,18 +120,18 @@ fn a_reload_starts_dpdk() {
         assert!(router.ip(&["link", "show", "twin"]).unwrap().stdout.contains("LOWER_UP"));
         reload(first).ok().unwrap();
         assert_eq!(names(), 1);
-        assert!(router.ip(&["link", "show", "twin"]).is_err(), "its twin is left behind");
+        assert!(router.ip(&["link", "show", "twin"]).is_err(), "the port's twin is left behind");
     }
     reload(&dpdk("net_null0", "eal = \"--log-level=7\"\n")).ok().unwrap();
     assert!(running.log().contains("option `--log-level=7` takes effect at the next start"), "{}", running.log());
-    // More queues than the device has: refused, and the port that is there stays as it is.
+    // More queues than the device has are refused, and the existing port stays.
     let refused = reload(&dpdk("net_ring0", "device_queues = 17\n"));
     assert!(!refused.status.success() && refused.stderr.contains("queues each way"), "{}", refused.stderr);
     running.wait("the port", |running| running.port("d")["queues"][0]["driver"] == "net_null");
     running.stop();
 }
 
-/// The interface a device stands on is deleted: its port is down and says why, and the others go on.
+/// The interface below a device is deleted: the port goes down with a reason, and the other ports keep forwarding.
 #[test]
 fn a_device_is_unplugged() {
     require!(require_lab());
@@ -154,18 +154,18 @@ fn a_device_is_unplugged() {
         let running = Bywash::run(&switch, &["--config", path.to_str().unwrap()]);
         running.wait("the device", |running| running.port("d")["state"] == "up");
         switch.ip(&["link", "del", gone]).unwrap();
-        // First its link is seen to be down, then that it is no more.
+        // The port first reports that its link is down, then that the device is unplugged.
         let unplugged = |port: serde_json::Value| port["reason"].as_str().is_some_and(|why| why.contains("unplugged"));
-        running.wait("it to be missed", |running| unplugged(running.port("d")));
+        running.wait("the unplugging to be noticed", |running| unplugged(running.port("d")));
         assert_eq!(running.port("d")["state"], "down");
         wait_until("the hosts to reach each other", PATIENCE, || reaches(&a, "10.9.0.2")).unwrap();
         running.stop();
     }
 }
 
-/// What a router's NIC receives and does not forward is the kernel's by the twin, or nobody's.
+/// Packets that a router's NIC receives and that are not forwarded go to the kernel by the twin, or are dropped.
 #[test]
-fn what_is_not_forwarded_crosses_to_the_twin() {
+fn packets_not_forwarded_cross_to_the_twin() {
     require!(require_lab(), has_tool("python3"));
     detached(17, || {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
@@ -183,11 +183,11 @@ fn what_is_not_forwarded_crosses_to_the_twin() {
         let before = to_kernel();
         let frames = [(3, lldp), (4, to(&a.router_mac, &packet.clone().vlan(7)))];
         send(&a.ns, &a.interface, &frames);
-        running.wait("the kernel to have them", |_| to_kernel() >= before + 7);
+        running.wait("the kernel to get them", |_| to_kernel() >= before + 7);
         send(&a.ns, &a.interface, &[(5, to("02:00:00:00:77:77", &packet))]);
-        running.wait("another's to be dropped", |running| running.drops("r0", "not-mine") == 5);
+        running.wait("foreign frames to be dropped", |running| running.drops("r0", "not-mine") == 5);
         send(&a.ns, &a.interface, &[(2, to(&a.router_mac, &packet.clone().ip_options(&[1, 1, 1, 0])))]);
-        running.wait("options to be the kernel's", |running| running.events("r0", "punted") >= 2);
+        running.wait("packets with options to be punted", |running| running.events("r0", "punted") >= 2);
         running.stop();
     });
 }

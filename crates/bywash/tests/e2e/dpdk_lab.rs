@@ -1,18 +1,19 @@
-//! The router's lab tests once more, on DPDK's ports: net_af_packet on the lab's links (`BYWASH_DPDK_DRIVER=net_af_xdp`:
-//! that), and a TAP twin each, which has the addresses. Only in a build with the feature `dpdk`.
+//! The router's lab tests run again on DPDK ports: `net_af_packet` on the lab's links, or the driver that
+//! `BYWASH_DPDK_DRIVER` names (`net_af_xdp`), each port with a TAP twin that has the addresses. Only in a build with
+//! the feature `dpdk`.
 //!
-//! Not here is what such ports cannot have. The kernel forwards nothing on their links, so there are no levels, no moves
-//! between them and no failing open (`moves`, `fail_open`), and nothing of the kernel's can be built on the wire below
-//! (`around`, most of `interfaces`). There is no XDP program, and so none of its modes and verdicts (`sandbox`, parts of
-//! `tcp` and `garbage`). How a port is configured, the shape of its rings and what has no ports is in `dpdk` or tested
-//! without them (`pools`, `reload`, `input`).
+//! Tests of features that such ports lack are left out. The kernel forwards nothing on their links, so there are no
+//! levels, no moves between them and no failing open (`moves`, `fail_open`), and the kernel can have no interfaces
+//! above the links (`around`, most of `interfaces`). There is no XDP program, and so none of its modes and verdicts
+//! (`sandbox`, parts of `tcp` and `garbage`). The configuration of DPDK ports and their rings is tested in `dpdk`;
+//! tests that do not depend on the kind of port run without DPDK only (`pools`, `reload`, `input`).
 
 use bywash_lab::detached;
 
-/// More than any of them has.
+/// Number of ports to run on DPDK that covers all ports of every test.
 const ALL: usize = 17;
 
-/// Each test with the first so many of the lab's ports on DPDK.
+/// Defines a test that runs an existing one with the given number of the lab's ports, counted from the first, on DPDK.
 macro_rules! once_more {
     ($($module:ident::$test:ident on $ports:expr;)*) => {
         $(#[test]
@@ -37,7 +38,7 @@ once_more! {
     follow::equal_paths_share_the_flows_and_a_flow_keeps_its_path on ALL;
     follow::neighbours_and_addresses_are_followed on ALL;
     follow::a_link_goes_down_and_comes_back on ALL;
-    follow::what_leaves_by_no_port_the_kernel_sends on 2;
+    follow::the_kernel_sends_what_leaves_by_no_port on 2;
     follow::every_queue_is_served on ALL;
     tcp::bytes_arrive_as_they_were_sent on ALL;
     churn::routes_change_under_traffic on ALL;

@@ -1,11 +1,11 @@
-//! `show drift`: nothing while the router keeps up, and what it missed when it is kept from it.
+//! `show drift`: empty while the router follows the kernel, and the missed changes after it was kept from doing so.
 
 use crate::harness::Bywash;
 use bywash_lab::{Namespace, Process, Topology, has_tool, require, require_lab};
 use serde_json::json;
 use std::time::Duration;
 
-/// Holds the thread that hears the kernel until it is killed.
+/// Stops the router's netlink thread, which receives the kernel's changes, until the returned process ends.
 fn hold(namespace: &Namespace, running: &Bywash) -> Process {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", running.process.pid())).unwrap();
     let is_mirror = |task: &std::path::Path| {
@@ -13,7 +13,7 @@ fn hold(namespace: &Namespace, running: &Bywash) -> Process {
     };
     let task = tasks.map(|task| task.unwrap().path()).find(|task| is_mirror(task)).unwrap();
     let thread = task.file_name().unwrap().to_str().unwrap().to_owned();
-    // PTRACE_SEIZE and PTRACE_INTERRUPT; the thread goes on when the one that holds it has ended.
+    // PTRACE_SEIZE and PTRACE_INTERRUPT; the thread continues when its tracer ends.
     let script = format!(
         "import ctypes, time\nptrace = ctypes.CDLL(None).ptrace\nassert ptrace(0x4206, {thread}, 0, 0) == 0\n\
          assert ptrace(0x4207, {thread}, 0, 0) == 0\nprint('held', flush=True)\ntime.sleep(60)"
@@ -60,7 +60,7 @@ pub fn drift_is_seen_and_is_none_when_idle() {
     running.stop();
 }
 
-/// Table main decides, whatever rules there are: that is said, not silent.
+/// The router forwards by table main whatever rules there are, and reports rules that it does not follow.
 #[test]
 pub fn rules_that_are_not_followed_are_drift() {
     require!(require_lab());

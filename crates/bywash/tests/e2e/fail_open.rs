@@ -1,4 +1,5 @@
-//! However the program ends, the kernel forwards at once, nothing stays attached, and every setting is as it was.
+//! After every kind of end of the program the kernel forwards at once, nothing stays attached, and every setting is as
+//! before the start (after SIGKILL, once `bywash restore` has run).
 
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash};
 use bywash_lab::{Ping, Snapshot, Topology, require, require_lab};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_millis(4);
 
-/// Ends it by `signal` under a ping flood. Returns its exit code and how long the hosts did not reach each other.
+/// Ends the program by `signal` under a ping flood. Returns its exit code and the time without forwarding.
 fn end_under_load(signal: Signal) -> (Option<i32>, Duration) {
     let lab = Topology::router().unwrap();
     let before = Snapshot::of(lab.r()).unwrap();
@@ -36,11 +37,12 @@ fn end_under_load(signal: Signal) -> (Option<i32>, Duration) {
     (status.code(), gap)
 }
 
-/// The aim is 100 ms; a machine busy with other tests is allowed more, and the figure is printed.
+/// Longest time without forwarding. The goal is 100 ms; a machine busy with other tests is allowed more, and the tests
+/// print the figure.
 const GAP: Duration = Duration::from_millis(400);
 
 #[test]
-fn ctrl_c_and_sigterm_hand_over_in_peace() {
+fn ctrl_c_and_sigterm_hand_over_cleanly() {
     require!(require_lab());
     let _alone = alone();
     for signal in [Signal::INT, Signal::TERM] {
@@ -73,7 +75,7 @@ fn a_killed_run_is_no_obstacle_to_the_next() {
         process.wait_for_output("forwarding;", PATIENCE).unwrap();
         assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1, "round {round}");
         process.kill().unwrap();
-        assert!(socket.exists(), "this is what the next round is to cope with");
+        assert!(socket.exists(), "the killed run left no socket");
     }
     let shown = bywash(lab.r(), &["show", "ports", "--socket", socket.to_str().unwrap()]);
     assert_eq!(shown.status.code(), Some(1));

@@ -256,7 +256,7 @@ pub fn routes_for_some_packets_only_are_the_kernels() {
 
 /// c hangs on an interface that bywash was not given.
 #[test]
-pub fn what_leaves_by_no_port_the_kernel_sends() {
+pub fn the_kernel_sends_what_leaves_by_no_port() {
     require!(require_lab());
     let lab = Topology::router_n(3).unwrap();
     let c = &lab.hosts()[2];
