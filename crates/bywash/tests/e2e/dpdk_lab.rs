@@ -27,10 +27,10 @@ once_more! {
     forward::hosts_reach_each_other_and_the_router on ALL;
     forward::a_hop_limit_that_runs_out_is_answered_by_the_router on ALL;
     forward::routes_that_lead_nowhere_say_so on ALL;
-    forward::a_smaller_mtu_ahead_is_told_or_fragmented_for on ALL;
+    forward::a_smaller_mtu_ahead_causes_an_error_or_fragments on ALL;
     forward::a_neighbour_that_does_not_answer_is_reported on ALL;
     forward::a_forgotten_neighbour_is_found_again on ALL;
-    forward::a_packet_that_waited_for_its_neighbour_is_judged_by_its_size on ALL;
+    forward::a_packet_that_waited_for_its_neighbour_is_checked_against_the_mtu on ALL;
     garbage::every_kind_of_broken_frame_is_dropped_by_name on ALL;
     garbage::extension_headers_are_the_destinations_affair on ALL;
     garbage::a_forwarded_packet_changes_only_where_it_must on ALL;

@@ -1,4 +1,4 @@
-//! The kernel's tables change while packets flow, and the very next packet goes by them.
+//! The kernel's tables change while packets flow: the router follows, and forwards by the new state.
 
 use crate::garbage::{mac, udp};
 use crate::harness::Bywash;
@@ -13,12 +13,12 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Whether one ping from host a is answered.
+/// Returns whether one ping from host a is answered.
 fn reaches(lab: &Topology, to: IpAddr) -> bool {
     Ping::to(to).count(1).wait(Duration::from_millis(800)).run(&lab.a().ns).unwrap().received == 1
 }
 
-/// What `show routes` has for exactly this prefix.
+/// Returns the row of `show routes` for exactly this prefix.
 fn route(bywash: &Bywash<'_>, prefix: &str) -> Option<Value> {
     let routes = bywash.show(&["routes", prefix]);
     routes.as_array().unwrap().iter().find(|route| route["prefix"] == prefix).cloned()
@@ -40,12 +40,12 @@ pub fn routes_come_move_and_go() {
     let nets =
         [("10.9.0.0/24", "10.9.0.1", "10.0.2.2", "10.0.3.2"), ("fd09::/64", "fd09::1", "fd00:2::2", "fd00:3::2")];
     for (net, target, by_b, by_c) in nets {
-        // Both b and c have the address; each answers for itself, counted on its port.
+        // Both b and c have the address; the ports' counters tell which of them was reached.
         for host in &lab.hosts()[1..] {
             host.ns.ip(&["address", "add", target, "dev", "lo"]).unwrap();
         }
         let target = ip(target);
-        assert!(!reaches(&lab, target), "{net} is there before it was added");
+        assert!(!reaches(&lab, target), "{net} is reached before its route was added");
         lab.r().ip(&["route", "add", net, "via", by_b]).unwrap();
         wait_for_route(&bywash, net, has_hop("r1"));
         let sent = || (bywash.counter("r1", "tx_packets"), bywash.counter("r2", "tx_packets"));
@@ -56,7 +56,7 @@ pub fn routes_come_move_and_go() {
         wait_for_route(&bywash, net, has_hop("r2"));
         assert!(reaches(&lab, target));
         assert_eq!(sent(), (b + 1, c + 1));
-        // A better metric wins, and gives way when it is gone.
+        // A blackhole route with the best metric takes over; after it is deleted there is no route.
         let metric = if net.contains(':') { "512" } else { "0" };
         lab.r().ip(&["route", "replace", "blackhole", net, "metric", metric]).unwrap();
         lab.r().ip(&["route", "del", net, "via", by_c]).ok();
@@ -69,7 +69,7 @@ pub fn routes_come_move_and_go() {
     bywash.stop();
 }
 
-/// UDP packets of `flows` flows from host a.
+/// Returns UDP packets from host a, `times` in each of `flows` flows.
 fn flows(lab: &Topology, flows: u16, to: IpAddr, times: u32) -> Vec<(u32, Vec<u8>)> {
     let a = lab.a();
     let from = if to.is_ipv4() { IpAddr::from(a.v4) } else { a.v6.into() };
@@ -81,7 +81,7 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
     let r = lab.r();
-    // By ports, too.
+    // The hash that chooses a path includes the ports.
     for family in ["ipv4", "ipv6"] {
         r.sysctl(&format!("net.{family}.fib_multipath_hash_policy"), "1").unwrap();
     }
@@ -97,7 +97,7 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
         wait_for_route(&bywash, net, |route| route.is_some_and(|r| r["next_hops"].as_array().unwrap().len() == 2));
     }
     let sent = || [bywash.counter("r1", "tx_packets"), bywash.counter("r2", "tx_packets")];
-    // Sends and says how many left by each of the two paths.
+    // Sends the frames and returns how many left by each of the two paths.
     let split = |frames: &[(u32, Vec<u8>)]| {
         let (before, total) = (sent(), frames.iter().map(|(times, _)| u64::from(*times)).sum::<u64>());
         send(&lab.a().ns, &lab.a().interface, frames);
@@ -111,21 +111,21 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
         let one = split(&flows(&lab, 1, ip(to), 100));
         assert!(one == [100, 0] || one == [0, 100], "{to}: one flow on two paths: {one:?}");
     }
-    // Weights 1 and 3: a quarter by the first.
+    // With weights 1 and 3, a quarter leaves by the first path.
     let weighted = split(&flows(&lab, 400, ip("10.10.0.1"), 1));
     assert!((50..=150).contains(&weighted[0]), "{weighted:?}");
-    // A next hop object changes under its route.
+    // A next-hop object is replaced while a route uses it.
     r.ip(&["nexthop", "replace", "id", "10", "group", "2"]).unwrap();
     wait_for_route(&bywash, "10.10.0.0/24", has_hop("r2"));
     assert_eq!(split(&flows(&lab, 40, ip("10.10.0.1"), 1)), [0, 40]);
-    // A path without carrier takes no more flows where such are ignored.
+    // A path without carrier takes no more flows once such paths are ignored.
     r.sysctl("net/ipv4/conf/r1/ignore_routes_with_linkdown", "1").unwrap();
     lab.b().ns.ip(&["link", "set", "b0", "down"]).unwrap();
     bywash.wait("the link to go down", |bywash| bywash.port("r1")["state"] == "down");
-    // Until that is followed, packets by this path are the kernel's, and not counted.
+    // Until the router follows, the kernel forwards the packets of this path, and the port does not count them.
     let dead = |route: Option<&Value>| route.is_some_and(|route| route["next_hops"].to_string().contains("\"dead\""));
     wait_for_route(&bywash, "10.9.0.0/24", dead);
-    bywash.wait("its path to be left", |_| split(&flows(&lab, 40, ip("10.9.0.1"), 1)) == [0, 40]);
+    bywash.wait("its path to be unused", |_| split(&flows(&lab, 40, ip("10.9.0.1"), 1)) == [0, 40]);
     bywash.stop();
 }
 
@@ -137,7 +137,7 @@ pub fn neighbours_and_addresses_are_followed() {
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     assert!(reaches(&lab, b.v4.into()) && reaches(&lab, b.v6.into()));
 
-    // The host gets another network card, and says so.
+    // The host gets another MAC address, as with a new network card, and the router's entries are replaced.
     b.ns.ip(&["link", "set", &b.interface, "address", "02:00:00:00:02:99"]).unwrap();
     for address in [b.v4.to_string(), b.v6.to_string()] {
         let port = b.router_interface.as_str();
@@ -150,15 +150,15 @@ pub fn neighbours_and_addresses_are_followed() {
     // The router gets another MAC address on a's side.
     lab.r().ip(&["link", "set", "r0", "address", "02:00:00:00:01:55"]).unwrap();
     a.ns.ip(&["neigh", "flush", "all"]).unwrap();
-    bywash.wait("its own new MAC address", |bywash| bywash.port("r0")["mac"] == "02:00:00:00:01:55");
+    bywash.wait("the router's new MAC address", |bywash| bywash.port("r0")["mac"] == "02:00:00:00:01:55");
     assert!(reaches(&lab, b.v4.into()) && reaches(&lab, b.v6.into()));
 
-    // An address becomes the router's own, and ceases to be.
+    // An address is added to the router, and deleted again.
     for (address, len) in [("10.77.0.1", "/32"), ("fd77::1", "/128")] {
         let with_len = format!("{address}{len}");
         assert!(!reaches(&lab, ip(address)));
         lab.r().ip(&["address", "add", &with_len, "dev", "lo"]).unwrap();
-        // Until it is followed, the kernel answers the copy of the packet that it gets to send an error about.
+        // Before the router follows, the kernel answers, too: it gets a copy of the packet to send an error about it.
         bywash.wait(address, |bywash| {
             let before = bywash.verdicts("r0", "pass_local");
             reaches(&lab, ip(address)) && bywash.verdicts("r0", "pass_local") > before
@@ -177,7 +177,7 @@ pub fn a_link_goes_down_and_comes_back() {
     let (b, r) = (lab.b(), lab.r());
     let bywash = Bywash::run(r, &lab.router_interfaces());
     assert!(reaches(&lab, b.v4.into()));
-    // The cable: the kernel keeps the addresses.
+    // The carrier goes, as with a pulled cable: the kernel keeps the addresses.
     b.ns.ip(&["link", "set", &b.interface, "down"]).unwrap();
     bywash.wait("no carrier", |bywash| bywash.port("r1")["state"] == "down");
     assert!(!reaches(&lab, b.v4.into()));
@@ -185,8 +185,8 @@ pub fn a_link_goes_down_and_comes_back() {
     b.ns.ip(&["link", "set", &b.interface, "up"]).unwrap();
     b.ns.ip(&["route", "replace", "default", "via", &b.router_v4.to_string()]).unwrap();
     bywash.wait("carrier", |bywash| bywash.port("r1")["state"] == "up");
-    bywash.wait("the way back", |_| reaches(&lab, b.v4.into()));
-    // The administrator: IPv4 routes go in silence, IPv6 addresses with them.
+    bywash.wait("b to be reached", |_| reaches(&lab, b.v4.into()));
+    // The interface is set down: the kernel removes IPv4 routes without notification, and IPv6 addresses.
     r.ip(&["link", "set", "r1", "down"]).unwrap();
     bywash.wait("down", |bywash| bywash.port("r1")["state"] == "down");
     let report = Ping::to(b.v4).count(1).run(&lab.a().ns).unwrap();
@@ -194,12 +194,13 @@ pub fn a_link_goes_down_and_comes_back() {
     r.ip(&["link", "set", "r1", "up"]).unwrap();
     r.ip(&["address", "replace", "fd00:2::1/64", "dev", "r1", "nodad"]).unwrap();
     bywash.wait("up", |bywash| bywash.port("r1")["state"] == "up");
-    bywash.wait("IPv4 again", |_| reaches(&lab, b.v4.into()));
+    bywash.wait("b to be reached by IPv4", |_| reaches(&lab, b.v4.into()));
     bywash.stop();
 }
 
-/// Routes by TOS and by source lead to c, those beside and beneath them to b: which is whose only the kernel can tell. (To
-/// packets for which no source of a prefix fits, it forgets the prefix's other routes.)
+/// Routes by TOS and by source lead to c, and the other routes for these destinations to b. The router leaves such
+/// packets to the kernel, because only the kernel can tell which route applies. (The kernel ignores the other routes of
+/// a prefix whose routes by source do not match a packet.)
 fn some_packets_only(level: &str) {
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
     let (a, b, c, r) = (lab.a(), lab.b(), &lab.hosts()[2], lab.r());
@@ -207,7 +208,7 @@ fn some_packets_only(level: &str) {
     let bywash = Bywash::run(r, &["--level", level, "r0", "r1", "r2"]);
     let ears = [b, c].map(|host| Ear::at(&host.ns, &host.interface));
     let mut turn = 0;
-    // Sends one packet; whether it has gone to c.
+    // Sends one packet and returns whether it arrived at c.
     let mut goes_to_c = |from: IpAddr, tos: u8| {
         turn += 1;
         let (to, octets): (IpAddr, Vec<u8>) = match from {
@@ -224,7 +225,7 @@ fn some_packets_only(level: &str) {
         bywash.wait("the packet", |_| ears.iter().any(came));
         came(&ears[1])
     };
-    // Without a route of their own, and with one.
+    // For each family, one packet without a route by TOS or source and one with such a route.
     let mut all = || {
         [(a.v4.into(), 0), (a.v4.into(), 0x10), (a.v6.into(), 0), (ip("fd00:1::3"), 0)].map(|(f, t)| goes_to_c(f, t))
     };
@@ -254,7 +255,7 @@ pub fn routes_for_some_packets_only_are_the_kernels() {
     some_packets_only("driver");
 }
 
-/// c hangs on an interface that bywash was not given.
+/// The kernel sends packets to host c, whose interface is not a port.
 #[test]
 pub fn the_kernel_sends_what_leaves_by_no_port() {
     require!(require_lab());
@@ -277,7 +278,8 @@ pub fn the_kernel_sends_what_leaves_by_no_port() {
     bywash.stop();
 }
 
-/// Two queues a port, and so two workers where there are two CPUs; what one receives, any other can send.
+/// Ports with two queues each run on two workers where there are two CPUs, and a packet that one worker receives can
+/// leave by a port's queue of another.
 #[test]
 pub fn every_queue_is_served() {
     require!(require_lab(), has_tool("python3"));

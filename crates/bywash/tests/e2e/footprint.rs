@@ -1,11 +1,11 @@
-//! What it costs to have it run: memory, and the time until the first packet.
+//! Cost of running the program: resident memory, and the time until the first forwarded packet.
 
 use crate::harness::{Bywash, PATIENCE, alone};
 use bywash_lab::{Topology, Transfer, require, require_lab};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A line of /proc/PID/status, in MiB.
+/// Returns a value of /proc/PID/status, in MiB.
 fn status(pid: u32, name: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -17,12 +17,12 @@ fn resident_memory_beside_the_arena_is_small() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
-    // Used, not only started.
+    // Traffic makes the program use its memory.
     Transfer::new(20_000_000).run(&lab.a().ns, &lab.b().ns, lab.b().v4).unwrap();
     let arena = bywash.show(&["pools"])["arena"]["bytes"].as_u64().unwrap() as f64 / f64::from(1 << 20);
     let pid = bywash.process.pid();
     let (rss, anonymous, shared) = (status(pid, "VmRSS"), status(pid, "RssAnon"), status(pid, "RssShmem"));
-    // The arena is shared memory, resident as far as it was used.
+    // The arena is shared memory; only the part that was used is resident.
     let beside = rss - arena.min(shared);
     println!(
         "{rss:.1} MiB resident ({anonymous:.1} anonymous, {shared:.1} shared), arena {arena:.1}: {beside:.1} beside it"
@@ -31,10 +31,10 @@ fn resident_memory_beside_the_arena_is_small() {
     bywash.stop();
 }
 
-/// The kernel does not forward here, and it is told to be ignored in that, so that the first answer came by us. The aim is
-/// 300 ms.
+/// The kernel's forwarding is off, and `sysctls = "ignore"` has the router forward all the same: it must be the router
+/// that forwards the first packet. The goal is 300 ms.
 #[test]
-fn the_first_packet_is_soon_forwarded() {
+fn the_first_packet_is_forwarded_soon() {
     require!(require_lab());
     let _alone = alone();
     let mut best = f64::MAX;

@@ -1,4 +1,4 @@
-//! Packets through the router: forwarded as they should be, or refused with the right word from the right address.
+//! Packets through the router are forwarded correctly, or answered with the right ICMP error from the right address.
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Ping, PingReport, Topology, require, require_lab};
@@ -9,12 +9,12 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// One ping from host a, 1 request unless `ping` says otherwise.
+/// Runs a ping from host a.
 fn from_a(lab: &Topology, ping: Ping) -> PingReport {
     ping.run(&lab.a().ns).unwrap()
 }
 
-/// The line in which ping tells of an ICMP error: `From <address> icmp_seq=1 <what>`.
+/// Returns the line in which ping reports an ICMP error, `From <address> icmp_seq=1 <error>`, without the number.
 fn error_line(report: &PingReport) -> String {
     let line = report.text.lines().find(|line| line.starts_with("From "));
     line.map(|line| line.replace(" icmp_seq=1", "")).unwrap_or_else(|| format!("no error in: {}", report.text))
@@ -28,10 +28,10 @@ pub fn hosts_reach_each_other_and_the_router() {
     let (a, b) = (lab.a(), lab.b());
     for (from, to) in [(a, b), (b, a)] {
         for far in [IpAddr::from(to.v4), to.v6.into()] {
-            // Nobody's neighbour is known yet: not even the first packet may be lost.
+            // No neighbour is known yet: not even the first packet may be lost.
             let report = Ping::to(far).count(5).run(&from.ns).unwrap();
             assert_eq!((report.received, report.errors), (5, 0), "{}", report.text);
-            assert!(report.text.contains("ttl=63"), "not by one hop: {}", report.text);
+            assert!(report.text.contains("ttl=63"), "not exactly one hop: {}", report.text);
         }
         for near in [IpAddr::from(from.router_v4), from.router_v6.into(), to.router_v4.into(), to.router_v6.into()] {
             let report = Ping::to(near).count(3).run(&from.ns).unwrap();
@@ -39,7 +39,8 @@ pub fn hosts_reach_each_other_and_the_router() {
             assert!(report.text.contains("ttl=64"), "{}", report.text);
         }
     }
-    // 4 runs of 5, there and back; what was for the router itself never got here, or was handed on.
+    // Four runs of five pings, there and back. Packets to the router itself are passed to the kernel before they are
+    // received here, or are punted.
     assert_eq!(bywash.counter("r0", "rx_packets"), 20 + bywash.events("r0", "punted"));
     assert_eq!(bywash.counter("r1", "rx_packets"), 20 + bywash.events("r1", "punted"));
     assert_eq!(bywash.counter("r0", "tx_packets"), 20);
@@ -59,7 +60,7 @@ pub fn a_hop_limit_that_runs_out_is_answered_by_the_router() {
     assert_eq!(error_line(&report), format!("From {} Time to live exceeded", a.router_v4));
     let report = from_a(&lab, Ping::to(b.v6).count(1).ttl(1));
     assert_eq!(error_line(&report), format!("From {} Time exceeded: Hop limit", a.router_v6));
-    // The last hop may use the last unit.
+    // A TTL of 2 suffices for one hop.
     assert_eq!(from_a(&lab, Ping::to(b.v4).count(1).ttl(2)).received, 1);
     assert_eq!(from_a(&lab, Ping::to(b.v6).count(1).ttl(2)).received, 1);
     assert_eq!(bywash.drops("r0", "ttl-exceeded"), 2);
@@ -72,7 +73,7 @@ pub fn routes_that_lead_nowhere_say_so() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
-    // The kernel, which sends the errors, has two for each source at once by default.
+    // The kernel sends the errors, and limits their rate for each destination by default.
     lab.r().sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
     let (v4, v6) = (lab.a().router_v4, lab.a().router_v6);
     let mut lines = String::new();
@@ -104,12 +105,12 @@ pub fn routes_that_lead_nowhere_say_so() {
 }
 
 #[test]
-pub fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
+pub fn a_smaller_mtu_ahead_causes_an_error_or_fragments() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let (a, b) = (lab.a(), lab.b());
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
-    // While it runs: the MTU is followed.
+    // The MTU changes while the router runs.
     b.ns.ip(&["link", "set", &b.interface, "mtu", "1300"]).unwrap();
     lab.r().ip(&["link", "set", &b.router_interface, "mtu", "1300"]).unwrap();
     bywash.wait("the MTU to be followed", |bywash| bywash.port("r1")["mtu"] == 1300);
@@ -123,9 +124,9 @@ pub fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
     assert_eq!(error_line(&report), format!("From {} Packet too big: mtu=1300", a.router_v6));
     assert_eq!(bywash.drops("r0", "too-big"), 2);
 
-    // Without DF (-M dont) the router cuts it, and the host at the end puts it together. a learnt the path MTU.
+    // Without DF (-M dont) the router fragments, and b reassembles. Host a must forget the path MTU that it has learnt.
     a.ns.ip(&["route", "flush", "cache"]).unwrap();
-    // DPDK's net_af_packet has the kernel put fragments together (PACKET_FANOUT_FLAG_DEFRAG), and then cuts them off.
+    // DPDK's net_af_packet has the kernel reassemble fragments (PACKET_FANOUT_FLAG_DEFRAG), and truncates the result.
     let sizes: &[&str] = if bywash_lab::detached_ports() > 0 { &["1273", "1472"] } else { &["1273", "1472", "4000"] };
     for size in sizes {
         let to = b.v4.to_string();
@@ -133,7 +134,7 @@ pub fn a_smaller_mtu_ahead_is_told_or_fragmented_for() {
         assert!(out.stdout.contains(" 0% packet loss"), "{}", out.stdout);
     }
     assert!(bywash.events("r0", "fragmented") >= sizes.len() as u64);
-    // And the end hosts' TCP finds its way through.
+    // TCP of the end hosts adapts to the path MTU.
     let report = bywash_lab::Transfer::new(300_000).run(&a.ns, &b.ns, b.v4).unwrap();
     assert!(report.is_intact(), "{report:?}");
     bywash.stop();
@@ -156,8 +157,8 @@ pub fn a_neighbour_that_does_not_answer_is_reported() {
     bywash.stop();
 }
 
-/// Its neighbour is forgotten again and again, and asked for more often than the kernel is asked; still nothing is
-/// lost, and nobody waits for ever.
+/// The kernel's neighbour entry is flushed again and again, more often than the router asks the kernel to resolve it:
+/// enough packets arrive, and none waits for ever.
 #[test]
 pub fn a_forgotten_neighbour_is_found_again() {
     require!(require_lab());
@@ -174,7 +175,7 @@ pub fn a_forgotten_neighbour_is_found_again() {
             }
             steady.join().unwrap()
         });
-        // A kernel that was asked just before is asked again 0.6 s later, and a neighbour's queue holds 8.
+        // The router asks the kernel again only after 0.6 s, and a neighbour's queue holds 8 packets: some are lost.
         assert!(report.received >= 30 && report.text.contains("icmp_seq=120 "), "{}", report.text);
     }
     assert!(bywash.events("r0", "neighbour-released") >= 2);
@@ -183,7 +184,7 @@ pub fn a_forgotten_neighbour_is_found_again() {
 }
 
 #[test]
-pub fn a_packet_that_waited_for_its_neighbour_is_judged_by_its_size() {
+pub fn a_packet_that_waited_for_its_neighbour_is_checked_against_the_mtu() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let b = lab.b();
