@@ -32,7 +32,7 @@ once_more! {
     forward::a_forgotten_neighbour_is_found_again on ALL;
     forward::a_packet_that_waited_for_its_neighbour_is_checked_against_the_mtu on ALL;
     garbage::every_kind_of_broken_frame_is_dropped_by_name on ALL;
-    garbage::extension_headers_are_the_destinations_affair on ALL;
+    garbage::extension_headers_are_left_to_the_destination on ALL;
     garbage::a_forwarded_packet_changes_only_where_it_must on ALL;
     follow::routes_come_move_and_go on ALL;
     follow::equal_paths_share_the_flows_and_a_flow_keeps_its_path on ALL;

@@ -1,4 +1,4 @@
-//! Routing daemons, unmodified: OSPF and BGP of FRR's and of BIRD's on four routers with two ways between their hosts.
+//! Unmodified routing daemons: OSPF and BGP of FRR and of BIRD on four routers, with two paths between the hosts.
 //!
 //! ```text
 //!              ┌─ e2 ── e1 r2 e4 ── e2 ─┐
@@ -6,8 +6,8 @@
 //!              └─ e3 ── e1 r3 e4 ── e3 ─┘
 //! ```
 //!
-//! Between r2 and r4 there may be a memif, which is no interface: e4 and e2 are its twins then. Or r2's links may go by
-//! switches, so that the others keep their carrier when it falls silent.
+//! The link between r2 and r4 is a memif in some tests: e4 and e2 are then the twins of its ports. In others r2's links
+//! go through switches, so that its neighbours keep their carrier when r2 falls silent.
 
 use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, alone};
@@ -18,8 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// Packets a second.
-/// Links: router, interface, address; the same of the other end.
+/// Links: router, interface and address of one end, and of the other.
 const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
     (1, "e2", "10.12.0.1", 2, "e1", "10.12.0.2"),
     (1, "e3", "10.13.0.1", 3, "e1", "10.13.0.3"),
@@ -30,17 +29,17 @@ const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
 /// The link that may be a memif.
 const MEMIF: usize = 2;
 
-/// What the links are.
+/// Kind of the links.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wiring {
     Veth,
-    /// Twins at one of them.
+    /// The link [`MEMIF`] is a memif between twins.
     Twins,
-    /// Those of r2 by way of switches.
+    /// The links of r2 go through switches.
     Switches,
 }
 
-/// Whose daemons.
+/// Routing suite that the routers run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
     Frr,
@@ -88,7 +87,7 @@ impl Lab {
             host.ip(&["link", "set", "lo", "up"]).unwrap();
             host.ip(&["route", "add", "default", "via", &format!("10.{n}.0.1")]).unwrap();
         }
-        // Where numbered packets go.
+        // The second host receives the numbered packets.
         hosts[1].ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
         routers[3].ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.4.0.2"]).unwrap();
         Self { daemons_directory, hosts, routers, switches }
@@ -107,7 +106,7 @@ impl Lab {
         }
     }
 
-    /// Runs bywash on every router. The twins it makes get their addresses.
+    /// Runs bywash on every router, and gives the twins that it creates their addresses.
     fn run(&self, wiring: Wiring) -> Vec<Bywash<'_>> {
         let twins = wiring == Wiring::Twins;
         let (_, e4, at_2, _, e2, at_4) = LINKS[MEMIF];
@@ -179,7 +178,7 @@ fn neighbours(n: usize) -> impl Iterator<Item = (usize, &'static str)> {
 
 fn bird(n: usize) -> String {
     let mut text = format!("log stderr all;\nrouter id 10.0.0.{n};\nprotocol device {{ scan time 1; }}\n");
-    // What is on a link is the kernel's own route.
+    // The kernel adds the routes of the links' networks itself.
     writeln!(
         text,
         "filter learnt {{ if source = RTS_STATIC || net ~ [10.12.0.0/24, 10.13.0.0/24, 10.24.0.0/24, 10.34.0.0/24, \
@@ -209,7 +208,7 @@ fn bird(n: usize) -> String {
     text
 }
 
-/// IPv4 routes of table main: prefix, ways out.
+/// IPv4 routes of table main: prefix, and gateway and interface of each next hop.
 type Routes = BTreeMap<String, Vec<(String, String)>>;
 
 fn routes<'a>(rows: impl Iterator<Item = (String, &'a Value, [&'a str; 2])>) -> Routes {
@@ -237,7 +236,7 @@ fn of_frr(router: &Router) -> Routes {
     let all = router.ask("show ip route json");
     let chosen = |row: &&Value| row["selected"] == true && row["installed"] == true;
     let rows = all.as_object().unwrap().iter().filter_map(|(prefix, rows)| {
-        // A host's own address is in table local.
+        // Routes to the router's own addresses are in table local.
         let row = rows.as_array().unwrap().iter().find(chosen)?;
         (row["nexthops"][0]["interfaceName"] != "lo")
             .then(|| (prefix.clone(), &row["nexthops"], ["ip", "interfaceName"]))
@@ -245,7 +244,7 @@ fn of_frr(router: &Router) -> Routes {
     routes(rows)
 }
 
-/// What BIRD has given to the kernel, and what it leaves to it.
+/// Returns the routes that BIRD exports to the kernel, and the kernel's routes that are not of BIRD's.
 fn of_bird(router: &Router) -> Routes {
     let mut all = of_kernel(router);
     let text = router.ns.ip(&["-4", "route", "show", "proto", "bird"]).unwrap().stdout;
@@ -320,7 +319,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     done.unwrap_or_else(|e| panic!("{e}: {:?} {}", of_kernel(&lab.routers[0]), lab.routers[0].daemons_say()));
     println!("converged after {:.1} s", started.elapsed().as_secs_f64());
 
-    // The same routes everywhere, and nothing adrift.
+    // Daemon, kernel and router have the same routes, and no drift is shown.
     for (router, running) in lab.routers.iter().zip(&running) {
         let of_daemon = || if suite == Suite::Frr { of_frr(router) } else { of_bird(router) };
         let same = || of_daemon() == of_kernel(router) && of_bywash(running) == of_kernel(router);
@@ -330,7 +329,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
         wait_until("no drift", PATIENCE, none).unwrap_or_else(|e| panic!("{e}: {}", running.show(&["drift"])));
     }
 
-    // Traffic, shared by both ways, once everybody knows its neighbours.
+    // Traffic uses both paths evenly once all neighbours are known.
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
     let sent = || ["e2", "e3"].map(|port| running[0].counter(port, "tx_packets"));
@@ -339,15 +338,15 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     let ((), loss) = load::between(h1, h4, load::rate(), || std::thread::sleep(Duration::from_secs(1)));
     let ways = [0, 1].map(|n| sent()[n] - before[n]);
     let even = (ways[0] + ways[1]) as f64 / 2.0;
-    println!("by each way {ways:?}, {:.1} % off even", 100.0 * (ways[0] as f64 - even).abs() / even);
+    println!("by each path {ways:?}, {:.1} % off even", 100.0 * (ways[0] as f64 - even).abs() / even);
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}");
     assert!((ways[0] as f64 - even).abs() < 0.2 * even, "{ways:?}");
 
-    // One of the two in the middle dies under load: the other takes its flows.
+    // One of the two routers in the middle fails under load: the other takes its flows.
     let ((), loss) = load::between(h1, h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         lab.routers[1].ns.ip_batch("link set e1 down\nlink set e4 down\n").unwrap();
-        running[0].wait("one way", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
+        running[0].wait("one path", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
         std::thread::sleep(Duration::from_millis(300));
     });
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
@@ -355,20 +354,20 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     assert!(dark < Duration::from_secs(5), "{loss:?}");
 }
 
-/// Whether routes go both ways: what waits for more must see it all the time.
+/// Returns whether the route to the numbered packets' destination has both paths.
 fn both_ways(running: &Bywash) -> bool {
     of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2)
 }
 
 fn wait_for_both_ways(lab: &Lab, running: &[Bywash]) {
     let there = || both_ways(&running[0]) && of_bywash(&running[3]).get("10.1.0.0/24").is_some_and(|h| h.len() == 2);
-    wait_until("both ways", Duration::from_secs(40), there)
+    wait_until("both paths", Duration::from_secs(40), there)
         .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
 }
 
-/// r2 falls silent behind its switches: nobody's carrier goes, and BGP would need minutes.
+/// r2 falls silent behind its switches: no carrier is lost, BGP alone would take minutes, and BFD notices at once.
 #[test]
 fn bfd_notices_a_silent_neighbour() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bfdd"), kernel_has("bridge"));
@@ -396,16 +395,16 @@ fn bfd_notices_a_silent_neighbour() {
         for switch in &lab.switches {
             switch.ip(&["link", "set", "to2", "down"]).unwrap();
         }
-        running[0].wait("one way", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
+        running[0].wait("one path", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
         std::thread::sleep(Duration::from_millis(300));
     });
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
     println!("one of two silent: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
-    assert_eq!(running[0].port("e2")["state"], "up", "its carrier went");
-    assert!(loss.lost > 0, "nothing fell silent");
+    assert_eq!(running[0].port("e2")["state"], "up", "the carrier was lost");
+    assert!(loss.lost > 0, "r2 did not fall silent");
 }
 
-/// bgpd is killed and started again: its routes stay, here and with its peers, and no packet is lost.
+/// bgpd is killed and started again: its routes stay, on its router and on its peers, and no packet is lost.
 #[test]
 #[ignore = "FRR 8.4: most times zebra withdraws the routes, from the kernel too, when the new bgpd connects to it"]
 fn bgp_restarts_gracefully() {
@@ -414,7 +413,7 @@ fn bgp_restarts_gracefully() {
     let lab = Lab::new(Wiring::Veth);
     let running = lab.run(Wiring::Veth);
     let config = |n: usize| {
-        // After the neighbours, for without any bgpd has nothing to tell zebra of it.
+        // These lines must follow the neighbours: without neighbours bgpd does not tell zebra of graceful restart.
         let graceful = " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n";
         bgp(n).replace(" address-family", &format!("{graceful} address-family"))
     };
@@ -431,7 +430,7 @@ fn bgp_restarts_gracefully() {
     wait_until("the peers", PATIENCE, || established(0)).unwrap();
     let [h1, h4] = &lab.hosts;
     let (took, loss) = load::between(h1, h4, load::rate(), || {
-        // By one way at least: the new bgpd may hear of one before the other.
+        // At least one path must remain: the new bgpd may learn of one before the other.
         let still = || {
             let [there, back] = [of_bywash(&running[0]), of_bywash(&running[3])];
             assert!(there.contains_key("44.0.0.0/8") && back.contains_key("10.1.0.0/24"), "{there:?} {back:?}");

@@ -1,4 +1,5 @@
-//! A routing daemon learns a full table: the kernel's own time, ours, what other flows notice, and the memory it takes.
+//! A routing daemon learns a full table: the time that the kernel takes, the time that the router takes, the loss of
+//! other flows, and the memory.
 //!
 //! ```text
 //!   h1 ── e0 r1 e1 ── h2
@@ -32,8 +33,8 @@ ip prefix-list none deny any
 ipv6 prefix-list none deny any
 ";
 
-/// A BGP speaker that announces routes when told to, and withdraws them again: 45.0.0.0 and on, a /28 each, or
-/// 2a00:: and on, a /48 each.
+/// A BGP speaker that announces routes, or withdraws them, on command: /28 prefixes from 45.0.0.0 on, or /48 prefixes
+/// from 2a00:: on.
 const ANNOUNCER: &str = r"
 import socket, struct, sys, threading, time
 family, count = sys.argv[1], int(sys.argv[2])
@@ -101,7 +102,8 @@ impl Drop for Announcer {
     }
 }
 
-/// Routes of a family that the kernel has; this takes milliseconds where a listing takes seconds of a CPU.
+/// Returns the number of the kernel's routes of a family. Reading it takes milliseconds, while listing the routes takes
+/// seconds of a CPU.
 fn in_kernel(ns: &Namespace, v6: bool) -> usize {
     let file = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap();
     ns.enter(|| match v6 {
@@ -109,7 +111,7 @@ fn in_kernel(ns: &Namespace, v6: bool) -> usize {
         true => usize::from_str_radix(file("rt6_stats").split_whitespace().nth(3).unwrap(), 16).unwrap(),
         false => {
             let text = file("fib_triestat");
-            // The first: while there are no rules, tables main and local are one.
+            // The first count: while there are no rules, tables main and local are one.
             let count = text.lines().find_map(|line| line.trim().strip_prefix("Prefixes:"));
             count.unwrap().trim().parse().unwrap()
         }
@@ -117,7 +119,7 @@ fn in_kernel(ns: &Namespace, v6: bool) -> usize {
     .unwrap()
 }
 
-/// Resident memory in MiB.
+/// Returns the resident memory of the program, in MiB.
 fn memory(running: &Bywash) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.process.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
@@ -134,7 +136,7 @@ fn a_daemon_announces_many_ipv6_routes() {
     announced(true);
 }
 
-/// Ten thousand routes, or as many as BYWASH_ROUTES says: to a kernel alone, then to one with bywash.
+/// Announces 10,000 routes, or BYWASH_ROUTES, to a kernel alone, and then to a kernel with the router.
 fn announced(v6: bool) {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"), has_tool("python3"));
     let _alone = alone();
@@ -196,7 +198,7 @@ fn announced(v6: bool) {
         in_step();
         (kernel, ours, same, most, started.elapsed())
     });
-    // What is free is looked at now and then.
+    // The program returns free memory with a delay.
     let back = || memory(&running) < before + (most - before) / 4 + 8;
     let is_back = wait_until("the memory", Duration::from_secs(10), back);
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Frames no router should forward: each is dropped under its name and counted once, and good ones pass beside them.
+//! Frames that no router should forward: each is dropped and counted once, by its reason, while good ones pass.
 
 use crate::harness::Bywash;
 use crate::raw::{Ear, send};
@@ -16,13 +16,13 @@ pub fn mac(text: &str) -> MacAddr {
     MacAddr(bytes.try_into().unwrap())
 }
 
-/// A UDP packet from a host by its router.
+/// Returns a UDP packet from a host to its router's MAC address.
 pub fn udp(host: &Host, from: (IpAddr, u16), to: (IpAddr, u16)) -> Vec<u8> {
     let packet = Packet::udp(SocketAddr::from(from), SocketAddr::from(to)).payload(b"a payload to be seen again");
     packet.macs(mac(&host.mac), mac(&host.router_mac)).ttl(64).build().unwrap()
 }
 
-/// The packet with its IPv4 header changed and the checksum made right again.
+/// Returns the packet with its IPv4 header changed and the header checksum corrected.
 fn with4(frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let header = &mut frame[ETH..ETH + 20];
@@ -39,7 +39,8 @@ fn with6(frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     frame
 }
 
-/// An IPv6 packet of nothing but extension headers, each the next one of the last, as `first`, then `kind`.
+/// Returns an IPv6 packet that consists of extension headers only: the first is of type `first`, the others of type
+/// `kind`, and the last names another of type `kind` that is missing.
 fn chain(good6: &[u8], first: u8, kind: u8, headers: usize) -> Vec<u8> {
     let mut frame = good6[..ETH + 40].to_vec();
     frame[ETH + 6] = first;
@@ -63,7 +64,7 @@ pub fn every_kind_of_broken_frame_is_dropped_by_name() {
     let mut wrong_sum = good4.clone();
     wrong_sum[ETH + 10] ^= 0x55;
 
-    // What is wrong, how often it is sent, the frame, and the name of its drop.
+    // Fault, number of times it is sent, frame, reason of the drop.
     let broken: Vec<(&str, u32, Vec<u8>, &str)> = vec![
         ("IPv4 header cut off", 3, good4[..ETH + 19].to_vec(), "runt"),
         ("no IPv4 header at all", 1, good4[..ETH].to_vec(), "runt"),
@@ -99,7 +100,7 @@ pub fn every_kind_of_broken_frame_is_dropped_by_name() {
     }
     let dropped: u64 = bywash.all_drops().iter().map(|(_, packets)| packets).sum();
     assert_eq!(dropped, total, "{:?}", bywash.all_drops());
-    assert_eq!(bywash.events("r0", "icmp-sent"), 0, "nobody is told of a broken packet");
+    assert_eq!(bywash.events("r0", "icmp-sent"), 0, "an ICMP error about a broken packet");
     assert_eq!(bywash.counter("r1", "tx_packets"), 0);
 
     for to in [IpAddr::from(b.v4), b.v6.into()] {
@@ -109,7 +110,7 @@ pub fn every_kind_of_broken_frame_is_dropped_by_name() {
 }
 
 #[test]
-fn what_is_the_kernels_goes_to_the_kernel() {
+fn frames_for_the_kernel_are_passed_to_it() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b) = (lab.a(), lab.b());
@@ -122,7 +123,7 @@ fn what_is_the_kernels_goes_to_the_kernel() {
     let to_router = |packet: Packet<'_>| packet.macs(mac(&a.mac), mac(&a.router_mac)).build().unwrap();
     let cases = [
         (2, to_router(packet.clone().ip_options(&[1, 1, 1, 0])), "pass_options"),
-        // However many headers follow a hop-by-hop header.
+        // The number of headers after a hop-by-hop header does not matter.
         (3, chain(&good6, 0, 0, 170), "pass_options"),
         (4, to_router(packet.clone().vlan(7)), "pass_vlan"),
         (5, arp_type, "pass_ethertype"),
@@ -134,7 +135,7 @@ fn what_is_the_kernels_goes_to_the_kernel() {
         let before = bywash.verdicts("r0", verdict);
         send(&a.ns, &a.interface, &[(times, frame)]);
         let passed = bywash.verdicts("r0", verdict) - before;
-        // The hosts' own neighbour discovery goes by one of these now and then.
+        // Neighbour discovery of the hosts may be counted under this verdict, too.
         let spare = if verdict == "pass_link_local" { 4 } else { 0 };
         let times = u64::from(times);
         assert!((times..=times + spare).contains(&passed), "{verdict}: {passed}, not {times}");
@@ -143,16 +144,16 @@ fn what_is_the_kernels_goes_to_the_kernel() {
     bywash.stop();
 }
 
-/// RFC 8200: only hop-by-hop options are a router's business; a chain of others is forwarded however long it is.
+/// A chain of extension headers of any length is forwarded: a router examines only hop-by-hop options (RFC 8200).
 #[test]
-pub fn extension_headers_are_the_destinations_affair() {
+pub fn extension_headers_are_left_to_the_destination() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b) = (lab.a(), lab.b());
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     let good6 = udp(a, (a.v6.into(), 1000), (b.v6.into(), 9));
     let ear = Ear::at(&b.ns, &b.interface);
-    // Destination options upon destination options; the last names another that is not there.
+    // A chain of destination options; the last names another that is missing.
     let endless = chain(&good6, 60, 60, 170);
     send(&a.ns, &a.interface, &[(5, endless.clone())]);
     let heard = ear.wait(5, |frame| frame.len() == endless.len());

@@ -1,16 +1,16 @@
-//! A worker that hangs: its thread is stopped by ptrace(2), as if it were caught in a loop or a system call.
+//! A worker that hangs: ptrace(2) stops its thread, which looks the same as an endless loop or system call.
 
 use crate::harness::{Bywash, bywash};
 use bywash_lab::{Ping, Topology, require, require_lab};
 use rustix::process::Signal;
 use std::io;
 
-/// A thread of another process that does not run. It goes on when this is dropped, by the thread that made it.
+/// A stopped thread of another process. Dropping this resumes it, and must happen on the thread that stopped it.
 struct Stopped(libc::pid_t);
 
 impl Stopped {
     fn new(thread: libc::pid_t) -> io::Result<Self> {
-        // SAFETY: neither request has memory arguments.
+        // SAFETY: neither request takes memory arguments.
         unsafe {
             if libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0) != 0
                 || libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0) != 0
@@ -19,7 +19,7 @@ impl Stopped {
             }
         }
         let mut status = 0;
-        // SAFETY: waitpid(2) with a status that outlives the call.
+        // SAFETY: `status` outlives the call.
         let who = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
         if who == thread { Ok(Self(thread)) } else { Err(io::Error::last_os_error()) }
     }
@@ -27,7 +27,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // SAFETY: no memory arguments.
+        // SAFETY: the request takes no memory arguments.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
     }
 }
@@ -43,7 +43,7 @@ fn health(running: &Bywash) -> (bool, String) {
 }
 
 #[test]
-fn the_kernel_has_the_ports_of_a_worker_that_hangs() {
+fn the_kernel_takes_the_ports_of_a_worker_that_hangs() {
     require!(require_lab());
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let mut running = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -54,13 +54,13 @@ fn the_kernel_has_the_ports_of_a_worker_that_hangs() {
 
     let thread = running.show(&["workers"])[0]["thread"].as_u64().unwrap();
     let stopped = Stopped::new(thread as libc::pid_t).unwrap();
-    running.wait("the ports to be the kernel's", |running| levels(running) == ["kernel", "kernel"]);
+    running.wait("the ports to go to the kernel", |running| levels(running) == ["kernel", "kernel"]);
     assert!(reaches(), "{}", running.log());
     let (well, why) = health(&running);
     let named = format!("worker 0 (thread {thread}, ports r0, r1) hangs");
     assert!(!well && why.contains(&named), "{why}");
     assert_eq!(running.log().matches(&named).count(), 1, "{}", running.log());
-    // A change of routes waits for the worker; nobody else does.
+    // Only a change of routes waits for the worker.
     lab.r().ip(&["route", "add", "198.51.100.0/24", "via", &lab.b().v4.to_string()]).unwrap();
     assert!(reaches() && !health(&running).0);
 
