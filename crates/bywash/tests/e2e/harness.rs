@@ -1,4 +1,4 @@
-//! The program under test, raw frames to and from a host, and what tests ask of both.
+//! The program under test as a guard: starting and ending it, its counters, and checks that every test makes.
 
 use bywash_lab::{Namespace, Output, Process, wait_until};
 use rustix::process::Signal;
@@ -10,21 +10,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// For what takes milliseconds on an idle machine and is waited for on a busy one.
+/// Time limit for events that take milliseconds on an idle machine, and may take long on a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, from this build unless told otherwise.
+/// Returns the path of the program under test: `BYWASH_UNDER_TEST`, or the program of this build.
 pub fn program() -> String {
     std::env::var("BYWASH_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_bywash").to_owned())
 }
 
-/// Tests that measure run one at a time.
+/// Acquires the lock of tests that measure, so that only one of them runs at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `bywash run`, forwarding. Ends with its guard.
+/// A running `bywash run`. Dropping it ends the program.
 pub struct Bywash<'a> {
     pub process: Process,
     namespace: &'a Namespace,
@@ -32,7 +32,8 @@ pub struct Bywash<'a> {
 }
 
 impl<'a> Bywash<'a> {
-    /// Runs it on `interfaces`, in user space where nothing else is asked for, and waits until it forwards.
+    /// Runs the program on `interfaces`, at level `user` unless the arguments say otherwise, and waits until it
+    /// forwards.
     pub fn run(namespace: &'a Namespace, interfaces: &[&str]) -> Self {
         if bywash_lab::detached_ports() > 0 {
             return Self::run_detached(namespace, interfaces);
@@ -42,7 +43,7 @@ impl<'a> Bywash<'a> {
         Self::run_as_is(namespace, &[level, interfaces].concat())
     }
 
-    /// Runs it on DPDK's devices in place of `interfaces`, which are their twins, and waits until they have carrier.
+    /// Runs the program on DPDK devices, of which `interfaces` are the twins, and waits until the ports are up.
     fn run_detached(namespace: &'a Namespace, interfaces: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = std::env::var("BYWASH_DPDK_DRIVER").unwrap_or("net_af_packet".into());
@@ -53,7 +54,7 @@ impl<'a> Bywash<'a> {
             let queues: usize = namespace.run(&["sh", "-c", &queues]).unwrap().stdout.trim().parse().unwrap();
             most = most.max(queues);
             let more = match driver.as_str() {
-                // Frames that fit a cell of 2,048 bytes.
+                // Frames fit a cell of 2,048 bytes.
                 "net_af_packet" => format!("qpairs={queues},framesz=1792,blocksz=28672,qdisc_bypass=0"),
                 _ => format!("queue_count={queues}"),
             };
@@ -74,14 +75,14 @@ impl<'a> Bywash<'a> {
         running
     }
 
-    /// Runs it with these arguments and no others, and waits until it forwards.
+    /// Runs the program with these arguments and no others, and waits until it forwards.
     pub fn run_as_is(namespace: &'a Namespace, arguments: &[&str]) -> Self {
         let mut bywash = Self::spawn(namespace, arguments);
         bywash.process.wait_for_output("forwarding;", PATIENCE).unwrap();
         bywash
     }
 
-    /// Starts it with arguments of the caller's own.
+    /// Starts the program with these arguments, and does not wait.
     pub fn spawn(namespace: &'a Namespace, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
@@ -91,21 +92,22 @@ impl<'a> Bywash<'a> {
         Self { process: namespace.spawn(&argv).unwrap(), namespace, directory }
     }
 
-    /// Where it runs.
+    /// Returns the namespace that the program runs in.
     pub fn namespace(&self) -> &Namespace {
         self.namespace
     }
 
+    /// Returns the path of the API socket.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         self.process.output()
     }
 
-    /// `bywash show WHAT --json`.
+    /// Returns the answer of `bywash show --json WHAT`.
     pub fn show(&self, what: &[&str]) -> Value {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--json", "--socket", socket.to_str().unwrap()];
@@ -114,7 +116,7 @@ impl<'a> Bywash<'a> {
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 
-    /// `bywash show WHAT`, for people.
+    /// Returns the text that `bywash show WHAT` prints.
     pub fn text(&self, what: &[&str]) -> String {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--socket", socket.to_str().unwrap()];
@@ -122,24 +124,26 @@ impl<'a> Bywash<'a> {
         self.namespace.run(&argv).unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log())).stdout
     }
 
-    /// Packets that came in by `port` and were dropped for `reason`.
+    /// Returns the number of packets received on `port` and dropped for `reason`.
     pub fn drops(&self, port: &str, reason: &str) -> u64 {
         count(&self.show(&["drops"])["drops"], &[("port", port), ("reason", reason)], "packets")
     }
 
-    /// Drops by reason, over all ports, those that are not 0.
+    /// Returns all drops: reason and packets of each row, over all ports, without rows of 0.
     pub fn all_drops(&self) -> Vec<(String, u64)> {
         let shown = self.show(&["drops"]);
         let row = |row: &Value| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap());
         shown["drops"].as_array().unwrap().iter().map(row).collect()
     }
 
-    /// Times `event` happened to packets that came in by `port`.
+    /// Returns how often `event` happened to packets received on `port`.
     pub fn events(&self, port: &str, event: &str) -> u64 {
         count(&self.show(&["drops"])["events"], &[("port", port), ("event", event)], "count")
     }
 
-    /// Frames the XDP program of `port` judged so. Where there is none, the router hands over what is the kernel's.
+    /// Returns the number of frames to which the XDP program of `port` gave this verdict. Detached ports have no XDP
+    /// program: packets that it would pass to the kernel are punted by the router, and their number is returned
+    /// instead.
     pub fn verdicts(&self, port: &str, verdict: &str) -> u64 {
         if bywash_lab::detached_ports() > 0 && ["pass_local", "pass_route", "pass_options"].contains(&verdict) {
             return self.events(port, "punted");
@@ -147,28 +151,28 @@ impl<'a> Bywash<'a> {
         count(&self.show(&["drops"])["xdp"], &[("port", port), ("verdict", verdict)], "packets")
     }
 
-    /// The row of `show ports` for a port.
+    /// Returns the row of `show ports` for a port.
     pub fn port(&self, name: &str) -> Value {
         let ports = self.show(&["ports"]);
         let found = ports.as_array().unwrap().iter().find(|port| port["name"] == name);
         found.unwrap_or_else(|| panic!("no port {name} in {ports}")).clone()
     }
 
-    /// A counter of a port: `rx_packets`, `tx_packets`, ... Without what crosses between the port and its twin: that
-    /// no worker has seen, as it sees nothing of what an XDP program passes.
+    /// Returns a counter of a port (`rx_packets`, `tx_packets`, ...), without the packets that cross between the port
+    /// and its twin. Workers see those as little as the packets that an XDP program passes.
     pub fn counter(&self, port: &str, name: &str) -> u64 {
         counter(&self.port(port), name).unwrap_or_else(|| panic!("no counter {name} of {port}"))
     }
 
-    /// Waits until `condition` holds of what it shows.
+    /// Waits until `condition` holds; on timeout panics with everything that the program shows and its log.
     pub fn wait(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         if let Err(error) = wait_until(what, PATIENCE, || condition(self)) {
             panic!("{error}; it shows {}; it logged {}", self.show(&["all"]), self.log());
         }
     }
 
-    /// Waits until every packet is accounted for: received and made here is sent, dropped by name and handed to the
-    /// kernel.
+    /// Waits until every packet is accounted for: the packets received and generated equal those sent, dropped and
+    /// handed to the kernel.
     pub fn assert_conserved(&self) {
         let mut last = String::new();
         let balanced = wait_until("packets to balance", PATIENCE, || {
@@ -177,10 +181,10 @@ impl<'a> Bywash<'a> {
                 ports.as_array().unwrap().iter().map(|port| counter(port, name).unwrap_or(0)).sum()
             };
             let event = |name: &str| count(&shown["events"], &[("event", name)], "count");
-            // These are lost before they are received.
+            // Packets dropped for these reasons are not counted as received.
             let before = ["rx-no-buffer", "rx-ring-full", "invalid-descriptor"];
             let lost: u64 = before.iter().map(|reason| count(&shown["drops"], &[("reason", reason)], "packets")).sum();
-            // The program's own drops.
+            // The XDP program counts its own drops.
             let there =
                 ["drop_port_gone", "drop_cpu_busy"].map(|drop| count(&shown["xdp"], &[("verdict", drop)], "packets"));
             let dropped = count(&shown["drops"], &[], "packets") - lost + there.iter().sum::<u64>();
@@ -192,8 +196,9 @@ impl<'a> Bywash<'a> {
         balanced.unwrap_or_else(|error| panic!("{error}: {last}"));
     }
 
-    /// SIGTERM, and what must hold before and after: no packet is unaccounted for, it ends in peace, every buffer is
-    /// where it belongs, and no program is attached. Returns its log.
+    /// Ends the program with SIGTERM and returns its log. Fails unless every packet is accounted for, the exit status
+    /// is 0, every buffer is back in its pool, no error is logged, no XDP program is attached, and the socket is
+    /// removed.
     pub fn stop(mut self) -> String {
         self.assert_conserved();
         let status = self.signalled(Signal::TERM);
@@ -206,13 +211,14 @@ impl<'a> Bywash<'a> {
         log
     }
 
+    /// Sends a signal, waits for the end, and returns the exit status.
     pub fn signalled(&mut self, signal: Signal) -> ExitStatus {
         self.process.signal(signal).unwrap();
         self.process.wait(PATIENCE).unwrap()
     }
 }
 
-/// A port's counter, less what crosses between the port and its twin.
+/// Returns a port's counter without the packets that cross between the port and its twin.
 fn counter(port: &Value, name: &str) -> Option<u64> {
     let crossed = match name {
         "rx_packets" => &["to_kernel", "to_kernel_lost"][..],
@@ -225,20 +231,20 @@ fn counter(port: &Value, name: &str) -> Option<u64> {
     Some(port["counters"][name].as_u64()?.saturating_sub(crossed))
 }
 
-/// The sum of `field` over the rows in which all `keys` are as given.
+/// Returns the sum of `field` over the rows in which all `keys` have the given values.
 pub fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
     let rows = rows.as_array().unwrap_or_else(|| panic!("not a list: {rows}"));
     let matching = rows.iter().filter(|row| keys.iter().all(|(key, value)| row[*key] == *value));
     matching.map(|row| row[field].as_u64().unwrap()).sum()
 }
 
-/// No XDP program is on any interface of the namespace.
+/// Fails if an XDP program is attached to an interface of the namespace.
 pub fn assert_detached(namespace: &Namespace) {
     let links = namespace.ip(&["-d", "link", "show"]).unwrap().stdout;
     assert!(!links.contains("xdp"), "still attached: {links}");
 }
 
-/// Runs `bywash` to its end in a namespace.
+/// Runs `bywash` in a namespace and waits for its end.
 pub fn bywash(namespace: &Namespace, arguments: &[&str]) -> Output {
     let program = program();
     let mut argv = vec![program.as_str()];

@@ -1,6 +1,7 @@
-//! The API in hostile hands: packets go on as if nobody asked.
+//! Hostile clients of the API do not disturb forwarding.
 //!
-//! `BYWASH_HOSTILE=10000` asks that often, under ten times the packets; the test prints what it found.
+//! `BYWASH_HOSTILE=10000` sets the number of requests, and raises the rate of packets tenfold; the test prints its
+//! measurements.
 
 use crate::harness::{Bywash, PATIENCE, alone};
 use crate::load;
@@ -10,16 +11,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Packets a second meanwhile: what a busy machine can send without being late.
+/// Packets a second during the attack: a busy machine can send that many in time.
 const RATE: u32 = 2000;
 /// Threads that attack at once.
 const ATTACKERS: usize = 8;
-/// Windows with the attack, and as many without: by turns.
+/// Number of periods with the attack, each followed by one without.
 const PAIRS: usize = 5;
-/// Connections that are kept half-open all the time: more than are served at once.
+/// Connections with an incomplete request that are kept open: more than are served at once.
 const HALF_OPEN: usize = 80;
 
-/// One hostile request: sent as far as the instance takes it, and answered or not.
+/// Sends a hostile request as far as the instance accepts it, and reads the start of the answer, if there is one.
 fn attack(socket: &Path, n: usize) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     let limit = Some(Duration::from_millis(200));
@@ -27,12 +28,12 @@ fn attack(socket: &Path, n: usize) {
     stream.set_read_timeout(limit).unwrap();
     let head = |line: &str, length: usize| format!("{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
     let request: Vec<u8> = match n % 12 {
-        // Half a header, and gone.
+        // Half a header, after which the connection is closed.
         0 => b"GET /v1/ports HTTP/1.1\r\nHo".to_vec(),
         // A header that does not end.
         1 => [b"GET / HTTP/1.1\r\n".as_slice(), &b"x: y\r\n".repeat(20_000)].concat(),
         2 => format!("GET /v1/{} HTTP/1.1\r\n\r\n", "a".repeat(100_000)).into_bytes(),
-        // A body that is announced, and one that is sent.
+        // A huge body that is announced only; then a large one that is sent.
         3 => head("POST /v1/flows?op=add", 1 << 40).into_bytes(),
         4 => [head("POST /v1/trace", 4 << 20).as_bytes(), &vec![b'f'; 4 << 20]].concat(),
         5 => (head("POST /v1/trace", 40) + &"z".repeat(40)).into_bytes(),
@@ -45,13 +46,13 @@ fn attack(socket: &Path, n: usize) {
         _ => b"GET /v1/ports HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n".to_vec(),
     };
     let _ = stream.write_all(&request);
-    // Who sends half a request gets no answer.
+    // Incomplete requests are not answered.
     if n % 12 > 1 {
         let _ = stream.read(&mut [0; 512]);
     }
 }
 
-/// Resident memory, in KiB.
+/// Returns the resident memory of a process, in KiB.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -72,7 +73,7 @@ fn hostile_requests_leave_forwarding_alone() {
     let attack_from = |from: usize, until: usize| {
         let mut half_open = vec![];
         for n in from..until {
-            // Held open, a byte now and then; those that were closed make room for others.
+            // Half-open connections are held for 100 ms, and then replaced.
             if half_open.len() < HALF_OPEN / ATTACKERS
                 && let Ok(mut stream) = UnixStream::connect(&socket)
             {
@@ -93,10 +94,10 @@ fn hostile_requests_leave_forwarding_alone() {
             }
         })
     };
-    // What only beginning costs, neighbours and memory used for the first time, is nobody's attack.
+    // Warm up: neighbour resolution and the first use of memory must not count as effects of the attack.
     load::during(&lab, rate, || std::thread::sleep(Duration::from_secs(1)));
     let memory = resident(router.process.pid());
-    // Packets sent and lost, with the attack and without.
+    // Packets sent and packets lost, with the attack and without.
     let (mut with, mut without) = ([0; 2], [0; 2]);
     for pair in 0..PAIRS {
         let attacked = Instant::now();
@@ -119,11 +120,11 @@ fn hostile_requests_leave_forwarding_alone() {
             (sum[0], sum[1]) = (sum[0] + loss.sent, sum[1] + loss.lost);
         }
     }
-    // Nothing like an outage; where others have the CPUs some are lost without attack, too.
+    // There is no outage. Some packets are lost without an attack, too, when other processes have the CPUs.
     assert!(with[1] <= without[1] + with[0] / 20, "sent and lost: {with:?}, without {without:?}");
     let grown = resident(router.process.pid()).saturating_sub(memory);
     assert!(grown < 64 << 10, "{grown} KiB more");
-    // It answers as ever, once the half-open ones are gone.
+    // The API answers again once the half-open connections are closed.
     router.wait("an answer", |router| router.port("r0")["state"] == "up");
     assert!(router.process.pid() > 0 && begun.elapsed() < 60 * PATIENCE);
     router.stop();

@@ -1,11 +1,12 @@
-//! What cannot work is refused: the right exit status, and one line that says what and where.
+//! Impossible arguments and configurations are refused with the right exit status and a message that names the fault
+//! and its place.
 
 use crate::harness::{Bywash, bywash, program};
 use bywash_lab::{Namespace, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
 use std::time::Duration;
 
-/// Runs `bywash run` with a socket of its own, and returns exit status and standard error.
+/// Runs `bywash run`, which must end, with a socket of its own; returns exit status and standard error.
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
@@ -40,7 +41,7 @@ fn impossible_interfaces_are_named() {
 }
 
 #[test]
-fn bad_configurations_are_shown_where_they_are() {
+fn faults_of_a_configuration_are_located() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -65,20 +66,20 @@ fn bad_configurations_are_shown_where_they_are() {
 }
 
 #[test]
-fn somebody_elses_program_is_left_alone() {
+fn another_instance_and_its_program_are_left_alone() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let first = Bywash::run(lab.r(), &["r0"]);
-    // The same socket: one instance there is enough.
+    // A second instance at the same socket is refused.
     let socket = first.socket();
     let output = bywash(lab.r(), &["run", "--socket", socket.to_str().unwrap(), "r1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stderr.contains("already runs") && output.stderr.contains(&first.process.pid().to_string()));
-    // Another socket, but an interface that has a program.
+    // So is one at another socket that asks for an interface with an XDP program.
     let (status, stderr) = refused(lab.r(), &["r1", "r0"]);
     assert_eq!(status, Some(1), "{stderr}");
     assert!(stderr.contains("`r0` already runs XDP program"), "{stderr}");
-    // What the second had taken, it gave back; the first is none the worse.
+    // The refused instance has released r1, and the first still runs.
     let mut second = Bywash::run(lab.r(), &["r1"]);
     assert_eq!(first.port("r0")["state"], "up");
     assert!(second.signalled(Signal::TERM).success());
@@ -86,10 +87,10 @@ fn somebody_elses_program_is_left_alone() {
 }
 
 #[test]
-fn without_permission_it_says_which() {
+fn a_missing_capability_is_named() {
     require!(require_lab(), has_tool("setpriv"));
     let lab = Topology::router().unwrap();
-    // Somewhere that nobody may read it.
+    // A copy in a directory that the unprivileged user may read.
     let directory = tempfile::tempdir().unwrap();
     let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();

@@ -1,11 +1,11 @@
-//! Interfaces come and go, move and change under the running program; the other ports do not notice.
+//! Interfaces are deleted, created, renamed and moved while the program runs; the other ports are not affected.
 
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::File;
 use bywash_lab::{End, Namespace, Ping, Topology, Transfer, Veth, kernel_has, require, require_lab, wait_until};
 use std::time::Duration;
 
-/// Pings from a to c, which none of this concerns, while `change` happens: not one may be lost.
+/// Pings from a to c, whose ports do not change, while `change` runs; fails if a ping is lost.
 fn unharmed(lab: &Topology, change: impl FnOnce()) {
     let (a, c) = (lab.a(), &lab.hosts()[2]);
     let knows = || Ping::to(c.v4).count(1).run(&a.ns).unwrap().received == 1;
@@ -50,12 +50,12 @@ fn deleted_and_made_again() {
         bywash.wait("b to be reached", |_| reaches_b(&lab));
         let before = bywash.counter("r1", "tx_packets");
         assert!(reaches_b(&lab));
-        assert_eq!(bywash.counter("r1", "tx_packets"), before + 2, "it was the kernel that forwarded");
+        assert_eq!(bywash.counter("r1", "tx_packets"), before + 2, "the kernel forwarded, not the router");
     }
     bywash.stop();
 }
 
-/// The router's second interface and its host's, with as many queues.
+/// Creates the link between host b and the router's second interface again, with this number of queues.
 fn make_again(lab: &Topology, queues: u32) {
     let (b, r) = (lab.b(), lab.r());
     let near = End::new(&b.ns, &b.interface).address(format!("{}/24", b.v4)).address(format!("{}/64", b.v6));
@@ -64,7 +64,8 @@ fn make_again(lab: &Topology, queues: u32) {
     b.ns.ip_batch(&format!("route add default via {}\nroute add ::/0 via {}\n", b.router_v4, b.router_v6)).unwrap();
 }
 
-/// A port of two queues, each with a worker of its own, is opened anew; where that cannot be, the kernel has all of it.
+/// A port with two queues, each with a worker of its own, is opened again when its interface comes back. If that lacks
+/// a queue, the port stays down and the kernel forwards its packets.
 #[test]
 fn several_queues_made_again() {
     require!(require_lab());
@@ -99,7 +100,7 @@ fn several_queues_made_again() {
         assert!(report.is_intact(), "{report:?}");
         assert_eq!(bywash.counter("r1", "tx_packets") > before, queues_made == 2, "{}", bywash.show(&["ports"]));
     }
-    bywash.wait("what could not be to be said", |bywash| bywash.log().contains("interface `r1` has no queue 1"));
+    bywash.wait("the reason to be logged", |bywash| bywash.log().contains("interface `r1` has no queue 1"));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 const MTU: u32 = 9000;
 
-/// As configured for them, in either mode and by either way of sending.
+/// User space forwards packets of 9,000 bytes in either mode and by either way of sending, if the cells are large
+/// enough.
 #[test]
 fn packets_of_9000_bytes_are_forwarded_in_user_space() {
     require!(require_lab(), has_tool("ping"));
@@ -31,14 +32,14 @@ fn packets_of_9000_bytes_are_forwarded_in_user_space() {
         let mean = || bywash.counter("r0", "rx_bytes") / bywash.counter("r0", "rx_packets").max(1);
         for (from, to) in [(a, b), (b, a)] {
             for far in [IpAddr::from(to.v4), to.v6.into()] {
-                // One of more than a chunk, one of a whole MTU.
+                // One packet larger than a buffer, and one of the MTU.
                 for size in [5000, MTU - 48] {
                     let report = Ping::to(far).count(3).size(size).dont_fragment().run(&from.ns).unwrap();
                     assert_eq!((report.received, report.errors), (3, 0), "{mode}, {size}: {}", report.text);
                 }
             }
         }
-        assert!(mean() > 4500, "{mode}: they were not user space's: {} bytes each", mean());
+        assert!(mean() > 4500, "{mode}: user space did not forward them: {} bytes each", mean());
         assert!(bywash.all_drops().is_empty(), "{mode}: {:?}", bywash.all_drops());
         for (from, to, address) in [(a, b, IpAddr::from(b.v4)), (b, a, a.v6.into())] {
             let report = Transfer::new(20_000_000).run(&from.ns, &to.ns, address).unwrap();
