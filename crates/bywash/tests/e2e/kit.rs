@@ -1,12 +1,12 @@
-//! A project that `bywash new app` begins. What is in it is run by the tests of `examples`; BYWASH_NEW_APP=1 has it built by
-//! itself here, too, which takes minutes.
+//! A project that `bywash new app` creates. The tests of `examples` run its contents; BYWASH_NEW_APP=1 has the project
+//! built and run here, too, which takes minutes.
 
 use crate::harness::program;
 use bywash_lab::{has_tool, require, require_lab, run_host_with_timeout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// For a build of the crates a new project uses, on a busy machine.
+/// Time limit for building the crates that a new project uses, on a busy machine.
 const BUILD: Duration = Duration::from_secs(1200);
 
 fn repository() -> PathBuf {
@@ -33,7 +33,7 @@ fn a_new_application_builds_and_forwards_in_the_lab() {
     assert!(told.contains("its stages are in src/main.rs"), "{told}");
     let again = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap_err().to_string();
     assert!(again.contains("hello already exists"), "{again}");
-    // Its dependencies are the workspace's: nothing is fetched.
+    // With the workspace's lock file nothing is downloaded.
     let hello = place.path().join("hello");
     std::fs::copy(repository.join("Cargo.lock"), hello.join("Cargo.lock")).unwrap();
     let told = cargo(&hello, &["tree", "--offline", "--depth", "1", "--prefix", "none"]);

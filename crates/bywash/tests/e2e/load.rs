@@ -1,4 +1,4 @@
-//! Packets numbered by their sender: which of them arrived, and when none did.
+//! Load of numbered packets, to count those that are lost or duplicated and to measure gaps.
 
 use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Topology, wait_until};
@@ -7,21 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7007;
-/// Flows: as many destination addresses.
+/// Number of flows, each to a destination address of its own.
 pub const FLOWS: u64 = 1000;
-/// Packets a second, unless BYWASH_LOAD says otherwise: so few that what a busy machine keeps from running for a tenth
-/// of a second is not lost, as a veth's queue holds 256.
+/// Packets a second, unless BYWASH_LOAD says otherwise: so few that a veth's queue of 256 holds the packets of a tenth
+/// of a second, for which a busy machine may keep their receiver from running.
 const RATE: u32 = 2_000;
-/// Packets at once after the sender was kept waiting: milliseconds' worth.
+/// Milliseconds of packets that the sender sends at once after it was kept from running.
 const CATCH_UP_MS: u32 = 3;
 
-/// The rate to send at where a test asks for no other.
+/// Returns the default rate in packets a second: BYWASH_LOAD, or [`RATE`].
 pub fn rate() -> u32 {
     std::env::var("BYWASH_LOAD").ok().map_or(RATE, |text| text.parse().expect("BYWASH_LOAD is a rate"))
 }
 
+/// Returns a socket that receives the packets, with a read timeout of 100 ms.
 pub fn receiver(namespace: &Namespace) -> UdpSocket {
-    // A process that another test has just forked holds the one before, which is closed, until it executes its program.
+    // The previous socket may still be open in a process that another test has forked, until that executes its program.
     let mut bound = None;
     wait_until("the port to be free", PATIENCE, || {
         bound = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().ok();
@@ -29,13 +30,13 @@ pub fn receiver(namespace: &Namespace) -> UdpSocket {
     })
     .unwrap();
     let socket = bound.unwrap();
-    // What a busy machine keeps the reader from must not count as lost.
+    // The buffer holds the packets that arrive while a busy machine keeps the reader from running.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     socket
 }
 
-/// Sends packet `n` along flow `n` modulo [`FLOWS`], at the rate, until `stop`; gives how many it sent.
+/// Sends packet `n` along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets sent.
 pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
     let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
     let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);
@@ -57,13 +58,13 @@ pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// The number of the next packet; none when nothing comes.
+/// Receives the next packet and returns its number; `None` if none arrives within the socket's timeout.
 pub fn next(socket: &UdpSocket) -> Option<u64> {
     let mut number = [0; 8];
     socket.recv(&mut number).ok().map(|_| u64::from_be_bytes(number))
 }
 
-/// Ends the sending when it goes, however that is.
+/// Sets the flag that ends the sender when dropped, also on panic.
 pub struct Stops<'a>(pub &'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -72,13 +73,13 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// What became of the packets.
+/// Packets sent, and the fate of those that did not arrive exactly once.
 #[derive(Debug)]
 pub struct Loss {
     pub sent: u64,
     pub lost: u64,
     pub twice: u64,
-    /// The longest time in which none arrived.
+    /// Longest time between the arrivals of two packets.
     pub gap: Duration,
 }
 
@@ -88,12 +89,12 @@ pub fn route(lab: &Topology) {
     lab.b().ns.ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
 }
 
-/// Sends from host a to host b at a rate while `body` runs.
+/// Sends from host a to host b at `rate` while `body` runs.
 pub fn during<T>(lab: &Topology, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
     between(&lab.a().ns, &lab.b().ns, rate, body)
 }
 
-/// As [`during`], from one namespace to another.
+/// Sends from one namespace to another at `rate` while `body` runs.
 pub fn between<T>(from: &Namespace, to: &Namespace, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
     let (socket, stop) = (receiver(to), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! `bywash run` from end to end, by the doors its users use: the command line, the network, `bywash show`.
+//! End-to-end tests of `bywash run` through its users' interfaces: the command line, the network, `bywash show`.
 //!
 //! Every test builds hosts around a router in network namespaces of its own, runs the program in the router's, and
 //! leaves nothing behind. `BYWASH_UNDER_TEST=/usr/local/bin/bywash` tests an installed program instead of this build.

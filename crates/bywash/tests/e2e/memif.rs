@@ -1,4 +1,4 @@
-//! Ports of kind `memif`: a switch between two other processes, which this test stands for.
+//! Ports of kind `memif`: a switch between two other processes, whose part the test plays.
 
 use crate::harness::{Bywash, PATIENCE, alone};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -8,7 +8,7 @@ use bywash_port::{Port as _, PortState};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What another process would have.
+/// The memif port and the buffers of a peer process.
 struct Peer {
     port: MemifPort,
     bufs: Buffers,
@@ -38,7 +38,7 @@ impl Peer {
         assert_eq!(self.port.tx_burst(&mut self.bufs, &mut batch), 1);
     }
 
-    /// What has come, after waiting for `wanted` packets.
+    /// Waits for `wanted` packets and returns those that have arrived.
     fn receive(&mut self, wanted: usize) -> Vec<Vec<u8>> {
         let (mut batch, mut got) = (Batch::new(), vec![]);
         let _ = wait_until("packets", PATIENCE, || {
@@ -73,7 +73,7 @@ fn a_switch_between_two_processes() {
     let _alone = alone();
     let (namespace, directory) = (Namespace::new("memif").unwrap(), tempfile::tempdir().unwrap());
     let (left, right) = (directory.path().join("left.sock"), directory.path().join("right.sock"));
-    // The right one listens itself: its buffers are not the ones that are shared.
+    // The right peer is the server: the switch's buffers are shared, not its own.
     let waiting = {
         let right = right.clone();
         std::thread::spawn(move || Peer::new(&right, Role::Server, 7))
@@ -106,7 +106,7 @@ fn a_switch_between_two_processes() {
     assert_eq!(switch.port("right")["queues"][0]["mode"], "memif client, zero-copy");
     assert_eq!((switch.counter("left", "rx_packets"), switch.counter("right", "tx_packets")), (101, 101));
 
-    // One goes and comes back.
+    // The left peer disconnects and connects again.
     left.close();
     switch.wait("the port to be down", |switch| switch.port("left")["reason"] == "the peer disconnected: port closed");
     let mut left = Peer::new(&directory.path().join("left.sock"), Role::Client, 0);

@@ -1,4 +1,4 @@
-//! `/metrics`, scraped by a Prometheus; its rules and the dashboard's queries against what it then knows.
+//! `/metrics`, scraped by Prometheus: the rules are valid, and every query of the dashboard returns data.
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, has_tool, require, require_lab, run_host, wait_until};
@@ -14,7 +14,7 @@ fn contrib(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file)
 }
 
-/// The whole answer to `GET path`, asked for in the namespace.
+/// Returns the whole answer to `GET path`, requested in the namespace.
 fn get(namespace: &Namespace, path: &str) -> String {
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS.parse::<SocketAddr>().unwrap(), PATIENCE)?;
@@ -28,7 +28,7 @@ fn get(namespace: &Namespace, path: &str) -> String {
 }
 
 #[test]
-fn rules_are_sound() {
+fn rules_are_valid() {
     require!(has_tool("promtool"));
     let rules = contrib("prometheus/bywash.rules.test.yml");
     run_host(&["promtool", "test", "rules", rules.to_str().unwrap()]).unwrap();
@@ -57,12 +57,12 @@ fn prometheus_scrapes_it_and_the_dashboard_has_data() {
     let (header, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(header.starts_with("HTTP/1.1 200 ") && header.contains("version=0.0.4"), "{header}");
     let scraped = file("metrics.txt", body);
-    // promtool reads standard input.
+    // promtool reads metrics from standard input only.
     lab.r().run(&["sh", "-c", &format!("promtool check metrics < {scraped}")]).unwrap();
     assert!(
         body.contains("\nbywash_port_up{port=\"r0\",network_interface_name=\"r0\",kind=\"af_xdp\",level=\"user\"} 1\n")
     );
-    // Who may read metrics may read nothing else.
+    // The address for metrics serves nothing else.
     assert!(get(lab.r(), "/v1/config").starts_with("HTTP/1.1 404 "));
 
     let scrape = format!(
@@ -73,7 +73,7 @@ fn prometheus_scrapes_it_and_the_dashboard_has_data() {
     let (scrape, data) = (format!("--config.file={scrape}"), format!("--storage.tsdb.path={}", data.display()));
     let listen = format!("--web.listen-address={PROMETHEUS}");
     let mut prometheus = lab.r().spawn(&["prometheus", &scrape, &data, &listen]).unwrap();
-    // Something of everything: forwarded, and dropped with an error.
+    // The traffic includes forwarded packets and one that is dropped with an ICMP error.
     let to = lab.b().v4;
     assert_eq!(Ping::to(to).count(1).ttl(1).run(&lab.a().ns).unwrap().received, 0);
     let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "6000", &to.to_string()]).unwrap();
@@ -99,7 +99,7 @@ fn prometheus_scrapes_it_and_the_dashboard_has_data() {
         let mut last = String::new();
         let data = wait_until("data", PATIENCE, || {
             last = ask(&query);
-            // `NaN` is what a division by nothing gives.
+            // `NaN` results from a division by zero and is no data.
             last.contains("=> ") && last.lines().any(|line| !line.contains("=> NaN"))
         });
         data.unwrap_or_else(|why| panic!("{query}: {why}: {last}; {}", prometheus.output()));
