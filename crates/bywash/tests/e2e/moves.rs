@@ -1,4 +1,4 @@
-//! Packets numbered by their sender, while ports are moved between levels and routes change: where each one ended up.
+//! Ports are moved between levels, and routes change, under a load of numbered packets: none is lost or duplicated.
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
 use crate::load::{FLOWS, Stops, next, receiver, send};
@@ -7,10 +7,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Packets a second, unless BYWASH_LOAD names the most to try: then as many as are not lost while nothing moves.
+/// Packets a second. With BYWASH_LOAD, the test of moves uses the highest rate up to that at which no level loses
+/// packets by itself.
 pub const RATE: u32 = 10_000;
 
-/// Hosts whose devices take redirected frames, with finished checksums, as others are user space's; many addresses behind b.
+/// Creates a lab in which the driver can forward all frames: the hosts' devices accept redirected ones, and the hosts
+/// complete their checksums (other frames are left to user space). Host b has the addresses of the numbered flows.
 pub fn lab() -> Topology {
     let lab = Topology::builder().static_neighbours(true).host_offload("gro", true).host_offload("tx", false);
     let lab = lab.build().unwrap();
@@ -24,20 +26,20 @@ fn level(lab: &Topology, running: &Bywash, level: &str) {
     bywash(lab.r(), &["level", level, "--socket", socket.to_str().unwrap()]).ok().unwrap();
 }
 
-/// Frames of the port that each level has handled: driver, user space, kernel.
+/// Returns the number of the port's frames that each level has handled: driver, user space, kernel.
 pub fn handled(running: &Bywash, port: &str) -> [u64; 3] {
     let shown = running.show(&["placement"]);
     let row = shown.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
     ["driver", "user", "kernel"].map(|level| row["frames"][level].as_u64().unwrap())
 }
 
-/// What became of the packets of one run.
+/// Result of a run: packets sent, and the fate of those that did not arrive once and in order.
 pub struct Ran {
     pub sent: u64,
     seconds: f64,
     pub lost: u64,
     pub twice: u64,
-    /// Packets that were overtaken by a later one of their flow, before any move and after each.
+    /// Packets that a later one of their flow overtook, before the first move and after each move.
     pub late: Vec<u64>,
 }
 
@@ -64,7 +66,7 @@ pub fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: D
                 *most = number.max(*most);
             }
         });
-        // Also when what follows fails: the others would go on for ever.
+        // If an assertion below fails, the sender and the reader must end, too.
         let _stops = Stops(&stop);
         std::thread::sleep(stay);
         let mut before = handled(running, "r0");
@@ -87,7 +89,7 @@ pub fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: D
     })
 }
 
-/// The highest rate, doubled at each step up to `most`, at which each level loses nothing by itself.
+/// Returns the highest rate at which no level loses packets by itself: [`RATE`], doubled as often as `most` allows.
 fn loss_free(lab: &Topology, running: &Bywash, most: u32) -> u32 {
     let mut rate = RATE;
     while rate * 2 <= most {
@@ -147,13 +149,13 @@ fn tcp_is_intact_at_each_level() {
     }
 }
 
-/// The short form of `bywash bench churn`; BYWASH_CHURN says for how many seconds, 5 if it is not there.
+/// Runs `bywash bench churn` for a short time: BYWASH_CHURN seconds, by default 5.
 #[test]
 fn no_wrong_next_hop_while_routes_change() {
     require!(require_lab());
     let _alone = alone();
     let seconds = std::env::var("BYWASH_CHURN").unwrap_or("5".into());
-    // An emulated machine is slower by what its waits are longer.
+    // An emulated machine gets a lower rate.
     let slowness = slowness();
     let (rate, packets) = ((100_000 / slowness).to_string(), (10_000 / slowness).to_string());
     let ran = Command::new(env!("CARGO_BIN_EXE_bywash"))
@@ -165,7 +167,8 @@ fn no_wrong_next_hop_while_routes_change() {
     println!("{figures}");
     let number = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!((number("lost"), number("wrong")), (0.0, 0.0), "{figures}");
-    // How fast is the machine's affair; that it is by the hundred thousand and in the driver is not.
+    // The exact rate depends on the machine; the order of magnitude must be right, and the driver must do most of the
+    // forwarding.
     assert!(
         number("changes") >= 50_000.0 / f64::from(slowness) && number("driver") > number("sent") / 2.0,
         "{figures}"
@@ -173,14 +176,14 @@ fn no_wrong_next_hop_while_routes_change() {
 }
 
 #[test]
-fn a_program_that_is_refused_leaves_forwarding_to_user_space() {
+fn user_space_forwards_where_the_kernel_refuses_the_xdp_program() {
     require!(require_lab());
     require!(has_tool("setpriv"));
     let _alone = alone();
     let lab = Topology::router().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("bywash.sock");
-    // Without CAP_PERFMON the verifier takes no program that computes where in a map it reads.
+    // Without CAP_PERFMON the verifier refuses a program that reads a map at a computed offset.
     let without = ["-perfmon,-sys_admin"; 2];
     let mut argv =
         vec!["setpriv".into(), format!("--bounding-set={}", without[0]), format!("--inh-caps={}", without[1])];
@@ -198,9 +201,9 @@ fn a_program_that_is_refused_leaves_forwarding_to_user_space() {
     assert_eq!((&row["level"], &row["target"]), (&"user".into(), &false.into()), "{row}");
     let why = row["why"].as_str().unwrap();
     assert!(why.contains("refuses the program that forwards") && why.contains("The verifier"), "{why}");
-    // What passes through arrives by user space, and what is for the router itself by the kernel.
+    // User space forwards packets between the hosts, and the kernel receives those to the router itself.
     for to in [std::net::IpAddr::from(lab.b().v4), lab.b().v6.into(), lab.a().router_v4.into()] {
-        // Of many that come before the neighbour is known, few wait for it.
+        // Only few packets wait for a neighbour that is not known yet: it must be known before the burst.
         let knows = || Ping::to(to).count(1).run(&lab.a().ns).unwrap().received == 1;
         wait_until("the neighbours", PATIENCE, knows).unwrap();
         let report = Ping::to(to).count(20).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();

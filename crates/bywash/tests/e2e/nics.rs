@@ -1,8 +1,9 @@
-//! The router on NICs: real or emulated ones, cabled two and two, which the caller says may be taken.
+//! The router on real or emulated NICs that the caller names for the tests.
 //!
-//! `BYWASH_TEST_NICS` lists them, groups separated by spaces: `virtio:zero-copy:eth0,eth1,eth2,eth3` are a model, the
-//! mode its sockets must be bound in here (`zero-copy` or `copy`), and a host's NIC, the router's two, and the other
-//! host's, with cables between the first two and the last two. `make test-vm` has such; nothing else touches hardware.
+//! `BYWASH_TEST_NICS` lists groups of NICs, separated by spaces, such as `virtio:zero-copy:eth0,eth1,eth2,eth3`: the
+//! model, the mode in which its sockets must be bound (`zero-copy` or `copy`), and four NICs (host a's, the router's
+//! two, host b's), with cables between the first two and between the last two. `make test-vm` provides such NICs; no
+//! other test touches hardware.
 
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash};
 use bywash_lab::{
@@ -31,7 +32,7 @@ impl Cabled {
         r.sysctl("net/ipv4/ip_forward", "1").unwrap();
         r.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
         for (nic, (ns, host)) in nics.iter().zip([(&a, "1.2"), (&r, "1.1"), (&r, "2.1"), (&b, "2.2")]) {
-            // A namespace that ends gives its NICs back, in its own time.
+            // A deleted namespace returns its NICs to the host with a delay.
             let there = || run_host(&["ip", "link", "show", nic]).is_ok();
             wait_until(&format!("{nic} to be free"), PATIENCE, there).unwrap();
             run_host(&["ip", "link", "set", nic, "netns", ns.name()]).unwrap();
@@ -48,7 +49,7 @@ impl Cabled {
         Self { model: model.to_owned(), mode: mode.to_owned(), nics, a, r, b }
     }
 
-    /// Waits for the carriers: many a driver resets its NIC when a program or a setting comes or goes.
+    /// Waits until all NICs have a carrier: many drivers reset the NIC when a program or a setting changes.
     fn wait_for_carrier(&self) {
         for (ns, nic) in [&self.a, &self.r, &self.r, &self.b].iter().zip(&self.nics) {
             let running = || ns.ip(&["link", "show", nic]).is_ok_and(|out| out.stdout.contains("LOWER_UP"));
@@ -56,7 +57,7 @@ impl Cabled {
         }
     }
 
-    /// The router on its two NICs; zero-copy is required where it is expected.
+    /// Runs the router on its two NICs. Zero-copy is required if the group's mode is `zero-copy`.
     fn run(&self) -> Bywash<'_> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bywash.toml");
@@ -66,7 +67,7 @@ impl Cabled {
         Bywash::run(&self.r, &["--config", file.to_str().unwrap()])
     }
 
-    /// All hosts reach each other, and not a packet is lost.
+    /// Fails unless the hosts reach each other by IPv4 and IPv6 without loss.
     fn assert_connected(&self) {
         self.wait_for_carrier();
         for (from, to) in [(&self.a, "10.0.2.2"), (&self.a, "fd00:2::2"), (&self.b, "10.0.1.2"), (&self.b, "fd00:1::2")]
@@ -77,13 +78,14 @@ impl Cabled {
     }
 }
 
+/// Returns the groups of `BYWASH_TEST_NICS`; an error if there are none.
 fn groups() -> Result<Vec<String>, Reason> {
     let list = std::env::var("BYWASH_TEST_NICS").unwrap_or_default();
     let groups: Vec<String> = list.split_whitespace().map(String::from).collect();
     if groups.is_empty() { Err(Reason::new("no NICs to take (BYWASH_TEST_NICS)")) } else { Ok(groups) }
 }
 
-/// Runs `test` on one group of NICs after the other.
+/// Runs `test` on each group of NICs in turn.
 fn on_each(test: impl Fn(&Cabled)) {
     let _alone = alone();
     for group in groups().unwrap() {
@@ -131,7 +133,7 @@ fn nics_carry_ping_tcp_and_udp() {
 }
 
 #[test]
-fn nics_go_on_under_the_kernel_when_killed() {
+fn the_kernel_forwards_on_nics_after_a_kill() {
     require!(require_lab(), groups().map(drop));
     on_each(|lab| {
         for _ in 0..2 {
@@ -145,7 +147,7 @@ fn nics_go_on_under_the_kernel_when_killed() {
     });
 }
 
-/// Tagged frames are the kernel's, both ways, beside untagged ones that are not.
+/// The kernel forwards tagged frames unchanged in both directions, while the router forwards untagged ones.
 #[test]
 fn nics_pass_vlans_unmangled() {
     require!(require_lab(), groups().map(drop), kernel_has("8021q"));
@@ -166,7 +168,7 @@ fn nics_pass_vlans_unmangled() {
         lab.b.ip(&["address", "add", "10.2.2.2/24", "dev", &lab.nics[3]]).unwrap();
         lab.a.ip_batch("route add 10.1.2.0/24 via 10.1.1.1\nroute add 10.2.2.0/24 via 10.1.1.1\n").unwrap();
         lab.b.ip(&["route", "add", "10.1.1.0/24", "via", "10.1.2.1"]).unwrap();
-        // Between sub-interfaces; from a sub-interface to a plain one; from a plain one to a sub-interface.
+        // From VLAN interface to VLAN interface, from VLAN to plain interface, from plain to VLAN interface.
         lab.a.ip(&["route", "add", "10.1.2.2", "via", "10.0.1.1", "table", "9"]).unwrap();
         lab.a.ip(&["rule", "add", "from", "10.0.1.2", "table", "9"]).unwrap();
         for (from, to) in [("10.1.1.2", "10.1.2.2"), ("10.1.1.2", "10.2.2.2"), ("10.0.1.2", "10.1.2.2")] {

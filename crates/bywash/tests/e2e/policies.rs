@@ -1,5 +1,6 @@
-//! Kernel policies: what the kernel would not forward is not forwarded past it, at any level, whether the policy was
-//! there before the start or comes while it runs; and the time until a new policy holds.
+//! Kernel policies: packets that the kernel would not forward are not forwarded past it, at any level, whether the
+//! policy exists before the start or is added while the router runs. One test measures the time until a new policy
+//! holds.
 
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::{File, config, reload};
@@ -15,9 +16,9 @@ struct Policy {
     /// Shell commands in the router's namespace.
     set: &'static str,
     unset: &'static str,
-    /// Families that it concerns: IPv4, IPv6.
+    /// Whether it stops IPv4, and whether it stops IPv6.
     stops: (bool, bool),
-    /// Key in `[kernel]`.
+    /// Key in `[kernel]` of the configuration.
     kind: &'static str,
 }
 
@@ -153,7 +154,7 @@ fn shell(lab: &Topology, line: &str) {
     lab.r().run(&["sh", "-c", line]).unwrap();
 }
 
-/// Pings from a to b that come back, of two for each family.
+/// Sends two pings of each family from a to b, and returns how many are answered by IPv4 and by IPv6.
 fn answered(lab: &Topology) -> (u32, u32) {
     let count = |to: IpAddr| {
         let ping = Ping::to(to).count(2).interval(Duration::from_millis(20)).wait(Duration::from_millis(300));
@@ -162,7 +163,7 @@ fn answered(lab: &Topology) -> (u32, u32) {
     (count(lab.b().v4.into()), count(lab.b().v6.into()))
 }
 
-/// Fails unless exactly the families that the policy leaves alone get through.
+/// Fails if a ping of a family that the policy stops gets through.
 fn assert_stopped(lab: &Topology, policy: &Policy, when: &str) {
     let (v4, v6) = answered(lab);
     let Policy { name, stops, .. } = policy;
@@ -170,12 +171,12 @@ fn assert_stopped(lab: &Topology, policy: &Policy, when: &str) {
     assert!(!stops.1 || v6 == 0, "{when}: {v6} IPv6 pings went past `{name}`");
 }
 
-/// Waits until the hosts reach each other, and what the port receives is forwarded past the kernel again.
+/// Waits until the hosts reach each other and the router, not the kernel, forwards the packets that r0 receives.
 fn wait_for_fast_path(lab: &Topology, bywash: &Bywash) {
     let forwarded = || {
         let placement = bywash.show(&["placement"]);
         let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r0").unwrap().clone();
-        // A veth takes redirected frames while its peer has GRO on or a program: user space forwards what it refuses.
+        // A veth refuses redirected frames unless its peer has GRO on or an XDP program; user space then forwards them.
         ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum::<u64>()
     };
     bywash.wait("packets to be forwarded past the kernel", |_| {
@@ -184,25 +185,25 @@ fn wait_for_fast_path(lab: &Topology, bywash: &Bywash) {
     });
 }
 
-/// Objects that keep packets of a port.
+/// Returns the kernel objects that keep packets of a port in the kernel.
 fn kept(bywash: &Bywash, port: &str) -> Vec<Value> {
     let placement = bywash.show(&["placement"]);
     let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
     row["kept"].as_array().unwrap().clone()
 }
 
-/// Whether the policy is named as what keeps packets of a port in the kernel.
+/// Returns whether the policy is shown as keeping packets of a port in the kernel.
 fn is_kept(bywash: &Bywash, policy: &Policy) -> bool {
     ["r0", "r1"].iter().any(|port| kept(bywash, port).iter().any(|row| row["kind"] == policy.kind))
 }
 
-/// User space; the driver by native XDP; and by itself, which is the driver by traffic control.
+/// Arguments for each level: user space, the driver by native XDP, and the default, the driver by traffic control.
 const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
 
-/// Neighbours are known: no packet is lost to resolution in the tests below, and none waits.
+/// Creates a lab with known neighbours, so that no packet is lost or delayed by neighbour resolution.
 fn lab() -> Topology {
     let lab = Topology::router().unwrap();
-    assert_eq!(answered(&lab), (2, 2), "the kernel forwards");
+    assert_eq!(answered(&lab), (2, 2), "the kernel does not forward");
     lab
 }
 
@@ -215,7 +216,7 @@ pub fn a_policy_that_comes_while_it_runs_holds() {
         for policy in POLICIES {
             wait_for_fast_path(&lab, &bywash);
             shell(&lab, policy.set);
-            // On a busy machine the thread that hears of it gets its CPU late.
+            // On a busy machine the thread that follows the kernel may get its CPU late.
             bywash.wait("the reason to be shown", |bywash| is_kept(bywash, policy));
             assert_stopped(&lab, policy, &format!("{arguments:?}, while it runs"));
             shell(&lab, policy.unset);
@@ -248,7 +249,7 @@ pub fn a_policy_outlives_reload_takeover_and_kill() {
     for (at, policy) in POLICIES.iter().enumerate() {
         let level = ["level = \"user\"\n", "mode = \"native\"\nlevel = \"driver\"\n", "level = \"auto\"\n"][at % 3];
         let lab = Topology::router_n(3).unwrap();
-        assert_eq!(answered(&lab), (2, 2), "the kernel forwards");
+        assert_eq!(answered(&lab), (2, 2), "the kernel does not forward");
         let file = File::new(&config(&[("r0", level), ("r1", level)]));
         let bywash = file.run(&lab);
         wait_for_fast_path(&lab, &bywash);
@@ -257,7 +258,7 @@ pub fn a_policy_outlives_reload_takeover_and_kill() {
         file.write(&config(&[("r0", level), ("r1", level), ("r2", level)]));
         reload(&bywash, &[]);
         assert_stopped(&lab, policy, "after the reload that adds a port");
-        assert!(is_kept(&bywash, policy), "{} is shown after the reload", policy.name);
+        assert!(is_kept(&bywash, policy), "{} is not shown after the reload", policy.name);
         let (socket, path) = (bywash.socket(), file.path());
         let argv = ["run", "--takeover", "--socket", socket.to_str().unwrap(), "--config", path.to_str().unwrap()];
         let mut next = lab.r().spawn(&[&[program.as_str()], &argv[..]].concat()).unwrap();
@@ -266,12 +267,12 @@ pub fn a_policy_outlives_reload_takeover_and_kill() {
         next.signal(rustix::process::Signal::KILL).unwrap();
         assert_stopped(&lab, policy, "after kill -9");
         shell(&lab, policy.unset);
-        assert_eq!(answered(&lab), (2, 2), "the kernel forwards again without {}", policy.name);
+        assert_eq!(answered(&lab), (2, 2), "the kernel does not forward without {}", policy.name);
     }
 }
 
 #[test]
-pub fn what_is_ignored_is_forwarded_past_and_said_loudly() {
+pub fn an_ignored_policy_does_not_hold_and_is_logged() {
     require!(require_lab(), has_tool("nft"));
     let policy = &POLICIES[0];
     let lab = lab();
@@ -279,19 +280,19 @@ pub fn what_is_ignored_is_forwarded_past_and_said_loudly() {
     let file = File::new(&format!("[kernel]\nnetfilter = \"ignore\"\n{text}"));
     let bywash = file.run(&lab);
     shell(&lab, policy.set);
-    bywash.wait("the policy to be told", |bywash| bywash.log().contains("IGNORED, as configured"));
+    bywash.wait("the policy to be logged", |bywash| bywash.log().contains("IGNORED, as configured"));
     assert_eq!(answered(&lab), (2, 2));
     assert!(kept(&bywash, "r0").iter().all(|row| row["ignored"] == true));
-    // Respected again from the reload on.
+    // The reload that removes the setting makes the policy hold.
     file.write(&text);
     reload(&bywash, &[]);
     assert_stopped(&lab, policy, "after the reload");
     bywash.stop();
 }
 
-/// Chains that touch no forwarded packet cost nothing.
+/// Chains and rules that match no forwarded packet keep no packet in the kernel.
 #[test]
-pub fn policies_for_others_keep_nothing() {
+pub fn unrelated_policies_keep_nothing() {
     require!(require_lab(), has_tool("nft"));
     let lab = lab();
     let bywash = Bywash::run_as_is(lab.r(), &["r0", "r1"]);
@@ -309,8 +310,8 @@ pub fn policies_for_others_keep_nothing() {
     bywash.stop();
 }
 
-/// Some 100,000 packets a second while a policy comes: how long the last that went past it came after the command had
-/// returned. The figure is printed; that no more come is what is tested.
+/// Adds each policy under some 100,000 packets a second: packets must stop arriving. The time from the command's return
+/// to the last packet's arrival is printed.
 #[test]
 pub fn a_policy_under_load_holds_at_once() {
     require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
@@ -332,8 +333,8 @@ pub fn a_policy_under_load_holds_at_once() {
     }
 }
 
-/// Sends from a to b while `change` is made; milliseconds between its return and the last packet that came. Negative: it
-/// came before. Waits until none come any more.
+/// Sends from a to b, runs `change` and waits until packets stop arriving. Returns the milliseconds from the return of
+/// `change` to the arrival of the last packet; negative if that arrived before.
 fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
     let (end, came, last) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let begun = Instant::now();
@@ -359,7 +360,7 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
                 socket.connect((to, 4000)).unwrap();
                 let (since, mut sent) = (Instant::now(), 0u64);
                 while !end.load(Ordering::Relaxed) {
-                    // An ICMP error is told by the next send.
+                    // An ICMP error about an earlier packet is returned by the next send.
                     let _ = socket.send(&[0; 18]);
                     sent += 1;
                     while since.elapsed() < Duration::from_micros(10 * sent) && !end.load(Ordering::Relaxed) {
@@ -376,7 +377,7 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
         wait_until("packets to stop", PATIENCE, || {
             std::thread::sleep(Duration::from_millis(200));
             let more = came.load(Ordering::Relaxed);
-            // A qdisc lets one through now and then.
+            // The policy by a qdisc passes a packet now and then.
             more - std::mem::replace(&mut before, more) < 20
         })
         .unwrap();
