@@ -1,17 +1,17 @@
-//! Every kind of pool under the router: packets go through, buffers come round, all of them are accounted for.
+//! Every kind of pool under the router: packets are forwarded, buffers are reused, and all are accounted for.
 
 use crate::harness::Bywash;
 use bywash_lab::{Ping, Topology, require, require_lab};
 use std::time::Duration;
 
 #[test]
-fn every_kind_of_pool_forwards_and_comes_round() {
+fn every_kind_of_pool_forwards_and_reuses_buffers() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bywash.toml");
     for kind in ["stack", "ring", "sdb", "tabm"] {
-        // Two queues of four rings of 64, and little more: blocks are used again after a few hundred packets.
+        // Two queues with four rings of 64 take half of the frames: blocks are reused after a few hundred packets.
         let text = format!(
             "[[port]]\ninterface = \"r0\"\nring = 64\nlevel = \"user\"\n\
              [[port]]\ninterface = \"r1\"\nring = 64\nlevel = \"user\"\n\
@@ -28,7 +28,7 @@ fn every_kind_of_pool_forwards_and_comes_round() {
         let figure = |name: &str| pool[name].as_u64().unwrap_or_else(|| panic!("{kind}: no {name} in {pool}"));
         assert_eq!((pool["kind"].as_str(), figure("frames"), figure("surplus")), (Some(kind), 1024, 0));
         assert!(figure("normal") <= figure("peak") && figure("peak") <= 1024, "{pool}");
-        assert!(figure("allocated") > 3000, "{kind}: not once round: {pool}");
+        assert!(figure("allocated") > 3000, "{kind}: no buffer is reused: {pool}");
         assert_eq!(shown["audit"]["missing"].as_i64(), Some(0), "{shown}");
         if matches!(kind, "sdb" | "tabm") {
             let blocks = &pool["blocks"];

@@ -1,4 +1,4 @@
-//! `bywash profile` of a running router, and its tx queues in `show`.
+//! `bywash profile` of a running router, and the router's tx queues in `show`.
 
 use crate::harness::{Bywash, program};
 use bywash_lab::{Topology, require, require_lab};
@@ -11,7 +11,7 @@ fn a_running_router_is_profiled() {
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     let to = lab.b().v4.to_string();
     let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.005", "-c", "2000", &to]).unwrap();
-    bywash.wait("the first packets come through", |b| b.counter("r1", "tx_packets") > 10);
+    bywash.wait("the first packets", |b| b.counter("r1", "tx_packets") > 10);
     let (program, socket, page) = (program(), bywash.socket(), bywash.socket().with_extension("html"));
     let socket = socket.to_str().unwrap();
     let look = |more: &[&str]| {
@@ -25,7 +25,7 @@ fn a_running_router_is_profiled() {
     let names: Vec<&str> = stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
     assert!(["rx", "input", "lookup", "forward", "tx"].iter().all(|name| names.contains(name)), "{names:?}");
     assert!(names.contains(&report["hot"]["stage"].as_str().unwrap()), "{report:#}");
-    // Either counters, or why there are none.
+    // There are counters, or a reason why there are none.
     let counted = workers.iter().all(|worker| worker["counters"]["cpi"].is_f64());
     let why = report["missing"].to_string();
     assert!(counted || why.contains("hardware counters"), "{report:#}");
@@ -33,7 +33,7 @@ fn a_running_router_is_profiled() {
     let text = look(&["--worker", "0"]);
     assert!(text.contains("look at `") && text.contains("worker 0: "), "{text}");
 
-    // Its tx queues, by worker and by port.
+    // The tx queues are shown by worker and by port.
     let queues = bywash.show(&["workers"])[0]["tx_queues"].clone();
     let ports = bywash.show(&["ports"]);
     for (queue, port) in queues.as_array().unwrap().iter().zip(ports.as_array().unwrap()) {

@@ -1,9 +1,10 @@
-//! Raw frames out of and into a host's interface, by AF_PACKET.
+//! Raw frames sent from and received at a host's interface, by AF_PACKET sockets.
 
 use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Process, wait_until};
 
-/// Sends frames out of an interface as they are: arguments are the interface and the frames in hexadecimal.
+/// Sends frames unchanged from the interface given as argument. Standard input has a line for each frame: the number of
+/// times to send it, and the frame in hexadecimal.
 const SEND: &str = "
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -16,8 +17,9 @@ for line in sys.stdin:
             if e.errno not in (6, 100, 105): raise  # the other end is down just now, or its queue is full
 ";
 
-/// Prints what arrives at an interface, one frame a line, in hexadecimal. Its own frames are left out. The kernel takes a
-/// VLAN tag out before it hands a frame to a socket: it is put back (packet(7), PACKET_AUXDATA).
+/// Prints the frames that arrive at an interface, one a line, in hexadecimal, without those that it sends itself. The
+/// kernel removes a VLAN tag before it passes a frame to a socket; the script inserts it again (packet(7),
+/// PACKET_AUXDATA).
 const LISTEN: &str = "
 import socket, struct, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
@@ -34,7 +36,7 @@ while True:
     if address[2] != 4: print(frame.hex(), flush=True)
 ";
 
-/// Sends each frame as often as it says.
+/// Sends each frame the given number of times.
 pub fn send(namespace: &Namespace, interface: &str, frames: &[(u32, Vec<u8>)]) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("frames");
@@ -48,25 +50,26 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Frames arriving at an interface, as they come.
+/// Listener that records the frames arriving at an interface.
 pub struct Ear(Process);
 
 impl Ear {
+    /// Starts to listen at an interface.
     pub fn at(namespace: &Namespace, interface: &str) -> Self {
         let mut process = namespace.spawn(&["python3", "-c", LISTEN, interface]).unwrap();
         process.wait_for_output("listening", PATIENCE).unwrap();
         Self(process)
     }
 
-    /// Frames so far.
+    /// Returns the frames so far.
     pub fn heard(&self) -> Vec<Vec<u8>> {
         let output = self.0.output();
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = output.rfind('\n').map_or("", |end| &output[..end]);
         whole.lines().skip(1).map(unhex).collect()
     }
 
-    /// Waits until `count` frames that `wanted` wants have come, and returns them all.
+    /// Waits until `count` frames that match `wanted` have arrived, and returns all that match.
     pub fn wait(&self, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         let what = format!("{count} frames to arrive");

@@ -1,17 +1,19 @@
-//! What the kernel has built of a port's interface before the port comes: such a port is the kernel's from its first frame.
+//! Ports whose interface already belongs to a bridge, or has an interface above it, when the port is opened: they are
+//! left to the kernel from the first frame on.
 
 use crate::harness::Bywash;
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, require, require_lab};
 use std::time::Duration;
 
+/// Returns whether a port is left to the kernel for this reason.
 fn is_left(running: &Bywash, port: &str, why: &str) -> bool {
     let placement = running.show(&["placement"]);
     let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
     row["level"] == "kernel" && row["why"] == why
 }
 
-/// Host b pings the router's address on a port: not one packet is handed to a socket.
+/// Pings from host b the router and host a, and fails if a packet reaches an AF_XDP socket of the port.
 fn kernel_has_all(lab: &Topology, running: &Bywash, port: &str) {
     let before = running.counter(port, "rx_packets");
     let host = &lab.hosts()[1];
@@ -54,7 +56,7 @@ fn a_member_that_comes_back_is_left() {
     let running = Bywash::run(lab.r(), &lab.router_interfaces());
     lab.r().ip(&["link", "del", "r1"]).unwrap();
     running.wait("the port to be down", |running| running.port("r1")["state"] == "down");
-    // It has a master when it gets the port's name.
+    // The new interface has a master before it gets the port's name.
     let (b, peer) = (lab.b().ns.name().to_owned(), lab.b().interface.clone());
     lab.r()
         .ip_batch(&format!(
@@ -62,13 +64,13 @@ fn a_member_that_comes_back_is_left() {
              link set x1 name r1\nlink set r1 up\n"
         ))
         .unwrap();
-    running.wait("the port to be left", |running| is_left(running, "r1", "it belongs to bridge interface br0"));
+    running.wait("r1 to be left", |running| is_left(running, "r1", "it belongs to bridge interface br0"));
     assert!(running.log().contains("r1: it belongs to bridge interface br0"), "{}", running.log());
     running.stop();
 }
 
 #[test]
-fn what_takes_the_ports_own_packets_leaves_it() {
+fn a_port_whose_packets_a_macvlan_takes_is_left() {
     require!(require_lab());
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
     let add = |mode: &str| {
@@ -85,7 +87,7 @@ fn what_takes_the_ports_own_packets_leaves_it() {
     running.wait("the port to be left", |running| is_left(running, "r1", why));
     lab.r().ip(&["link", "del", "mv0"]).unwrap();
     running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
-    // One with an address of its own takes what is sent to that.
+    // A macvlan in mode `bridge` takes only packets to its own MAC address.
     add("bridge");
     lab.r().ip_batch("link add y0 type bridge\nlink set y0 master br1\n").unwrap_err();
     running.wait("the interface to be seen", |running| !is_left(running, "r1", why));
