@@ -1,4 +1,4 @@
-//! A changed configuration is taken over under load: ports that stay lose nothing, and what fails changes nothing.
+//! A changed configuration is applied under load: ports that stay lose no packets, and a failed reload changes nothing.
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
 use crate::load;
@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A configuration file, deleted on drop.
 pub struct File {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -29,13 +30,13 @@ impl File {
         &self.path
     }
 
-    /// Runs by it on the lab's router.
+    /// Runs the program with this configuration on the lab's router.
     pub fn run<'a>(&self, lab: &'a Topology) -> Bywash<'a> {
         Bywash::run_as_is(lab.r(), &["--config", self.path.to_str().unwrap()])
     }
 }
 
-/// A configuration with these ports, each with more lines of its own.
+/// Returns a configuration with these ports; each is an interface and further lines of its section.
 pub fn config(ports: &[(&str, &str)]) -> String {
     let ports = ports.iter().map(|(interface, more)| {
         let level = if more.contains("level") { "" } else { "level = \"user\"\n" };
@@ -53,24 +54,25 @@ fn names(running: &Bywash) -> Vec<String> {
     running.show(&["ports"]).as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().into()).collect()
 }
 
-/// Whether packets from host a reach the third host, and who forwards them.
+/// Returns whether a ping from host a to the third host is answered.
 fn reaches_c(lab: &Topology) -> bool {
     let to = lab.hosts()[2].v4;
     Ping::to(to).count(1).wait(Duration::from_millis(900)).run(&lab.a().ns).unwrap().received == 1
 }
 
-/// What must be the same after a reload that failed.
+/// Returns the state that a failed reload must not change.
 fn state(running: &Bywash) -> Value {
     let ports = running.show(&["ports"]).as_array().unwrap().clone();
     let of = |port: &Value| ["name", "id", "interface", "state", "level", "mode"].map(|key| port[key].clone());
     let links = running.namespace().ip(&["-d", "-o", "link", "show"]).unwrap().stdout;
     let programs: Vec<_> = links.split_whitespace().filter(|word| word.starts_with("xdp")).collect();
     let ports: Vec<_> = ports.iter().map(of).collect();
-    // A pool that had come and was taken from for a moment goes with the frames that are out of it.
+    // A pool that a failed reload used for a moment drains until its frames are back: only the current pool is
+    // compared.
     serde_json::json!([ports, running.show(&["config"]), programs.len(), pool(running)])
 }
 
-/// The pool that is taken from.
+/// Returns name, kind and size of the pool that frames are allocated from.
 fn pool(running: &Bywash) -> Value {
     let pools = running.show(&["pools"])["pools"].as_array().unwrap().clone();
     let taken: Vec<_> = pools.iter().filter(|pool| pool["draining"] == false).collect();
@@ -91,7 +93,7 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
         let all = (0..250).map(|n| format!("route {what} 45.0.{n}.0/24 via 10.0.4.2\n")).collect::<String>();
         lab.r().ip_batch(&all).unwrap();
     };
-    // What is out of the pool before is in the rings, and comes back as packets come by every port.
+    // Frames of the previous pool are in the ports' rings, and return to it as packets arrive at every port.
     let drained = || {
         let all = [0, 1, 2, 3].iter().filter(|n| names(&running).contains(&format!("r{n}")));
         let reached = |n: &&usize| {
@@ -113,13 +115,13 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
             let would = reload(&running, &["--dry-run"]).ok().unwrap().stdout;
             assert!(would.contains(told), "{would}");
             let pools = running.show(&["pools"])["pools"].clone();
-            assert_eq!(pools.as_array().unwrap().len(), 1, "only told: {pools}");
+            assert_eq!(pools.as_array().unwrap().len(), 1, "the dry run changed the pools: {pools}");
             routes(if name == "worker0" { "del" } else { "add" });
             assert_eq!(reload(&running, &[]).ok().unwrap().stdout, would);
             assert_eq!(pool(&running)[0], name);
             let pools = running.show(&["pools"])["pools"].clone();
             assert!(pools.as_array().unwrap().len() <= 2, "{pools}");
-            wait_until("the pool before to drain", 3 * PATIENCE, drained)
+            wait_until("the old pool to drain", 3 * PATIENCE, drained)
                 .unwrap_or_else(|e| panic!("{e}: {}", running.show(&["all"])));
         }
     });
@@ -146,7 +148,7 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
         let say = |output: Output| output.ok().unwrap().stdout;
         assert!(reaches_c(&lab));
         assert_eq!(say(reload(&running, &[])), "nothing to change\n");
-        // One comes, one goes, one changes, in one reload; and before it is done it is only told.
+        // One reload adds a port and removes another, after a dry run that changes nothing.
         file.write(&config(&[("r3", ""), ("r0", ""), ("r1", "")]));
         let told = say(reload(&running, &["--dry-run"]));
         assert_eq!(told, "port r3 added: af_xdp\nport r2 removed\n");
@@ -158,11 +160,11 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
         let report = Ping::to(d).count(3).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 3, "{} {}", report.text, running.log());
         assert!(running.counter("r3", "tx_packets") >= sent + 3, "{}", running.show(&["ports"]));
-        // What went is the kernel's.
+        // The kernel forwards the packets of the removed port.
         let links = lab.r().ip(&["-d", "link", "show", "r2"]).unwrap().stdout;
         assert!(!links.contains("xdp"), "{links}");
-        assert!(reaches_c(&lab), "the kernel does not forward to what went: {}", running.show(&["all"]));
-        // And back, with other settings, by signal; routes change meanwhile, too.
+        assert!(reaches_c(&lab), "the kernel does not forward to the removed port: {}", running.show(&["all"]));
+        // SIGHUP adds the port again with other settings, while routes change, too.
         file.write(&config(&[("r0", ""), ("r1", ""), ("r2", "tx_burst = 8\n"), ("r3", "tx_deadline_us = 20\n")]));
         lab.r()
             .ip_batch(&(0..200).map(|n| format!("route add 45.0.{n}.0/24 via 10.0.4.2\n")).collect::<String>())
@@ -192,7 +194,8 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
     end(running);
 }
 
-/// Ends it; every buffer is where it belongs. What went with a port is no longer counted: packets do not balance.
+/// Ends the program and checks that every buffer is back in its pool. Packets are not balanced: the counters of a
+/// removed port are gone.
 fn end(mut running: Bywash) {
     let status = running.signalled(Signal::TERM);
     let log = running.log();
@@ -211,7 +214,7 @@ fn a_reload_that_fails_changes_nothing() {
     let running = file.run(&lab);
     let before = state(&running);
     let failing = [
-        // Wrong as a file, wrong on this machine, not to be changed while it runs.
+        // Errors of the file, of this machine, and settings that cannot change while the program runs.
         ("[[port]\n".to_owned(), "bywash.toml"),
         (config(&[("r0", ""), ("r1", ""), ("nosuch0", "")]), "nosuch0"),
         (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: 2048 -> 4096: all pools lie in the arena"),
@@ -222,7 +225,7 @@ fn a_reload_that_fails_changes_nothing() {
         (good.replace("frames = 10240", "frames = 1000"), "1000 buffers are too few for worker 0"),
         (good.replace("ring = 512", "ring = 2048"), "nothing changed"),
         (config(&[("r0", ""), ("r1", ""), ("r2", ""), ("r3", "zero_copy = \"require\"\n")]), "r3"),
-        // Half of it can be done: another pool comes before r3 cannot; r2 goes and r3 comes before r1 cannot.
+        // Reloads that fail halfway: after the pool was replaced, at r3; after r2 was removed and r3 added, at r1.
         (
             config(&[("r0", ""), ("r1", ""), ("r3", "zero_copy = \"require\"\n")])
                 .replace("frames = 10240", "frames = 9000"),
@@ -257,7 +260,7 @@ fn a_reload_that_fails_changes_nothing() {
 }
 
 #[test]
-fn what_has_no_file_says_so() {
+fn a_reload_without_a_file_changes_nothing() {
     require!(require_lab());
     let lab = Topology::builder().ports(3).build().unwrap();
     let running = Bywash::run(lab.r(), &["r0", "r1"]);

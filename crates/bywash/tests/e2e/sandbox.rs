@@ -1,10 +1,11 @@
-//! The sandbox: what every thread is left with, and that of the service's unit, with which the program forwards.
+//! The sandbox: every thread has only the documented privileges, and the program forwards with those of the systemd
+//! unit.
 
 use crate::harness::{Bywash, PATIENCE, program};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab, run_host};
 use std::path::{Path, PathBuf};
 
-/// systemd's measure of exposure that the unit must not exceed.
+/// Highest exposure level that `systemd-analyze security` may report for the unit.
 const EXPOSURE: f64 = 3.5;
 
 fn unit() -> PathBuf {
@@ -44,7 +45,7 @@ fn the_capabilities_of_the_unit_suffice() {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let bits = |name: &str| u64::from_str_radix(&field(name), 16).unwrap();
     assert_eq!(bits("CapBnd:").count_ones() as usize, names.len(), "{status}");
-    // What it needs for the socket alone it has given up.
+    // CAP_CHOWN, which only creating the socket needs, has been dropped.
     let chown = 1 << 0;
     assert_eq!(bits("CapEff:"), bits("CapBnd:") & !chown, "{status}");
     assert_eq!(field("NoNewPrivs:"), "1");
@@ -52,7 +53,7 @@ fn the_capabilities_of_the_unit_suffice() {
     assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
 }
 
-/// All threads of the running program: the values of a field of their status.
+/// Returns the value of a field of /proc/PID/task/TID/status for every thread of a process.
 fn of_threads(pid: u32, field: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let status = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
@@ -109,16 +110,17 @@ fn every_thread_has_what_is_documented_and_no_more() {
     bywash.stop();
 }
 
-/// Root without its usual capabilities is not let into everything.
+/// A configuration that the program can read at the start, but not in the sandbox, is reported: root in the sandbox
+/// lacks the capability to read files of others.
 #[test]
-fn what_it_may_not_read_again_is_told() {
+fn an_unreadable_configuration_is_reported() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("bywash.toml");
     let text = "[[port]]\ninterface = \"r0\"\nlevel = \"user\"\n[[port]]\ninterface = \"r1\"\nlevel = \"user\"\n";
     std::fs::write(&config, text).unwrap();
-    // Somebody else's: root reads it by a capability.
+    // The directory belongs to another user: root needs a capability to enter it.
     let modes =
         |mode| std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     std::os::unix::fs::chown(place.path(), Some(65534), Some(65534)).unwrap();

@@ -1,5 +1,5 @@
-//! Four routers side by side: an edge shares flows among them, one is lost, one is drained, and who had nothing to do with
-//! it notices nothing.
+//! Four routers side by side: an edge router shares flows among them, one fails, one is drained, and the flows of the
+//! others lose nothing.
 //!
 //! ```text
 //!                   ┌─ e1 ── e n1 x ── x1 ─┐
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
-/// Half of them IPv4, half IPv6; every other one.
+/// Number of flows: even ones are IPv4, odd ones IPv6.
 const FLOWS: u64 = 32_768;
 /// Packets a second.
 const RATE: u64 = 20_000;
@@ -50,7 +50,7 @@ impl Lab {
             for (key, value) in [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")] {
                 ns.sysctl(key, value).unwrap();
             }
-            // What comes back goes another way, or none.
+            // Packets may come by another path than their answers would take, or without any.
             ns.sysctl("net/ipv4/conf/all/rp_filter", "0").unwrap();
             ns.sysctl("net/ipv4/conf/default/rp_filter", "0").unwrap();
             ns
@@ -92,7 +92,8 @@ impl Lab {
         lab
     }
 
-    /// The edge shares flows among these nodes from now on; in the kernel, too, they stay where they are, if it can.
+    /// Has the edge share flows among these nodes. The next-hop groups are resilient where the kernel supports that, so
+    /// that flows keep their nodes in the kernel, too.
     fn share(&self, verb: &str, nodes: &[usize]) {
         for (group, first) in [("100", ""), ("110", "1")] {
             let members: Vec<String> = nodes.iter().map(|n| format!("{first}{n}")).collect();
@@ -106,7 +107,7 @@ impl Lab {
     }
 }
 
-/// A socket for what arrives by one interface.
+/// Returns a socket that receives the packets arriving by one interface.
 fn receiver(ns: &Namespace, interface: &str, v6: bool) -> UdpSocket {
     let make = || -> std::io::Result<UdpSocket> {
         let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
@@ -141,14 +142,14 @@ fn destination(flow: u64) -> SocketAddr {
     }
 }
 
-/// Sends packet `n` along flow `n` modulo [`FLOWS`] until `stop`; when each was sent, by thousands.
+/// Sends packet `n` along flow `n` modulo [`FLOWS`] until `stop`, and keeps the number of packets sent in `sent`.
 fn send(ns: &Namespace, stop: &AtomicBool, sent: &AtomicU64) {
     let bind = |any: IpAddr| ns.enter(|| UdpSocket::bind((any, 0))).unwrap().unwrap();
     let sockets = [bind(Ipv4Addr::UNSPECIFIED.into()), bind(Ipv6Addr::UNSPECIFIED.into())];
     let (started, mut skipped, mut n) = (Instant::now(), 0, 0u64);
     while !stop.load(Ordering::Relaxed) {
         let due = (started.elapsed().as_secs_f64() * RATE as f64) as u64 - skipped;
-        // Kept waiting, it does not send a burst that no queue holds.
+        // After a delay, packets are skipped: no queue would hold the burst.
         skipped += due.saturating_sub(n + 64);
         while n < due.min(n + 64) {
             let flow = n % FLOWS;
@@ -163,14 +164,14 @@ fn send(ns: &Namespace, stop: &AtomicBool, sent: &AtomicU64) {
     }
 }
 
-/// What arrived of the packets: by which node, by number; 0 is none.
+/// The packets that arrived: for each number the node that forwarded it, or 0 if it did not arrive.
 struct Came {
     by: Vec<u8>,
     sent: u64,
 }
 
 impl Came {
-    /// The node of each flow that has sent something within this range of packets; several if it moved.
+    /// Returns for each flow a bit for each node that forwarded one of its packets within this range.
     fn nodes(&self, packets: Range<u64>) -> Vec<u8> {
         let mut nodes = vec![0u8; FLOWS as usize];
         for n in packets {
@@ -182,12 +183,13 @@ impl Came {
         nodes
     }
 
+    /// Returns the numbers within this range that did not arrive.
     fn lost(&self, packets: Range<u64>) -> Vec<u64> {
         packets.filter(|n| self.by.get(*n as usize).is_none_or(|by| *by == 0)).collect()
     }
 }
 
-/// Sends while `body` runs, which may ask how many have been sent.
+/// Sends while `body` runs; its argument returns the number of packets sent so far.
 fn during(lab: &Lab, body: impl FnOnce(&dyn Fn() -> u64)) -> Came {
     let (stop, sent, arrived) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
     let sockets: Vec<(u8, UdpSocket)> =
@@ -228,7 +230,7 @@ fn during(lab: &Lab, body: impl FnOnce(&dyn Fn() -> u64)) -> Came {
     })
 }
 
-/// Flows by node, as a share of the even one, of IPv4 and IPv6 alone.
+/// Returns the number of flows of each node relative to an even share, for IPv4 and for IPv6.
 fn spread(nodes: &[u8]) -> [[f64; NODES]; 2] {
     let share = |family: usize, node: usize| {
         let mine = nodes.iter().skip(family).step_by(2).filter(|via| **via == 1 << (node + 1)).count();
@@ -244,7 +246,7 @@ fn four_routers_share_and_one_is_lost() {
     let lab = Lab::new();
     let edge = Bywash::run(&lab.edge, &["h0", "e1", "e2", "e3", "e4"]);
     let nodes: Vec<Bywash> = lab.nodes.iter().map(|node| Bywash::run(node, &["e", "x"])).collect();
-    // Everybody's neighbours are known.
+    // All neighbours must be known.
     for n in 1..=NODES {
         for (from, to) in [(&lab.edge, 20 + n), (&lab.nodes[n - 1], 30 + n)] {
             let v4 = IpAddr::from(Ipv4Addr::new(10, to as u8, 0, 2));
@@ -264,29 +266,29 @@ fn four_routers_share_and_one_is_lost() {
         wait_until("packets to be sent", 6 * PATIENCE, || sent() >= until).unwrap();
         sent()
     };
-    // And by the edge's own tables, which hear of them a moment later.
+    // The edge's tables follow a moment later: warm up with one packet of each flow.
     during(&lab, |sent| wait_until("packets to be sent", 6 * PATIENCE, || sent() >= FLOWS).unwrap());
     let (mut quiet, mut killed, mut alone_at, mut drained) = (0, 0, 0, 0);
     let came = during(&lab, |sent| {
         quiet = two_rounds(sent);
         carrier(false);
         killed = two_rounds(sent);
-        // Node 4 is drained: the edge's routes no longer name it. Node 2 is still away.
+        // Node 4 is drained: the edge's next-hop groups no longer contain it. Node 2 is still down.
         alone_at = sent();
-        // (The kernel has forgotten next hops by a link without carrier.)
+        // (The kernel has deleted the next hops on a link without carrier.)
         lab.share("replace", &[1, 3]);
         drained = two_rounds(sent);
     });
 
-    // All is well: nothing is lost, and each has its share.
+    // With all nodes up nothing is lost, and each node has its share.
     let before = came.nodes(0..quiet);
     let shares = spread(&before);
     println!("{FLOWS} flows, half IPv4, half IPv6; of an even share each node has {shares:.3?}");
     assert_eq!(came.lost(0..quiet).len(), 0, "{}", edge.show(&["drops"]));
-    assert!(before.iter().all(|nodes| nodes.is_power_of_two()), "a flow took two ways");
+    assert!(before.iter().all(|nodes| nodes.is_power_of_two()), "a flow took two paths");
     assert!(shares.iter().flatten().all(|share| (share - 1.0).abs() <= 0.05), "{shares:.3?}");
 
-    // Node 2 is lost. The flows of the others do not move and lose nothing.
+    // Node 2 fails. The flows of the other nodes do not move and lose nothing.
     let lost = came.lost(quiet..killed);
     let others = |n: &&u64| before[(**n % FLOWS) as usize] != 1 << 2;
     let dark = lost.last().map_or(0, |last| last - quiet) as f64 / RATE as f64;
@@ -302,7 +304,7 @@ fn four_routers_share_and_one_is_lost() {
     assert_eq!((lost.iter().filter(others).count(), moved), (0, 0));
     assert!(dark < 2.0, "{dark} s");
 
-    // Node 4 is drained: nothing is lost, and of the two that stay nothing moves.
+    // Node 4 is drained: nothing is lost, and no flow of the two remaining nodes moves.
     let now = came.nodes(alone_at.saturating_sub(FLOWS)..alone_at);
     let after = came.nodes(drained - FLOWS..came.sent);
     let stays = |node: u8| [1 << 1, 1 << 3].contains(&node);
@@ -310,7 +312,7 @@ fn four_routers_share_and_one_is_lost() {
     let lost = came.lost(alone_at..came.sent.min(drained)).len();
     println!("a node drained: {lost} of {} packets lost; {moved} of the others' flows moved", drained - alone_at);
     assert_eq!((lost, moved), (0, 0));
-    assert!(after.iter().all(|node| stays(*node)), "somebody still goes by a node that is away");
+    assert!(after.iter().all(|node| stays(*node)), "a flow still uses a removed node");
     carrier(true);
     drop(nodes);
     edge.stop();
