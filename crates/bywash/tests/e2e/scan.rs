@@ -1,4 +1,4 @@
-//! A scan of a subnet whose addresses are nobody's: a neighbour that would answer is found all the same.
+//! A scan of a subnet's unused addresses: a neighbour that exists is still resolved.
 
 use crate::harness::{Bywash, alone};
 use crate::load::Stops;
@@ -7,24 +7,25 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Packets a second, each to another address: the neighbour then has a tenth of a second to answer.
+/// Packets a second of the scan, each to another address: at this rate the neighbour has a tenth of a second to answer.
 const RATE: f64 = 2_000.0;
-/// Pings at most, and answers that are enough: a busy machine may be late now and then. By a queue that dead neighbours keep
-/// full, one in thirty would pass.
+/// Number of pings at most.
 const PINGS: u32 = 12;
+/// Number of answers that suffice: a busy machine may answer late. If unused addresses kept the queue full, about one
+/// ping in thirty would be answered.
 const ENOUGH: u32 = 3;
 
-/// Sends one packet after the other to the addresses of `first`, over and over, until `stop`.
+/// Sends packets to `addresses` addresses from `first` on, over and over, until `stop`.
 fn scan(from: &Namespace, first: Ipv4Addr, addresses: u32, stop: &AtomicBool) {
     let socket = from.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
     let (started, mut sent) = (Instant::now(), 0u64);
     while !stop.load(Ordering::Relaxed) {
         let due = (started.elapsed().as_secs_f64() * RATE) as u64;
-        // After a pause it does not make up for what it has missed.
+        // After a delay, packets are skipped.
         sent = sent.max(due.saturating_sub(50));
         while sent < due {
             let to = Ipv4Addr::from(first.to_bits() + (sent % u64::from(addresses)) as u32);
-            // An error tells of an earlier packet.
+            // An error concerns an earlier packet.
             let _ = socket.send_to(&[0], SocketAddr::from((to, 9)));
             sent += 1;
         }
@@ -32,17 +33,17 @@ fn scan(from: &Namespace, first: Ipv4Addr, addresses: u32, stop: &AtomicBool) {
     }
 }
 
-/// How many pings to a neighbour come back that is forgotten before each, while the router's subnet is scanned from `first`
-/// on.
+/// Scans the router's subnet from `first` on, and meanwhile pings a neighbour, whose entry is flushed before each ping.
+/// Returns the number of answers.
 fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u32 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stops = Stops(&stop);
         scope.spawn(|| scan(&lab.a().ns, first, addresses, &stop));
-        // As long as the kernel takes to give one up, and the router lets a packet wait.
+        // The kernel takes about that long to give up a neighbour, and so long the router lets a packet wait.
         std::thread::sleep(Duration::from_secs(4));
         let ping = || {
-            // Longer than a neighbour is not asked for again.
+            // The router does not ask for the same neighbour again before 0.6 s have passed.
             std::thread::sleep(Duration::from_millis(700));
             let _ = lab.r().ip(&["neigh", "flush", "to", &to.to_string()]);
             Ping::to(to).count(1).wait(Duration::from_secs(2)).run(&lab.a().ns).unwrap().received
@@ -59,7 +60,7 @@ fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u3
 fn a_neighbour_is_found_while_its_subnet_is_scanned() {
     require!(require_lab());
     let _alone = alone();
-    // What traffic control leaves to the kernel is the kernel's to resolve, in its table of 1,024 neighbours.
+    // With traffic control the kernel resolves neighbours, in its table of 1,024 entries: the scan must be smaller.
     for (arguments, whole) in [
         (&["--level", "user"][..], true),
         (&["--xdp", "native", "--level", "driver"], true),

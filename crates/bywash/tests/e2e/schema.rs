@@ -1,4 +1,4 @@
-//! What `show --json` prints is what `show --schema` says, in every mode.
+//! The answers of `show --json` match the schemas of `show --schema`, in every mode.
 
 use crate::harness::{Bywash, bywash};
 use bywash_api::{Traced, schema};
@@ -12,7 +12,7 @@ fn validate(what: &str, schema: &Value, answer: &Value) {
     assert!(wrong.is_empty(), "{what}: {wrong:#?}\n{answer}");
 }
 
-/// Compares a trace of a packet that r0 receives.
+/// Validates the trace of a packet received on r0 against its schema.
 fn compare_trace(instance: &Bywash<'_>) {
     let frame = format!("ffffffffffff0200000000010800{}", "45".repeat(20));
     let socket = instance.socket().to_str().unwrap().to_owned();
@@ -21,7 +21,7 @@ fn compare_trace(instance: &Bywash<'_>) {
     validate("trace", &schema::<Traced>("trace"), &traced);
 }
 
-/// Compares each topic that this instance has with its schema.
+/// Validates the answers for these topics against their schemas.
 fn compare(instance: &Bywash<'_>, topics: &[&str]) {
     for topic in topics {
         let out = bywash(instance.namespace(), &["show", topic, "--schema"]);
@@ -29,7 +29,7 @@ fn compare(instance: &Bywash<'_>, topics: &[&str]) {
         let shown = instance.show(&[topic]);
         validate(topic, &schema, &shown);
         let empty = shown.as_array().is_some_and(Vec::is_empty);
-        // Drift there is none; a switch begins without groups.
+        // An empty list proves nothing; only drift must be empty.
         assert!(!empty || ["drift"].contains(topic), "{topic} is empty: nothing is compared");
     }
 }
@@ -46,12 +46,12 @@ fn answers_are_as_their_schemas_say() {
     router.stop();
 
     let switch = Bywash::run_as_is(lab.r(), &["--mode", "switch", "r0", "r1"]);
-    // It learns who speaks.
+    // The switch learns the addresses of hosts that send.
     lab.a()
         .ns
         .try_run(&["ping", "-c", "2", "-i", "0.1", "-W", "1", &lab.b().v4.to_string()], crate::harness::PATIENCE)
         .unwrap();
-    switch.wait("an address", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
+    switch.wait("a learned address", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
     compare(&switch, &[&common[..], &["flows", "groups", "fdb", "caches"]].concat());
     compare_trace(&switch);
     switch.stop();

@@ -1,5 +1,5 @@
-//! Everything at once, for a while: traffic, route churn, an interface that comes and goes, garbage. Nothing may leak,
-//! grow or end. `BYWASH_SOAK_SECONDS=600` (`make soak`) is the real thing.
+//! Traffic, route churn, a flapping interface and garbage at the same time: nothing may leak, grow or end. The test
+//! runs 10 s, or `BYWASH_SOAK_SECONDS`; `make soak` runs it for 600 s.
 
 use crate::harness::{Bywash, alone};
 use crate::raw;
@@ -7,7 +7,7 @@ use bywash_lab::{Ping, Topology, Transfer, require, require_lab};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// Bytes of garbage, the same in every run (xorshift64).
+/// Generator of garbage that is the same in every run (xorshift64).
 struct Garbage(u64);
 
 impl Garbage {
@@ -18,7 +18,7 @@ impl Garbage {
         self.0
     }
 
-    /// A frame for the router's own address whose IP header is anything but sound.
+    /// Returns a frame to the router's MAC address with a random IP header; three of four have a plausible first byte.
     fn frame(&mut self, mac: [u8; 6]) -> Vec<u8> {
         let len = 15 + (self.next() % 200) as usize;
         let mut frame: Vec<u8> = (0..len).map(|_| self.next() as u8).collect();
@@ -31,6 +31,7 @@ impl Garbage {
     }
 }
 
+/// Returns the resident anonymous memory of a process, in MiB.
 fn resident_mib(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap();
@@ -65,7 +66,7 @@ fn nothing_leaks_or_grows() {
             let mut bytes = 0;
             while going() {
                 let report = Transfer::new(20_000_000).run(&lab.a().ns, &lab.b().ns, lab.b().v4).unwrap();
-                assert!(report.is_intact(), "a transfer arrived changed");
+                assert!(report.is_intact(), "a transfer was changed on its way");
                 bytes += 20_000_000u64;
             }
             bytes
