@@ -1,4 +1,5 @@
-//! What a port receives sent by several CPUs: in order, and counted where one of them has too much of it.
+//! `--spread`: several CPUs send the frames that a port receives, in order within each flow, and frames that a CPU has
+//! no time for are counted.
 
 use crate::harness::{Bywash, PATIENCE, alone};
 use crate::moves::{RATE, handled, lab, moved};
@@ -9,6 +10,7 @@ use bywash_wire::build::Packet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+/// Runs the program at level `driver` with native XDP and `--spread` over these CPUs.
 fn run<'a>(lab: &'a Topology, cpus: &[usize]) -> Bywash<'a> {
     let list = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let running = Bywash::run(lab.r(), &["--xdp", "native", "--level", "driver", "--spread", &list, "r0", "r1"]);
@@ -19,20 +21,20 @@ fn run<'a>(lab: &'a Topology, cpus: &[usize]) -> Bywash<'a> {
     running
 }
 
-/// CPUs that send for a port, and the frames that each has sent.
+/// Returns the CPUs that send for a port, and the number of frames that each has sent.
 fn spread(running: &Bywash, port: usize) -> Vec<(usize, u64)> {
     let told = running.show(&["placement"]);
     let cpus = told[port]["spread"].as_array().unwrap_or_else(|| panic!("{told}"));
     cpus.iter().map(|row| (row["cpu"].as_u64().unwrap() as usize, row["frames"].as_u64().unwrap())).collect()
 }
 
-/// The last two CPUs.
+/// Returns the last two CPUs.
 fn cpus() -> Vec<usize> {
     let n = std::thread::available_parallelism().unwrap().get();
     (n.saturating_sub(2)..n).collect()
 }
 
-/// Kernel threads that take frames from a queue to a CPU.
+/// Returns the number of kernel threads that process the queue of a CPU map.
 fn takers() -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let names = processes.filter_map(|process| std::fs::read_to_string(process.path().join("comm")).ok());
@@ -50,7 +52,7 @@ fn each_flow_stays_in_order_on_its_cpu() {
     assert_eq!((ran.lost, ran.twice, ran.late), (0, 0, vec![0]), "{}", running.show(&["all"]));
     let sent = spread(&running, 0);
     assert!(handled(&running, "r0")[0] >= ran.sent, "{sent:?}");
-    // A thousand flows: each CPU has its share, and nobody else sends.
+    // With a thousand flows each CPU has its share, and no other CPU sends.
     assert_eq!(sent.iter().map(|(_, frames)| frames).sum::<u64>(), handled(&running, "r0")[0]);
     assert!(sent.iter().all(|(_, frames)| *frames > ran.sent / 4), "{sent:?}");
     let ran = moved(&lab, &running, RATE, &["user", "driver", "kernel", "driver"], Duration::from_millis(300));
@@ -68,12 +70,12 @@ fn each_flow_stays_in_order_on_its_cpu() {
 }
 
 #[test]
-fn what_a_cpu_has_no_time_for_is_counted() {
+fn frames_a_busy_cpu_drops_are_counted() {
     require!(require_lab());
     let _alone = alone();
     let cpus = cpus();
     let (lab, last) = (lab(), *cpus.last().unwrap());
-    // All of it to one CPU, which also has to receive it at the other end, by a stack.
+    // One CPU sends all frames, and also runs the network stack that receives them at the other end.
     let running = run(&lab, &[last]);
     let (a, r) = (lab.a(), lab.r());
     let received = || bywash_lab::counters(r, "r0").unwrap().rx_packets;
@@ -83,7 +85,7 @@ fn what_a_cpu_has_no_time_for_is_counted() {
         of_r0.map(|row| (row["verdict"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
     };
     let sum = |verdicts: &Vec<(String, u64)>| verdicts.iter().map(|(_, n)| n).sum::<u64>();
-    // Others than ours were there before the program was.
+    // Frames received before the program was attached.
     let others = received() - sum(&verdicts());
     let macs = [&a.mac, &a.router_mac].map(|text| text.parse().unwrap());
     let frame = Packet::udp(SocketAddr::from((a.v4, 7)), SocketAddr::from((Ipv4Addr::new(44, 0, 0, 1), 9)));
@@ -108,14 +110,14 @@ fn a_switchs_flows_are_spread_too() {
     require!(require_lab());
     let _alone = alone();
     let (lab, before) = (switch_driver::lab(2), takers());
-    // A tag comes on the way.
+    // The switch adds a tag.
     let settings = format!("level = \"driver\"\nspread = {:?}", cpus());
     let switch = lab.run(&[&format!("{settings}\ntag = 10"), &format!("{settings}\ntrunks = [10]")], "");
     assert_eq!(takers(), before + cpus().len());
     let mut hello = switch_driver::udp(0, 2, 10);
     hello[..6].fill(0xff);
     raw::send(lab.host(2), "e0", &[(1, hello)]);
-    switch.wait("it to be learned", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
+    switch.wait("the address to be learned", |switch| !switch.show(&["fdb"]).as_array().unwrap().is_empty());
     switch_driver::send_until_driven(&switch, &lab, 1, &switch_driver::udp(2, 1, 0));
     let sent = |port| spread(&switch, port).iter().map(|(_, frames)| *frames).collect::<Vec<_>>();
     let counted = |port: &str, what: &str| switch.port(port)["counters"][what].as_u64().unwrap();
@@ -124,10 +126,10 @@ fn a_switchs_flows_are_spread_too() {
     let had = arrived(2);
     raw::send(lab.host(1), "e0", &[(1000, switch_driver::udp(2, 1, 0))]);
     switch.wait("all to arrive", |_| arrived(2) >= had + 1000);
-    // One flow, one CPU.
+    // One CPU sends all frames of one flow.
     let more: Vec<_> = sent(0).iter().zip(before).map(|(now, then)| now - then).collect();
     assert!(more.contains(&1000) && more.iter().sum::<u64>() == 1000, "{more:?}");
-    // Whatever host 1 sends leaves with a tag.
+    // All frames of host 1 leave with a tag, which adds four bytes.
     switch.wait("every tag to be counted", |_| {
         let frames = counted("p2", "tx_packets");
         frames == counted("p1", "rx_packets") && counted("p2", "tx_bytes") == counted("p1", "rx_bytes") + 4 * frames
@@ -136,7 +138,7 @@ fn a_switchs_flows_are_spread_too() {
 }
 
 #[test]
-fn without_native_xdp_it_says_so() {
+fn spread_without_native_xdp_is_explained() {
     require!(require_lab());
     let lab = lab();
     let running = Bywash::run(lab.r(), &["--level", "driver", "--spread", "0", "r0", "r1"]);

@@ -1,4 +1,4 @@
-//! `mode = "switch"`: hosts around a switch, the learning bridge, VLANs, flows by command.
+//! `mode = "switch"`: the learning bridge, VLANs, storm control, flows by command, and ports that come and go.
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
 use crate::load;
@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// A switch's namespace and hosts around it, all in one network: host n is 10.7.0.n at p`n`, n from 1.
+/// A switch's namespace and hosts in one network: host n, counted from 1, has the address 10.7.0.n and the port p`n`.
 pub struct Lab {
     pub switch: Namespace,
     hosts: Vec<Namespace>,
@@ -26,16 +26,17 @@ impl Lab {
         Self { switch, hosts: made, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// The host's address.
+    /// Returns the address of host `n`.
     pub fn address(n: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 7, 0, n as u8)
     }
 
+    /// Returns the namespace of host `n`.
     pub fn host(&self, n: usize) -> &Namespace {
         &self.hosts[n - 1]
     }
 
-    /// Runs the switch with what stands below `[[port]]` of each of its ports, and at the end.
+    /// Runs the switch: `ports` are further lines of each port's section, `end` is the end of the configuration.
     pub fn run(&self, ports: &[&str], end: &str) -> Bywash<'_> {
         let mut text = "mode = \"switch\"\n".to_string();
         for (port, n) in ports.iter().zip(1..) {
@@ -51,26 +52,28 @@ impl Lab {
         path
     }
 
-    /// Whether one host reaches another.
+    /// Returns whether a ping from one host to another is answered.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         let report = Ping::to(Self::address(to)).count(1).run(self.host(from)).unwrap();
         report.received == 1
     }
 
+    /// Waits until one host reaches another.
     pub fn assert_reaches(&self, from: usize, to: usize) {
         let what = format!("host {from} to reach host {to}");
         wait_until(&what, PATIENCE, || self.reaches(from, to)).unwrap();
     }
 }
 
+/// Connects host `n` to a port of the switch.
 fn cable(switch: (&Namespace, &str), host: (&Namespace, &str), n: usize) {
     let end =
         End::new(host.0, host.1).mac(format!("02:00:00:00:07:{n:02x}")).address(format!("{}/24", Lab::address(n)));
-    // As its user is told: tags that travel beside the frame are not seen.
+    // XDP programs do not see tags that travel beside the frame: the documentation tells users to turn this off.
     Veth::new(End::new(switch.0, switch.1), end.offload("tx-vlan-hw-insert", false)).create().unwrap();
 }
 
-/// `bywash flow ..`
+/// Runs `bywash flow` with these arguments.
 fn flow(switch: &Bywash<'_>, arguments: &[&str]) -> Output {
     let socket = switch.socket();
     let mut argv = vec!["flow"];
@@ -79,7 +82,7 @@ fn flow(switch: &Bywash<'_>, arguments: &[&str]) -> Output {
     bywash(switch.namespace(), &argv)
 }
 
-/// The same, which must succeed; what it printed.
+/// Runs `bywash flow`, which must succeed, and returns its output.
 pub fn flow_ok(switch: &Bywash<'_>, arguments: &[&str]) -> String {
     let output = flow(switch, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", output.stderr);
@@ -95,7 +98,7 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
     for (from, to) in [(1, 2), (2, 3), (3, 1)] {
         lab.assert_reaches(from, to);
     }
-    // Each address where its host is, once.
+    // Each address is learned once, at its host's port.
     let fdb = switch.show(&["fdb"]);
     for n in 1..=3 {
         let mac = format!("02:00:00:00:07:{n:02x}");
@@ -103,7 +106,7 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
         assert_eq!(rows.len(), 1, "{fdb}");
         assert_eq!((&rows[0]["port"], &rows[0]["vlan"]), (&format!("p{n}").into(), &0.into()));
     }
-    // A third host sees nothing of what two others know the way for.
+    // A third host receives no unicast frames between two others whose addresses are known.
     let ear = Ear::at(lab.host(3), "e0");
     let report = Transfer::new(30_000_000).run(lab.host(1), lab.host(2), Lab::address(2)).unwrap();
     assert!(report.is_intact(), "{report:?}");
@@ -118,7 +121,7 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
     switch.stop();
 }
 
-/// A frame with a tag, to everyone.
+/// Returns a broadcast frame with a tag. `mark` is in its source address and its payload.
 pub fn tagged(vlan: u16, mark: u8) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 9, mark, 0x81, 0]);
@@ -128,7 +131,7 @@ pub fn tagged(vlan: u16, mark: u8) -> Vec<u8> {
     frame
 }
 
-/// The same without.
+/// Returns the frame of [`tagged`] without the tag.
 fn untagged(mark: u8) -> Vec<u8> {
     let mut frame = tagged(0, mark);
     frame.drain(12..16);
@@ -140,19 +143,19 @@ fn untagged(mark: u8) -> Vec<u8> {
 fn vlans_are_kept_apart() {
     require!(require_lab(), has_tool("tcpdump"));
     let lab = Lab::new(4);
-    // Access ports of two VLANs, a trunk of both, and one of a third.
+    // Access ports of two VLANs, a trunk of both, and a trunk of a third VLAN.
     let switch = lab.run(&["tag = 10", "tag = 20", "trunks = [10, 20]", "trunks = [30]"], "");
     let ears: Vec<Ear> = (1..=4).map(|n| Ear::at(lab.host(n), "e0")).collect();
-    // From an access port: to the trunk with a tag, to nobody else.
+    // A frame from an access port goes to the trunk, with a tag, and to no other port.
     send(lab.host(1), "e0", &[(5, untagged(1))]);
     ears[2].wait(5, |frame| frame[..16] == tagged(10, 1)[..16]);
-    // From the trunk: to the VLAN's access port without.
+    // A frame from the trunk goes to the VLAN's access port, without the tag.
     send(lab.host(3), "e0", &[(5, tagged(20, 3))]);
     ears[1].wait(5, |frame| frame[..14] == untagged(3)[..14]);
-    // A tag on an access port, a VLAN that a trunk does not carry, no tag where only tags are: all stopped.
+    // Dropped: a tagged frame on an access port, a VLAN that the trunk does not carry, an untagged frame on a trunk.
     send(lab.host(1), "e0", &[(3, tagged(10, 4))]);
     send(lab.host(3), "e0", &[(3, tagged(30, 5)), (3, untagged(6))]);
-    switch.wait("what is in the wrong VLAN to be dropped", |s| {
+    switch.wait("frames of wrong VLANs to be dropped", |s| {
         s.drops("p1", "bridge-filtered") == 3 && s.drops("p3", "bridge-filtered") >= 6
     });
     let foreign = |n: usize, marks: &[u8]| {
@@ -195,7 +198,7 @@ fn an_address_moves() {
     second.wait(3, wanted);
     send(lab.host(3), "e0", &[(1, from([0xff; 6], host))]);
     switch.wait("the address at p3", |s| at(s, "p3"));
-    // The path that was cached leads elsewhere now: not one frame more to where it was.
+    // The cached path leads to p3 now, and no frame more goes to p2.
     send(lab.host(1), "e0", &[(3, from(host, [2, 0, 0, 0, 7, 1]))]);
     third.wait(3, wanted);
     assert_eq!(second.wait(3, wanted).len(), 3);
@@ -207,23 +210,23 @@ fn an_address_moves() {
 fn a_loop_is_stopped_by_storm_control() {
     require!(require_lab());
     let lab = Lab::new(2);
-    // A cable from the switch to itself.
+    // A cable connects two ports of the switch.
     Veth::new(End::new(&lab.switch, "p3"), End::new(&lab.switch, "p4")).create().unwrap();
-    // Without it, ten frames never end.
+    // Without storm control, ten frames circulate for ever.
     let switch = lab.run(&["", "", "", ""], "");
     send(lab.host(1), "e0", &[(10, untagged(1))]);
     switch.wait("a storm", |s| s.counter("p3", "rx_packets") > 10_000);
     drop(switch);
     let switch = lab.run(&["", "", "storm = 50", "storm = 50"], "");
-    // Within their limits the two ports let some pass; what comes round once more is soon beyond.
+    // Within their limits the two ports pass frames; those that circulate soon exceed the limits.
     send(lab.host(1), "e0", &[(300, untagged(1))]);
     switch.wait("the storm to meet its limit", |s| s.drops("p3", "storm") + s.drops("p4", "storm") > 200);
     let before = switch.counter("p3", "rx_packets");
     std::thread::sleep(std::time::Duration::from_secs(2));
     let after = switch.counter("p3", "rx_packets");
     assert!(after - before < 200, "{} frames in 2 s", after - before);
-    // While it is there, a host's own broadcast comes round as far as the limit allows, and its address with it. Without it,
-    // addresses that were learned in the loop are where they are again when their hosts send.
+    // While the loop exists, a host's broadcasts come back as far as the limit allows, and the host's address is
+    // learned in the loop. After the loop is cut, the address is learned correctly when the host sends.
     lab.switch.ip(&["link", "set", "p3", "down"]).unwrap();
     lab.assert_reaches(1, 2);
     switch.stop();
@@ -236,7 +239,7 @@ fn flows_by_command() {
     let flows = lab.file("flows", "# nothing but ARP\narp,actions=NORMAL\n");
     let switch = lab.run(&["", "", ""], &format!("[switch]\nflows = \"{}\"\n", flows.display()));
     assert!(!lab.reaches(1, 2));
-    // Takes effect with the very next packet.
+    // A new flow takes effect with the very next packet.
     flow_ok(&switch, &["add", "priority=10,ip,actions=NORMAL"]);
     assert!(lab.reaches(1, 2));
     flow_ok(&switch, &["add", "priority=20,icmp,in_port=p1,actions=drop", "cookie=0x7,priority=5,actions=2"]);
@@ -248,12 +251,12 @@ fn flows_by_command() {
     assert!(line.starts_with(" cookie=0x0, duration=") && !line.contains('\n'), "{dump}");
     assert!(line.contains("s, table=0, n_packets="), "{dump}");
     assert!(line.ends_with(", priority=20,icmp,in_port=1 actions=NORMAL"), "{dump}");
-    // Counters come with the next look of the workers.
+    // The workers report counters with a delay.
     switch.wait("packets to be counted", |s| {
         let flows = s.show(&["flows", "icmp"]);
         flows[0]["n_packets"].as_u64() >= Some(2) && flows[0]["n_bytes"].as_u64() >= Some(2 * 98)
     });
-    // A dump is a file.
+    // The output of `dump` can be loaded again.
     let saved = flow_ok(&switch, &["dump", "--no-stats"]);
     let file = lab.file("saved", &saved);
     flow_ok(&switch, &["del"]);
@@ -264,7 +267,7 @@ fn flows_by_command() {
     assert!(lab.reaches(1, 2));
     flow_ok(&switch, &["load", "--replace", flows.to_str().unwrap()]);
     assert_eq!(flow_ok(&switch, &["dump", "--no-stats"]), "arp actions=NORMAL\n");
-    // Groups and meters by the same door.
+    // The same command adds groups and meters.
     flow_ok(
         &switch,
         &["add", "group_id=1,type=all,bucket=output:2,bucket=output:3", "meter=1 pktps bands=type=drop rate=5"],
@@ -282,7 +285,7 @@ fn flows_by_command() {
 }
 
 #[test]
-fn wrong_flows_are_told_with_their_place() {
+fn faults_of_flows_are_located() {
     require!(require_lab());
     let lab = Lab::new(2);
     let switch = lab.run(&["", ""], "");
@@ -301,9 +304,9 @@ fn wrong_flows_are_told_with_their_place() {
     let output = flow(&switch, &["load", file.to_str().unwrap()]);
     assert!(output.stderr.contains("wrong:3:11: "), "{}", output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    // Of wrong lines, none was done.
+    // No flow of a faulty request was added.
     assert_eq!(flow_ok(&switch, &["dump", "--no-stats"]), before);
-    // The configuration's own file is told of in the same way, before anything is opened.
+    // Faults in the configuration's file of flows are reported in the same way, before a port is opened.
     let config = format!("mode = \"switch\"\n[switch]\nflows = \"{}\"\n[[port]]\ninterface = \"p1\"\n", file.display());
     let config = lab.file("wrong.toml", &config);
     let socket = lab.directory.path().join("other");
@@ -313,7 +316,7 @@ fn wrong_flows_are_told_with_their_place() {
 }
 
 #[test]
-fn a_trace_tells_why() {
+fn a_trace_shows_the_reason() {
     require!(require_lab());
     let lab = Lab::new(2);
     let switch = lab.run(&["", ""], "");
@@ -336,7 +339,7 @@ fn a_port_goes_and_comes_back() {
     let switch = lab.run(&["", "", ""], "");
     lab.assert_reaches(1, 2);
     lab.assert_reaches(1, 3);
-    // Failover to what still works, and flows to a port that is away.
+    // A failover group uses the port that is up, and flows may name ports that do not exist.
     flow_ok(&switch, &["add", "group_id=1,type=ff,bucket=watch_port:3,output:3,bucket=watch_port:2,output:2"]);
     lab.switch.ip(&["link", "del", "p3"]).unwrap();
     switch.wait("p3 to be gone", |s| s.port("p3")["state"] != "up");
@@ -357,7 +360,7 @@ fn a_port_goes_and_comes_back() {
     switch.stop();
 }
 
-/// A million flows, 100,000 at a time, added and deleted while packets pass: they cost no more memory the tenth time.
+/// Adds and deletes 100,000 flows ten times while packets pass: the memory does not grow from round to round.
 #[test]
 fn many_flows_come_and_go() {
     require!(require_lab());
@@ -387,8 +390,8 @@ fn many_flows_come_and_go() {
         after.push(rss());
     }
     println!("resident after each round, in KiB: {after:?}");
-    // What is kept of a flow is about 1 KiB: a leak would be 100 MB a round. An arena of malloc's, 64 MiB, may come late.
-    assert!(after[9] < after[1] + 200_000, "it grows: {after:?} KiB");
+    // A flow takes about 1 KiB, so a leak would be 100 MB a round. An arena of malloc, 64 MiB, may be added late.
+    assert!(after[9] < after[1] + 200_000, "the memory grows: {after:?} KiB");
     switch.stop();
 }
 
@@ -407,7 +410,7 @@ fn ports_come_and_go_under_load() {
     let mut running = Bywash::run_as_is(&lab.switch, &["--config", file.to_str().unwrap()]);
     let socket = running.socket();
     let reload = || bywash(&lab.switch, &["reload", "--socket", socket.to_str().unwrap()]).ok().unwrap().stdout;
-    // Ports with learned addresses: name, number. What workers saw is noted some milliseconds later.
+    // Returns name and number of the ports with learned addresses. Addresses are learned with a delay of milliseconds.
     let known = || -> Vec<(String, u64)> {
         let list = running.show(&["fdb"]).as_array().unwrap().clone();
         let of = |row: &serde_json::Value| (row["port"].as_str().unwrap().to_owned(), row["number"].as_u64().unwrap());
@@ -426,8 +429,8 @@ fn ports_come_and_go_under_load() {
         assert!(known().iter().all(|(name, _)| name != "p3"), "{:?}", known());
         lab.assert_reaches(1, 4);
         learned("p4", 4);
-        assert!(!lab.reaches(1, 3), "what was removed is still bridged");
-        // And back: the number of what went first is free again.
+        assert!(!lab.reaches(1, 3), "the removed port is still bridged");
+        // The port that was removed first comes back and gets its former number, which is free again.
         write(&[3, 1, 2]);
         assert_eq!(reload(), "port p3 added: af_xdp\nport p4 removed\n");
         lab.assert_reaches(1, 3);
@@ -436,7 +439,7 @@ fn ports_come_and_go_under_load() {
     });
     println!("a switch's ports come and go under {} packets/s: {} sent, {} lost", load::rate(), loss.sent, loss.lost);
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}: {}", running.show(&["drops"]));
-    // What went with a port is no longer counted: packets do not balance, buffers do.
+    // The counters of a removed port are gone: packets cannot be balanced, buffers can.
     let status = running.signalled(rustix::process::Signal::TERM);
     assert!(status.success() && running.log().contains("cells are back in their pools"), "{}", running.log());
 }

@@ -1,4 +1,4 @@
-//! A switch's ports at level `driver`: what the XDP program forwards by the workers' flows, and when it does no longer.
+//! A switch's ports at level `driver`: the XDP program forwards by the flows that workers give it, until they change.
 
 use crate::harness::Bywash;
 use crate::raw::{Ear, send};
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 const DRIVER: &str = "level = \"driver\"";
 
-/// Hosts whose devices take redirected frames, and that finish their checksums themselves: others are user space's.
+/// Creates a lab in which the driver can forward all frames: the hosts' devices accept redirected ones, and the hosts
+/// complete their checksums. Other frames are left to user space.
 pub fn lab(hosts: usize) -> Lab {
     let lab = Lab::new(hosts);
     for n in 1..=hosts {
@@ -20,7 +21,7 @@ pub fn lab(hosts: usize) -> Lab {
     lab
 }
 
-/// Frames that a port received and the program forwarded.
+/// Returns the number of frames that a port received and the XDP program forwarded.
 pub fn driven(switch: &Bywash<'_>, port: &str) -> u64 {
     let placement = switch.show(&["placement"]);
     let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
@@ -28,7 +29,7 @@ pub fn driven(switch: &Bywash<'_>, port: &str) -> u64 {
     row["frames"]["driver"].as_u64().unwrap()
 }
 
-/// A UDP packet without a checksum; with a tag, unless that is 0.
+/// Returns a UDP packet without a checksum, with a tag unless `vlan` is 0.
 pub fn udp(to: u8, from: u8, vlan: u16) -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 7, to], [2, 0, 0, 0, 7, from]].concat();
     if vlan > 0 {
@@ -42,7 +43,7 @@ pub fn udp(to: u8, from: u8, vlan: u16) -> Vec<u8> {
     frame
 }
 
-/// Has a host send the frame, and on, until the program forwards it.
+/// Has a host send the frame again and again until the XDP program forwards it.
 pub fn send_until_driven(switch: &Bywash<'_>, lab: &Lab, host: usize, frame: &[u8]) {
     let port = format!("p{host}");
     let before = driven(switch, &port);
@@ -66,8 +67,8 @@ fn hosts_talk_through_the_driver() {
     let (first, second) = (driven(&switch, "p1"), driven(&switch, "p2"));
     println!("forwarded by the driver: {first} from p1, {second} from p2");
     assert!(first > 1000 && second > 1000);
-    // Each frame is counted by its port and by its flow, whoever forwarded it.
-    switch.wait("ports and flows to have one figure", |switch| {
+    // Each frame is counted by its port and by its flow, at either level.
+    switch.wait("equal counters of ports and flows", |switch| {
         let received = switch.counter("p1", "rx_packets") + switch.counter("p2", "rx_packets");
         let bytes = switch.counter("p1", "rx_bytes") + switch.counter("p2", "rx_bytes");
         let flows = switch.show(&["flows"]);
@@ -90,21 +91,21 @@ fn vlans_and_a_moved_address_in_the_driver() {
         let (fdb, mac) = (switch.show(&["fdb"]), format!("02:00:00:00:07:{mac:02x}"));
         fdb.as_array().unwrap().iter().any(|row| row["mac"] == mac && row["port"] == port && row["vlan"] == 10)
     };
-    // Everyone is heard of.
+    // A broadcast makes the switch learn the address of its sender.
     let hello = |host: usize, mac: u8, vlan: u16| {
         let mut frame = udp(0, mac, vlan);
         frame[..6].fill(0xff);
         send(lab.host(host), "e0", &[(1, frame)]);
-        switch.wait("its address to be learned", |switch| at(switch, mac, &format!("p{host}")));
+        switch.wait("the address to be learned", |switch| at(switch, mac, &format!("p{host}")));
     };
     hello(1, 0x21, 0);
     hello(3, 0x23, 10);
-    // From the access port to the trunk and back: a tag comes, and goes.
+    // Frames from the access port to the trunk get a tag, and those back lose it.
     send_until_driven(&switch, &lab, 1, &udp(0x23, 0x21, 0));
     send_until_driven(&switch, &lab, 3, &udp(0x21, 0x23, 10));
     ears[2].wait(20, |frame| *frame == udp(0x23, 0x21, 10)[..]);
     ears[0].wait(20, |frame| *frame == udp(0x21, 0x23, 0)[..]);
-    // A host is at p2 first, and then at p4.
+    // A host moves from p2 to p4.
     hello(2, 0x29, 0);
     let wanted = udp(0x29, 0x21, 0);
     send_until_driven(&switch, &lab, 1, &wanted);
@@ -114,7 +115,7 @@ fn vlans_and_a_moved_address_in_the_driver() {
     ears[3].wait(20, |frame| *frame == wanted[..]);
     let later = ears[1].heard();
     assert!(!later[before..].contains(&wanted), "a frame to where the address was");
-    // What is left to user space is another VLAN's, and stopped there.
+    // User space handles, and drops, frames of another VLAN.
     send(lab.host(3), "e0", &[(3, udp(0x21, 0x23, 20))]);
     send(lab.host(1), "e0", &[(3, udp(0x23, 0x21, 20))]);
     switch.wait("a tag to be refused", |switch| switch.drops("p1", "bridge-filtered") == 3);
@@ -122,13 +123,13 @@ fn vlans_and_a_moved_address_in_the_driver() {
     switch.stop();
 }
 
-/// Sends numbered packets, to whatever the neighbour's address is, until told to stop.
+/// Sends numbered packets from host 1 to host 2's IP address until `stop`. The number of packets sent is in `sent`.
 fn numbered(lab: &Lab, sent: &AtomicU64, stop: &AtomicBool) {
     let socket = lab.host(1).enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     let to = SocketAddr::from((Lab::address(2), 7007));
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..4 {
-            // Its number is told before it goes.
+            // `sent` includes the packet before it is sent.
             let n = sent.fetch_add(1, Ordering::SeqCst);
             let _ = socket.send_to(&n.to_be_bytes(), to);
         }
@@ -145,7 +146,7 @@ fn no_frame_goes_by_a_flow_that_was_changed() {
     lab.host(1).ip(&["neigh", "replace", "10.7.0.2", "lladdr", "02:00:00:00:07:02", "dev", "e0"]).unwrap();
     let ears = [2, 3].map(|n| Ear::at(lab.host(n), "e0"));
     let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    // The first number that went after each change, and one that had gone before the next was asked for.
+    // For each change the first number sent after it, and a late one sent before the next change was requested.
     let mut spans: Vec<(u64, u64)> = vec![];
     std::thread::scope(|scope| {
         scope.spawn(|| numbered(&lab, &sent, &stop));
@@ -155,8 +156,9 @@ fn no_frame_goes_by_a_flow_that_was_changed() {
             flow_ok(&switch, &["mod", &format!("priority=9,udp,in_port=1,actions=output:{to}")]);
             let first = sent.load(Ordering::SeqCst);
             let before = driven(&switch, "p1");
-            switch.wait("the driver to forward by it", |switch| driven(switch, "p1") > before + 30);
-            // What was sent until here has met this flow, once the worker has all that the program left to it.
+            switch.wait("the driver to forward by the flow", |switch| driven(switch, "p1") > before + 30);
+            // Packets sent until here are handled by this flow once the worker has received all that the program left
+            // to it.
             let last = sent.load(Ordering::SeqCst) - 1;
             let left: u64 = ["p1", "p2", "p3"].iter().map(|port| switch.verdicts(port, "to_user")).sum();
             switch.wait("the worker to catch up", |switch| {
