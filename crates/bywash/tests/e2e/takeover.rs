@@ -1,5 +1,5 @@
-//! A new process takes over a running one's ports under load, and one that is killed is replaced by the kernel and then by
-//! the next: packets numbered by their sender say what was lost.
+//! A new process takes over the ports of a running one under load, and the kernel and then a new process replace one
+//! that was killed: numbered packets show the loss.
 
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash, program};
 use crate::load;
@@ -15,21 +15,21 @@ fn lab() -> Topology {
     lab
 }
 
-/// Another `bywash run` at the same socket, to take over.
+/// Starts another `bywash run`, with `--takeover`, at the same socket.
 fn next(lab: &Topology, socket: &Path, arguments: &[&str]) -> Process {
     let program = program();
     let argv = [&[program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap()], arguments].concat();
     lab.r().spawn(&argv).unwrap()
 }
 
-/// Where a port is forwarded, as the one who answers at the socket says.
+/// Returns the level of a port, from the process that answers at the socket.
 fn level_of(lab: &Topology, socket: &Path, port: usize) -> String {
     let shown = bywash(lab.r(), &["show", "placement", "--json", "--socket", socket.to_str().unwrap()]);
     let shown: serde_json::Value = serde_json::from_str(&shown.ok().unwrap().stdout).unwrap();
     shown[port]["level"].as_str().unwrap().to_owned()
 }
 
-/// How long user space paused, as the new process says.
+/// Returns the pause of user space that the new process logged.
 fn pause(log: &str) -> &str {
     log.split("user space paused for ")
         .nth(1)
@@ -37,6 +37,7 @@ fn pause(log: &str) -> &str {
         .unwrap_or_else(|| panic!("{log}"))
 }
 
+/// Ends the process by `end`, fails unless it ends cleanly, and returns its log.
 fn ends_in_peace(mut process: Process, end: impl FnOnce(&mut Process)) -> String {
     end(&mut process);
     let status = process.wait(PATIENCE).unwrap();
@@ -70,7 +71,7 @@ fn a_new_process_takes_over_and_nothing_is_lost() {
             loss.gap,
             pause(&second.output())
         );
-        // The first has ended by itself; what it set is not put back before the second ends.
+        // The first process ends by itself. Its settings are restored only when the second ends.
         let Bywash { process, .. } = &first_running;
         let log = || process.output();
         wait_until("the first to end", PATIENCE, || log().contains("another process has taken over")).unwrap();
@@ -88,13 +89,13 @@ fn a_new_process_takes_over_and_nothing_is_lost() {
 }
 
 #[test]
-fn by_signal_and_where_nobody_runs() {
+fn takeover_by_signal_and_without_a_running_process() {
     require!(require_lab());
     let _alone = alone();
     let lab = lab();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
-    // Nobody runs: it starts.
+    // Without a running process, `--takeover` just starts.
     let mut first = next(&lab, &socket, &["--no-sandbox", "--level", "user", "r0", "r1"]);
     first.wait_for_output("forwarding;", PATIENCE).unwrap();
     let ((), loss) = load::during(&lab, load::rate(), || {
@@ -121,14 +122,14 @@ fn by_signal_and_where_nobody_runs() {
     wait_until("the second to end", PATIENCE, || !socket.exists() && detached()).unwrap();
 }
 
-/// In its sandbox no process starts another: it says so and goes on.
+/// A process in its sandbox cannot start another: on SIGUSR2 it logs that and continues.
 #[test]
-fn by_signal_in_the_sandbox_nothing_changes() {
+fn a_signal_for_takeover_changes_nothing_in_the_sandbox() {
     require!(require_lab());
     let lab = lab();
     let mut running = Bywash::run(lab.r(), &["r0", "r1"]);
     running.process.signal(Signal::USR2).unwrap();
-    wait_until("a word about it", PATIENCE, || running.log().contains("SIGUSR2: in its sandbox")).unwrap();
+    wait_until("the refusal", PATIENCE, || running.log().contains("SIGUSR2: in its sandbox")).unwrap();
     assert!(bywash(lab.r(), &["show", "ports", "--socket", running.socket().to_str().unwrap()]).status.success());
     assert!(running.log().contains("--no-sandbox") && running.log().contains("--takeover"), "{}", running.log());
     running.stop();
@@ -170,14 +171,14 @@ fn killed_under_load_and_started_again() {
             std::thread::sleep(Duration::from_millis(200));
             running.signalled(Signal::KILL);
             let started = Instant::now();
-            // As a service manager does, and with the same command line as ever.
+            // A service manager would start it again, with the same command line.
             let mut second = next(&lab, &socket, &["--level", level, "r0", "r1"]);
             second.wait_for_output("forwarding;", PATIENCE).unwrap_or_else(|e| panic!("{e}: {}", second.output()));
             println!("{level}: forwarding again after {:?}", started.elapsed());
             second
         });
         println!("{level}, killed: {} sent, {} lost, none for {:?}", loss.sent, loss.lost, loss.gap);
-        // What was in its rings.
+        // Packets in the rings of the killed process are lost.
         assert!(loss.lost < u64::from(load::rate()) / 2, "{loss:?}");
     }
 }

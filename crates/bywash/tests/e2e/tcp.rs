@@ -1,4 +1,4 @@
-//! TCP through the router: bytes arrive as they were sent, and not at a crawl.
+//! TCP through the router: bytes arrive unchanged, and at a reasonable rate.
 
 use crate::harness::{Bywash, alone};
 use bywash_lab::{Direction, Iperf, Topology, Transfer, has_tool, require, require_lab};
@@ -10,7 +10,7 @@ pub fn bytes_arrive_as_they_were_sent() {
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     let (a, b) = (lab.a(), lab.b());
-    // As much less as an emulated machine is slower.
+    // An emulated machine transfers less, by its slowness.
     let gigabyte = 1_000_000_000 / u64::from(bywash_lab::slowness());
     for (megabytes, from, to, address) in
         [(1000, a, b, IpAddr::from(b.v4)), (100, b, a, a.v4.into()), (100, a, b, b.v6.into()), (100, b, a, a.v6.into())]
@@ -24,7 +24,7 @@ pub fn bytes_arrive_as_they_were_sent() {
     bywash.stop();
 }
 
-/// Both ways of attaching, whichever is the default here.
+/// Both modes of attaching carry TCP, whichever is the default on this machine.
 #[test]
 fn either_mode_carries_tcp() {
     require!(require_lab());
@@ -47,7 +47,8 @@ fn either_mode_carries_tcp() {
     }
 }
 
-/// Segments that nothing cuts, unfinished checksums and all: nothing goes another way, and no XDP program copies it.
+/// The default for veth, a traffic control program, forwards unsegmented packets with partial checksums as they are:
+/// none takes another path, and no XDP program copies them.
 #[test]
 fn by_default_veth_forwards_what_tcp_sends_in_one_piece() {
     require!(require_lab());
@@ -73,7 +74,7 @@ fn by_default_veth_forwards_what_tcp_sends_in_one_piece() {
     bywash.stop();
 }
 
-/// Half the kernel's rate is the aim; on a machine that does other things at the same time, a tenth is asked for.
+/// The goal is half of the kernel's rate. The test requires a tenth, because the machine may be busy.
 #[test]
 fn throughput_is_of_the_kernels_order() {
     require!(require_lab(), has_tool("iperf3"));
@@ -91,7 +92,7 @@ fn throughput_is_of_the_kernels_order() {
         ways.map(rate)
     };
     let mut shares = [0f64; 4];
-    // Whatever else the machine does strikes one measurement, not three.
+    // Other load on the machine may disturb one measurement, but hardly all three: the best counts.
     for _ in 0..3 {
         let kernel = measure();
         let bywash = Bywash::run(lab.r(), &lab.router_interfaces());

@@ -1,11 +1,11 @@
-//! `bywash top`: a look as text and as JSON, and a terminal that is small, gone or none.
+//! `bywash top`: one sample as text and as JSON, and a terminal that is small, closes, or is missing.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_lab::{Topology, has_tool, require, require_lab};
 use serde_json::Value;
 
 #[test]
-fn a_look_has_what_happens_now() {
+fn a_sample_shows_current_rates() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let router = Bywash::run(lab.r(), &lab.router_interfaces());
@@ -40,14 +40,14 @@ fn a_look_has_what_happens_now() {
     for ping in &mut pings {
         ping.kill().unwrap();
     }
-    // What --json printed can be looked at again.
+    // The output of --json can be shown again.
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("top.json");
     std::fs::write(&file, it.to_string()).unwrap();
     let again = bywash(lab.r(), &["top", "--from", file.to_str().unwrap()]);
     assert!(again.stdout.contains("no-route") && again.stdout.contains("\nr1 "), "{}{}", again.stdout, again.stderr);
 
-    // Without a terminal, and without an instance.
+    // Errors: no terminal, no instance. Output into a closed pipe is no panic.
     let out = top(&[]);
     assert!(
         !out.status.success() && out.stderr.contains("no terminal") && out.stderr.contains("--once"),
@@ -63,7 +63,9 @@ fn a_look_has_what_happens_now() {
     router.stop();
 }
 
-/// A terminal: what is typed, with the size it has by then, and what it showed. Ends with the program's status.
+/// Runs a program on a pseudo-terminal. The arguments are TERM, steps separated by commas, and the command line. Steps
+/// set the size, wait for a word, close the terminal, or are typed. Prints the program's exit status, and `restored` if
+/// the program left the alternate screen.
 const TERMINAL: &str = r#"
 import fcntl, os, pty, select, struct, sys, termios, time
 term, steps, argv = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
@@ -133,7 +135,7 @@ fn no_terminal_is_too_small_for_it() {
         "size=24x80,see=busy,see=worker0,see=r0,d,w,see=idle,size=1x1,size=0x0,size=2x500,size=24x80,q",
     );
     assert!(said.contains("status 0 restored"), "{said}");
-    // Ctrl-C as typed, and a terminal that goes away.
+    // Ctrl-C is typed; then the terminal is closed.
     assert!(terminal("xterm", "size=24x80,see=r1,\u{3}").contains("status 0 restored"));
     let gone = terminal("xterm", "size=24x80,see=r1,close");
     assert!(gone.contains("status ") && !gone.contains("does not end"), "{gone}");

@@ -1,4 +1,4 @@
-//! `bywash trace`: what becomes of a packet that nobody sent, and of the next that somebody does.
+//! `bywash trace`: the path of a given packet, which is not sent, and of the next packet that a port receives.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab};
@@ -7,7 +7,7 @@ use bywash_wire::ethernet::MacAddr;
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 
-/// A UDP packet of 96 B in hex, from a's address.
+/// Returns a UDP frame in hex, of 96 bytes without the frame check sequence.
 fn frame(from: IpAddr, to: &str, ttl: u8, mac: MacAddr) -> String {
     let from: SocketAddr = (from, 1000).into();
     let to: SocketAddr = (to.parse::<IpAddr>().unwrap(), 2000).into();
@@ -24,7 +24,7 @@ fn a_packet_is_followed_through_the_router() {
     let router = Bywash::run(lab.r(), &lab.router_interfaces());
     let socket = router.socket();
     let (a, b) = (lab.a(), lab.b());
-    // Its neighbour is known.
+    // The router must know b's MAC address.
     assert_eq!(Ping::to(b.v4).count(1).run(&a.ns).unwrap().received, 1);
     let mac: MacAddr = router.port("r0")["mac"].as_str().unwrap().parse().unwrap();
     let frame = |to: &str, ttl: u8| frame(a.v4.into(), to, ttl, mac);
@@ -55,7 +55,7 @@ fn a_packet_is_followed_through_the_router() {
     assert!(story.contains("its neighbour 10.0.2.77 is not known"), "{story}");
     let (_, story) = trace(&["r0", &frame(&a.router_v4.to_string(), 64)]);
     assert!(story.contains("route: local ") && story.contains("handed to the kernel"), "{story}");
-    // Nothing was sent by it, or counted.
+    // Tracing has neither sent nor counted a packet.
     assert_eq!((router.counter("r1", "tx_packets"), router.drops("r0", "ttl-exceeded")), before);
 
     let (good, json) = trace(&["--json", "r0", &frame(&to, 64)]);
@@ -63,7 +63,7 @@ fn a_packet_is_followed_through_the_router() {
     assert!(good && json["outputs"] == serde_json::json!(["r1"]) && json["dropped"].is_null(), "{json}");
     assert_eq!(json["level"]["level"], "user");
     let sent = json["frames"][0]["frame"].as_str().unwrap();
-    // Its TTL is one less.
+    // The TTL is decremented.
     assert_eq!((sent.len(), &sent[44..46]), (192, "3f"), "{json}");
 
     let long = "00".repeat(5000);
@@ -91,7 +91,7 @@ fn the_next_packet_is_followed_while_it_is_forwarded() {
     let mut trace = lab.r().spawn(&argv).unwrap();
     trace.wait_for_output("waiting for a packet", PATIENCE).unwrap();
     let (a, b) = (lab.a(), lab.b());
-    // Not what was asked for, then it.
+    // The first pings do not match the filter, the others do.
     assert_eq!(Ping::to(b.v4).count(2).run(&a.ns).unwrap().received, 2);
     assert_eq!(Ping::to(b.v4).count(2).size(400).run(&a.ns).unwrap().received, 2);
     assert!(trace.wait(PATIENCE).unwrap().success(), "{}", trace.output());

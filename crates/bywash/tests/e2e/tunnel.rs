@@ -1,12 +1,12 @@
-//! Chunks that a host leaves to its device to cut up: what is cut from them has to fit the way out, headers of tunnels
-//! included.
+//! Segmentation offload: the segments of an unsegmented packet must fit the MTU of the outgoing port, including the
+//! headers of tunnels.
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Sends chunks of 12,000 bytes of UDP, each to be cut into packets of 1,200 (UDP_SEGMENT).
+/// Sends chunks of 12,000 bytes of UDP that are segmented into packets of 1,200 (UDP_SEGMENT).
 const CHUNKS: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -17,12 +17,12 @@ for _ in range(20):
 ";
 
 #[test]
-fn what_a_tunnels_chunks_are_cut_into_fits_the_way_out() {
+fn segments_of_a_tunnels_chunks_fit_the_mtu() {
     require!(require_lab());
     require!(bywash_lab::kernel_has("vxlan"));
     let lab = Topology::router().unwrap();
     let (a, b) = (lab.a(), lab.b());
-    // Packets of 1,500 bytes: 50 more than the chunk's segment size and a UDP header would tell.
+    // The packets have 1,500 bytes, 50 more than the chunk's segment size and the outer UDP header suggest.
     for (host, other, address) in [(a, b, "10.77.0.1/24"), (b, a, "10.77.0.2/24")] {
         let (local, remote) = (host.v4, other.v4);
         host.ns
@@ -41,11 +41,11 @@ fn what_a_tunnels_chunks_are_cut_into_fits_the_way_out() {
     let before = bywash.verdicts("r0", "pass_exception");
     let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, far).unwrap();
     assert!(report.is_intact(), "{report:?}");
-    // The kernel cut them up, and fragmented what is too long.
+    // The kernel segments these chunks, and fragments the packets that exceed the MTU.
     let left = bywash.verdicts("r0", "pass_exception") - before;
     assert!(left > 20, "{left} chunks left to the kernel; {}", bywash.show(&["drops"]));
 
-    // Chunks of UDP whose packets fit are forwarded as they are.
+    // Chunks whose packets fit the MTU are forwarded unsegmented.
     let socket = b.ns.enter(|| UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7009)))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let before = (bywash.verdicts("r0", "to_port"), bywash.verdicts("r0", "pass_exception"));
