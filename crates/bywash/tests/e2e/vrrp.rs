@@ -1,4 +1,4 @@
-//! VRRP: two routers that are one to their hosts, by keepalived.
+//! VRRP by keepalived: two routers that share the gateway addresses of their hosts.
 //!
 //! ```text
 //!          ┌─ p1 r1 p2 ─┐
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Packets a second.
+/// Packets a second of the load.
 const RATE: u32 = 2_000;
 
 fn keepalived(n: usize, vmac: bool) -> String {
@@ -91,7 +91,7 @@ fn fails_over(vmac: bool) {
     wait_until("the other host", PATIENCE, reached).unwrap();
 
     let forwarded = || [0, 1].map(|n| running[n].counter("p2", "tx_packets"));
-    // A virtual MAC address is an interface of the kernel's above the port, which forwards for it.
+    // With a virtual MAC address, which is a macvlan interface above the port, the kernel forwards.
     let share = |packets: u64| if vmac { 0 } else { packets };
     let before = forwarded();
     let set = |state: &str| {
@@ -111,7 +111,7 @@ fn fails_over(vmac: bool) {
     assert!(loss.sent - loss.lost > u64::from(RATE) / 4, "{loss:?}");
     assert!((0..2).all(|n| after[n] - before[n] >= share(100)), "{before:?} {after:?}");
 
-    // It comes back, and has the higher priority.
+    // The first router comes back and takes over again, because it has the higher priority.
     let ((), loss) = load::between(&hosts[0], &hosts[1], RATE, || {
         set("up");
         master(0);

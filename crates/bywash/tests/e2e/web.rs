@@ -32,7 +32,7 @@ fn a_browser_shows_ports_rates_and_drops() {
     assert!(get("/v1/audit", "localhost:8469").starts_with("HTTP/1.1 404 "));
     assert!(get("/v1/ports", "elsewhere.example").starts_with("HTTP/1.1 421 "));
 
-    // Something to be seen: packets, and packets that are dropped.
+    // The traffic includes forwarded and dropped packets.
     let (to, nowhere) = (lab.b().v4.to_string(), "10.99.0.1");
     let mut pings =
         [to.as_str(), nowhere].map(|to| lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "9000", to]).unwrap());
