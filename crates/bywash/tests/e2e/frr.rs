@@ -244,7 +244,7 @@ fn of_frr(router: &Router) -> Routes {
     routes(rows)
 }
 
-/// Returns the routes that BIRD exports to the kernel, and the kernel's routes that are not of BIRD's.
+/// Returns the routes that BIRD exports to the kernel, and the kernel's routes that BIRD did not add.
 fn of_bird(router: &Router) -> Routes {
     let mut all = of_kernel(router);
     let text = router.ns.ip(&["-4", "route", "show", "proto", "bird"]).unwrap().stdout;

@@ -75,7 +75,7 @@ fn another_instance_and_its_program_are_left_alone() {
     let output = bywash(lab.r(), &["run", "--socket", socket.to_str().unwrap(), "r1"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stderr.contains("already runs") && output.stderr.contains(&first.process.pid().to_string()));
-    // So is one at another socket that asks for an interface with an XDP program.
+    // An instance at another socket that asks for an interface with an XDP program is refused, too.
     let (status, stderr) = refused(lab.r(), &["r1", "r0"]);
     assert_eq!(status, Some(1), "{stderr}");
     assert!(stderr.contains("`r0` already runs XDP program"), "{stderr}");

@@ -16,7 +16,7 @@ struct Policy {
     /// Shell commands in the router's namespace.
     set: &'static str,
     unset: &'static str,
-    /// Whether it stops IPv4, and whether it stops IPv6.
+    /// Families that the policy stops: IPv4, IPv6.
     stops: (bool, bool),
     /// Key in `[kernel]` of the configuration.
     kind: &'static str,

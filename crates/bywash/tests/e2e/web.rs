@@ -1,4 +1,4 @@
-//! `bywash web`, in a browser.
+//! `bywash web`: its HTTP interface, and its page in a browser.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_lab::{Topology, has_tool, require, require_lab};
