@@ -21,7 +21,7 @@ pub enum Error {
         command: String,
         /// Exit status or signal, in words.
         status: String,
-        /// Its standard error, or its standard output if that was empty.
+        /// Standard error of the program, or its standard output if that was empty.
         stderr: String,
     },
     /// A condition was not met in time.

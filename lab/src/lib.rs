@@ -64,7 +64,7 @@ pub fn patience(limit: Duration) -> Duration {
     limit * slowness()
 }
 
-/// Polls `condition` until it holds. After `timeout` ([`patience`]) returns an error naming `what` was awaited.
+/// Polls `condition` until it holds. After `timeout`, scaled by [`patience`], returns an error that names `what`.
 ///
 /// The interval grows from 1 ms to 20 ms, so that short waits stay short.
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {

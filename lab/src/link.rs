@@ -80,7 +80,7 @@ pub struct Veth<'a> {
 }
 
 impl<'a> Veth<'a> {
-    /// Creates a pair with MTU 1500 and one queue per end.
+    /// Returns parameters with MTU 1500 and one queue per end; [`Self::create`] creates the pair.
     pub fn new(one: End<'a>, other: End<'a>) -> Self {
         Self { ends: [one, other], mtu: 1500, queues: 1 }
     }

@@ -145,7 +145,7 @@ impl Namespace {
         self.enter(|| write_sysctl(&key, value))?
     }
 
-    /// Reads a sysctl, without surrounding whitespace. `key` as in [`Self::sysctl`].
+    /// Reads a sysctl, without surrounding whitespace. `key` has the same form as in [`Self::sysctl`].
     pub fn read_sysctl(&self, key: &str) -> Result<String> {
         let key = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
         let path = format!("/proc/sys/{key}");

@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the process. Errors if it has ended.
+    /// Sends a signal to the process. Returns an error if it has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(status) = self.try_status()? {
             return Err(Error::Failed {
@@ -89,7 +89,7 @@ impl Process {
                 stderr: self.output(),
             });
         }
-        // It has not been reaped (checked above, and only this guard reaps), so the process ID is still valid.
+        // The process has not been reaped (checked above, and only this guard reaps), so its ID is still valid.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).map_err(|source| Error::io(format!("signalling `{}`", self.command), source))
     }

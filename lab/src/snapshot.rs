@@ -24,7 +24,8 @@ const VOLATILE: [&str; 8] = [
     "expires",
     "used",
     "age",
-    // NO-CARRIER and LOWER_UP follow the peer; IFF_UP and IFF_PROMISC are kept through /sys.
+    // Of a link, NO-CARRIER and LOWER_UP follow the peer; IFF_UP and IFF_PROMISC are kept through /sys. Of a route,
+    // `linkdown` and `dead` follow the carrier.
     "flags",
     "stats64",
 ];
@@ -150,7 +151,6 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 fn insert_line(table: &str, row: &Value, into: &mut BTreeMap<String, String>) {
     let mut fields = BTreeMap::new();
     flatten("", row, &mut fields);
-    // A route on a link without carrier is flagged `linkdown` and `dead`; that is not a setting.
     let text: Vec<String> = fields.iter().map(|(key, value)| format!("{}={value}", key.trim())).collect();
     let key = format!("{table} {}", text.join(" "));
     let times = into.get(&key).and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
