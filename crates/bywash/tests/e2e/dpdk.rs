@@ -183,7 +183,7 @@ fn packets_not_forwarded_cross_to_the_twin() {
         let before = to_kernel();
         let frames = [(3, lldp), (4, to(&a.router_mac, &packet.clone().vlan(7)))];
         send(&a.ns, &a.interface, &frames);
-        running.wait("the kernel to get them", |_| to_kernel() >= before + 7);
+        running.wait("the frames to reach the kernel", |_| to_kernel() >= before + 7);
         send(&a.ns, &a.interface, &[(5, to("02:00:00:00:77:77", &packet))]);
         running.wait("foreign frames to be dropped", |running| running.drops("r0", "not-mine") == 5);
         send(&a.ns, &a.interface, &[(2, to(&a.router_mac, &packet.clone().ip_options(&[1, 1, 1, 0])))]);

@@ -125,7 +125,7 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
     // Until the router follows, the kernel forwards the packets of this path, and the port does not count them.
     let dead = |route: Option<&Value>| route.is_some_and(|route| route["next_hops"].to_string().contains("\"dead\""));
     wait_for_route(&bywash, "10.9.0.0/24", dead);
-    bywash.wait("its path to be unused", |_| split(&flows(&lab, 40, ip("10.9.0.1"), 1)) == [0, 40]);
+    bywash.wait("the dead path to be unused", |_| split(&flows(&lab, 40, ip("10.9.0.1"), 1)) == [0, 40]);
     bywash.stop();
 }
 
@@ -188,12 +188,12 @@ pub fn a_link_goes_down_and_comes_back() {
     bywash.wait("b to be reached", |_| reaches(&lab, b.v4.into()));
     // The interface is set down: the kernel removes IPv4 routes without notification, and IPv6 addresses.
     r.ip(&["link", "set", "r1", "down"]).unwrap();
-    bywash.wait("down", |bywash| bywash.port("r1")["state"] == "down");
+    bywash.wait("r1 to be down", |bywash| bywash.port("r1")["state"] == "down");
     let report = Ping::to(b.v4).count(1).run(&lab.a().ns).unwrap();
     assert_eq!((report.received, report.errors), (0, 1), "{}", report.text);
     r.ip(&["link", "set", "r1", "up"]).unwrap();
     r.ip(&["address", "replace", "fd00:2::1/64", "dev", "r1", "nodad"]).unwrap();
-    bywash.wait("up", |bywash| bywash.port("r1")["state"] == "up");
+    bywash.wait("r1 to be up", |bywash| bywash.port("r1")["state"] == "up");
     bywash.wait("b to be reached by IPv4", |_| reaches(&lab, b.v4.into()));
     bywash.stop();
 }

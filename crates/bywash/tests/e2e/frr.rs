@@ -446,13 +446,13 @@ fn bgp_restarts_gracefully() {
             still();
             gone(1) && gone(2)
         };
-        wait_until("its peers to notice", PATIENCE, &mut noticed).unwrap();
+        wait_until("the peers to notice", PATIENCE, &mut noticed).unwrap();
         lab.routers[0].start("bgpd", &config(1));
         let mut back = || {
             still();
             established(0)
         };
-        wait_until("the peers again", Duration::from_secs(30), &mut back)
+        wait_until("the peers to come back", Duration::from_secs(30), &mut back)
             .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
         let took = started.elapsed();
         std::thread::sleep(Duration::from_millis(500));

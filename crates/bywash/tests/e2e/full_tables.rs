@@ -156,7 +156,7 @@ fn announced(v6: bool) {
     let mut announcer = Announcer::start(&h1, v6, count);
     let few = in_kernel(&r1.ns, v6);
     let kernel_has = |routes: usize| {
-        wait_until("the kernel", patience, || in_kernel(&r1.ns, v6).abs_diff(few + routes) < 8)
+        wait_until("the kernel to follow", patience, || in_kernel(&r1.ns, v6).abs_diff(few + routes) < 8)
             .unwrap_or_else(|e| panic!("{e}: {} {}", in_kernel(&r1.ns, v6), r1.daemons_say()));
     };
 
@@ -200,7 +200,7 @@ fn announced(v6: bool) {
     });
     // The program returns free memory with a delay.
     let back = || memory(&running) < before + (most - before) / 4 + 8;
-    let is_back = wait_until("the memory", Duration::from_secs(10), back);
+    let is_back = wait_until("the memory to be returned", Duration::from_secs(10), back);
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
     println!(
         "{count} IPv{} routes: a kernel alone has them after {} (lost {} of {} packets); with bywash it has them after \

@@ -344,7 +344,7 @@ fn a_port_goes_and_comes_back() {
     lab.switch.ip(&["link", "del", "p3"]).unwrap();
     switch.wait("p3 to be gone", |s| s.port("p3")["state"] != "up");
     let gone = |s: &Bywash<'_>| !s.show(&["fdb"]).as_array().unwrap().iter().any(|row| row["port"] == "p3");
-    switch.wait("its addresses to be forgotten", gone);
+    switch.wait("the addresses at p3 to be forgotten", gone);
     flow_ok(
         &switch,
         &["add", "priority=9,dl_type=0x88b5,in_port=1,actions=group:1", "priority=8,in_port=99,actions=98"],
