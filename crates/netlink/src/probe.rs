@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
-use crate::wire::{Messages, Request, u16_at, u32_at};
+use crate::wire::{Attributes, Messages, Request, u16_at, u32_at};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,6 +19,8 @@ const REMEMBERED: usize = 16 << 10;
 #[derive(Debug)]
 struct Inner {
     socket: Socket,
+    /// Receives the announcements of neighbours; read only around a request that could undo a permanent entry.
+    heard: Socket,
     asked: HashMap<(u32, IpAddr), Instant>,
     /// Keys of `asked` in the order of their requests.
     order: VecDeque<(u32, IpAddr)>,
@@ -33,8 +35,10 @@ pub struct Prober(Arc<Mutex<Inner>>);
 impl Prober {
     pub(crate) fn open() -> Result<Self, Error> {
         let socket = Socket::open(&[], 256 << 10)?;
+        let heard = Socket::open(&[RTNLGRP_NEIGH], 1 << 20)?;
         Ok(Self(Arc::new(Mutex::new(Inner {
             socket,
+            heard,
             asked: HashMap::new(),
             order: VecDeque::new(),
             buffer: vec![0; DATAGRAM],
@@ -49,7 +53,7 @@ impl Prober {
     /// Runs on the calling thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { socket, asked, order, buffer } = &mut *inner;
+        let Inner { socket, heard, asked, order, buffer } = &mut *inner;
         let now = Instant::now();
         if asked.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
             return false;
@@ -71,20 +75,21 @@ impl Prober {
             Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
             _ => return false,
         }
-        may_change(socket, buffer, index, addr) && self::ask(socket, buffer, |s| use_it(s, index, addr, 0)) == Some(0)
+        change((socket, heard), buffer, (index, addr), |sequence| use_it(sequence, index, addr, 0))
     }
 
     /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
-    /// is no such entry, it is permanent by now, or the kernel refuses. Like [`Prober::probe`], it must not be called from a worker.
+    /// is no such entry, it is permanent by now, or the kernel refuses. Like
+    /// [`Prober::probe`], it must not be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { socket, asked, buffer, .. } = &mut *inner;
+        let Inner { socket, heard, asked, buffer, .. } = &mut *inner;
         asked.remove(&(index, addr));
         let delete = |sequence| {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
         };
-        may_change(socket, buffer, index, addr) && ask(socket, buffer, delete) == Some(0)
+        change((socket, heard), buffer, (index, addr), delete)
     }
 }
 
@@ -99,6 +104,51 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
     sent.ok().and(code)
 }
 
+/// Sends a request that changes an entry, unless the entry is permanent or NOARP. Returns whether it was changed.
+///
+/// Netlink has no request on condition. If the entry was made permanent between the question and the request, the
+/// request undid that: it is made permanent again, as announced.
+fn change(
+    (socket, heard): (&mut Socket, &Socket),
+    buffer: &mut [u8],
+    (index, addr): (u32, IpAddr),
+    request: impl FnOnce(u32) -> Request,
+) -> bool {
+    while !matches!(heard.receive(buffer), Ok(Received::Empty) | Err(_)) {}
+    if !may_change(socket, buffer, index, addr) || ask(socket, buffer, request) != Some(0) {
+        return false;
+    }
+    let mut undone = None;
+    while let Ok(received @ (Received::Datagram(_) | Received::Lost)) = heard.receive(buffer) {
+        let Received::Datagram(length) = received else { continue };
+        let announced = Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH);
+        let fixed = announced.filter(|message| is_of(message.body, index, addr) && is_fixed(message.body));
+        undone = fixed.last().map(|message| message.body.to_vec()).or(undone);
+    }
+    if let Some(body) = undone {
+        let flags = NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
+        ask(socket, buffer, |sequence| Request::new(RTM_NEWNEIGH, flags, sequence, &body));
+        return false;
+    }
+    true
+}
+
+/// Returns whether a neighbour message is about `addr` on interface `index`.
+fn is_of(body: &[u8], index: u32, addr: IpAddr) -> bool {
+    let destination = Attributes::after(body, 12).find(|(kind, _)| *kind == NDA_DST);
+    let same = |octets: &[u8]| destination.is_some_and(|(_, value)| value == octets);
+    u32_at(body, 4) == Some(index)
+        && match addr {
+            IpAddr::V4(addr) => same(&addr.octets()),
+            IpAddr::V6(addr) => same(&addr.octets()),
+        }
+}
+
+/// Returns whether a neighbour message has a permanent or NOARP entry.
+fn is_fixed(body: &[u8]) -> bool {
+    u16_at(body, 8).is_some_and(|state| state & (NUD_PERMANENT | NUD_NOARP) != 0)
+}
+
 /// Returns whether the kernel may change the state of an entry, that is, it is neither permanent nor NOARP.
 fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> bool {
     let asked =
@@ -106,7 +156,7 @@ fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) 
     let mut may = false;
     while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
         for message in Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH) {
-            may = u16_at(message.body, 8).is_some_and(|state| state & (NUD_PERMANENT | NUD_NOARP) == 0);
+            may = !is_fixed(message.body);
         }
     }
     asked.is_ok() && may

@@ -6,6 +6,9 @@ use bywash_fib::model::Change;
 use bywash_lab::Namespace;
 use bywash_netlink::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Creates two veth pairs with all ends in one namespace; `a0` and `b0` have addresses.
 fn namespace(hint: &str) -> Namespace {
@@ -381,6 +384,43 @@ fn probing_makes_the_kernel_ask() {
         followed.take(std::time::Duration::from_millis(50));
         assert!(began.elapsed().as_secs() < 5, "not resolved");
     }
+}
+
+#[test]
+fn a_neighbour_made_permanent_while_it_is_given_up_stays() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("permanent");
+    let followed = Followed::start(&ns, Config::default());
+    let index = followed.state.link_named("a0").unwrap().index;
+    let all: Vec<_> = (2..250).map(|n| Ipv4Addr::new(10, 1, 0, n)).collect();
+    let lines = |line: &dyn Fn(&Ipv4Addr) -> String| all.iter().map(line).collect::<String>();
+    let made = lines(&|addr| format!("neigh replace {addr} lladdr 02:00:00:00:00:09 dev a0 nud permanent\n"));
+    let deleted = lines(&|addr| format!("neigh del {addr} dev a0\n"));
+    let prober = followed.mirror.prober();
+    let (round, rounds) = (AtomicU32::new(0), 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while round.load(Ordering::Relaxed) < rounds {
+                for addr in &all {
+                    prober.probe(index, (*addr).into());
+                    prober.forget(index, (*addr).into());
+                }
+            }
+        });
+        for _ in 0..rounds {
+            ns.ip_batch(&made).unwrap();
+            // One that was just deleted is put back at once.
+            let all_there = bywash_lab::wait_until("all neighbours to be permanent", Duration::from_secs(10), || {
+                let shown = ns.ip(&["neigh", "show", "dev", "a0", "nud", "permanent"]).unwrap().stdout;
+                shown.lines().count() == all.len()
+            });
+            round.fetch_add(if all_there.is_ok() { 1 } else { rounds }, Ordering::Relaxed);
+            all_there.unwrap();
+            ns.ip_batch(&deleted).unwrap();
+        }
+    });
 }
 
 #[test]
