@@ -106,7 +106,7 @@ def memory(tests):
     one = tests[0]
     head = [f"Mean {here:.1f} %; the document's {there:.1f} %. Modelled for {one['processor']['name']}; pools of {one['frames']:,}",
             f"frames, {one['in_flight']} packets in flight, rings of {one['rx_ring']:,} and {one['tx_ring']:,}.", "",
-            "| drop, % / the document's (deviation) | " + " | ".join(instances) + " |", "|---|" + "---|" * len(instances)]
+            "| saved, % / the document's (deviation), by instances | " + " | ".join(instances) + " |", "|---|" + "---|" * len(instances)]
     return "\n".join(head + rows)
 
 

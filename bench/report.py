@@ -103,33 +103,33 @@ def placed(run):
 def policies(run):
     median = {name: sorted(rates)[len(rates) // 2] for name, rates in run["mpps"].items()}
     best = sorted(median.items(), key=lambda one: -one[1])
-    return ", ".join(f"{name} {mpps:.1f}" for name, mpps in best) + f" Mpps: our best to DPDK's best {run['ratio']:.2f} x"
+    return ", ".join(f"{name} {mpps:.1f}" for name, mpps in best) + f" Mpps: Bywash's best to DPDK's best {run['ratio']:.2f} x"
 
 
 def summary(report):
     r = report
-    r.beside("forward", "forward, full router path, one core", forwarded, "forward")
-    r.beside("dpdk", "the same on DPDK's net_pcap devices", forwarded, "forward on DPDK's devices")
+    r.beside("forward", "forward, full router path, one core, from memory", forwarded, "forward")
+    r.beside("dpdk", "the same, both on DPDK's net_pcap devices", forwarded, "forward on DPDK's devices")
     for kind in ("stack", "ring"):
         r.own(f"forward, 131,072 buffers in a {kind}", f"forward --frames 131072 --pool {kind}", lambda one: f"{one['mpps']:.1f} Mpps")
-    for family in ("4", "6"):
-        r.own(f"lookup, IPv{family}, random addresses", f"lookup --family {family}",
+    for family, routes in (("4", 500_000), ("6", 200_000)):
+        r.own(f"lookup, IPv{family}, {routes:,} routes, uniformly random addresses", f"lookup --family {family}",
               lambda one: f"{one['cycles_per_lookup']:.1f} cycles, {one['bytes'] / 2**20:.1f} MiB, built in {one['build_ms']:.0f} ms")
-    r.own("pair, two workers", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
+    r.own("frames from one worker to another (pair)", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
     r.own("pool between two threads, 131,072 buffers, 1,520 B touched", "pool --alternate --kinds ring,stack,tabm",
           lambda one: ", ".join(f"{row['kind']} {row['mpps']:.1f}" for row in one["rows"]) + " Mpps")
 
     def tabm(one):
         of = {(row["kind"], row["threads"]): row["mpps"] for row in one["rows"]}
         return ", ".join(f"{t} thread{'s' * (t > 1)} {of['tabm', t] / of['sdb', t]:.2f} x" for t in (1, 2))
-    r.own("tabm to sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
-    r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores", policies, "buffer policies in testpmd")
-    veth = r.beside("veth", "veth, 64 B, one worker", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
+    r.own("rate of pool tabm to that of sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
+    r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores, no cache", policies, "buffer policies in testpmd")
+    veth = r.beside("veth", "veth, 64 B, one worker in user space", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
                     f"{one['peer_ratio']:.2f} x; kernel {one['kernel_mpps']:.2f}", "veth")
     r.beside("placement", "veth, 500,000 routes, 4,000 destinations, by level", placed)
-    r.beside("tcp", "TCP through the router, defaults, to the kernel's forwarding",
+    r.beside("tcp", "TCP over veth, default settings, to the kernel's rate",
              lambda one: f"{one['ratio']:.2f} x (+- {one['error']:.2f}): "
-             + ", ".join(f"{row['of']} {row['bywash_gbps']:.1f} to {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))
+             + "; ".join(f"{row['of']} {row['bywash_gbps']:.1f}, kernel {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))
     memif, why = r.peers("memif")
     for one in memif["pairs"] if memif else []:
         pair = f"{one['sender']} to {one['receiver']}"
@@ -139,13 +139,13 @@ def summary(report):
               f"{one['mpps']:.1f} Mpps: {one['ratio']:.2f} x testpmd to testpmd", None)
     if not memif:
         r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
-    r.beside("switch", "flow switch, 512 flows, one core", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
+    r.beside("switch", "flow switch, 512 flow rules, one core, from memory", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
              f"{one['ovs-dpdk']['median_mpps']:.1f}: {one['ratio']:.2f} x", "flow switch")
-    r.beside("cmts", "cable downstream, two cores, to its crypto library alone", lambda one: f"{one['ratio']:.2f} x", "cable downstream")
-    r.own("generator with numbers and times, to the barest frames", f"generator --seconds {r.args.seconds}",
-          lambda one: f"{one['stamped_mpps']:.2f} and {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
+    r.beside("cmts", "cable downstream, two cores, to the rate of its crypto library alone on one", lambda one: f"{one['ratio']:.2f} x", "cable downstream")
+    r.own("generator: frames with sequence numbers and times, to bare frames", f"generator --seconds {r.args.seconds}",
+          lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
     if veth:
-        r.row("start to first forwarded packet", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None)
+        r.row("start to first forwarded packet, two veth, in user space", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None)
         r.row("resident memory of `bywash run`, two veth", "bywash bench veth",
               f"{veth['resident_mib']:.0f} MiB, {veth['arena_mib']:.0f} of them the arena", None)
 

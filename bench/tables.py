@@ -18,7 +18,7 @@ def draw(name, *args):
 def modes(run):
     rows = run["rows"]
     lines = [f"{run['peer']}, {rows[0]['size']} B, medians of {len(rows[0]['rounds'])} rounds of {rows[0]['seconds']} s, Mpps.", "",
-             "| | mode | bywash | testpmd | ratio | cycles a packet | of them in the kernel | system calls a packet | the document's |",
+             "| | mode | bywash | testpmd | ratio | cycles a packet | of them in the kernel | system calls a packet | published, NIC |",
              "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n >= 0.00005)
