@@ -1,14 +1,15 @@
-//! A change of a router, as a line of shell and as it is made here: many by one process.
+//! Changes of a router's configuration: their text as shell commands, and their application in batches, each by one
+//! process.
 
 use crate::topology::Side;
 use std::fmt;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// One command, for the router's namespace but for [`Change::Host`].
+/// One command. All but [`Change::Host`] run in the router's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// A line of `ip -batch`.
+    /// A line of `ip -batch`, in the router's namespace.
     Ip(String),
     /// A line of `ip -batch` in the hosts' namespace.
     Host(String),
@@ -23,7 +24,8 @@ pub enum Change {
 }
 
 impl fmt::Display for Change {
-    /// A line of shell, with the functions `r` (a command in the router) and `h` (one among the hosts).
+    /// Writes a line of shell. It uses the functions `r`, which runs a command in the router's namespace, and `h`,
+    /// which runs one in the hosts' namespace.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(line) => write!(out, "r ip {line}"),
@@ -36,7 +38,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Makes the changes in order. Which ones were taken.
+/// Makes the changes in order. Returns for each whether it was accepted.
 pub fn apply(side: &Side, changes: &[Change]) -> Vec<bool> {
     let mut taken = Vec::with_capacity(changes.len());
     for run in changes.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b)) {
@@ -46,7 +48,7 @@ pub fn apply(side: &Side, changes: &[Change]) -> Vec<bool> {
     taken
 }
 
-/// Makes changes of one kind, in the calling thread's namespace.
+/// Makes changes of one kind in the calling thread's namespace. Returns for each whether it was accepted.
 fn alike(changes: &[Change]) -> Vec<bool> {
     let lines = || {
         changes.iter().map(|change| match change {
@@ -70,7 +72,8 @@ fn one(change: &Change) -> bool {
     }
 }
 
-/// Which lines were taken: a batch that is forced goes on after a failure and names its line, after what the kernel said.
+/// Runs the lines as one batch. Returns for each whether it was accepted: with `-force` a batch goes on after a
+/// failure, and names the line that failed after the kernel's message.
 fn batch<'a>(tool: &str, lines: impl Iterator<Item = &'a str>) -> Vec<bool> {
     let lines: Vec<&str> = lines.collect();
     let said = run(&[tool, "-force", "-batch", "-"], &(lines.join("\n") + "\n")).1;
@@ -82,7 +85,7 @@ fn batch<'a>(tool: &str, lines: impl Iterator<Item = &'a str>) -> Vec<bool> {
     taken
 }
 
-/// Runs a program to its end: whether it succeeded, and what it said on standard error.
+/// Runs a program to its end. Returns whether it succeeded, and its standard error.
 fn run(argv: &[&str], input: &str) -> (bool, String) {
     let mut command = Command::new(argv[0]);
     command.args(&argv[1..]).env("LC_ALL", "C");

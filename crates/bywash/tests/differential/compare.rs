@@ -1,19 +1,20 @@
-//! What left both routers for the packets that went in, and where it is not the same.
+//! Compares the frames that both routers sent for the same packets.
 
 use crate::packets::{MAGIC, Sent};
 use bywash_wire::checksum::update_u16;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// A frame, and the port whose host had it.
+/// A port, and a frame that its host received.
 pub type Left = (usize, Vec<u8>);
 
-/// Index of a side: the kernel's or Bywash's.
+/// Index of the kernel's side.
 pub const KERNEL: usize = 0;
+/// Index of Bywash's side.
 pub const BYWASH: usize = 1;
 
-/// Where the IP packet in a frame begins, behind tags and what a route has put around it by segment routing (RFC 8754),
-/// and its version.
+/// Returns the offset and version of the IP packet in a frame, behind VLAN tags and behind the headers that a segment
+/// routing route (RFC 8754) has added.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
     let (at, version) = outer(frame)?;
     let Some((next, behind)) = behind_segments(frame, at, version) else { return Some((at, version)) };
@@ -26,13 +27,13 @@ pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
     }
 }
 
-/// The protocol behind the segment routing header of a packet, and where it begins.
+/// Returns the protocol behind the segment routing header of a packet, and the offset of its first byte.
 fn behind_segments(frame: &[u8], at: usize, version: u8) -> Option<(u8, usize)> {
     let is_segments = version == 6 && *frame.get(at + 6)? == 43 && *frame.get(at + 42)? == 4;
     is_segments.then_some((*frame.get(at + 40)?, at + 40 + (usize::from(*frame.get(at + 41)?) + 1) * 8))
 }
 
-/// Where the outermost IP packet begins, and its version by the EtherType.
+/// Returns the offset of the outermost IP packet, and its version by the EtherType.
 fn outer(frame: &[u8]) -> Option<(usize, u8)> {
     let mut at = 12;
     loop {
@@ -45,7 +46,7 @@ fn outer(frame: &[u8]) -> Option<(usize, u8)> {
     }
 }
 
-/// Source and destination.
+/// Returns the source and destination addresses.
 pub fn ends(frame: &[u8]) -> Option<&[u8]> {
     match packet(frame)? {
         (at, 4) => frame.get(at + 12..at + 20),
@@ -53,7 +54,7 @@ pub fn ends(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Type, code and the packet quoted of an ICMP error, or of a redirect.
+/// Returns type, code and the quoted packet of an ICMP error or redirect.
 pub fn error(frame: &[u8]) -> Option<(u8, u8, &[u8])> {
     let (at, version) = packet(frame)?;
     let (protocol, icmp) = match version {
@@ -69,11 +70,11 @@ pub fn error(frame: &[u8]) -> Option<(u8, u8, &[u8])> {
     }
 }
 
-/// No packet's number.
+/// A number that no packet has.
 const OTHER: u32 = 0;
 
-/// The number of the packet that a frame is, or is about: in its payload, else as far as the header's fields hold it;
-/// [`OTHER`] if it is about one that is not among these.
+/// Returns the number of the packet that a frame carries or quotes: from its payload, or from as many bits as the IPv4
+/// ident or IPv6 flow label holds; [`OTHER`] if no packet in `sent` has those bits.
 fn number(frame: &[u8], sent: &[Sent]) -> Option<u32> {
     let at = frame.windows(8).position(|bytes| bytes[..4] == MAGIC);
     if let Some(at) = at {
@@ -92,21 +93,22 @@ fn number(frame: &[u8], sent: &[Sent]) -> Option<u32> {
     sent.iter().map(|sent| sent.number).find(|number| number & bits == part).or(Some(OTHER))
 }
 
-/// What hosts and routers say of their own.
+/// Returns whether a frame is one that hosts and routers send on their own account.
 fn is_noise(frame: &[u8]) -> bool {
     if frame.get(12..14) == Some(&[0x08, 0x06]) {
         return true;
     }
     let Some((at, version)) = packet(frame) else { return false };
     if frame.windows(8).any(|bytes| bytes[..4] == MAGIC) {
-        // Redirects quote packets; the kernel sends few a second, from its link-local address.
+        // A redirect quotes a packet. The kernel limits them to few a second, so that they cannot be compared.
         return version == 6 && is_redirect(frame, at) && frame[at + 8] == 0xfe;
     }
     let byte = |n: usize| frame.get(at + n).copied().unwrap_or(0);
     match (version, byte(6)) {
-        // Membership reports (RFC 3376); unicast ones are forwarded.
+        // Membership reports (RFC 3376). Unicast ones are forwarded, and therefore compared.
         (4, _) => byte(9) == 2 && byte(16) & 0xf0 == 0xe0,
-        // Neighbour discovery has the hop limit that nothing forwarded has; listener reports have hop-by-hop options.
+        // Neighbour discovery has hop limit 255, which a forwarded packet cannot have; listener reports have
+        // hop-by-hop options.
         (_, 58) => byte(7) == 255 && (133..138).contains(&byte(40)),
         (_, 0) => byte(7) == 1 && [130, 131, 132, 143].contains(&byte(48)),
         _ => false,
@@ -117,7 +119,7 @@ fn is_redirect(frame: &[u8], at: usize) -> bool {
     frame.get(at + 6) == Some(&58) && frame.get(at + 40) == Some(&137)
 }
 
-/// Type of an ICMP or ICMPv6 message.
+/// Returns the type of an ICMP or ICMPv6 message.
 fn icmp(frame: &[u8]) -> Option<u8> {
     let (at, version) = packet(frame)?;
     let (protocol, payload) = match version {
@@ -127,7 +129,7 @@ fn icmp(frame: &[u8]) -> Option<u8> {
     (protocol == if version == 4 { 1 } else { 58 }).then(|| frame.get(payload).copied())?
 }
 
-/// Takes the ident out of the IPv4 header at `at`.
+/// Sets the ident of the IPv4 header at `at` to zero and adapts the checksum.
 fn forget_ident(frame: &mut [u8], at: usize) {
     let Some(header) = frame.get_mut(at..at + 20) else { return };
     let [ident, sum] = [4, 10].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
@@ -135,7 +137,7 @@ fn forget_ident(frame: &mut [u8], at: usize) {
     header[10..12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
 }
 
-/// The frame without what follows its packet.
+/// Returns the frame without the padding behind its IP packet.
 fn unpadded(frame: &[u8]) -> &[u8] {
     let Some((at, version)) = packet(frame) else { return frame };
     let word = |at: usize| frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -147,11 +149,12 @@ fn unpadded(frame: &[u8]) -> &[u8] {
     &frame[..end.min(frame.len())]
 }
 
-/// The frame without the ident or flow label that a router gives to packets of its own; whether it had one.
+/// Returns the frame with the ident or flow label cleared if the router chose it, and whether it did.
 fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     let mut canonical = frame.to_vec();
     let Some((at, version)) = packet(frame) else { return (canonical, false) };
-    // Of its own, translated, or an answer that has the ends of what it is about, since that came from where it goes to.
+    // The router chose it in a packet of its own or a translated one. Their addresses differ from those of the packet
+    // sent, unless that packet came from its own destination: then an error or echo reply to it has the same addresses.
     let is_own = |sent: &Sent| {
         ends(&sent.frame) != ends(frame)
             || error(frame).is_some() && error(&sent.frame).is_none()
@@ -179,16 +182,17 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     (canonical, made_here)
 }
 
-/// The frames of one exchange, as they come.
+/// The frames of one exchange, counted against each other as they arrive.
 #[derive(Default)]
 pub struct Balance {
-    /// Copies that the kernel's side has more, by port and frame, and the number of the packet they belong to.
+    /// By port and frame: how many more copies the kernel's side has, and the number of the packet they belong to.
     open: HashMap<Left, (i32, Option<u32>)>,
     pub frames: [u64; 2],
     /// Frames about packets of earlier exchanges.
     pub late: u64,
-    /// Frames whose padding was cut off, and packets whose ident or flow label was taken out.
+    /// Frames whose padding was cut off.
     pub padded: u64,
+    /// Frames whose ident or flow label was cleared.
     pub made_here: u64,
 }
 
@@ -197,7 +201,7 @@ impl Balance {
         if is_noise(frame) {
             return;
         }
-        // Behind a packet there may be what was its payload before its length was broken.
+        // If the length field of the packet was broken on purpose, what follows it is its payload, with the number.
         let whole = frame;
         let frame = unpadded(whole);
         let padded = frame.len() < whole.len();
@@ -227,7 +231,7 @@ impl Balance {
         self.open.is_empty()
     }
 
-    /// What only one side has, by the packet it belongs to; last what belongs to none.
+    /// Returns the frames that only one side sent: first by the packet they belong to, then those that belong to none.
     pub fn cases<'a>(&self, sent: &'a [Sent]) -> (Vec<Case<'a>>, [Vec<Left>; 2]) {
         let mut by_number: BTreeMap<u32, [Vec<Left>; 2]> = BTreeMap::new();
         let mut nobodys = <[Vec<Left>; 2]>::default();
@@ -245,11 +249,11 @@ impl Balance {
     }
 }
 
-/// A packet for which both routers did not send the same.
+/// A packet for which the two routers sent different frames.
 #[derive(Clone)]
 pub struct Case<'a> {
     pub sent: &'a Sent,
-    /// What only the kernel and what only Bywash sent.
+    /// The frames that only the kernel and only Bywash sent.
     pub only: [Vec<Left>; 2],
 }
 
@@ -258,7 +262,7 @@ impl Case<'_> {
         self.only.iter().any(|side| !side.is_empty())
     }
 
-    /// What each did, in a word or two.
+    /// Returns in a few words what each router did.
     pub fn summary(&self) -> String {
         let version = packet(&self.sent.frame).map_or("?".into(), |(_, version)| format!("IPv{version}"));
         let side = |side: usize| {

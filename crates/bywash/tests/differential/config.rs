@@ -1,4 +1,4 @@
-//! Random configurations: a walk by changes, each of which can be taken back.
+//! Random configurations, as a sequence of changes that can be undone one by one.
 
 mod filter;
 mod routing;
@@ -9,13 +9,13 @@ use crate::topology::{self, PORTS};
 use bywash_lab::{Namespace, has_tool};
 use std::fmt::Write;
 
-/// What can be configured, to be switched on and off.
+/// A part of the configuration, or of the traffic, that is varied. Each can be switched on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Feature {
     Routes,
-    /// Among the routes, those for a type of service.
+    /// Routes for a type of service; needs [`Self::Routes`].
     Tos,
-    /// Among the routes, those of types local and broadcast.
+    /// Routes of the types local and broadcast; needs [`Self::Routes`].
     LocalRoutes,
     Nexthops,
     Addresses,
@@ -33,9 +33,9 @@ pub enum Feature {
     Xfrm,
     Qdisc,
     Encap,
-    /// No configuration: odd and broken packets.
+    /// Unusual and malformed packets; changes no configuration.
     Packets,
-    /// No configuration: sources that are the router's own addresses.
+    /// Packets from the router's own addresses; changes no configuration.
     OwnSource,
 }
 
@@ -72,7 +72,7 @@ impl Feature {
         Self::ALL.into_iter().find(|feature| feature.name() == name)
     }
 
-    /// Why the machine has it not.
+    /// Returns the reason why this machine lacks the feature; `None` if it has it.
     pub fn missing(self) -> Option<String> {
         let tried = |command: &[&str]| {
             has_tool(command[0]).map_err(|reason| reason.to_string())?;
@@ -108,7 +108,7 @@ impl Feature {
     }
 }
 
-/// Something that was configured, and how it is taken back.
+/// Something that was configured, and the changes that undo it.
 pub struct Object {
     pub add: Vec<Change>,
     pub remove: Vec<Change>,
@@ -129,14 +129,14 @@ impl Object {
     }
 }
 
-/// A router's configuration on its walk.
+/// A router's configuration, changed step by step at random.
 pub struct Walk {
     features: Vec<Feature>,
     pub objects: Vec<Object>,
     named: u32,
 }
 
-/// Objects beyond which more are taken back than added.
+/// Number of objects beyond which more are removed than added.
 const MANY: usize = 30;
 
 impl Walk {
@@ -146,7 +146,8 @@ impl Walk {
         Self { features, objects: vec![], named: 0 }
     }
 
-    /// The next step: one to three objects added or taken back. [`Self::settle`] is told which changes were taken.
+    /// Adds or removes one to three objects, and returns the changes for it. If some of them are refused, call
+    /// [`Self::forget`].
     pub fn step(&mut self, random: &Random) -> Vec<Change> {
         let mut changes = vec![];
         if self.features.is_empty() {
@@ -174,7 +175,7 @@ impl Walk {
 
     fn object(&self, random: &Random) -> Object {
         let mut feature = random.pick(&self.features);
-        // What a link does is done a second later: seldom, or there is time for nothing else.
+        // The kernel finishes a link change up to a second later: more of them would leave no time for anything else.
         while self.features.len() > 1 && feature == Feature::Links && random.chance(80) {
             feature = random.pick(&self.features);
         }
@@ -192,7 +193,7 @@ impl Walk {
             Feature::Links => link(random, n),
             Feature::Mtu => {
                 let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
-                // Below 1280 the addresses of IPv6 go.
+                // With an MTU below 1280, the kernel removes the IPv6 addresses.
                 let mut back = vec![Change::Ip(format!("link set p{n} mtu 1500"))];
                 back.push(Change::Ip(format!("address replace fd00:{n}::1/64 dev p{n} nodad")));
                 back.extend(topology::neighbours(n - 1));
@@ -228,7 +229,7 @@ impl Walk {
         }
     }
 
-    /// What is configured now, one change a line.
+    /// Returns the present configuration, one change a line.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for change in self.objects.iter().flat_map(|object| &object.add) {
@@ -238,7 +239,7 @@ impl Walk {
     }
 }
 
-/// A link down, by the router's hand or at its far end.
+/// Returns a link that is set down, at the router's end or at the hosts' end.
 fn link(random: &Random, n: usize) -> Object {
     if random.chance(50) {
         let set = |what: &str| Change::Host(format!("link set h{n} {what}"));
@@ -250,7 +251,7 @@ fn link(random: &Random, n: usize) -> Object {
     Object::new(vec![set("down")], back)
 }
 
-/// Switches that bear on forwarding, beside those that are features of their own. Key, other values, default.
+/// Sysctls that affect forwarding, except those that are features of their own: key, values to set, default.
 const SWITCHES: &[(&str, &[&str], &str)] = &[
     ("ipv4/conf/{}/accept_local", &["1"], "0"),
     ("ipv4/conf/{}/route_localnet", &["1"], "0"),

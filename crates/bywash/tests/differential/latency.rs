@@ -1,5 +1,6 @@
-//! How long packets still go by what no longer holds: a stream of packets, changes under it, and for each the time from
-//! the command's return to the last packet that was treated in the old way (as this process reads it: an upper bound).
+//! Measures how long packets are still forwarded by the old configuration after a change: with a stream of packets
+//! running, the time from the return of the command that makes the change to the last packet treated the old way. The
+//! time at which this process reads that packet counts, so the results are upper bounds.
 
 use crate::change::{Change, apply};
 use crate::packets::build::{Ipv4, ethernet, tagged_udp};
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Packets a second.
 const RATE: u64 = 100_000;
-/// Watched after each change.
+/// How long the stream is watched after each change.
 const AFTER: Duration = Duration::from_millis(300);
 
-/// A change, after which nothing leaves by the second port, and what undoes it.
+/// A change after which no packet leaves by the second port, and the change that undoes it.
 struct Flip {
     name: &'static str,
     there: &'static [Line],
@@ -66,7 +67,7 @@ const FLIPS: &[Flip] = &[
     },
 ];
 
-/// Prints, for each kind of change, the median and the longest of `rounds`.
+/// Prints the median and the maximum of `rounds` measurements for each kind of change.
 pub fn measure(level: Level, rounds: usize) {
     let mut pair = Pair::new();
     pair.start(level, PORTS);
@@ -88,7 +89,7 @@ pub fn measure(level: Level, rounds: usize) {
                 assert!(taken.iter().all(|taken| *taken), "refused: {}", flip.name);
                 let returned = Instant::now();
                 let mut last = None;
-                // What has come by now left before.
+                // Packets that have arrived by now were forwarded before the command returned.
                 drain(old, &mut room);
                 while returned.elapsed() < AFTER {
                     wait(&[old], 5);
@@ -123,7 +124,7 @@ fn stream(raw: &Raw, frame: &[u8], stop: &AtomicBool, sent: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         let due = started.elapsed().as_micros() as u64 * RATE / 1_000_000;
         let behind = due.saturating_sub(sent.load(Ordering::Relaxed));
-        // A sender that was not run does not catch up at once.
+        // After a pause by the scheduler, the missed packets are not sent in one burst.
         for _ in 0..behind.min(64) {
             raw.send(frame);
         }

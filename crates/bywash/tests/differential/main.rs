@@ -1,16 +1,17 @@
-//! `bywash run` beside a kernel alone: two routers alike, random configurations that change under both, the same packets
-//! into both, and what leaves compared byte by byte. What may differ is in [`rules`], by name.
+//! Differential test of `bywash run` against the kernel alone: two equal routers get the same random configuration
+//! changes and the same packets, and the frames that they send are compared byte by byte. [`rules`] lists the
+//! differences that are allowed.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `DIFFERENTIAL_SECONDS` | how long, for each level; 16 by default |
-//! | `DIFFERENTIAL_SEED` | instead of a fixed seed and, where `DIFFERENTIAL_SECONDS` is given, a random one |
-//! | `DIFFERENTIAL_LEVEL` | `user`, `driver` or `auto` instead of all |
+//! | `DIFFERENTIAL_SECONDS` | duration of the test at each level, 16 by default |
+//! | `DIFFERENTIAL_SEED` | the seed; by default a fixed one and, if `DIFFERENTIAL_SECONDS` is set, also a random one |
+//! | `DIFFERENTIAL_LEVEL` | the only level to test: `user`, `driver` or `auto` |
 //! | `DIFFERENTIAL_FEATURES` | names of [`config::Feature`], separated by commas; `-name` leaves one out |
-//! | `DIFFERENTIAL_PACKETS` | packets to a configuration, 1,000 |
-//! | `DIFFERENTIAL_SETTLE_MS` | how long Bywash has to follow a change, 10 |
-//! | `DIFFERENTIAL_FINDINGS` | differences after which a run ends, 1 |
-//! | `DIFFERENTIAL_LATENCY` | rounds of measuring how long the old way lasts after a change, instead of all else |
+//! | `DIFFERENTIAL_PACKETS` | packets for each configuration, 1,000 by default |
+//! | `DIFFERENTIAL_SETTLE_MS` | time that Bywash has to follow a change, 10 ms by default |
+//! | `DIFFERENTIAL_FINDINGS` | number of differences after which a run ends, 1 by default |
+//! | `DIFFERENTIAL_LATENCY` | number of rounds; measures the [`latency`] of changes instead of comparing |
 
 mod change;
 mod compare;
@@ -35,10 +36,10 @@ use topology::{Level, Pair};
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(format!("DIFFERENTIAL_{name}")).ok().filter(|value| !value.is_empty())?;
-    Some(value.parse().unwrap_or_else(|_| panic!("DIFFERENTIAL_{name}={value} is no such value")))
+    Some(value.parse().unwrap_or_else(|_| panic!("DIFFERENTIAL_{name}={value} is not a valid value")))
 }
 
-/// What is held equal unless said otherwise.
+/// The features tested if `DIFFERENTIAL_FEATURES` is not set.
 const DEFAULT: &[Feature] = &[
     Feature::Routes,
     Feature::Tos,
@@ -79,7 +80,7 @@ fn features() -> Vec<Feature> {
     features
 }
 
-/// Findings by kind, each made small when it is the first.
+/// Prints each new kind of finding after [`shrink::shrink`] has reduced it, and counts the findings by kind.
 struct Reporter {
     level: Level,
     seed: u64,
@@ -101,7 +102,7 @@ impl Findings for Reporter {
         let script = shrink::script(&finding, &shrunk, self.seed, number);
         println!("DIFFERENT ({}): {}", self.level.name(), shrunk.summary);
         if !shrunk.again {
-            println!("  not again with new routers; {} changes\n{}", shrunk.changes.len(), finding.unlike);
+            println!("  not reproduced with new routers; {} changes\n{}", shrunk.changes.len(), finding.unlike);
         }
         shrunk.changes.iter().take(12).for_each(|change| println!("  {change}"));
         let frame = &shrunk.packet.frame;
@@ -112,7 +113,7 @@ impl Findings for Reporter {
     }
 }
 
-/// Each level has the machine to itself.
+/// Serializes the tests, so that each has the machine to itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn hold(level: Level) {
@@ -126,7 +127,7 @@ fn hold(level: Level) {
         return;
     }
     let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    // The fixed one alone where nobody asks for a time: a run of the tests is to say the same twice.
+    // Without a given time only the fixed seed is used, so that a run of the tests is repeatable.
     let random = variable::<u64>("SECONDS").map(|_| clock.as_nanos() as u64 % 1_000_000_007);
     let seeds = variable("SEED").map_or_else(|| [1812].into_iter().chain(random).collect(), |seed| vec![seed]);
     let time = Duration::from_secs(variable("SECONDS").unwrap_or(16)) / seeds.len() as u32;
@@ -146,7 +147,7 @@ fn hold(level: Level) {
         run::walk(&options, &mut figures, started + time, &mut reporter);
         println!("{}: seed {seed}: {}", level.name(), figures.line(started));
         let seen = reporter.seen;
-        assert!(seen.is_empty(), "{}: not as the kernel, with seed {seed}: {seen:#?}", level.name());
+        assert!(seen.is_empty(), "{}: differs from the kernel with seed {seed}: {seen:#?}", level.name());
     }
 }
 
@@ -165,7 +166,7 @@ fn by_default_it_forwards_as_the_kernel() {
     hold(Level::Auto);
 }
 
-/// A rule that nothing needs any more would hide a defect.
+/// Checks that each rule is still needed: an obsolete one could hide a defect.
 #[test]
 fn every_allowed_difference_is_still_there() {
     require!(require_lab(), has_tool("nft"));
@@ -177,7 +178,7 @@ fn every_allowed_difference_is_still_there() {
         let (changes, sent) = (rule.example)();
         let mut used = rules::Used::new();
         pair.apply(&changes);
-        // Twice, as a busy machine may be late once; not more often, or the limits on errors are met.
+        // Twice, because a busy machine may be late once; not more often, because of the rate limits on errors.
         for _ in 0..2 {
             std::thread::sleep(Duration::from_millis(300));
             let balance = run::exchange(&pair, &sent, Duration::from_millis(300));
@@ -186,13 +187,13 @@ fn every_allowed_difference_is_still_there() {
                 rules::explain(&case, &context, &mut used);
             }
         }
-        // A firewall would make the kernel forward the next rule's packets on both sides.
+        // While a firewall stays, Bywash leaves the next rule's packets to the kernel, and no difference appears.
         pair.apply(&[Change::Nft("flush ruleset".into())]);
         if !used.contains_key(rule.name) {
             stale.push(rule.name);
         }
     }
-    assert!(stale.is_empty(), "no longer seen, take them out of rules.rs: {stale:?}");
+    assert!(stale.is_empty(), "differences no longer seen, remove them from rules.rs: {stale:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Packets that mean something to a configuration: from and to the addresses in it and beside them, and broken ones.
+//! Random packets for a configuration: from and to addresses in and beside its prefixes, and malformed ones.
 
 pub mod build;
 
@@ -7,7 +7,7 @@ use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
 use build::{Ipv4, Ipv6, ethernet, tagged, transport4, transport6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A frame that is sent to both routers, with a number of its own, from 1.
+/// A frame that is sent to both routers. Its number, from 1, is unique.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub port: usize,
@@ -15,22 +15,22 @@ pub struct Sent {
     pub frame: Vec<u8>,
 }
 
-/// Stands before the number in a payload.
+/// Precedes the number in a payload.
 pub const MAGIC: [u8; 4] = *b"bWdT";
 
-/// The prefixes of a configuration.
+/// The prefixes of a configuration, from which addresses are chosen.
 pub struct Pool {
     v4: Vec<(u32, u8)>,
     v6: Vec<(u128, u8)>,
-    /// Addresses of the router's own.
+    /// The router's addresses that the configuration adds.
     owns: Vec<IpAddr>,
     odd: bool,
     own: bool,
 }
 
 impl Pool {
-    /// Those in the text of a configuration, and the links' own. `odd`: packets that no host sends, too; `own`: sources
-    /// that are the router's own addresses.
+    /// Collects the prefixes in the text of a configuration and those of the links. `odd` adds packets that no host
+    /// would send, `own` packets from the router's own addresses.
     pub fn new(text: &str, odd: bool, own: bool) -> Self {
         let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], odd, own };
         for line in text.lines().filter_map(|line| line.split_once("address add ")) {
@@ -52,7 +52,7 @@ impl Pool {
         pool
     }
 
-    /// An address in or beside a prefix.
+    /// Returns an address in or beside a prefix.
     fn beside(random: &Random, base: u128, length: u8, bits: u8) -> u128 {
         let host = if length == bits { 0 } else { u128::MAX >> (128 - u32::from(bits - length)) };
         let noise = u128::from(random.next()) << 64 | u128::from(random.next());
@@ -129,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// Whether an address is the router's.
+    /// Returns whether an address is one of the router's.
     fn is_own(&self, address: IpAddr) -> bool {
         let configured = self.owns.contains(&address);
         configured
@@ -139,7 +139,7 @@ impl Pool {
             }
     }
 
-    /// The next packet.
+    /// Returns a random packet with the number.
     pub fn packet(&self, random: &Random, number: u32) -> Sent {
         let port = random.below(PORTS);
         let v6 = random.chance(47);
@@ -172,7 +172,7 @@ impl Pool {
                 4 => frame.extend(random.bytes(8)),
                 5 => {
                     let at = 14 + random.below(frame.len() - 14).min(60);
-                    // Ident and flow label are what a packet is known by.
+                    // Ident and flow label stay: they identify the packet.
                     let known_by = if v6 { 15..18 } else { 18..20 };
                     if let Some(byte) = frame.get_mut(at).filter(|_| !known_by.contains(&at)) {
                         *byte = random.next() as u8;
@@ -259,7 +259,8 @@ impl Pool {
         packet
     }
 
-    /// Bytes of payload behind an IP header of `header` and a transport header.
+    /// Returns a payload size for a packet with an IP header of `header` bytes and a transport header; often one near
+    /// an MTU.
     fn size(&self, random: &Random, header: usize) -> usize {
         if random.chance(90) {
             return random.below(60);

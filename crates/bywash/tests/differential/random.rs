@@ -1,4 +1,4 @@
-//! One stream of random choices, the same for the same seed.
+//! A stream of random choices, equal for equal seeds.
 
 use bywash_sync::random::splitmix64;
 use std::cell::Cell;
@@ -18,7 +18,7 @@ impl Random {
         splitmix64(self.seed, self.drawn.get())
     }
 
-    /// 0 to `n - 1`; `n` is not 0.
+    /// Returns a number from 0 to `n - 1`; `n` must not be 0.
     pub fn below(&self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }

@@ -1,22 +1,22 @@
-//! A packet socket on one interface: frames out as they are, and frames in with the VLAN tag that the kernel takes out of
-//! them put back (packet(7), PACKET_AUXDATA).
+//! A packet socket on one interface. Received frames get back the VLAN tag that the kernel takes out of them
+//! (packet(7), PACKET_AUXDATA).
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Frames taken in one system call.
+/// Number of frames received in one system call.
 const AT_ONCE: usize = 32;
-/// Room for a frame, more than the largest MTU in use.
+/// Buffer size for a frame, more than the largest MTU in use.
 const ROOM: usize = 4096;
-/// Room for the ancillary data of a frame, in words.
+/// Buffer size for the ancillary data of a frame, in words.
 const ASIDE: usize = 8;
-/// linux/if_packet.h
+/// From linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
 pub struct Raw(OwnedFd);
 
-/// What [`Raw::receive`] reads into.
+/// The buffers that [`Raw::receive`] reads into.
 pub struct Room {
     frames: Vec<[u8; ROOM]>,
     asides: Vec<[u64; ASIDE]>,
@@ -29,17 +29,17 @@ impl Room {
 }
 
 impl Raw {
-    /// A socket on `interface` of the calling thread's namespace.
+    /// Opens a socket on `interface` of the calling thread's namespace.
     pub fn open(interface: &str) -> io::Result<Self> {
         let name = CString::new(interface)?;
-        // SAFETY: a string that ends in zero.
+        // SAFETY: `name` is a string that ends in zero.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        // SAFETY: plain arguments.
+        // SAFETY: the arguments are plain integers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
         if index == 0 || fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is open, and nothing else owns it.
         let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
         socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20)?;
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
@@ -49,25 +49,25 @@ impl Raw {
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = index as i32;
-        // SAFETY: a whole sockaddr_ll and its size.
+        // SAFETY: the pointer and size are those of a whole sockaddr_ll.
         let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
         if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
     }
 
     fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
         let size = size_of::<i32>() as u32;
-        // SAFETY: an int and its size.
+        // SAFETY: the pointer and size are those of an int.
         let set = unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), size) };
         if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends a frame. One that an interface which is down refuses is lost, as on a wire.
+    /// Sends a frame. If the interface is down, the frame is lost, as on a wire.
     pub fn send(&self, frame: &[u8]) {
-        // SAFETY: a slice and its length.
+        // SAFETY: the pointer and length are those of a slice.
         unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
     }
 
-    /// Takes what has come, up to [`AT_ONCE`] frames. Returns their number.
+    /// Passes the frames that have arrived to `take`, at most [`AT_ONCE`]. Returns their number.
     pub fn receive(&self, room: &mut Room, mut take: impl FnMut(&[u8])) -> usize {
         // SAFETY: all zeros is a valid mmsghdr.
         let mut messages: [libc::mmsghdr; AT_ONCE] = unsafe { std::mem::zeroed() };
@@ -81,7 +81,8 @@ impl Raw {
             header.msg_controllen = size_of::<[u64; ASIDE]>();
         }
         let (fd, most) = (self.0.as_raw_fd(), AT_ONCE as u32);
-        // SAFETY: every header names one vector and memory for ancillary data, alive and as long as it says.
+        // SAFETY: every header points to one vector and to a buffer for ancillary data, which outlive the call and have
+        // the lengths given.
         let got = unsafe { libc::recvmmsg(fd, messages.as_mut_ptr(), most, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
         let got = usize::try_from(got).unwrap_or(0);
         for (n, message) in messages[..got].iter().enumerate() {
@@ -95,12 +96,12 @@ impl Raw {
     }
 }
 
-/// The VLAN tag that lay in a frame.
+/// Returns the VLAN tag that the kernel took out of a frame; `None` if it had none.
 fn tag(header: &libc::msghdr) -> Option<[u8; 4]> {
     // SAFETY: the kernel filled the header in.
     let mut aside = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !aside.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers only; the data of this kind is a tpacket_auxdata.
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return whole headers only; the data of this type is a tpacket_auxdata.
         let data = unsafe {
             ((*aside).cmsg_level == libc::SOL_PACKET && (*aside).cmsg_type == libc::PACKET_AUXDATA)
                 .then(|| libc::CMSG_DATA(aside).cast::<libc::tpacket_auxdata>().read_unaligned())
@@ -117,11 +118,11 @@ fn tag(header: &libc::msghdr) -> Option<[u8; 4]> {
     None
 }
 
-/// Waits until one of the sockets has a frame, at most so many milliseconds. Whether one has.
+/// Waits for at most `milliseconds` until a socket has a frame. Returns whether one has.
 pub fn wait(sockets: &[&Raw], milliseconds: i32) -> bool {
     let mut polls: Vec<libc::pollfd> =
         sockets.iter().map(|raw| libc::pollfd { fd: raw.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
-    // SAFETY: a slice and its length.
+    // SAFETY: the pointer and length are those of a slice.
     let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds) };
     ready > 0 && polls.iter().any(|poll| poll.revents & libc::POLLIN != 0)
 }

@@ -1,4 +1,4 @@
-//! The differences that are allowed. Each is a line of docs/decisions/differences.md.
+//! The differences that are allowed. Each is documented by a line of docs/decisions/differences.md.
 
 mod examples;
 
@@ -10,19 +10,19 @@ use bywash_wire::checksum::{pseudo4, pseudo6};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What a rule may look at beside the case.
+/// The state that a rule may inspect besides the case.
 pub struct Context<'a> {
-    /// The kernel's router, to ask for its routes.
+    /// The kernel's router, for queries of its routes.
     pub kernel: &'a Side,
 }
 
 pub struct Rule {
     pub name: &'static str,
-    /// Words of the line in differences.md that says so.
+    /// Words of the line in differences.md that documents the difference.
     pub documented: &'static str,
-    /// Takes out of the case what the difference explains.
+    /// Removes from the case the frames that the difference explains, or makes them equal.
     excuse: fn(&mut Case<'_>, &Context<'_>),
-    /// Where it is seen, at level `user`.
+    /// Returns a configuration and packets that show the difference at level `user`.
     pub example: fn() -> (Vec<Change>, Vec<Sent>),
 }
 
@@ -48,7 +48,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Last, as it asks the kernel.
+/// Applied last, because it queries the kernel.
 pub const EQUAL_PATHS: Rule = Rule {
     name: "choice among equal paths",
     documented: "The flow hash is our own",
@@ -56,14 +56,14 @@ pub const EQUAL_PATHS: Rule = Rule {
     example: examples::many_flows,
 };
 
-/// How often each rule was needed.
+/// The number of times that each rule was needed.
 pub type Used = BTreeMap<&'static str, u64>;
 
 pub fn all() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().chain([&EQUAL_PATHS])
 }
 
-/// Whether the rules explain the case.
+/// Returns whether the rules explain the case.
 pub fn explain(case: &Case<'_>, context: &Context<'_>, used: &mut Used) -> bool {
     let mut case = case.clone();
     for rule in all() {
@@ -84,7 +84,7 @@ fn drop_all(case: &mut Case<'_>) {
     case.only = Default::default();
 }
 
-/// Takes out what both sides have sent, now that a rule has made frames alike.
+/// Removes the frames that are equal on both sides after a rule has changed them.
 fn cancel(case: &mut Case<'_>) {
     let [kernel, bywash] = &mut case.only;
     kernel.retain(|left| match bywash.iter().position(|other| other == left) {
@@ -96,7 +96,7 @@ fn cancel(case: &mut Case<'_>) {
     });
 }
 
-/// Every frame of both sides that is an error of a router's own.
+/// Returns the frames of both sides that are errors made by a router.
 fn errors<'a>(case: &'a mut Case<'_>) -> impl Iterator<Item = &'a mut Vec<u8>> {
     let of_the_sent = ends(&case.sent.frame).map(<[u8]>::to_vec);
     let frames = case.only.iter_mut().flatten().map(|(_, frame)| frame);
@@ -110,11 +110,11 @@ fn redirects(case: &mut Case<'_>, _: &Context<'_>) {
         let version = packet(frame).map(|(_, version)| version);
         ends(frame) != of_its_own.as_deref() && matches!((version, kind), (Some(4), Some(5)) | (Some(6), Some(137)))
     };
-    // What is passed to the kernel it answers so, too, a few a second.
+    // Both sides: the kernel redirects packets that Bywash passes to it, too, a few a second.
     case.only.iter_mut().for_each(|side| side.retain(|(_, frame)| !is(frame)));
 }
 
-/// Protocol of a packet behind its extension headers, and where what it carries begins in the frame.
+/// Returns the protocol of a packet behind its extension headers, and the offset of its payload in the frame.
 fn payload(frame: &[u8]) -> Option<(u8, usize)> {
     let (at, version) = packet(frame)?;
     if version == 4 {
@@ -133,7 +133,7 @@ fn payload(frame: &[u8]) -> Option<(u8, usize)> {
     Some((next, begin))
 }
 
-/// Where the checksum of TCP or UDP lies in a frame, and its pseudo-header's sum.
+/// Returns the offset of the TCP or UDP checksum in a frame, and the sum of the pseudo-header.
 fn transport(frame: &[u8]) -> Option<(usize, u16)> {
     let (at, version) = packet(frame)?;
     let (protocol, payload) = payload(frame)?;
@@ -159,7 +159,7 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
     let field = at - packet(&case.sent.frame).unwrap().0;
     for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame) {
         let quoted = error(frame).map(|(_, _, quoted)| frame.len() - quoted.len());
-        // An error's own checksum is that of what it quotes.
+        // The checksum of an error covers the quoted packet, so that it differs, too.
         if let Some((at, version)) = packet(frame).filter(|_| quoted.is_some()) {
             let header = if version == 4 { usize::from(frame[at] & 15) * 4 } else { 40 };
             frame[at + header + 2..at + header + 4].fill(0);
@@ -180,11 +180,12 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// Ports and ICMP idents of packets that NAT has given another source: the kernel draws them where its own is taken.
+/// Ignores ports and ICMP idents of packets whose source NAT has changed: the kernel chooses them at random where the
+/// packet's own is taken.
 fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
     let of_the_sent = source(&case.sent.frame);
     let mut frames = case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
-    // Both have translated it: a port that Bywash alone has changed is no choice of NAT's.
+    // Only if both sides translated it: a port changed by Bywash alone was not chosen by NAT.
     if frames.any(|frame| source(frame) == of_the_sent) {
         return;
     }
@@ -198,8 +199,8 @@ fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// Where the source's port or ident and the checksum lie behind the IP header. `None` for protocols that conntrack
-/// translates by their addresses alone.
+/// Returns the offsets of the source port or ident and of the checksum in the payload of the IP packet. `None` for
+/// protocols that conntrack translates by their addresses alone.
 fn source_fields(protocol: u8) -> Option<[usize; 2]> {
     match protocol {
         6 => Some([0, 16]),
@@ -209,7 +210,7 @@ fn source_fields(protocol: u8) -> Option<[usize; 2]> {
     }
 }
 
-/// Source address, and port or ident.
+/// Returns the source address, and the source port or ident.
 fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let ends = ends(frame)?;
     let (protocol, at) = payload(frame)?;
@@ -217,7 +218,8 @@ fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((&ends[..ends.len() / 2], part))
 }
 
-/// The route that the kernel takes has several next hops, and Bywash sent by one of them; or that of an error has.
+/// Drops the case if the kernel's route for the packet, or for an error about it, has several next hops and Bywash sent
+/// by one of them.
 fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     let Some((src, dst, tos)) = addresses(&case.sent.frame) else { return };
     let iif = format!("p{}", case.sent.port + 1);
@@ -236,7 +238,7 @@ fn fib_match(context: &Context<'_>, argv: &[&str]) -> Option<String> {
     context.kernel.router.ip(argv).ok().map(|output| output.stdout.replace('\n', " "))
 }
 
-/// Source, destination and type of service.
+/// Returns source, destination and type of service as `ip route get` takes them.
 fn addresses(frame: &[u8]) -> Option<(String, String, String)> {
     let (at, version) = packet(frame)?;
     if version == 4 {

@@ -1,4 +1,4 @@
-//! The walk: change, let Bywash follow, send, compare, and look again at what differs.
+//! The test loop: change the configuration, let Bywash follow, send packets, compare, and repeat what differs.
 
 use crate::change::Change;
 use crate::compare::{Balance, Case, Left, ends, error};
@@ -14,20 +14,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// What a run does.
+/// The parameters of a run.
 #[derive(Clone)]
 pub struct Options {
     pub level: Level,
     pub seed: u64,
     pub features: Vec<Feature>,
     pub packets: usize,
-    /// How long Bywash has to follow a change.
+    /// Time that Bywash has to follow a change.
     pub settle: Duration,
-    /// Steps for which a topology is kept.
+    /// Number of steps after which a new topology is built.
     pub steps: u32,
 }
 
-/// What a run has seen.
+/// The counts of a run.
 #[derive(Default)]
 pub struct Figures {
     pub configurations: u64,
@@ -38,11 +38,11 @@ pub struct Figures {
     pub late: u64,
     pub padded: u64,
     pub made_here: u64,
-    /// Packets that differed at first and not when they were sent again alone, by kind.
+    /// Packets that differed at first but not when sent again alone, by kind.
     pub once: BTreeMap<String, u64>,
-    /// Times that sending one alone was not enough.
+    /// Number of times that a packet still differed when sent again alone.
     pub slow: u64,
-    /// Topologies given up since both kernels had other tables.
+    /// Topologies abandoned because the tables of the two kernels differed.
     pub unlike: u64,
     pub used: Used,
 }
@@ -77,19 +77,20 @@ impl Figures {
 pub struct Finding {
     pub summary: String,
     pub level: Level,
-    /// Ports that Bywash had.
+    /// Number of ports given to Bywash.
     pub ports: usize,
-    /// What stood when it was seen, and every change that led there.
+    /// The configuration at that time.
     pub standing: Vec<Change>,
+    /// All changes that led to it.
     pub changes: Vec<Change>,
     pub packets: Vec<Sent>,
-    /// What each sent for the last of them.
+    /// The frames that only one side sent for the last of the packets.
     pub frames: String,
-    /// Where both kernels differed.
+    /// The differences between the tables of the two kernels.
     pub unlike: String,
 }
 
-/// Sends packets into both routers, and waits until both have sent the same or nothing more comes for `quiet`.
+/// Sends packets to both routers, and waits until both have sent the same frames or no more frames arrive for `quiet`.
 pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
     let mut balance = Balance::default();
     let mut room = Room::new();
@@ -110,7 +111,7 @@ pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
         }
         taken
     };
-    // Few enough at once for the rings of a veth.
+    // A chunk fits into the rings of a veth.
     for some in sent.chunks(64) {
         for side in &pair.sides {
             for packet in some {
@@ -131,7 +132,7 @@ pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
     }
 }
 
-/// A pair of routers on its walk.
+/// A pair of routers with their changing configuration.
 struct Epoch {
     pair: Pair,
     ports: usize,
@@ -143,7 +144,7 @@ struct Epoch {
 impl Epoch {
     fn new(options: &Options, random: &Random) -> Self {
         let mut pair = Pair::new();
-        // The last port is the kernel's own now and then.
+        // Sometimes Bywash does not get the last port.
         let ports = if random.chance(70) { PORTS } else { PORTS - 1 };
         pair.start(options.level, ports);
         Self {
@@ -155,14 +156,14 @@ impl Epoch {
         }
     }
 
-    /// Makes the next changes. Whether both routers took the same ones.
+    /// Makes the next changes. Returns whether both routers accepted the same ones and agree on the result.
     fn change(&mut self, random: &Random, figures: &mut Figures) -> bool {
         let changes = self.walk.step(random);
         let taken = self.pair.apply(&changes);
         figures.changes += changes.len() as u64;
         for (at, change) in changes.iter().enumerate() {
             if taken[0][at] != taken[1][at] {
-                println!("taken by one alone ({:?}): {change}", [taken[0][at], taken[1][at]]);
+                println!("accepted by one side only ({:?}): {change}", [taken[0][at], taken[1][at]]);
             }
         }
         let refused: Vec<&Change> = (0..changes.len()).filter(|at| !taken[0][*at]).map(|at| &changes[at]).collect();
@@ -176,8 +177,8 @@ impl Epoch {
         taken[0] == taken[1] && agreed
     }
 
-    /// Has connection tracking begin anew on both sides: of packets forwarded past it before a rule came that needs it,
-    /// only the kernel's side would know.
+    /// Clears the connection tracking tables of both sides: only the kernel's side knows the connections of packets
+    /// that Bywash forwarded before the first rule that needs tracking.
     fn forget_connections(&self) {
         let text = self.walk.text();
         if ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word)) {
@@ -185,7 +186,8 @@ impl Epoch {
         }
     }
 
-    /// What no rule explains, also when it is sent again, alone. Of what `is_old` knows no more is looked at.
+    /// Sends packets and returns those that differ without a rule that explains it, and still do when sent again alone:
+    /// each with its summary and frames. Skips kinds of differences for which `is_old` returns true.
     fn differing(
         &self,
         sent: &[Sent],
@@ -221,7 +223,7 @@ impl Epoch {
                 continue;
             }
             if is_limited(&case) {
-                // One a second to each host, and a few at once (ip_error, net/ipv4/route.c; Bywash alike).
+                // Both limit errors to one a second to each host, after a few at once (ip_error, net/ipv4/route.c).
                 std::thread::sleep(Duration::from_millis(1200));
                 self.limits_looked_at.set(Instant::now());
             }
@@ -231,7 +233,7 @@ impl Epoch {
                 continue;
             }
             self.pair.assert_runs();
-            // On a busy machine the first answer may be late, more seldom the next.
+            // On a busy machine the first try may come too late; each further one waits longer.
             let mut again = None;
             for quiet in [60, 250, 1000] {
                 again = alone(&self.pair, case.sent, Duration::from_millis(quiet));
@@ -249,14 +251,14 @@ impl Epoch {
     }
 }
 
-/// Whether only one side sent an error: the limits of neither can all be lifted.
+/// Returns whether only one side sent errors, which a rate limit explains: neither side can switch off all its limits.
 fn is_limited(case: &Case<'_>) -> bool {
     let own = |left: &Left| error(&left.1).is_some() && ends(&left.1) != ends(&case.sent.frame);
     let [kernel, bywash] = &case.only;
     (kernel.is_empty() || bywash.is_empty()) && kernel.iter().chain(bywash).all(own)
 }
 
-/// Sends one packet and says what differs, if no rule explains it: in short, and frame by frame.
+/// Sends one packet. Returns the difference, if no rule explains it: its summary and its frames.
 pub fn alone(pair: &Pair, sent: &Sent, quiet: Duration) -> Option<(String, String)> {
     let sent = std::slice::from_ref(sent);
     let balance = exchange(pair, sent, quiet);
@@ -269,7 +271,7 @@ pub fn alone(pair: &Pair, sent: &Sent, quiet: Duration) -> Option<(String, Strin
     open.map(|case| (case.summary(), listed(&case.only)))
 }
 
-/// What each side alone has sent, a frame a line.
+/// Returns the frames that each side alone sent, one a line.
 fn listed(only: &[Vec<Left>; 2]) -> String {
     let mut lines = String::new();
     for (name, side) in ["kernel", "bywash"].iter().zip(only) {
@@ -281,15 +283,15 @@ fn listed(only: &[Vec<Left>; 2]) -> String {
     lines
 }
 
-/// Who is told of findings.
+/// A receiver of findings.
 pub trait Findings {
-    /// Whether enough of this kind have been seen.
+    /// Returns whether enough findings of this kind have been seen.
     fn is_old(&self, summary: &str) -> bool;
-    /// Whether to go on.
+    /// Takes a finding. Returns whether to go on.
     fn found(&mut self, finding: Finding) -> bool;
 }
 
-/// Walks until `deadline`, or until there are findings enough.
+/// Runs the test until `deadline`, or until `findings` has enough.
 pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, findings: &mut impl Findings) {
     let random = Random::new(options.seed);
     let mut number = 1;
@@ -323,8 +325,8 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 *shown = frames;
             }
             let unlike = if by_summary.is_empty() { String::new() } else { epoch.pair.unlike() };
-            // The kernel's own doing, unless it is neighbours: of addresses that come and go at once it may keep the
-            // anycast address of their prefix, or not.
+            // Tables that differ are the kernel's doing, except for permanent neighbours: if addresses are added and
+            // removed in quick succession, the kernel may or may not keep the anycast address of their prefix.
             if unlike.lines().any(|line| !line.ends_with("PERMANENT ")) {
                 figures.unlike += 1;
                 break;

@@ -1,4 +1,4 @@
-//! The smallest that still differs, and a script of shell for it.
+//! Reduces a finding to few changes, and writes a shell script that reproduces it.
 
 use crate::change::Change;
 use crate::packets::Sent;
@@ -8,26 +8,26 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A finding made small.
+/// A reduced finding.
 pub struct Shrunk {
     pub summary: String,
-    /// The frames that only one of both sent.
+    /// The frames that only one side sent.
     pub frames: String,
     pub changes: Vec<Change>,
     pub packet: Sent,
-    /// Whether new routers with these changes differ, too.
+    /// Whether the difference appears with new routers, too.
     pub again: bool,
 }
 
-/// How changes are made anew.
+/// The pace at which changes are repeated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
     AtOnce,
-    /// With time for Bywash to follow after each.
+    /// Bywash has time to follow after each.
     OneByOne,
 }
 
-/// Whether new routers with these changes differ in this packet, and how.
+/// Returns the difference for a packet between new routers with these changes, if there is one.
 fn differs(finding: &Finding, changes: &[Change], pace: Pace, packet: &Sent) -> Option<(String, String)> {
     let mut pair = Pair::new();
     pair.start(finding.level, finding.ports);
@@ -45,7 +45,7 @@ fn differs(finding: &Finding, changes: &[Change], pace: Pace, packet: &Sent) -> 
     how.filter(|_| pair.unlike().is_empty())
 }
 
-/// Leaves out what is not needed, for at most `time`.
+/// Removes changes that are not needed for the difference, for at most `time`.
 pub fn shrink(finding: &Finding, time: Duration) -> Shrunk {
     let deadline = Instant::now() + time;
     let (standing, all) = (&finding.standing, &finding.changes);
@@ -69,7 +69,7 @@ pub fn shrink(finding: &Finding, time: Duration) -> Shrunk {
             again: false,
         };
     };
-    // Halves, quarters and so on, down to single changes (delta debugging by complements).
+    // Remove halves, then quarters and so on, down to single changes (delta debugging by complements).
     let mut pieces = 2.min(changes.len());
     while pieces > 0 && Instant::now() < deadline {
         let size = changes.len().div_ceil(pieces);
@@ -93,7 +93,7 @@ pub fn shrink(finding: &Finding, time: Duration) -> Shrunk {
     Shrunk { summary: how.0, frames: how.1, changes, packet, again: true }
 }
 
-/// Sends a frame in a namespace's h interface and prints what leaves by all of them.
+/// A program that sends a frame on one h interface of a namespace and prints the frames that arrive on all of them.
 const PYTHON: &str = r#"
 import select, socket, struct, sys, time
 def own(frame):  # ARP, neighbour discovery, listener reports
@@ -119,14 +119,14 @@ while (left := end - time.time()) > 0:
 print("\n".join(sorted(seen)) or "nothing")
 "#;
 
-/// Writes a script that shows the difference without this tester. Returns where.
+/// Writes a script that shows the difference without this test. Returns its path.
 pub fn script(finding: &Finding, shrunk: &Shrunk, seed: u64, number: u32) -> PathBuf {
     let mut out = String::from("#!/bin/bash\n");
     writeln!(out, "# {}", shrunk.summary).unwrap();
     if !shrunk.again {
-        out += "# Not seen again with new routers.\n";
+        out += "# Not reproduced with new routers.\n";
     }
-    out += "# Two routers alike, k with the kernel alone and b with Bywash (BYWASH=path); prints what each sends.\n";
+    out += "# Two equal routers, k with the kernel alone and b with Bywash (BYWASH=path); prints the frames of each.\n";
     out += "bywash=${BYWASH:-bywash}\nwork=$(mktemp -d)\npid=\n";
     out += "clean() { [ -z \"$pid\" ] || kill $pid; wait; for n in kr kh br bh; do ip netns del bwd-$n 2>/dev/null; done; rm -rf \"$work\"; }\n";
     out += "trap clean EXIT\n";

@@ -1,4 +1,5 @@
-//! Two routers alike, one the kernel alone and one with Bywash on its ports, each with its links to hosts that say nothing.
+//! Two equal routers, one the kernel alone and one with Bywash on its ports, each with links to hosts that send nothing
+//! on their own account.
 //!
 //! ```text
 //!   router  p1 10.0.1.1 fd00:1::1 ───── h1  hosts: 10.0.1.2 .. 5, known by permanent entries
@@ -15,10 +16,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub const PORTS: usize = 4;
-/// Hosts with permanent neighbour entries on each link: 2 to 5.
+/// Number of hosts with permanent neighbour entries on each link; their numbers begin at 2.
 pub const HOSTS: usize = 4;
 
-/// Where Bywash forwards.
+/// The level at which Bywash forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     User,
@@ -51,13 +52,13 @@ pub struct Side {
     pub raws: Vec<Raw>,
 }
 
-/// Bywash on ports of a router. Ends with its guard.
+/// A running Bywash, which ends when this is dropped.
 struct Bywash {
     process: Process,
     _directory: TempDir,
 }
 
-/// Both routers. The first is the kernel's.
+/// Both routers. The first is the kernel alone.
 pub struct Pair {
     bywash: Option<Bywash>,
     pub sides: [Side; 2],
@@ -67,7 +68,7 @@ pub fn router_mac(port: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
 
-/// The MAC address of host `host` on the link of `port`.
+/// Returns the MAC address of host `host` on the link of `port`.
 pub fn host_mac(port: usize, host: usize) -> [u8; 6] {
     [2, 0, 0, 1, port as u8 + 1, host as u8]
 }
@@ -76,7 +77,7 @@ pub fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// What a router has before any change: addresses, neighbours, and limits on errors lifted.
+/// Returns the configuration of a router before any change: addresses, neighbours, and no rate limits on errors.
 pub fn base() -> Vec<Change> {
     let mut changes = vec![];
     for (key, value) in [
@@ -90,7 +91,7 @@ pub fn base() -> Vec<Change> {
         ("net/ipv4/icmp_ratelimit", "0"),
         ("net/ipv4/icmp_ratemask", "0"),
         ("net/ipv6/icmp/ratelimit", "0"),
-        // No error has this type.
+        // Limits only messages of type 200, which is no error.
         ("net/ipv6/icmp/ratemask", "200"),
     ] {
         changes.push(Change::Sysctl(key.into(), value.into()));
@@ -101,8 +102,8 @@ pub fn base() -> Vec<Change> {
             changes.push(Change::Sysctl(format!("net/ipv4/conf/p{n}/{key}"), "0".into()));
         }
         for family in ["ipv4", "ipv6"] {
-            // What would wait 3 s for a neighbour that is not there is lost at once: while too much waits, the kernel
-            // sends no errors.
+            // Packets to a neighbour that does not exist are dropped at once instead of after 3 s: while too many wait,
+            // the kernel sends no errors.
             for probes in ["mcast_solicit", "ucast_solicit"] {
                 changes.push(Change::Sysctl(format!("net/{family}/neigh/p{n}/{probes}"), "0".into()));
             }
@@ -120,7 +121,7 @@ pub fn base() -> Vec<Change> {
     changes
 }
 
-/// The hosts on the link of `port`.
+/// Returns the neighbour entries of the hosts on the link of `port`.
 pub fn neighbours(port: usize) -> Vec<Change> {
     let n = port + 1;
     let of = |host: usize| {
@@ -144,7 +145,7 @@ impl Side {
                 .unwrap();
             writeln!(there, "link set h{n} mtu 2000 up").unwrap();
         }
-        // Hosts that the kernel would speak for are none.
+        // The kernel must not answer for the hosts.
         hosts.sysctl("net/ipv6/conf/all/disable_ipv6", "1").unwrap();
         hosts.sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
         hosts.sysctl("net/ipv4/conf/default/arp_ignore", "8").unwrap();
@@ -152,7 +153,7 @@ impl Side {
         router.ip_batch(&lines).unwrap();
         hosts.ip_batch(&there).unwrap();
         for port in 0..PORTS {
-            // Without, a native XDP program cannot redirect to the other end.
+            // Without GRO on the peer, a native XDP program cannot redirect to a veth.
             hosts.offload(&format!("h{}", port + 1), "gro", true).unwrap();
         }
         let up: String = (1..=PORTS).map(|n| format!("link set p{n} up\n")).collect();
@@ -163,13 +164,14 @@ impl Side {
         side.wait_for_link_local();
         let (base, taken) = (base(), apply(&side, &base()));
         if let Some(at) = taken.iter().position(|taken| !taken) {
-            // Newer kernels have more of these keys for each namespace.
+            // Older kernels lack some of these keys in namespaces.
             assert!(matches!(&base[at], Change::Sysctl(..)), "refused: {}", base[at]);
         }
         side
     }
 
-    /// The kernel adds them from a work queue once there is carrier: the last thing to come.
+    /// Waits for the link-local addresses. They come last: the kernel adds them from a work queue once there is
+    /// carrier.
     fn wait_for_link_local(&self) {
         let come = || {
             let table = self.router.enter(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6")).unwrap();
@@ -181,7 +183,7 @@ impl Side {
 }
 
 impl Side {
-    /// What `ip` shows for each of these.
+    /// Returns the output of `ip` with each of these arguments.
     pub fn tables(&self, of: &[&str]) -> Vec<String> {
         let show = |what: &&str| self.router.ip(&what.split(' ').collect::<Vec<_>>()).map(|output| output.stdout);
         of.iter().map(|what| show(what).unwrap_or_default()).collect()
@@ -212,14 +214,14 @@ impl Pair {
         self.bywash = Some(Bywash { process, _directory: directory });
     }
 
-    /// Bywash has not ended.
+    /// Panics if Bywash has ended.
     pub fn assert_runs(&self) {
         let Some(Bywash { process, .. }) = &self.bywash else { return };
         let state = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
-        assert!(state.contains(") ") && !state.contains(") Z"), "it ended: {}", process.output());
+        assert!(state.contains(") ") && !state.contains(") Z"), "Bywash ended: {}", process.output());
     }
 
-    /// Makes the same changes on both. Which ones were taken, on each.
+    /// Makes the same changes on both sides. Returns for each side and change whether it was accepted.
     pub fn apply(&self, changes: &[Change]) -> [Vec<bool>; 2] {
         std::thread::scope(|scope| {
             let there = self.sides.each_ref().map(|side| scope.spawn(move || apply(side, changes)));
@@ -227,7 +229,7 @@ impl Pair {
         })
     }
 
-    /// Lines that only one of both kernels has, for a finding that needs more than its changes.
+    /// Returns the lines of the tables that only one of the two kernels has.
     pub fn unlike(&self) -> String {
         let all = [
             "-o address",
@@ -248,8 +250,8 @@ impl Pair {
         unlike
     }
 
-    /// Waits until both kernels have the same addresses and routes: what follows from a link going up or down is done
-    /// by work queues, up to a second later. Whether they have.
+    /// Waits until both kernels have the same addresses and routes: the kernel handles the effects of a link going up
+    /// or down in work queues, up to a second later. Returns whether they have.
     pub fn agree(&self, changes: &[Change]) -> bool {
         let later = |change: &Change| match change {
             Change::Ip(line) => line.starts_with("link"),
@@ -263,7 +265,7 @@ impl Pair {
         let table = |side: &Side| {
             side.tables(&["-o link show up", "-o address", "route show table all", "-6 route show table all"])
         };
-        // Carrier shows at once, the state that follows from it when the work is done.
+        // The carrier flag changes at once, the operational state once the work is done.
         let behind = |line: &str| line.contains("NO-CARRIER") == line.contains("state UP") && !line.contains(" lo:");
         let same = wait_until("both kernels to agree", Duration::from_secs(3), || {
             let [mut kernel, mut bywash] = self.sides.each_ref().map(table);

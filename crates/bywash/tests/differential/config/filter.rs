@@ -6,7 +6,7 @@ use crate::change::Change;
 use crate::random::Random;
 use crate::topology::PORTS;
 
-/// What nftables can match in any hook of a family that has both protocols.
+/// Returns a match that nftables accepts in every hook of the family; empty if it is to match everything.
 fn matching(random: &Random, family: &str) -> String {
     let n = 1 + random.below(PORTS);
     let v6 = match family {
@@ -64,7 +64,7 @@ fn verdict(random: &Random, family: &str, hook: &str) -> String {
     }
 }
 
-/// A table of its own with a chain and a few rules.
+/// Returns an nftables table with one chain and a few rules.
 pub fn nft(random: &Random, named: u32) -> Object {
     let n = 1 + random.below(PORTS);
     let (family, kind, hook, priority) = random.pick(&[
@@ -117,7 +117,7 @@ pub fn nft(random: &Random, named: u32) -> Object {
     Object::new(vec![add], vec![Change::Nft(format!("delete table {family} t{named}"))])
 }
 
-/// One rule, or a policy.
+/// Returns one iptables rule, or a chain's policy.
 pub fn iptables(random: &Random, kind: &str) -> Object {
     let v6 = random.chance(40);
     let tool = format!("{}-{kind} -w", if v6 { "ip6tables" } else { "iptables" });
@@ -151,7 +151,7 @@ pub fn iptables(random: &Random, kind: &str) -> Object {
     Object::new(rule("-A"), rule("-D"))
 }
 
-/// A policy that blocks, or that wants what there is no state for.
+/// Returns an IPsec policy that blocks, that allows, or that requires ESP, for which no state exists.
 pub fn xfrm(random: &Random) -> Object {
     let v6 = random.chance(45);
     let (src, dst) = (prefix(random, v6), prefix(random, v6));
@@ -173,14 +173,14 @@ pub fn qdisc(random: &Random, named: u32) -> Object {
     let gone = |at: &str| vec![Change::Tc(format!("qdisc del dev p{n} {at}"))];
     let prio = 1 + named % 60000;
     let (add, remove) = match random.below(5) {
-        // Loses what is longer than its burst.
+        // It drops packets longer than its burst.
         0 => (vec![root("tbf rate 1gbit burst 200 latency 50ms")], gone("root")),
         1 => (vec![root("pfifo limit 1000")], gone("root")),
         2 => (
             vec![root("handle 1: htb"), Change::Tc(format!("class add dev p{n} parent 1: classid 1:1 htb rate 1gbit"))],
             gone("root"),
         ),
-        // Classic BPF: of one EtherType everything is dropped.
+        // Classic BPF that drops all frames of one EtherType.
         _ => {
             let parent = random.pick(&["ingress", "egress"]);
             let key = format!("dev p{n} {parent} protocol all prio {prio}");

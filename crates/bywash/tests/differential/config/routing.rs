@@ -6,10 +6,10 @@ use crate::random::Random;
 use crate::topology::{PORTS, host_mac, text};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Tables besides main that rules lead to.
+/// Tables besides main that rules look up.
 const TABLES: [u32; 3] = [100, 101, 102];
 
-/// A prefix, of few that lie in each other and near each other.
+/// Returns a prefix. The choice is small, so that prefixes often contain or adjoin each other.
 pub fn prefix(random: &Random, v6: bool) -> String {
     if v6 {
         let base = Ipv6Addr::new(
@@ -40,7 +40,7 @@ pub fn prefix(random: &Random, v6: bool) -> String {
     format!("{}/{length}", Ipv4Addr::from(u32::from_be_bytes(base) & mask))
 }
 
-/// An address of a host or near one: 2 to 5 are known, others are not there.
+/// Returns the address of a host, or one nearby: 2 to 5 have neighbour entries, the others do not exist.
 fn gateway(random: &Random, n: usize, v6: bool) -> String {
     let host = random.pick(&[2, 2, 3, 3, 4, 5, 5, 6]);
     match v6 {
@@ -50,7 +50,7 @@ fn gateway(random: &Random, n: usize, v6: bool) -> String {
     }
 }
 
-/// One way out, as `nexthop` and as a route has it.
+/// Returns one path, in the syntax of `ip nexthop` and of `ip route`.
 fn way(random: &Random, v6: bool) -> String {
     let n = 1 + random.below(PORTS);
     match random.below(20) {
@@ -61,7 +61,7 @@ fn way(random: &Random, v6: bool) -> String {
     }
 }
 
-/// A route, in table main if no other is named.
+/// Returns a route, in table main if `table` is `None`.
 pub fn route(random: &Random, feature: Feature, table: Option<u32>, features: &[Feature]) -> Object {
     let local = features.contains(&Feature::LocalRoutes);
     let v6 = random.chance(45);
@@ -109,12 +109,12 @@ pub fn route(random: &Random, feature: Feature, table: Option<u32>, features: &[
     Object::ip(format!("{family}route {verb} {kind}{key} {way}"), format!("{family}route del {kind}{key} {way}"))
 }
 
-/// A next hop or a group by its number, or a route that uses one.
+/// Returns a next hop object or group, or a route that uses one.
 pub fn nexthop(random: &Random, named: u32, features: &[Feature]) -> Object {
     if random.chance(50) {
         return route(random, Feature::Nexthops, None, features);
     }
-    // 1 to 8 are ways, 9 to 12 are groups.
+    // 1 to 8 are single next hops, 9 to 12 are groups.
     let id = 1 + named % 12;
     let what = if id > 8 {
         let members: Vec<String> = (0..2 + random.below(2))
@@ -192,7 +192,7 @@ pub fn neighbour(random: &Random) -> Object {
     Object::new(vec![add], vec![remove])
 }
 
-/// A rule, or a route in one of the tables that rules lead to.
+/// Returns a policy rule, or a route in one of the tables that rules look up.
 pub fn rule(random: &Random, named: u32, features: &[Feature]) -> Object {
     if random.chance(50) {
         let table = random.pick(&TABLES);
@@ -234,7 +234,7 @@ pub fn rule(random: &Random, named: u32, features: &[Feature]) -> Object {
     Object::ip(format!("{family}rule add {rule}"), format!("{family}rule del {rule}"))
 }
 
-/// A route into a lightweight tunnel.
+/// Returns a route into a lightweight tunnel.
 pub fn encap(random: &Random) -> Object {
     let v6 = random.chance(70);
     let (family, prefix) = (if v6 { "-6 " } else { "" }, prefix(random, v6));

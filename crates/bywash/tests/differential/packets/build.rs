@@ -1,4 +1,4 @@
-//! Packets byte by byte.
+//! Builds packets byte by byte.
 
 use super::MAGIC;
 use crate::random::Random;
@@ -58,7 +58,7 @@ impl Ipv4 {
     }
 }
 
-/// Changes a packet and makes its header's checksum anew.
+/// Changes a packet and recomputes its header's checksum.
 pub fn resum4(packet: &mut [u8], change: impl FnOnce(&mut [u8])) {
     change(packet);
     let length = (usize::from(packet[0] & 15) * 4).clamp(20, packet.len());
@@ -79,7 +79,7 @@ pub fn options4(random: &Random) -> Vec<u8> {
         0 => vec![1, 1, 1, 0],
         1 => vec![148, 4, 0, 0],
         2 => [&[7, 11, 4][..], &[0; 8]].concat(),
-        // Full: a timestamp would be another one in each router.
+        // The list is full: otherwise each router would insert its own time.
         3 => [&[68, 12, 13, 0x10][..], &[0; 8]].concat(),
         4 => [&[68, 12, 13, 0xf1][..], &[0; 8]].concat(),
         5 => [&[131, 7, 4][..], &hop].concat(),
@@ -96,7 +96,7 @@ pub struct Ipv6 {
     pub class: u8,
     pub label: u32,
     pub limit: u8,
-    /// Type and contents of extension headers, without the field that names the next.
+    /// Type and contents of the extension headers, without the next header field.
     pub extensions: Vec<(u8, Vec<u8>)>,
 }
 
@@ -148,7 +148,7 @@ pub fn extensions(random: &Random, number: u32) -> Vec<(u8, Vec<u8>)> {
     (0..1 + random.below(2)).map(|_| one(random)).collect()
 }
 
-/// The number and noise.
+/// Returns a payload of the number and `size` random bytes.
 fn data(random: &Random, size: usize, number: u32) -> Vec<u8> {
     let mut data = [&MAGIC[..], &number.to_be_bytes()].concat();
     data.extend(random.bytes(size));
@@ -179,7 +179,7 @@ fn tcp(random: &Random, size: usize, number: u32) -> Vec<u8> {
     tcp
 }
 
-/// Puts a checksum where it belongs: the right one, or for an odd packet one that is not.
+/// Writes the checksum: the correct one, or in odd packets sometimes a wrong or unfinished one.
 fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, odd: bool) {
     let mut sum = (pseudo + Sum::of(payload)).checksum();
     if odd {
@@ -193,9 +193,9 @@ fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, odd: bool
     payload[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Protocol and payload.
+/// Returns the protocol and the payload.
 pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
-    // One of its own, or NAT would choose another at random.
+    // Unique: if two packets had the same one, NAT would replace one of them at random.
     let id = (number as u16).to_be_bytes();
     let kind = random.below(if odd { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
@@ -206,7 +206,7 @@ pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: boo
             (1, [&[kind, 0, 0, 0, id[0], id[1], 0, 1][..], &data(random, size, number)].concat(), 2)
         }
         85..93 => {
-            // An error about a packet that went the other way.
+            // An error about a packet of the opposite direction.
             let inner = Ipv4 { src: ip.dst, dst: ip.src, ident: number as u16, ..Ipv4::default() };
             let inner = inner.packet(&udp(random, size.min(60), number));
             let (kind, code) = random.pick(&[(3, 1), (3, 3), (3, 4), (11, 0), (12, 0), (5, 1), (4, 0)]);
@@ -229,9 +229,9 @@ pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: boo
     (protocol, payload)
 }
 
-/// Protocol and payload.
+/// Returns the protocol and the payload.
 pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
-    // One of its own, or NAT would choose another at random.
+    // Unique: if two packets had the same one, NAT would replace one of them at random.
     let id = (number as u16).to_be_bytes();
     let kind = random.below(if odd { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
@@ -261,7 +261,7 @@ pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, odd: boo
     (protocol, payload)
 }
 
-/// A small UDP datagram without a checksum that carries the number.
+/// Returns a small UDP datagram without a checksum that carries the number.
 pub fn tagged_udp(number: u32) -> Vec<u8> {
     [&[0x9c, 0x40, 0, 9, 0, 16, 0, 0][..], &MAGIC, &number.to_be_bytes()].concat()
 }

@@ -1,4 +1,4 @@
-//! A packet for each difference, and what must be configured for it to be seen.
+//! Packets that show each difference, with the configuration needed for it.
 
 use crate::change::Change;
 use crate::packets::Sent;
@@ -13,7 +13,7 @@ fn host4(port: usize, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port as u8 + 1, host)
 }
 
-/// A packet into port 0, with number 1.
+/// Returns the packet as number 1, sent to port 0.
 fn one(packet: Vec<u8>) -> Vec<Sent> {
     vec![Sent { port: 0, number: 1, frame: ethernet(router_mac(0), host_mac(0, 2), 0x800, packet) }]
 }
@@ -45,7 +45,7 @@ pub fn class_e() -> Example {
     (route("240.0.0.0/4 via 10.0.2.2"), one(ipv4(host4(0, 2), Ipv4Addr::new(240, 0, 0, 1)).packet(&tagged_udp(1))))
 }
 
-/// From as many hosts by the same port, of which one alone can keep it behind one address.
+/// Several hosts use the same source port: behind one address, only one of them can keep it.
 pub fn one_port_for_two() -> Example {
     let table = "table ip t { chain c { type nat hook postrouting priority 100; oifname p2 masquerade; }; }";
     let flow = |number: u32| {
@@ -56,7 +56,7 @@ pub fn one_port_for_two() -> Example {
     (vec![Change::Nft(table.into())], (1..5).map(flow).collect())
 }
 
-/// So many that not every one takes the same of two ways in both.
+/// So many flows that at least one takes different paths in the two routers.
 pub fn many_flows() -> Example {
     let flow = |number: u32| {
         let ip = Ipv4 { ident: number as u16, ..ipv4(host4(0, 2), Ipv4Addr::from(0x0a1e_0000 | number)) };
