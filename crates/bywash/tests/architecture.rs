@@ -1,4 +1,5 @@
-//! Dependencies between crates, as docs/architecture.md lists them, and between the modules of a crate.
+//! Checks that crates depend only on those listed above them in docs/architecture.md, and that the modules of a crate
+//! form no circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ fn crates_depend_on_crates_above_them() {
         let above = &listed[..at.unwrap_or_else(|| panic!("docs/architecture.md does not list {name}"))];
         for kind in ["dependencies", "build-dependencies"] {
             let used = manifest.get(kind).and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
-            // The lab, which is not in crates/, uses none of them.
+            // The lab is not in crates/ and uses none of them.
             for used in used.filter_map(|used| used.strip_prefix("bywash-")).filter(|used| *used != "lab") {
                 assert!(
                     above.iter().any(|other| other == used),

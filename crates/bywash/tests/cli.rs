@@ -1,6 +1,6 @@
-//! The command line as its user meets it: golden/*.txt hold commands and what they print.
+//! Tests of the command line: golden/*.txt contain commands and their expected output.
 //!
-//! `BYWASH_BLESS=1 cargo test -p bywash --test cli` rewrites them from what is printed now.
+//! `BYWASH_BLESS=1 cargo test -p bywash --test cli` replaces the expected output by the present one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ fn bywash(args: &[&str]) -> Command {
     command
 }
 
-/// Standard output of a command that succeeds and says nothing on standard error.
+/// Runs a command that must succeed without writing to standard error. Returns its standard output.
 fn output(args: &[&str]) -> String {
     let out = bywash(args).output().unwrap();
     let stderr = String::from_utf8_lossy(&out.stderr);
@@ -29,7 +29,7 @@ fn output(args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// A transcript of the commands in a golden file: `$ bywash ..`, `? status`, standard output, standard error.
+/// Returns a transcript of the commands in a golden file: `$ bywash ..`, `? status`, standard output, standard error.
 fn transcript(commands: &str) -> String {
     let mut text = String::new();
     for line in commands.lines().filter(|line| line.starts_with("$ bywash")) {
@@ -55,7 +55,7 @@ fn check(name: &str) {
     for (line, (expected, printed)) in expected.lines().zip(printed.lines()).enumerate() {
         assert_eq!(printed, expected, "{}:{}, in:\n{printed}", path.display(), line + 1);
     }
-    assert_eq!(printed.len(), expected.len(), "{} ends elsewhere:\n{printed}", path.display());
+    assert_eq!(printed.len(), expected.len(), "{}: longer or shorter than expected:\n{printed}", path.display());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn live_views() {
     check("top.txt");
 }
 
-/// What an editor is given: a schema, whose keys are those of the file.
+/// Editors use this schema to complete and check the keys of a configuration.
 #[test]
 fn the_configuration_has_a_schema() {
     let schema: serde_json::Value = serde_json::from_str(&output(&["config", "schema"])).unwrap();
@@ -93,7 +93,7 @@ fn recorded_profiles() {
     check("profile.txt");
 }
 
-/// The percentages and CPIs of the analysis of OVS-DPDK that this follows.
+/// Compares with the percentages and CPIs of the published analysis of OVS-DPDK that the recordings follow.
 #[test]
 fn recorded_profiles_have_the_document_s_figures() {
     let profile = |file: &str| -> serde_json::Value {
@@ -126,7 +126,7 @@ fn recorded_profiles_have_the_document_s_figures() {
     output(&["profile", "--from", "profile/before.json", "--html", page.to_str().unwrap()]);
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("class=\"hot\"") && html.contains(send) && html.contains("CPI 4.921"), "{html}");
-    assert!(!html.contains("http") && !html.contains("<script"), "it loads something");
+    assert!(!html.contains("http") && !html.contains("<script"), "the page loads a resource");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn manual_pages_are_clean() {
     }
 }
 
-/// Whoever reads only the first line of a long output ends the program, quietly.
+/// A reader that closes the pipe early ends the program without an error message.
 #[test]
 fn broken_pipe_is_quiet() {
     let shell = format!("{BYWASH} config reference | head -n 1; exit ${{PIPESTATUS[0]}}");
@@ -190,7 +190,7 @@ fn privileges_are_asked_for_by_name() {
         println!("SKIP: not root, or no setpriv");
         return;
     }
-    // Somewhere that nobody may read it.
+    // A directory that the user nobody can read.
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("bywash");
     std::fs::copy(BYWASH, &program).unwrap();
@@ -213,7 +213,7 @@ fn privileges_are_asked_for_by_name() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
-/// What is modelled says so, and why it is not measured.
+/// Modelled figures are marked as such, with the reason why they were not measured.
 #[test]
 fn benchmarks_of_buffers_say_where_figures_come_from() {
     let bench = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&output(args)).unwrap() };
@@ -241,7 +241,7 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     assert!(!refused.status.success() && stderr.contains("kind stack have no blocks"), "{stderr}");
 }
 
-/// A call to the port for each flow of a burst, or one for all.
+/// Without transmit queues, each flow of a burst costs a call to the port; with them, all flows share one.
 #[test]
 fn transmit_queues_save_calls() {
     let bench = |more: &[&str]| -> serde_json::Value {
@@ -254,8 +254,8 @@ fn transmit_queues_save_calls() {
     for (cut, flows) in cuts.iter().zip([1.0, 16.0, 64.0]) {
         assert!((cut / flows - 1.0).abs() < 0.05, "{flows} flows: {both:#}");
     }
-    // Packets that come one by one are gathered until their time is over, and no longer. Half of them: on a busy
-    // machine the others measure that.
+    // Packets that come one by one are gathered until their deadline, and no longer. Only the median is checked: on a
+    // busy machine the slower half measures the scheduler.
     let slow =
         bench(&["--flows", "64", "--coalesce", "on", "--rate", "100000", "--deadline-us", "200", "--burst", "64"]);
     let row = &slow["rows"][0];

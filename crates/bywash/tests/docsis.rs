@@ -1,4 +1,4 @@
-//! `bywash docsis` against others' implementations: openssl ciphers, zlib's CRC, tshark's decoder.
+//! Compares `bywash docsis` with other implementations: the ciphers of openssl, the CRC of zlib, the decoder of tshark.
 
 use bywash_lab::{has_tool, require};
 use std::io::Write;
@@ -12,12 +12,12 @@ const KEYS: [(&str, &str); 3] = [
 const CLEAR: usize = 12;
 const BLOCK: usize = 16;
 
-/// Standard output of a command that gets `input`, and whether it succeeded.
+/// Runs a command with `input`. Returns its standard output, and whether it succeeded.
 fn filter(command: &mut Command, input: &[u8]) -> (Vec<u8>, bool) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut to = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // It may have heard enough before the end.
+    // The command may end before it has read everything, so that an error is ignored.
     let writer = std::thread::spawn(move || drop(to.write_all(&input)));
     let out = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -41,7 +41,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Random PDUs: of every length from 1 to 1600, in an order of their own.
+/// Returns random PDUs, one of each length from 1 to 1600, in a mixed order.
 fn pdus() -> Vec<Vec<u8>> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -64,7 +64,7 @@ fn openssl(cipher: &str, key: &str, iv: Option<&str>, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The PDU as it must look sealed, by openssl's CBC and CFB: a process or two for each.
+/// Seals a PDU by openssl's CBC and CFB. Starts up to two processes.
 fn by_openssl(key: &str, iv: &str, text: &[u8]) -> Vec<u8> {
     let (blocks, rest) = text.split_at(text.len() / BLOCK * BLOCK);
     let mut out = if blocks.is_empty() { vec![] } else { openssl("-aes-128-cbc", key, Some(iv), blocks) };
@@ -75,7 +75,7 @@ fn by_openssl(key: &str, iv: &str, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// zlib's CRC-32 of each, as it stands on the wire.
+/// Returns zlib's CRC-32 of each PDU, in wire order.
 fn by_zlib(pdus: &[Vec<u8>]) -> Vec<[u8; 4]> {
     const SCRIPT: &str = "import sys, zlib\nfor line in sys.stdin:\n print(zlib.crc32(bytes.fromhex(line)))";
     let input: String = pdus.iter().map(|bytes| hex(bytes) + "\n").collect();
@@ -95,9 +95,9 @@ fn cryptos() -> Vec<&'static str> {
     }
 }
 
-/// Every block of every PDU is compared. A CBC block is the encryption of the text XOR the block before, which is known
-/// from the result: all of them can be checked by one run of openssl in ECB mode. That is as good as CBC itself, since
-/// the first wrong block has a right one before it; some PDUs go through openssl's CBC and CFB nevertheless.
+/// Compares every block of every PDU. A CBC block is the encryption of the plaintext XOR the previous ciphertext block,
+/// which the result contains, so that one run of openssl in ECB mode checks all blocks. This check is as strict as CBC
+/// itself, because the block before the first wrong one is right. Some PDUs also go through openssl's CBC and CFB.
 #[test]
 fn sealed_as_openssl_and_zlib_would() {
     require!(has_tool("openssl"), has_tool("python3"));
@@ -119,7 +119,8 @@ fn sealed_as_openssl_and_zlib_would() {
                         asked.extend(text.iter().zip(&last).map(|(a, b)| a ^ b));
                         expected.extend(block);
                     } else {
-                        // The pad of the residue, padded by itself.
+                        // The residue is XORed with the encryption of the last block. The rest of that encryption is
+                        // not visible in the result, and not compared.
                         asked.extend(&last);
                         expected.extend(text.iter().zip(block).map(|(a, b)| a ^ b));
                         expected.extend([0; BLOCK].iter().skip(text.len()));
@@ -208,7 +209,7 @@ fn tshark_decodes_every_frame() {
     require!(has_tool("tshark"));
     let dir = tempfile::tempdir().unwrap();
     let (key, iv) = KEYS[0];
-    // Whole Ethernet frames: a type of IPv4 with random bytes behind it would be malformed by itself.
+    // Ethernet frames of an experimental type: random bytes behind a type such as IPv4 would be malformed.
     let pdus: Vec<Vec<u8>> = pdus().into_iter().filter(|pdu| pdu.len() >= 60 && pdu.len() <= 1518).take(1000).collect();
     let pdus: Vec<Vec<u8>> = pdus
         .into_iter()

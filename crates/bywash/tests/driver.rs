@@ -1,11 +1,12 @@
-//! The XDP program against the user-space router: the same frames, by the same tables.
+//! Compares the XDP program with the user-space router: both get the same frames and the same tables.
 //!
-//! The kernel runs the program over a frame (BPF_PROG_TEST_RUN), the router gets it from a port in memory. What the program
-//! would redirect to a port, the router sends by that port with the same bytes. What the router plainly forwards and the
-//! program does not, it leaves to user space or to the kernel for a reason that [`leaves`] and [`passes`] name.
+//! The kernel runs the program over a frame (BPF_PROG_TEST_RUN); the router gets the frame from a port in memory. A
+//! frame that the program redirects to a port must leave the router by that port with the same bytes. A frame that the
+//! router forwards and the program does not must have a reason for it: [`leaves`] for frames left to user space,
+//! [`passes`] for frames passed to the kernel.
 //!
-//! And both against the Linux kernel with the same routes: what either forwards, the kernel forwards with the same bytes;
-//! what it does not forward the kernel does not, but for the differences of [`DIFFERENCES`].
+//! A further test compares both with the Linux kernel: with the same routes, the kernel must forward the same frames
+//! with the same bytes, except for [`DIFFERENCES`].
 
 #[path = "driver/kernel.rs"]
 mod kernel;
@@ -34,7 +35,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 const PORTS: u16 = 3;
-/// The port that is no target of the program's.
+/// The port to which the program cannot redirect.
 const NO_TARGET: u16 = 2;
 const MAX_FRAME: u32 = 1600;
 const SMALL_MTU: u32 = 200;
@@ -82,17 +83,18 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Where a next hop's own subnets lie.
+/// Returns the subnets of a next hop's own.
 fn subnets(id: u32) -> (Net4, Net6) {
     let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
     (Net::new(net4, 16).unwrap(), Net::new(net6, 64).unwrap())
 }
 
-/// Addresses of a subnet that all have the same few places in the program's memory of destinations (xdp/known.h).
+/// Returns addresses of a subnet that collide in the program's cache of destinations (xdp/known.h).
 fn crowd4(net: u32) -> impl Iterator<Item = u32> {
     (net + 256..).filter(|a| a.swap_bytes().wrapping_mul(0x9e37_79b1) >> 19 == 77).take(6)
 }
 
+/// Returns IPv6 addresses as [`crowd4`] does.
 fn crowd6(net: u128) -> impl Iterator<Item = u128> {
     let mixed = |a: u128| {
         let (high, low) = (((a >> 64) as u64).swap_bytes(), (a as u64).swap_bytes());
@@ -101,7 +103,8 @@ fn crowd6(net: u128) -> impl Iterator<Item = u128> {
     (net + 256..).filter(move |a| mixed(*a) >> 52 == 77).take(6)
 }
 
-/// Where sources lead back to: by the port they come in by, resolved and not; by another; by one of several; nowhere.
+/// Routes back to sources: address, prefix length and entry. They lead to port 0, a connected subnet, an unresolved next
+/// hop, port 1, a group, and the host.
 const BACK: [([u8; 4], u8, u32); 6] = [
     ([10, 200, 0, 0], 18, 1),
     ([10, 200, 32, 0], 20, 11),
@@ -110,10 +113,10 @@ const BACK: [([u8; 4], u8, u32); 6] = [
     ([10, 200, 128, 0], 18, 5),
     (OWN, 32, 8),
 ];
-/// An address of the host.
+/// An address of the router's host.
 const OWN: [u8; 4] = [10, 200, 7, 1];
 
-/// How sources are checked, and groups' members are chosen.
+/// The settings that a run of the test varies.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mode {
     redirects: bool,
@@ -121,10 +124,11 @@ struct Mode {
     l3: bool,
 }
 
-/// Two ways; several of which one waits and one is no target; one of which is the kernel's.
+/// The members of the three groups: one of two ports; one with an unresolved next hop and one by [`NO_TARGET`]; one
+/// with a member that is the kernel's.
 const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
 
-/// What the control side makes of them.
+/// Returns the program's next hops for the router's entries, as the control plane would.
 fn hops(entries: &[Entry]) -> Vec<Hop> {
     let kernels = |e: &Entry| BUCKETS[e.first as usize..][..e.count as usize].contains(&9);
     let hop = |e: &Entry| {
@@ -139,16 +143,16 @@ fn hops(entries: &[Entry]) -> Vec<Hop> {
         let unicast = matches!(e.kind, Kind::Forward | Kind::Glean | Kind::Pending);
         let flags = if unicast { TAKES_FRAMES | UNICAST } else { TAKES_FRAMES };
         let (first, count) = (e.first, e.count);
-        // Any interface: nothing is sent.
+        // The interface does not matter, since nothing is sent.
         Hop { macs: e.macs, kind, flags, port: e.port.0, mtu: e.mtu, first, count, ifindex: 1 }
     };
     entries.iter().map(hop).collect()
 }
 
-/// One frame at a time; what became of each.
+/// A port that delivers its frames one at a time and logs the fate of each.
 struct Line {
     frames: std::vec::IntoIter<Vec<u8>>,
-    /// Requests of the router, for the one port that receives.
+    /// Requests of the router; `None` in ports that deliver no frames.
     inbox: Option<rtrb::Consumer<Request>>,
     log: Arc<Mutex<Vec<Fate>>>,
     counters: Arc<OnceLock<Arc<WorkerCounters>>>,
@@ -156,17 +160,17 @@ struct Line {
     port: u16,
 }
 
-/// What the router did with a frame.
+/// The router's treatment of a frame.
 #[derive(Default)]
 struct Fate {
     sent: Vec<(u16, Vec<u8>)>,
     punted: bool,
-    /// Why it was dropped, or what else was counted.
+    /// Names of the drop reasons and events that were counted.
     named: Vec<&'static str>,
 }
 
 impl Line {
-    /// Notes what the router has counted of the latest frame.
+    /// Adds to the fate of the latest frame the reasons and events that the router has counted since.
     fn note(&mut self) {
         let counters = self.counters.get().unwrap().port(PortId(self.port));
         let events = [Event::NeighbourWait, Event::Fragmented, Event::ChecksumCompleted];
@@ -216,7 +220,7 @@ impl Port for Line {
     fn close(&mut self, _bufs: &mut Buffers) {}
 }
 
-/// Has the router take the frames one by one, from port 0.
+/// Sends the frames one by one through the router, from port 0. Returns the fate of each.
 fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames: &[Vec<u8>]) -> Vec<Fate> {
     let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
@@ -241,7 +245,7 @@ fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames:
     std::mem::take(&mut *log.lock().unwrap())
 }
 
-/// The program on every port, with tables that the router reads as well.
+/// The program on every port, and tables that the program and the router share.
 struct Twin {
     driver: Driver,
     programs: Vec<(Program, u32)>,
@@ -271,7 +275,7 @@ impl Twin {
         let mut table6 = Table6::shared(&domain, memory(Family::V6)).unwrap();
         let entries = entries();
         let ids = entries.len() as u32;
-        // Routes of every depth, and one subnet a next hop.
+        // Routes of every length, and one subnet for each next hop.
         let routes4: Vec<_> = synth::routes4(3000, SEED).into_iter().enumerate().collect();
         let mut routes4: Vec<_> = routes4.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
         let routes6: Vec<_> = synth::routes6(3000, SEED).into_iter().enumerate().collect();
@@ -321,7 +325,8 @@ impl Twin {
         Self { driver, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
     }
 
-    /// Each of the subnets leads to what the next one led to. Most of their addresses were looked up before.
+    /// Moves the subnet of each next hop to the following one. Most of their addresses have been looked up before, so
+    /// that stale results of earlier lookups would show.
     fn turn(&mut self) {
         let ids = entries().len() as u32;
         for id in 0..ids {
@@ -384,8 +389,8 @@ impl Twin {
         self.programs.iter().map(of).collect()
     }
 
-    /// What the programs do with a frame from port 0, as XDP's frame or as an skb: the name for that, the port it leaves by,
-    /// its bytes.
+    /// Runs the program over a frame from port 0, as an XDP frame or as an skb. Returns the name of the verdict, the
+    /// port of a redirect, and the resulting bytes.
     fn drive(&self, frame: &[u8], skb: bool) -> (&'static str, Option<u16>, Vec<u8>) {
         let before = self.counters();
         let from = self.programs[0].1;
@@ -399,7 +404,7 @@ impl Twin {
         (reasons[0], to, tried.bytes)
     }
 
-    /// The kind of what the frame's destination leads to.
+    /// Returns the kind and number of the entry for the frame's destination.
     fn kind(&self, frame: &[u8]) -> Option<(Kind, u32)> {
         let reader = self.domain.register();
         let tables = self.tables.load(&reader);
@@ -411,7 +416,7 @@ impl Twin {
         Some((tables.entries[id as usize].kind, id))
     }
 
-    /// What the frame's source leads back to; none of IPv6.
+    /// Returns the entry for the frame's source; `None` for IPv6.
     fn back(&self, frame: &[u8]) -> Option<Entry> {
         let reader = self.domain.register();
         let tables = self.tables.load(&reader);
@@ -422,10 +427,10 @@ impl Twin {
 
     fn compare(&self, mode: Mode, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
         let (reason, to, bytes) = self.drive(frame, false);
-        // The kernel makes no skb of less, where it says IP.
+        // For shorter IP frames the kernel makes no skb.
         if frame.len() >= 54 {
             let twin = self.drive(frame, true);
-            // Where XDP has user space to turn to, traffic control has the kernel.
+            // Frames that XDP would leave to user space, traffic control leaves to the kernel.
             let of_skb = if matches!(reason, "pass_no_socket" | "pass_superframe") { "pass_exception" } else { reason };
             prop_assert!(twin == (of_skb, to, bytes.clone()), "as an skb {twin:02x?}, else {reason}: {frame:02x?}");
         }
@@ -435,7 +440,7 @@ impl Twin {
             ("to_port", Some(to)) => {
                 prop_assert!(fate.sent.len() == 1 && fate.sent[0] == (to, bytes.clone()), "{bytes:02x?} {}", show());
             }
-            // No socket takes what is user space's here.
+            // The frame is left to user space, but the test has no socket.
             ("pass_no_socket", None) => {
                 prop_assert!(bytes == frame, "changed: {}", show());
                 if plain {
@@ -459,7 +464,7 @@ impl Twin {
     }
 }
 
-/// Whether a source that leads back to this is taken on port 0.
+/// Returns whether the check accepts a source with this entry on port 0.
 fn takes(back: Entry, check: SourceCheck) -> bool {
     let unicast = matches!(back.kind, Kind::Forward | Kind::Pending | Kind::Glean);
     match check {
@@ -473,10 +478,10 @@ fn be16(bytes: &[u8]) -> usize {
     usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Whether the program may leave to user space what the router forwards by `to`.
+/// Returns whether the program may leave to user space a frame that the router forwards by `to`.
 fn leaves(frame: &[u8], redirects: bool, to: u16, sent: &[u8]) -> bool {
     let (ip, v6) = (&frame[14..], frame[14] >> 4 == 6);
-    // The checksum of a whole packet is not finished, by what it says, or may be so behind an extension header.
+    // The checksum is unfinished if it equals the sum of the pseudo-header; behind an IPv6 extension header it may be.
     let (proto, l4, pseudo) = if v6 {
         (ip[6], 40, [&ip[8..40], &[0, ip[6]], &((be16(&ip[4..]) as u16).to_be_bytes())].concat())
     } else {
@@ -488,13 +493,13 @@ fn leaves(frame: &[u8], redirects: bool, to: u16, sent: &[u8]) -> bool {
         _ => None,
     };
     let unfinished = field.is_some_and(|f| be16(f) == sum(&pseudo)) || (v6 && matches!(proto, 43 | 60));
-    // The destination's MAC address tells the next hop; entry 4's MTU is its port's only small one.
+    // Port 1 has one next hop with a small MTU, entry 4.
     let small = frame.len() > 14 + SMALL_MTU as usize && to == 1 && sent.len() > 14 + SMALL_MTU as usize;
     let padded = frame.len() > 1514 || (small && (if v6 { 40 + be16(&ip[4..]) } else { be16(&ip[2..]) }) <= 200);
     unfinished || padded || to == NO_TARGET || (redirects && to == 0)
 }
 
-/// Whether the program may pass a frame to the kernel for this reason.
+/// Returns whether the program may pass a frame to the kernel for this reason.
 fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
     let (ip, kind) = (&frame[14..], be16(&frame[12..]));
     let v4 = kind == 0x800 && ip.len() >= 20 && ip[0] >> 4 == 4;
@@ -514,20 +519,20 @@ fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
         "pass_reserved" => v6 && ip[24..39] == [0; 15] && ip[39] < 2,
         "pass_superframe" => frame.len() > MAX_FRAME as usize,
         "pass_local" => (v4 || v6) && leads == Kind::Local,
-        // A group with a way that is the kernel's is the kernel's.
+        // Entry 7 is a group with a member that is the kernel's.
         "pass_route" => (v4 || v6) && (leads == Kind::Kernel || id == 7),
         _ => false,
     }
 }
 
-/// The one's complement sum, word by word.
+/// Returns the one's complement sum of the words.
 fn sum(bytes: &[u8]) -> usize {
     let total: usize = bytes.chunks(2).map(|w| usize::from(w[0]) << 8 | usize::from(*w.get(1).unwrap_or(&0))).sum();
     let total = (total & 0xffff) + (total >> 16);
     (total & 0xffff) + (total >> 16)
 }
 
-/// A frame: what is wrong with it, if anything, is `fault`.
+/// A random frame. `fault` selects a defect; most values stand for none.
 #[derive(Clone, Debug)]
 struct Shape {
     v6: bool,
@@ -586,7 +591,7 @@ impl Shape {
                 l3[at..at + 4].copy_from_slice(odd);
             }
         }
-        // What an error is about.
+        // The type of an ICMP message. Mostly errors, which are hashed by the packet they quote.
         if matches!(self.proto, 1 | 58) && l3.len() > header && s & 4 == 0 {
             l3[header] = [1, 2, 3, 4, 5, 11, 12, 8][usize::from(s >> 4 & 7)];
         }
@@ -603,7 +608,7 @@ impl Shape {
             1 => l3[0] = l3[0] & 15 | ((s % 16) as u8) << 4,
             2 if !self.v6 => l3[2..4].copy_from_slice(&(s % 3000).to_be_bytes()),
             2 => l3[4..6].copy_from_slice(&(s % 3000).to_be_bytes()),
-            // Fragments, and those that may not become some.
+            // Fragments, and packets with DF set.
             3 if !self.v6 => l3[6..8].copy_from_slice(&[(s >> 8) as u8 & 0x7f, s as u8]),
             _ => {}
         }
@@ -671,14 +676,14 @@ fn a_shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// The namespace with the ports.
+/// Returns a namespace with the ports.
 fn lab() -> Namespace {
     let ns = Namespace::new("driver").unwrap();
     for id in 0..PORTS {
         let port = End::new(&ns, format!("p{id}")).mac(bywash_wire::ethernet::MacAddr(mac(id)).to_string());
         Veth::new(port, End::new(&ns, format!("q{id}"))).create().unwrap();
     }
-    // The kernel's own multicast would be counted among ours.
+    // The program would count the kernel's own multicast, too.
     ns.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
     ns
 }
@@ -718,7 +723,7 @@ fn the_program_does_what_the_router_does() {
             println!("{seen:?}");
             let enough = |reason: &str, frames: u64| seen[reason] > frames;
             let seen_all = enough("to_port", 500) && enough("pass_no_socket", 500) && enough("pass_source", 100);
-            assert!(seen_all, "too few of a kind: {seen:?}");
+            assert!(seen_all, "too few frames of some verdict: {seen:?}");
         })
         .unwrap();
 }
@@ -731,12 +736,12 @@ fn the_program_is_timed_alone() {
         let ran = Command::new(env!("CARGO_BIN_EXE_bywash")).args(args).arg("--json").output().unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         let figures: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
-        // A packet forwarded takes no less than this on any machine: less would be a program that gave up.
+        // No machine forwards a packet in less time. A shorter time would mean that the program returned early.
         assert!(figures["ns_per_packet"].as_f64().unwrap() > 2.0 && figures["destinations"] == 64, "{figures}");
     }
 }
 
-/// Where the kernel is led by an id of [`entries`]; of some it cannot be told.
+/// Returns the kernel's route arguments for each of [`entries`]; `None` for those that the kernel cannot express.
 fn leads() -> Vec<kernel::Leads> {
     let both = |say: &dyn Fn(bool) -> String| [false, true].map(|v6| Some(say(v6)));
     let via = |port: u16, more: &str| both(&|v6| format!("via {} dev t{port} {more}", kernel::gateway(port, v6)));
@@ -757,7 +762,7 @@ fn leads() -> Vec<kernel::Leads> {
         via(NO_TARGET, ""),
         via(1, &small),
         group(&[(0, 1), (1, 2)]),
-        // The next hops of one route cannot have MTUs of their own, nor can one be local.
+        // The next hops of one route cannot have different MTUs, and none can be local.
         [None, None],
         [None, None],
         plain("local|dev lo table main"),
@@ -770,10 +775,10 @@ fn leads() -> Vec<kernel::Leads> {
     ]
 }
 
-/// All that the three may differ in, explained in docs/decisions/differences.md: each is seen here, and nothing else.
+/// The differences between Bywash and the kernel that are allowed (docs/decisions/differences.md). Each must be seen.
 const DIFFERENCES: [&str; 5] = ["class-e", "equal-cost-way", "padding", "this-network", "unfinished-checksum"];
 
-/// A name for how the kernel's doing differs from ours; none where it does not.
+/// Returns a name for the difference between the frames sent by Bywash and by the kernel; `None` if there is none.
 fn difference(
     leads: Option<(Kind, u32)>,
     ours: &[(u16, Vec<u8>)],
@@ -798,7 +803,7 @@ fn difference(
     if pairs().all(|((port, ours), (other, theirs))| port == other && ours == theirs) {
         return Some("padding");
     }
-    // Where they differ behind the MAC addresses, from the first to the last byte.
+    // Distance between the first and the last byte that differ, behind the MAC addresses.
     let changed = pairs().map(|((_, ours), (_, theirs))| {
         let at: Vec<_> = (12..ours.len().max(theirs.len())).filter(|at| ours.get(*at) != theirs.get(*at)).collect();
         at.last().map_or(0, |last| last - at[0] + 1)
@@ -806,7 +811,7 @@ fn difference(
     let changed: Vec<_> = changed.collect();
     let ways = pairs().any(|((port, _), (other, _))| port != other);
     match (&changed[..], leads) {
-        // A word of the packet, or of its first fragment.
+        // Only one word of the packet, or of its first fragment, differs.
         ([1..=2, rest @ ..], _) if rest.iter().all(|n| *n == 0) && named.contains(&"checksum-completed") => {
             Some("unfinished-checksum")
         }
@@ -815,7 +820,7 @@ fn difference(
     }
 }
 
-/// A frame up to the end of its packet.
+/// Returns the frame without the padding behind its packet.
 fn unpadded(frame: &[u8]) -> &[u8] {
     let len = if frame[14] >> 4 == 6 { 54 + be16(&frame[18..]) } else { 14 + be16(&frame[16..]) };
     &frame[..len.min(frame.len())]
@@ -852,12 +857,12 @@ fn the_kernel_does_what_both_do() {
                 let (ours, named) = match (reason, to) {
                     (_, Some(to)) => (vec![(to, bytes)], vec![]),
                     ("pass_no_socket", None) if !fate.punted => (fate.sent.clone(), fate.named.clone()),
-                    // The kernel has it, whatever it does to it.
+                    // The frame was left to the kernel, so that there is nothing to compare.
                     _ => continue,
                 };
                 forwarded += u64::from(!ours.is_empty());
                 dropped += u64::from(ours.is_empty());
-                assert!(!ours.is_empty() || !named.is_empty(), "gone without a name: {leads:?} {frame:02x?}");
+                assert!(!ours.is_empty() || !named.is_empty(), "lost and not counted: {leads:?} {frame:02x?}");
                 if let Some(name) = difference(leads, &ours, &theirs, &named, *frame.get(26).unwrap_or(&0)) {
                     let show =
                         || format!("{leads:?} {named:?} {frame:02x?}\n  ours {ours:02x?}\n  theirs {theirs:02x?}");
@@ -872,5 +877,5 @@ fn the_kernel_does_what_both_do() {
         println!("{name}: {example}");
     }
     assert_eq!(seen.into_keys().collect::<Vec<_>>(), DIFFERENCES);
-    assert!(forwarded > 2000 && dropped > 500, "too few of a kind");
+    assert!(forwarded > 2000 && dropped > 500, "too few frames");
 }

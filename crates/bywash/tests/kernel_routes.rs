@@ -1,5 +1,5 @@
-//! Routes that leave by an interface that bywash was not given: the kernel forwards by them, beside ports that have routes
-//! of their own beneath.
+//! Routes by an interface that is not a port of Bywash: the kernel forwards by them, while Bywash forwards by more
+//! specific routes of its ports.
 
 #[path = "e2e/harness.rs"]
 #[allow(dead_code, reason = "the end-to-end tests need more of it")]
@@ -14,8 +14,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Five pings from host a are answered, with `ttl` left of the answers' 64, and one that may go no further than the
-/// router is refused there.
+/// Checks that five pings from host a are answered with a remaining TTL of `ttl` out of 64, and that a ping with TTL 1
+/// is refused by the router.
 fn assert_reaches(lab: &Topology, to: IpAddr, ttl: u8) {
     let report = Ping::to(to).count(5).run(&lab.a().ns).unwrap();
     assert_eq!((report.received, report.errors), (5, 0), "{}", report.text);
@@ -30,7 +30,7 @@ fn assert_tcp(lab: &Topology, to: usize) {
     assert!(report.is_intact(), "{report:?}");
 }
 
-/// Waits until one more ping to `to` counts as `verdict` at r0.
+/// Pings `to` until the program counts a ping as `verdict` at r0.
 fn wait_for(lab: &Topology, bywash: &Bywash<'_>, to: &str, verdict: &str) {
     bywash.wait(&format!("{to} to be {verdict}"), |bywash| {
         let before = bywash.verdicts("r0", verdict);
@@ -39,7 +39,7 @@ fn wait_for(lab: &Topology, bywash: &Bywash<'_>, to: &str, verdict: &str) {
     });
 }
 
-/// Hosts b and c, behind r1 and r2, both have these.
+/// Addresses that hosts b and c, behind r1 and r2, both have.
 const FAR: [&str; 2] = ["203.0.113.9", "2001:db8::9"];
 
 fn three_ports() -> Topology {
@@ -61,19 +61,20 @@ fn run_on_two_of_three(mode: &str) {
     let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
     bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
 
-    // The default route, and the connected routes beneath it: of a port, and of none.
+    // The default route, and the more specific connected routes, one of them by a port.
     for to in [IpAddr::from(b.v4), b.v6.into(), c.v4.into(), c.v6.into(), ip(FAR[0]), ip(FAR[1])] {
         assert_reaches(&lab, to, 63);
     }
     assert_tcp(&lab, 1);
     assert_tcp(&lab, 2);
-    // What comes to a port that has routes by no port passes; what goes to ports does not.
+    // Packets for routes by r2 were passed to the kernel by the program; those for routes by ports were not.
     let passed = bywash.verdicts("r0", "pass_route");
     assert!(passed >= 20, "{passed}");
     assert_eq!(bywash.events("r0", "punted"), 0);
     assert!(bywash.verdicts("r0", "to_user") >= 10);
 
-    // Live: beneath the default route one by a port, and gone again; then the default route moves to a port, and back.
+    // Changes at run time: a more specific route by a port comes and goes; then the default route moves to a port and
+    // back.
     for (add, to, del) in [
         ("route add 203.0.113.0/24 via 10.0.2.2", FAR[0], "route del 203.0.113.0/24"),
         ("route add 2001:db8::/32 via fd00:2::2", FAR[1], "route del 2001:db8::/32"),
@@ -89,7 +90,7 @@ fn run_on_two_of_three(mode: &str) {
         wait_for(&lab, &bywash, to, "pass_route");
         assert_reaches(&lab, ip(to), 63);
     }
-    // No foreign route at all: everything is ours again.
+    // Without any route by r2, Bywash gets all packets.
     lab.r().ip_batch("route del default\nroute del ::/0\n").unwrap();
     lab.r().ip(&["link", "set", "r2", "down"]).unwrap();
     wait_for(&lab, &bywash, FAR[0], "to_user");
@@ -135,7 +136,7 @@ fn a_port_that_comes_back_knows_the_routes() {
     bywash.stop();
 }
 
-/// Packets the router's kernel has forwarded.
+/// Returns the number of packets that the router's kernel has forwarded.
 fn forwarded(lab: &Topology) -> u64 {
     let text = lab.r().enter(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
     let mut ip = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
@@ -143,8 +144,8 @@ fn forwarded(lab: &Topology) -> u64 {
     ip.next().unwrap().split(' ').nth(names).unwrap().parse().unwrap()
 }
 
-/// Many routes of ports beneath a default route that is the kernel's: the program tells them apart, and no worker sees
-/// what is not ours.
+/// Many routes by ports below a default route that is the kernel's: the program distinguishes them, so that no packet
+/// for the kernel reaches a worker.
 #[test]
 fn a_full_table_beneath() {
     require!(require_lab());
@@ -163,7 +164,7 @@ fn a_full_table_beneath() {
         assert_reaches(&lab, to, 63);
         assert_eq!(bywash.events("r0", "punted"), 0, "{mode}");
         assert!(bywash.verdicts("r0", "pass_route") >= verdicts + 5);
-        // There and back.
+        // Five requests and five replies.
         assert!(forwarded(&lab) >= before + 10, "{mode}");
         wait_for(&lab, &bywash, "100.0.7.7", "to_user");
         bywash.stop();

@@ -1,4 +1,4 @@
-//! `bywash rfc2544` against a device whose limits are known, and its report in a browser.
+//! Tests `bywash rfc2544` against a device with known limits, and its report in a browser.
 
 use bywash_lab::{Namespace, Process, has_tool, patience, require, require_lab, run_host_with_timeout, wait_until};
 use rustix::process::Signal;
@@ -10,7 +10,8 @@ use std::time::Duration;
 const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// 20,000 frames a second, half a millisecond, 128 frames of buffer, a quarter of a second to come back.
+/// A plan for a device that forwards 20,000 frames a second with a delay of 0.5 ms, buffers 128 frames, and needs 0.25
+/// s after a reset.
 const KNOWN: &str = r#"
 title = "a <known> device"
 max_rate = "80kpps"
@@ -63,7 +64,7 @@ fn planted_limits_are_found_within_two_percent() {
     let (status, output) = run(&[&config, "--json", "--html", page.to_str().unwrap()]);
     assert_eq!(status, Some(0), "{output}");
     let mut verdict = as_planted(&json(&output));
-    // It is a matter of time, and this machine may have other things to do.
+    // The measurement depends on time, so that another load of the machine may disturb it.
     for _ in 0..2 {
         if verdict.is_ok() {
             break;
@@ -75,7 +76,7 @@ fn planted_limits_are_found_within_two_percent() {
     in_a_browser(&page);
 }
 
-/// Whether everything was found within two percent.
+/// Checks that every limit was found within two percent.
 fn as_planted(report: &Value) -> Result<(), String> {
     for size in report["sizes"].as_array().unwrap() {
         near(&size["throughput"]["pps"], 20_000.0, "throughput")?;
@@ -83,7 +84,7 @@ fn as_planted(report: &Value) -> Result<(), String> {
             near(&at["latency"]["min_us"], 500.0, "the shortest delay")?;
             near(&at["latency"]["p50_us"], 500.0, "the median delay")?;
         }
-        // What the buffer holds at the end comes still.
+        // The frames in the buffer at the end of a trial still arrive.
         let loss = size["loss"].as_array().unwrap();
         for at in loss.iter().filter(|at| at["pps"].as_f64().unwrap() > 22_000.0) {
             let pps = at["pps"].as_f64().unwrap();
@@ -101,7 +102,7 @@ fn as_planted(report: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The page shows its charts, and nothing of it fails.
+/// Checks that a browser shows the charts of the page without console messages.
 fn in_a_browser(page: &Path) {
     let text = std::fs::read_to_string(page).unwrap();
     assert!(text.contains("a &lt;known&gt; device") && !text.contains("NaN") && !text.contains("http-equiv"), "{text}");
@@ -122,7 +123,7 @@ fn in_a_browser(page: &Path) {
     }
 }
 
-/// The pixels of a PNG, as python reads them: red, green, blue.
+/// Returns the pixels of a PNG, decoded by python: red, green, blue.
 fn colours(png: &[u8], directory: &Path) -> Vec<u8> {
     const DECODE: &str = "
 import struct, sys, zlib
@@ -187,7 +188,8 @@ fn an_interrupted_run_goes_on() {
     assert_eq!((sizes.as_array().unwrap().len(), &sizes[0]["recovery"]), (4, &kept[0]["recovery"]), "{sizes}");
 }
 
-/// Pairs of a tester's interfaces, `t0` to `t1` and so on, joined to a router that sends between the two of each pair.
+/// Pairs of a tester's interfaces, `t0` and `t1` and so on, connected to a router that forwards between the two of each
+/// pair.
 struct Links {
     tester: Namespace,
     router: Namespace,
@@ -197,7 +199,7 @@ struct Links {
 impl Links {
     fn new(pairs: usize) -> Self {
         let links = Self { tester: Namespace::new("bt").unwrap(), router: Namespace::new("br").unwrap(), pairs };
-        // All at once: `Veth` waits a second for the IPv6 address of each.
+        // In one batch, since `Veth` waits a second for the IPv6 address of each interface.
         let (mut tester, mut router) = (String::new(), String::new());
         for n in 0..2 * pairs {
             let there = links.router.name();
@@ -212,7 +214,7 @@ impl Links {
         links
     }
 
-    /// At rates that leave a device, and this machine, time.
+    /// Returns a plan with rates low enough for a busy machine.
     fn plan(&self) -> String {
         let mut text = format!(
             "max_rate = \"2kpps\"\nline_rate = \"10gbps\"\nreset = \"ip -n {0} link set r1 down && ip -n {0} link set r1 up && \
@@ -253,14 +255,14 @@ fn six_pairs_through_the_kernel_and_through_bywash() {
             bywash.wait_for_output("forwarding;", patience(PATIENCE)).unwrap();
             bywash
         });
-        // Interrupted after the first result, and taken up again.
+        // Interrupt the run after its first result, to resume it below.
         let kept = own.then_some(()).and_then(|()| {
             let state = directory.path().join("plan.toml.state.json");
             let mut first = links.start(&[&config]);
             wait_until("a result", PATIENCE, || state.exists()).unwrap_or_else(|e| panic!("{e}: {}", first.output()));
             first.signal(Signal::INT).unwrap();
             assert!(first.wait(patience(PATIENCE)).unwrap().success(), "{}", first.output());
-            // Gone where the signal came too late: it was over.
+            // The file is gone if the run ended before the signal came.
             let kept: Value = serde_json::from_slice(&std::fs::read(&state).ok()?).unwrap();
             Some(kept["report"]["sizes"][0]["throughput"].clone())
         });

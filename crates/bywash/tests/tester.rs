@@ -1,5 +1,4 @@
-//! `bywash gen` as its user meets it: a tester's namespace with two interfaces, and the kernel as the router between
-//! them.
+//! Tests `bywash gen` in a namespace with two interfaces that the kernel, as a router, connects.
 
 use bywash_lab::{End, Namespace, Process, Veth, has_tool, patience, require, require_lab, wait_until};
 use rustix::process::Signal;
@@ -9,7 +8,7 @@ use std::time::Duration;
 const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// `t0` and `t1` of the tester, joined to a router.
+/// A tester with the interfaces `t0` and `t1`, connected to a router.
 struct Net {
     tester: Namespace,
     router: Namespace,
@@ -37,7 +36,7 @@ impl Net {
         self.tester.spawn(&[&[BYWASH], arguments].concat()).unwrap()
     }
 
-    /// What it printed, on both streams, and whether it succeeded.
+    /// Runs a command. Returns whether it succeeded, and its output on both streams.
     fn run(&self, arguments: &[&str]) -> (bool, String) {
         let mut process = self.start(arguments);
         let status = process.wait(patience(PATIENCE)).unwrap();
@@ -65,7 +64,7 @@ fn through_a_router_every_frame_is_found_again() {
         assert_eq!(lane["latency"]["frames"], 4000, "{got}");
         assert!(lane["latency"]["min_us"].as_f64().unwrap() > 0.1, "{got}");
     }
-    // The kernel counts what it could not read.
+    // The router's kernel must not have counted malformed headers.
     let snmp = net.router.run(&["cat", "/proc/net/snmp"]).unwrap().stdout;
     let ip = snmp.lines().nth(1).unwrap().split_whitespace().nth(4).unwrap();
     assert_eq!(ip, "0", "header errors:\n{snmp}");
@@ -98,7 +97,7 @@ fn both_ways_and_a_capture() {
 fn the_kernels_frames_are_as_sound_as_ours() {
     require!(require_lab(), has_tool("tcpdump"));
     let net = Net::new();
-    // A veth takes such frames only while its peer polls.
+    // A veth accepts frames redirected by XDP only while its peer has NAPI on, which GRO switches on.
     net.router.offload("r0", "gro", true).unwrap();
     let through = ["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--via", "kernel", "--rate", "20kpps"];
     let more = ["--count", "6000", "--flows", "20", "--dst", "198.19.0.0/24"];

@@ -1,5 +1,5 @@
-//! The Linux kernel as a function: a frame in, the frames it sends out. A TAP interface takes a frame in the system call
-//! that writes it, and forwarding ends in the queue of another before that returns.
+//! The Linux kernel as a function from a frame to the frames that it sends for it. The kernel forwards a frame written
+//! to a TAP interface within the write: when the system call returns, the result is in the queue of another TAP.
 
 use bywash_fib::{Net4, Net6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
@@ -8,7 +8,8 @@ use bywash_port::{Port, TapConfig, TapPort};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// How a route says where it leads, by family, once for all its prefixes.
+/// The arguments of `ip route` behind the prefix, for IPv4 and IPv6. The route type may precede them, separated by `|`.
+/// `None` if the kernel cannot express the route.
 pub type Leads = [Option<String>; 2];
 
 pub struct Kernel {
@@ -17,13 +18,14 @@ pub struct Kernel {
     bufs: Buffers,
 }
 
-/// The gateway behind port `id` whose MAC address is known, of one family.
+/// Returns the address of the gateway behind port `id`, whose MAC address is known.
 pub fn gateway(id: u16, v6: bool) -> String {
     if v6 { format!("fd00:{id}::2") } else { format!("10.100.{id}.2") }
 }
 
 impl Kernel {
-    /// With ports t0, t1 and so on of these MAC addresses, behind each of which a station is known by `station`.
+    /// Creates a router with ports t0, t1 and so on, which have these MAC addresses. `station` returns the MAC address
+    /// of the gateway behind each.
     pub fn new(macs: &[[u8; 6]], station: impl Fn(u16) -> [u8; 6], routes: &str) -> Self {
         let namespace = Namespace::new("oracle").unwrap();
         let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
@@ -59,7 +61,8 @@ impl Kernel {
         Self { _namespace: namespace, taps, bufs: Buffers::attach(&pools, 0) }
     }
 
-    /// Has port 0 receive a frame: what leaves, and by which port, but for what the kernel says of its own.
+    /// Delivers a frame to port 0. Returns the frames that leave and their ports, without those that the kernel sends
+    /// on its own account.
     pub fn give(&mut self, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
         self.sent();
         let mut batch = Batch::new();
@@ -88,7 +91,7 @@ impl Drop for Kernel {
     }
 }
 
-/// Source and destination: a packet that was forwarded still has them, an error about it has not.
+/// Returns source and destination: a forwarded packet keeps them, an error about it does not have them.
 fn ends(frame: &[u8]) -> Option<&[u8]> {
     match u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]) {
         0x800 => frame.get(26..34),
@@ -97,12 +100,13 @@ fn ends(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Lines of `ip -batch` for these routes. `leads` says where an id leads; an id of which it knows nothing is left out.
+/// Returns lines of `ip -batch` for these routes. `leads` holds the arguments for each id; routes of an id without
+/// arguments are left out.
 pub fn routes(v4: &[(Net4, u32)], v6: &[(Net6, u32)], leads: &[Leads]) -> String {
     let mut lines = String::new();
     let mut route = |prefix: String, to: &Option<String>| {
         let Some(to) = to else { return };
-        // Only some have a word before the prefix: blackhole and its like.
+        // Route types such as blackhole precede the prefix.
         let (kind, to) = to.split_once('|').unwrap_or(("", to));
         writeln!(lines, "route replace {kind} {prefix} {to}").unwrap();
     };
