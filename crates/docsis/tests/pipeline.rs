@@ -233,7 +233,7 @@ fn everything_arrives_sealed_and_in_order() {
             );
         }
     }
-    assert!(assisted > 0, "sealing takes longest, and the upper MAC left it to the lower one");
+    assert!(assisted > 0, "the upper MAC sealed no frames, although sealing takes longest");
 }
 
 #[test]

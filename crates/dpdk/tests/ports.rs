@@ -73,7 +73,7 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!(ring.held(), 32);
     assert_eq!(bench.pools.audit(32).missing, 0);
     assert_eq!(ring.rx_burst(&mut bench.bufs, &mut batch), 32);
-    assert_eq!(bench.cells(&batch), cells, "the frames that came are those that were sent");
+    assert_eq!(bench.cells(&batch), cells, "the received frames are those that were sent");
     assert_eq!(batch.as_slice().iter().map(|f| (f.addr(), f.len())).collect::<Vec<_>>(), before);
     for (i, frame) in batch.as_slice().iter().enumerate() {
         assert!(arena.data(frame)[80..].iter().all(|b| *b == i as u8), "untouched");
@@ -158,7 +158,7 @@ fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
 }
 
 fn what_cannot_be_is_said(eal: &Arc<Eal>, bench: &mut Bench) {
-    let refused = |config: DpdkConfig| DpdkPort::open(eal, &config).map(drop).expect_err("it cannot be");
+    let refused = |config: DpdkConfig| DpdkPort::open(eal, &config).map(drop).expect_err("DPDK refuses it");
     let error = refused(DpdkConfig::new("net_nonesuch0"));
     assert!(error.to_string().contains("net_nonesuch0: DPDK cannot find a driver for it"), "{error}");
     assert!(matches!(refused(DpdkConfig::new("")), DpdkError::Devargs(_)));

@@ -203,7 +203,7 @@ fn rulesets_of_nft() {
     for (ruleset, wanted) in &cases {
         namespace.run(&["nft", "flush", "ruleset"]).unwrap();
         if !load(&namespace, ruleset) {
-            println!("this kernel or nft does not take the ruleset above");
+            println!("this kernel or nft refuses the ruleset above");
             continue;
         }
         loaded += 1;

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest frame that the ports' devices accept, in bytes.
 const LONGEST: u32 = 400;
 
-/// Returns a random frame from one host to another, mostly one that the program can forward.
+/// Returns a random frame from one host to another. The program can forward most of them.
 fn frame(random: &mut Random) -> Vec<u8> {
     let mac = |n: u64| MacAddr([2, 0, 0, 0, 0, n as u8]);
     let (from, to) = (random.below(6), random.below(6));
@@ -217,7 +217,7 @@ fn the_program_does_what_the_worker_does() {
             }
             let [shorter, same, longer] = twin.grown;
             println!("{} driven: {same} as long, {shorter} shorter, {longer} longer", twin.driven);
-            assert!(same > 200 && shorter > 10 && longer > 10, "too few of a kind");
+            assert!(same > 200 && shorter > 10 && longer > 10, "too few frames of some kind");
             let counters: Vec<_> = twin.programs.iter().map(|(program, _)| program.counters().unwrap()).collect();
             let all = |of: fn(&bywash_port::af_xdp::XdpCounters) -> u64| counters.iter().map(of).sum::<u64>();
             assert_eq!(all(|c| c.tx_frames), twin.driven);

@@ -343,7 +343,7 @@ fn a_full_channel_merges_and_loses_nothing() {
         ns.ip_batch(&lines).unwrap();
     }
     let before = followed.changes;
-    followed.must_agree(&ns, "4,000 replacements that nobody took in");
+    followed.must_agree(&ns, "4,000 replacements that were not received");
     assert!(followed.changes - before < 3000, "{} changes for one route", followed.changes - before);
 }
 

@@ -1,4 +1,4 @@
-//! Forwards what a capture holds with the dispatching device: N threads, each with packets at addresses of its own.
+//! Forwards the packets of a capture with the dispatching device: N threads, each with its own blocks of memory.
 //!
 //!     cargo run --release -p bywash-port --example npe_forward -- in.pcap out.pcap [THREADS [ENGINE]]
 

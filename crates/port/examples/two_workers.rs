@@ -1,4 +1,4 @@
-//! A pipeline over two threads, on a pool of any kind: one takes the buffers, the other gives them back.
+//! A pipeline of two threads, on a pool of any kind: one allocates the buffers, the other frees them.
 //!
 //!     cargo run --release -p bywash-port --example two_workers -- in.pcap out.pcap [ring|stack|sdb|tabm]
 
@@ -24,20 +24,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             while source.state() == PortState::Up {
                 source.rx_burst(&mut bufs, &mut batch);
                 for packet in batch.as_mut_slice() {
-                    // This thread's part of the work: say, the two MAC addresses change places.
+                    // The work of this thread: swap the MAC addresses.
                     if let Some(head) = bufs.arena().head_mut::<12>(packet) {
                         head.rotate_left(6);
                     }
                 }
                 while !batch.is_empty() && upper.tx_burst(&mut bufs, &mut batch) == 0 {
-                    std::thread::yield_now(); // the other is behind
+                    std::thread::yield_now(); // the other thread is behind
                 }
             }
             upper.close(&mut bufs);
         });
         let (mut bufs, mut batch) = (Buffers::attach(&pools, 0), Batch::new());
         loop {
-            // What was sent before the end closed is still received.
+            // Packets sent before the end closed are still received.
             let ended = lower.state() != PortState::Up;
             if lower.rx_burst(&mut bufs, &mut batch) == 0 && ended {
                 break;

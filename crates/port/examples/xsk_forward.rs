@@ -1,5 +1,5 @@
-//! The least that forwards: every frame from one interface goes out of the other, untouched or with its MAC addresses
-//! swapped. It measures what AF_XDP itself costs.
+//! A minimal forwarder, which shows the cost of AF_XDP itself: every frame from one interface leaves by the other,
+//! unchanged or with its MAC addresses swapped.
 //!
 //!     xsk_forward IF IF [--swap] [--seconds N] [--rings N] [--generic]
 

@@ -26,7 +26,7 @@ fn passing(pools: &Arc<PoolSet>, text: &str, packets: &[Vec<u8>], burst: usize) 
     for packets in packets.chunks(burst) {
         let mut batch = batch_of(&mut bufs, packets);
         let bits = matcher.passing(bufs.arena(), batch.as_slice());
-        assert_eq!(bits.checked_shr(packets.len() as u32).unwrap_or(0), 0, "packets that are not there pass");
+        assert_eq!(bits.checked_shr(packets.len() as u32).unwrap_or(0), 0, "packets that do not exist pass");
         all.extend((0..packets.len()).map(|i| bits >> i & 1 == 1));
         bufs.free(&mut batch);
     }
@@ -267,7 +267,7 @@ fn a_filter_passes_what_libpcap_passes() {
     });
     tested.unwrap();
     let (found, all) = (found.get(), all.get());
-    assert!(found > all / 20 && found < all - all / 20, "{found} of {all} passed: that tells little");
+    assert!(found > all / 20 && found < all - all / 20, "{found} of {all} passed: the filters hardly discriminate");
     assert_conserved(&pools);
 }
 

@@ -88,7 +88,7 @@ fn what_a_closed_peer_did_not_receive_comes_back() {
         assert_eq!((a.held(), b.held()), (7, 10));
         if dropped {
             drop(b);
-            assert_eq!(a.held(), 17, "what the dead end held is ours now");
+            assert_eq!(a.held(), 17, "frames of the closed end are returned");
         } else {
             b.close(&mut bufs);
             assert_eq!((a.held(), b.held()), (7, 0));
@@ -102,7 +102,7 @@ fn what_a_closed_peer_did_not_receive_comes_back() {
         a.housekeep(&mut bufs);
         assert_eq!(a.held(), 7);
         let mut got = Batch::new();
-        assert_eq!(a.rx_burst(&mut bufs, &mut got), 7, "what was sent before is still received");
+        assert_eq!(a.rx_burst(&mut bufs, &mut got), 7, "frames sent before are still received");
         bufs.free(&mut got);
         a.close(&mut bufs);
         assert_eq!(pools.audit(0).missing, 0);

@@ -208,7 +208,7 @@ proptest! {
             prop_assert!(goes.is_some(), "not sent next: {bytes:02x?} (id {id})");
             got[usize::from(goes.unwrap())].next();
         }
-        prop_assert!(got.iter_mut().all(|g| g.next().is_none()), "sent what the twin drops");
+        prop_assert!(got.iter_mut().all(|g| g.next().is_none()), "frames were sent that the reference drops");
         let (missing, wrong) = pools.verify();
         prop_assert!(missing.is_empty() && wrong.is_empty());
     }

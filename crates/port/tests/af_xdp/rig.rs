@@ -118,7 +118,7 @@ pub fn forward(
     false
 }
 
-/// Packet socket on one interface: sees what a neighbouring station would see.
+/// Packet socket on one interface: receives the frames that a neighbouring station would.
 pub struct Wire {
     fd: std::os::fd::OwnedFd,
 }

@@ -20,7 +20,7 @@ fn frames_cross_from_one_interface_to_the_other_and_back() {
     }
 }
 
-/// Configurations with each option of the socket, and several at once.
+/// Frames cross with each option of the socket, and with several at once.
 #[test]
 fn frames_cross_by_every_knob() {
     require!(require_lab());

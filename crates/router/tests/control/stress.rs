@@ -99,5 +99,5 @@ fn ids_never_change_under_a_reader() {
     }
     stop.store(true, Relaxed);
     readers.into_iter().for_each(|r| r.join().expect("a reader found another route's entry"));
-    assert!(batches > 100 && seen.load(Relaxed) > 1000, "{batches} batches, {seen:?} look-ups: too few to tell");
+    assert!(batches > 100 && seen.load(Relaxed) > 1000, "{batches} batches, {seen:?} lookups: too few");
 }
