@@ -1,4 +1,4 @@
-"""Measures the worth of each technique: each is switched off alone, alternating with all of them on."""
+"""Measures the effect of each technique: runs with one technique off alternate with runs with all on."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ TECHNIQUES = [
 
 @contextlib.contextmanager
 def huge_pages():
-    """Reserves this many huge pages for the duration, if permitted."""
+    """Reserves WANTED_PAGES huge pages for the duration, if permitted."""
     found = open(PAGES).read()
     more = int(found) < WANTED_PAGES and os.access(PAGES, os.W_OK)
     if more:
@@ -50,7 +50,8 @@ def rate(figures):
 
 
 def table(bench, plain, rounds, seconds):
-    """`bench` runs a benchmark and returns its figures, or why there are none; `plain` is the program without prefetching."""
+    """Returns the table. `bench` runs a benchmark and returns its figures, or the reason why there are none; `plain` is
+    the program without prefetching."""
     lines = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"]
     with huge_pages():
         for name, what, base, on, off in TECHNIQUES:

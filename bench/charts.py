@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws docs/img/*.svg, and fills the table of deviations in docs/benchmarks.md, from one run of the buffer benchmarks.
+"""Runs the buffer benchmarks, draws docs/img/*.svg, and fills the table of deviations in docs/benchmarks.md.
 
-usage: bench/charts.py [--bywash PATH] [--keep]     --keep takes out/bench/*.json of an earlier run where there are any
+usage: bench/charts.py [--bywash PATH] [--keep]     --keep uses out/bench/*.json of an earlier run, if they exist
 
-Four charts of memory traffic (`bywash bench memory`, modelled), in the order of the document they repeat; dTLB misses and
-throughput of sdb and tabm (`bywash bench tabm`).
+The charts are: memory traffic (`bywash bench memory`, modelled), four charts in the order of the document that they
+reproduce; dTLB misses and throughput of sdb and tabm (`bywash bench tabm`).
 """
 
 import json
@@ -117,7 +117,7 @@ def tabm(run):
     get = lambda kind, t, size, what: by[kind, t, size][what]
     draw("tabm-tlb", f"dTLB misses, {sizes[0]} B, 4 KiB pages (modelled)", "misses a packet", threads, "threads",
          [(kind, [get(kind, t, sizes[0], "dtlb_misses_per_packet") for t in threads]) for kind in ("sdb", "tabm")])
-    # More threads than CPUs would share CPUs: no rates.
+    # Rates with more threads than CPUs are left out.
     fit = [t for t in threads if not get("sdb", t, sizes[0], "crowded")]
     both = [(t, kind) for t in fit[:2] for kind in ("sdb", "tabm")]
     series = [(f"{kind}, {t} thread{'s' * (t > 1)}", [get(kind, t, size, "mpps") for size in sizes]) for t, kind in both]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Fills the tables in docs/benchmarks.md from one run of every benchmark on this machine, and draws its charts.
+"""Runs every benchmark on this machine, fills the tables in docs/benchmarks.md, and draws its charts.
 
 usage: bench/report.py [--bywash PATH] [--plain PATH] [--rounds N] [--seconds N] [--out DIR] [--page FILE]      as root
 
-  --plain PATH  the program without prefetching, for the table of techniques  (that of `make bench-programs`)
-  --rounds N    of each technique         (5)
+  --plain PATH  the program without prefetching, for the table of techniques  (built by `make bench-programs`)
+  --rounds N    rounds for each technique (5)
   --seconds N   length of a measurement   (1)
   --out DIR     where bench/peers/run left its results   (out/bench)
   --page FILE   the page to fill                         (docs/benchmarks.md)
 
-What bench/peers/run did not leave there is not measured: its row says why.
+Comparisons without a result of bench/peers/run are not measured; their rows give the reason.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Report:
         return None, "left out of this run"
 
     def text(self, one, figure, why):
-        """Returns a row's figure, or the reason why there is none: on an overloaded machine ratios may be impossible."""
+        """Returns a row's figure, or the reason why there is none: a ratio may be undefined on a loaded machine."""
         try:
             return one and figure(one), why
         except (ArithmeticError, LookupError, TypeError) as wrong:
@@ -76,7 +76,7 @@ class Report:
         self.row(what, f"bywash bench {command}", *self.text(one, figure, why))
 
     def beside(self, script, what, figure, ratio=None):
-        """Adds a row. `ratio` is its name in the chart of ratios."""
+        """Adds a row for a comparison. `ratio` is its name in the chart of ratios."""
         one, why = self.peers(script)
         self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why))
         if one and ratio:
@@ -174,7 +174,7 @@ def head(program):
 
 
 def chart(ratios):
-    """Draws the chart, and returns the line that names its bars."""
+    """Draws the chart of ratios, and returns its legend."""
     numbers = [str(at + 1) for at in range(len(ratios))]
     tables.draw("peers", "Bywash beside its peers", "ratio of medians", numbers, "numbered as below",
                 [("Bywash to its peer", [ratio for _, ratio in ratios])])

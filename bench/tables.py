@@ -1,10 +1,10 @@
-"""Tables and charts of docs/benchmarks.md that have more than one figure to a row."""
+"""Tables and charts of docs/benchmarks.md with more than one figure in a row."""
 
 import os
 
 import charts
 
-# Mpps from the document that compares AF_XDP modes on 40 Gbit/s NICs: run to completion, poll().
+# Rates in Mpps from the document that compares AF_XDP modes on 40 Gbit/s NICs: run to completion, poll().
 DOCUMENT = {"rxdrop": {"rtc": 39.3, "poll": 30.4}, "txpush": {"rtc": 68.0, "poll": 51.1}, "l2fwd": {"rtc": 22.4, "poll": 16.4}}
 SHORT = {"rxdrop": "rx", "txpush": "tx", "l2fwd": "fwd", "busy-poll": "busy"}
 PEER = {"rxdrop": "rxonly", "txpush": "txonly", "l2fwd": "io"}

@@ -1,9 +1,10 @@
 #!/bin/bash
 # AF_XDP alone on veth: Bywash and dpdk-testpmd (over net_af_xdp) receive, send and forward, in one alternating run.
 #
-# Both are measured by `bywash bench afxdp` on the same interfaces, from the same source (the kernel's live-frame
-# generator on the first CPU; txpush is its own), on the second CPU, and by the same count, which is the kernel's.
-# rxdrop is testpmd's rxonly, txpush its txonly, l2fwd its io; with --touch l2fwd its macswap.
+# `bywash bench afxdp` measures both on the same interfaces with the application on the second CPU. The source is the
+# kernel's live-frame generator on the first CPU, except for txpush, which generates its own frames; the kernel's
+# counters give the rates. rxdrop corresponds to testpmd's rxonly, txpush to txonly, and l2fwd to io, or with --touch to
+# macswap.
 #
 # Rates and ratios are medians of the rounds.
 set -euo pipefail
@@ -41,10 +42,11 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
 trap 'exit 130' INT TERM
 
-# The same CPUs as `bywash bench afxdp` takes: the first two allowed.
+# The same CPUs as `bywash bench afxdp` uses: the first two allowed.
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
 
-# testpmd for application $1 in mode $2. Its main lcore only sleeps; --stats-period keeps it from reading a command line.
+# Prints the testpmd command for application $1 in mode $2. The main lcore only sleeps; with --stats-period it reads no
+# command line.
 testpmd() {
     local interfaces forward number=0 budget=0 command
     case $1 in
@@ -70,7 +72,7 @@ for app in ${apps//,/ }; do
 done
 
 mkdir -p "$(dirname "$out")"
-# It exits with an error: it is given no port.
+# testpmd fails, since it gets no port, but prints its version first.
 version=$(timeout 10 dpdk-testpmd --no-huge --no-pci -v 2>&1 </dev/null || true)
 version=$(sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" <<<"$version" | head -n 1)
 OUT=$out MIN=$min_ratios TESTPMD=$version OPTIONS="${rest[*]}" python3 - "$scratch" "$apps" "$modes" <<'PYTHON'

@@ -1,15 +1,15 @@
 #!/bin/bash
-# The cable downstream of one instance against its crypto library alone, in one alternating run.
+# Compares the cable downstream of one instance with its crypto library alone, in alternating rounds.
 #
-# In each round, one after the other: `bywash bench cmts` (two workers on two CPUs, cable iMix, 300 modems with a key each,
-# CRC and cipher on, nothing lost: the source waits), then dpdk-test-crypto-perf on one CPU: the same library (libipsec-mb
-# by DPDK's crypto_aesni_mb), DOCSIS with CRC, 1518 bytes, one key, nothing else done to the frames.
+# Each round runs `bywash bench cmts` (two workers on two CPUs, cable iMix, 300 modems with a key each, CRC and cipher
+# on, no loss because the source waits), then dpdk-test-crypto-perf on one CPU: the same library (libipsec-mb by DPDK's
+# crypto_aesni_mb), DOCSIS with CRC, 1518 bytes, one key, no other work.
 #
-# The library's frames are never written by anybody: it seals the same buffers again and again. So the instance's source
-# writes headers and leaves payloads as they are; a device would write them, but not in the processor's time. Beside it, by
-# turns too, the instance with a source that copies every byte on the upper MAC's CPU.
+# dpdk-test-crypto-perf seals the same buffers repeatedly and never writes new frames. The instance's source therefore
+# writes only headers; a device would write payloads, too, but without using the processor. Each round also measures the
+# instance with a source that copies every byte on the upper MAC's CPU.
 #
-# Rates are the median of the rounds; the ratio is ours to the library's.
+# Rates are medians of the rounds; the ratio is that of Bywash's rate to the library's.
 set -euo pipefail
 
 usage() {
@@ -44,14 +44,14 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 main=$((cpu == 0 ? 1 : 0))
 
-# About as long as ours: a packet takes it some 200 ns.
+# Measures the library alone, for about $seconds: a packet takes some 200 ns.
 library() {
     "$peer" -l "$main,$cpu" --main-lcore "$main" --no-huge -m 512 --no-pci --file-prefix "bywash-cmts-$$" \
         --vdev crypto_aesni_mb -- --ptest throughput --devtype crypto_aesni_mb --optype docsis --docsis-hdr-sz 17 \
         --cipher-algo aes-docsisbpi --cipher-op encrypt --cipher-key-sz 16 --cipher-iv-sz 16 --burst-sz 32 \
         --total-ops $((seconds * 5000000)) --buffer-sz 1518 --silent >"$scratch/peer" 2>&1 ||
         die "$peer failed: $(tail -3 "$scratch/peer")"
-    # lcore, size, burst, enqueued, dequeued, failed twice, Mops, Gbps, cycles
+    # Columns: lcore, size, burst, enqueued, dequeued, two of failures, Mops, Gbps, cycles.
     awk '$2 == 1518 && NF == 10 {print $9, $10}' "$scratch/peer"
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Bywash on DPDK's own devices against l3fwd on the same: forward.sh with --net-pcap, whose options are these.
+# Compares Bywash and l3fwd on the same DPDK devices: runs forward.sh with --net-pcap and takes its options.
 #
-# The driver (net_pcap with infinite_rx) copies each frame into a fresh mbuf and frees what is sent, one by one. That is
-# the same work for both, and most of it: `-- --pool ring`, or testpmd's io mode, say how much.
+# The driver (net_pcap with infinite_rx) copies each frame into a new mbuf and frees the sent ones singly. This work is
+# the same for both, and most of the total: testpmd's io mode, or `-- --pool ring`, shows how much.
 here=$(cd "$(dirname "$0")" && pwd)
 exec "$here/forward.sh" --net-pcap --out "$here/../../out/bench/dpdk.json" "$@"

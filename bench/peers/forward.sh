@@ -1,19 +1,19 @@
 #!/bin/bash
-# The full router path of one worker against a DPDK forwarder, in one alternating run on one core.
+# Compares the full router path of one worker with a DPDK forwarder, in alternating rounds on one core.
 #
-# Both replay the same pcap from memory into two ports (64-byte frames on the wire, 1,024 flows), route by the same
-# routes, and discard what is sent. With --l3fwd the peer is that binary (LPM); without, Debian's dpdk-testpmd
-# (macswap), which looks nothing up. This repository neither holds nor builds an l3fwd.
+# Both replay the same pcap from memory into two ports (64-byte frames on the wire, 1,024 flows), use the same routes,
+# and discard the frames sent. The peer is the binary given by --l3fwd (LPM), by default Debian's dpdk-testpmd
+# (macswap), which does no lookup. This repository neither contains nor builds an l3fwd.
 #
-#   l3fwd before 23.11 refuses net_pcap ports because they cannot check IP checksums in hardware: give one built
-#   with `.offloads = 0` in its port_conf. From 23.11 on, --relax-rx-offload (passed here) does it. l3fwd verifies
-#   no header checksum in software and takes at most 1,024 routes, 256 groups of them longer than /24.
+#   l3fwd before 23.11 refuses net_pcap ports because they cannot check IP checksums in hardware: use one built with
+#   `.offloads = 0` in its port_conf. Since 23.11 --relax-rx-offload, which this script passes, suffices. l3fwd verifies
+#   no header checksum in software and accepts at most 1,024 routes, with at most 256 groups longer than /24.
 #
-# With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx): bywash by its ports of kind dpdk. A
-# third row is the devices alone, where dpdk-testpmd is installed: it moves mbufs from one to the other and looks at none
-# (io). What a forwarder takes beyond that is its own.
+# With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx), Bywash by its ports of kind dpdk.
+# If dpdk-testpmd is installed, a third row shows the devices alone: in io mode it moves mbufs without reading them. The
+# difference to that row is the cost of a forwarder.
 #
-# Rates are the median of the rounds. The peer's come from its own port counters (telemetry.py).
+# Rates are medians of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
 
 usage() {
@@ -77,7 +77,7 @@ for file in port0.pcap port1.pcap routes_v4.txt; do
     [ -s "$traffic/$file" ] || die "no $traffic/$file"
 done
 [ -z "$net_pcap" ] || rest=(--net-pcap "$traffic" "${rest[@]}")
-# l3fwd wants a file for IPv6 as soon as it gets one for IPv4.
+# l3fwd requires a file of IPv6 routes if it gets one of IPv4 routes.
 echo 'R2001:db8::/32 0' >"$scratch/routes_v6.txt"
 
 ports=(--vdev "net_pcap0,rx_pcap=$traffic/port0.pcap,infinite_rx=1" --vdev "net_pcap1,rx_pcap=$traffic/port1.pcap,infinite_rx=1")
@@ -87,14 +87,14 @@ if [ "$peer" = l3fwd ]; then
         --rule_ipv4 "$traffic/routes_v4.txt" --rule_ipv6 "$scratch/routes_v6.txt")
     if grep -q relax-rx-offload "$l3fwd"; then command+=(--relax-rx-offload); fi
 fi
-# The command line needs a core of its own; --stats-period keeps it from reading one.
+# testpmd's main lcore needs a core of its own; with --stats-period it reads no command line.
 main=$((cpu == 0 ? 1 : 0))
 testpmd=(dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${eal[@]}" -- --nb-cores=1 --auto-start --stats-period=86400)
 [ "$peer" = l3fwd ] || command=("${testpmd[@]}" --forward-mode=macswap)
 alone=''
 if [ -n "$net_pcap" ] && command -v dpdk-testpmd >/dev/null; then alone=1; fi
 
-# The program of $1 and its arguments.
+# Runs the peer given by the arguments, and prints its rate.
 measure_peer() {
     local name=$1
     "$@" >"$scratch/peer.log" 2>&1 </dev/null &
@@ -125,7 +125,7 @@ ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
 rows = {"bywash": ours, peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
 cpuinfo = open("/proc/cpuinfo").read()
 model = re.search(r"model name\s*: (.*)", cpuinfo)[1]
-# Cycles of the time-stamp counter: the rate it shows in is the one Bywash reports its own cycles in.
+# Frequency of the time-stamp counter, in whose cycles Bywash reports.
 hz = statistics.median(one["mpps"] * 1e6 * one["cycles_per_packet"] for one in ours)
 median = lambda samples: statistics.median(one["mpps"] for one in samples)
 ratio = median(ours) / median(theirs)

@@ -1,12 +1,13 @@
 #!/bin/bash
-# memif between two processes: dpdk-testpmd and Bywash as sender and as receiver, all four pairs, in one alternating
-# run.
+# Measures memif between two processes: dpdk-testpmd and Bywash as sender and as receiver, all four pairs, in
+# alternating rounds.
 #
-# The sender is on the first CPU, the receiver on the second. testpmd sends by txonly and receives by rxonly; Bywash
-# does as much: headers are written, frames are freed unread (`bywash bench memif`). The client of each pair does not
-# copy: that is zero-copy=yes of testpmd, and Bywash's only way. Either side is the client in turn, or --client says.
+# The sender runs on the first CPU, the receiver on the second. testpmd sends by txonly and receives by rxonly; `bywash
+# bench memif` does the same work: it writes headers, and frees frames unread. The client of each pair does not copy:
+# testpmd gets zero-copy=yes, and Bywash as a client never copies. Both sides are the client in turn, or only the one
+# given by --client.
 #
-# Rates are the median of the rounds, each counted by its receiver.
+# Rates are medians of the rounds, counted by the receiver.
 set -euo pipefail
 
 usage() {
@@ -62,7 +63,8 @@ case $pages in
 esac
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
 
-# testpmd as one side. Its main lcore, on the other's CPU, only sleeps; --stats-period keeps it from reading commands.
+# Starts testpmd as one side. Its main lcore, on the other side's CPU, only sleeps; with --stats-period it reads no
+# commands.
 testpmd() {
     local side=$1 role=$2 mode=rxonly main=${cpus[0]} device
     [ "$side" = receiver ] || { mode=txonly && main=${cpus[1]}; }
@@ -75,7 +77,7 @@ testpmd() {
     pids+=($!)
 }
 
-# Runs Bywash as one side; it prints its count.
+# Runs Bywash as one side, and prints its result.
 ours() {
     local side=$1 role=$2 way=receive cpu=${cpus[1]}
     [ "$side" = receiver ] || { way=send && cpu=${cpus[0]}; }
@@ -85,7 +87,7 @@ ours() {
 
 role_of() { [ "$1" = "$2" ] && echo client || echo server; }
 
-# One pair: the server first, as testpmd's client tries once only.
+# Measures one pair. The server is started first, because testpmd's client tries only once.
 measure() {
     local sender=$1 receiver=$2 who=$3 first=receiver second=sender
     rm -f "$scratch/socket"

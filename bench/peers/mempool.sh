@@ -1,13 +1,14 @@
 #!/bin/bash
-# DPDK's buffer policies against Bywash's, in testpmd: a pipeline that frees on another lcore than it allocates.
+# Compares DPDK's buffer policies with Bywash's in testpmd: a pipeline that frees on another lcore than it allocates.
 #
-# net_null0 makes frames of 1,520 bytes, each copied into a fresh mbuf; lcore 1 swaps their addresses and sends them into
-# net_ring0; lcore 2 takes them out, swaps again, and net_null1 frees them. What the ring does not take at once is
-# offered again, so that nothing is freed where it was allocated. 131,072 mbufs. What is counted left by net_null1.
+# net_null0 generates frames of 1,520 bytes, each copied into a new mbuf; lcore 1 swaps their addresses and sends them
+# to net_ring0; lcore 2 receives them there and swaps again, and net_null1 frees them. Frames that the ring refuses are
+# sent again, so that none is freed by the lcore that allocated it. There are 131,072 mbufs; net_null1 counts the
+# frames.
 #
-# DPDK's policies: ring_mp_mc (its default), stack, lf_stack, bucket. Ours, on the code of Bywash's own pools:
-# bywash_stack, bywash_sdb, bywash_tabm, from the plugin that `make dpdk-plugin` builds. One round measures all, one
-# after the other; the next begins with another, so that none always has the same neighbours. Medians.
+# DPDK's policies are ring_mp_mc (its default), stack, lf_stack and bucket. Bywash's are bywash_stack, bywash_sdb and
+# bywash_tabm, with the code of its own pools, from the plugin that `make dpdk-plugin` builds. Each round measures all
+# in turn, and begins with another policy than the previous round. Rates are medians.
 set -euo pipefail
 
 usage() {
@@ -47,7 +48,7 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
-# EAL loads no library from a directory that everyone may write to, or from below one.
+# The EAL loads no library from a world-writable directory, or from below one.
 cp "$plugin" "$held/librte_mempool_bywash.so"
 if [ "$pages" = 2m ]; then
     reserve_pages 256 224
@@ -56,9 +57,9 @@ else
     memory=(--no-huge -m 1024)
 fi
 
-# Commands for testpmd, with pauses: it reads them while its lcores forward.
+# Prints the commands for testpmd with pauses, in which its lcores forward.
 commands() {
-    # It is ready when it has checked its links.
+    # testpmd is ready when it has checked its links.
     for _ in $(seq 300); do
         grep -q '^Done' "$scratch/log" && break
         sleep 0.1

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Common functions of the scripts here. Source it after defining `usage` and each option variable's default.
 
-# The options are those in usage: `--some-name VALUE` sets some_name; an option without a value, recognised by more than one
-# space behind it there, is set to its own name. Arguments behind `--` are left in rest.
+# Parses the options listed by `usage`: `--some-name VALUE` sets some_name. An option without a value, which has two
+# spaces behind it in `usage`, is set to its own name. Arguments behind `--` are left in rest.
 options() {
     local name
     rest=()
@@ -25,7 +25,7 @@ options() {
 
 die() { echo "${0##*/}: $*" >&2 && exit 1; }
 
-# Reserves $1 2 MiB pages in all, of which $2 must be free; `pages_back` restores the setting.
+# Raises the number of 2 MiB pages to $1, of which $2 must be free; `pages_back` restores the setting.
 found_pages=$(cat /proc/sys/vm/nr_hugepages)
 reserve_pages() {
     [ "$found_pages" -ge "$1" ] || echo "$1" >/proc/sys/vm/nr_hugepages

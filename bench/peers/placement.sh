@@ -1,13 +1,14 @@
 #!/bin/bash
-# Each level of Bywash on veth, beside native Linux, the barest XDP redirect, and dpdk-testpmd (io, over two net_af_xdp
-# ports), in one alternating run, with a full table and traffic to many destinations.
+# Compares each level of Bywash on veth with native Linux, a minimal XDP redirect, and dpdk-testpmd (io, over two
+# net_af_xdp ports), in alternating rounds, with a full table and traffic to many destinations.
 #
-# All are measured by `bywash bench placement` in the same topology (host a - router - host b), with the same source (the
-# kernel's live-frame generator on the first CPU) and the same count: what arrives at b, where the driver drops it. Kernel,
-# redirect and the level `driver` run on the generator's CPU; the level `user` and testpmd have the second one. testpmd in
-# io mode looks nothing up and rewrites nothing. xdp-forward (of xdp-tools, from 1.5) is measured where it is installed.
+# `bywash bench placement` measures all in the same topology (host a - router - host b) with the same source (the
+# kernel's live-frame generator on the first CPU), and counts the frames that arrive at b, where the driver drops them.
+# The kernel, the redirect and the level `driver` run on the generator's CPU, the level `user` and testpmd on the second
+# one. testpmd in io mode does no lookup and rewrites nothing. xdp-forward (from xdp-tools 1.5) is measured if it is
+# installed.
 #
-# Rates are the median of the rounds.
+# Rates are medians of the rounds.
 set -euo pipefail
 
 usage() {
@@ -39,16 +40,16 @@ scratch=$(mktemp)
 trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
 trap 'exit 130' INT TERM
 
-# The same CPUs as `bywash bench placement` takes: the first two allowed.
+# The same CPUs as `bywash bench placement` uses: the first two allowed.
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
-# Its main lcore only sleeps; --stats-period keeps it from reading a command line.
+# The main lcore only sleeps; with --stats-period testpmd reads no command line.
 testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
 testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
 testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
 
 peers=(--peer "testpmd=$testpmd")
 if command -v xdp-forward >/dev/null; then
-    # Loaded and left: taken off again by the shell that holds it.
+    # xdp-forward ends once its programs are loaded. The shell waits, and unloads them on SIGTERM.
     peers+=(--peer "xdp-forward=sh -c 'xdp-forward load r0 r1; trap \"xdp-forward unload r0 r1\" TERM; sleep infinity & wait'")
 else
     echo "placement.sh: no xdp-forward here: not measured" >&2

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Native Linux and Bywash (one worker in user space; in the driver) on two, four and six veth ports by frame size, in
-# alternating rounds: `bywash bench ports`. Every port receives and sends.
+# Compares native Linux and Bywash (one worker in user space; the driver) on two, four and six veth ports by frame size,
+# in alternating rounds of `bywash bench ports`. Every port receives and sends.
 set -euo pipefail
 
 usage() {

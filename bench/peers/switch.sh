@@ -1,11 +1,12 @@
 #!/bin/bash
-# The flow switch of one worker against OVS-DPDK, in one alternating run on one core.
+# Compares the flow switch of one worker with OVS-DPDK, in alternating rounds on one core.
 #
-# Both replay the same pcap from memory (64-byte frames on the wire) into port 1, run the same flows (512, each dec_ttl,
-# mod_dl_dst, output:2), and discard what is sent. The peer is Debian's openvswitch-switch-dpdk: net_pcap with infinite_rx
-# in, net_null out, one polling thread. It gets its own databases and run directory; no service is started or stopped.
+# Both replay the same pcap from memory (64-byte frames on the wire) into port 1, have the same 512 flows (dec_ttl,
+# mod_dl_dst, output:2), and discard the frames sent. The peer is Debian's openvswitch-switch-dpdk with one polling
+# thread: it receives from net_pcap with infinite_rx and sends to net_null. It has its own database and run directory;
+# no service is started or stopped.
 #
-# Rates are the median of the rounds. The peer's come from its own port counters (telemetry.py).
+# Rates are medians of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
 
 usage() {
@@ -17,7 +18,7 @@ usage: bench/peers/switch.sh [options]
   --rounds N        rounds, each measuring both             (5)
   --seconds N       length of one measurement               (3)
   --cpu N           the core that switches                  (1)
-  --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
+  --pages 2m|4k     2m: 768 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
   --emc-insert N    one in N flows goes into the exact-match cache, of both (100); 0: neither has one
   --smc on|off      the peer's signature-match cache, made for flows too many for the exact-match cache (off, as by default)
   --out FILE        the JSON result                         (out/bench/switch.json)

@@ -1,12 +1,12 @@
 #!/bin/bash
-# TCP between two hosts through a router on veth: Linux forwarding and Bywash with its defaults, alternating.
+# Compares TCP between two hosts through a router on veth, forwarded by Linux and by Bywash with its defaults in turn.
 #
 #     host a (iperf3 client) ---- r0 router r1 ---- host b (iperf3 server)
 #
-# For IPv4 and IPv6, each way, one connection; under it Bywash comes and goes (started with its defaults, stopped by SIGINT), and
-# what arrives is counted for a while with it and for a while without, in changing order. A connection of its own for each
-# sample would compare more of the machine's moods than of the two. Segmentation and checksum offloads of veth stay as the
-# kernel sets them. The ratio is the geometric mean of the rounds', with its standard error.
+# For IPv4 and IPv6 there is one connection in each direction. While it lasts, Bywash is started and stopped (by
+# SIGINT), and the bytes that arrive are counted with and without it, in changing order. With a new connection for each
+# sample, the results would vary more between connections than between the two. Segmentation and checksum offloads of
+# veth stay at the kernel's defaults. The ratio is the geometric mean of the rounds' ratios, with its standard error.
 set -euo pipefail
 
 usage() {
@@ -60,7 +60,7 @@ import json, math, os, platform, re, signal, statistics, subprocess, sys, time
 
 rounds, seconds, command = int(sys.argv[1]), float(sys.argv[2]), [sys.argv[3], "run", "r0", "r1", *sys.argv[4:]]
 lab, scratch = os.environ["NS"], os.environ["SCRATCH"]
-SETTLE = 0.5  # seconds after a change, in which memory is freed and the connection finds its rate
+SETTLE = 0.5  # seconds to wait after a change, until memory is freed and the connection has reached its rate
 
 
 def within(ns, *argv):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Forwarding rate of a running DPDK process, from its own counters.
+"""Prints the forwarding rate of a running DPDK process, from its own counters.
 
-l3fwd prints no statistics, so they are read over the telemetry socket every DPDK process has
-(/run/dpdk/PREFIX/dpdk_telemetry.v2): /ethdev/stats of the given ports, twice, a window apart. The answers come
-from a control thread that does not run on the forwarding core.
+l3fwd prints no statistics, so they are read over the telemetry socket that every DPDK process has
+(/run/dpdk/PREFIX/dpdk_telemetry.v2): /ethdev/stats of the given ports, at the start and the end of a window. A control
+thread answers, which does not run on the forwarding core.
 
 usage: telemetry.py [--received] PREFIX SECONDS PORT...      prints one JSON object
 
-  --received    what it receives counts, not what it sends
+  --received    counts the packets received instead of those sent
 """
 
 import json
@@ -16,7 +16,7 @@ import sys
 import time
 
 
-# On a busy machine a process takes long to start.
+# Seconds to wait for a process to start, which takes long on a busy machine.
 PATIENCE = 30
 
 

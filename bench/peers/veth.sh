@@ -1,12 +1,12 @@
 #!/bin/bash
-# One worker between two veth interfaces: native Linux, Bywash and dpdk-testpmd (io, over two net_af_xdp ports), in
-# one alternating run.
+# Compares one worker between two veth interfaces: native Linux, Bywash and dpdk-testpmd (io, over two net_af_xdp
+# ports), in alternating rounds.
 #
-# All three are measured by `bywash bench veth` in the same topology (host a - router - host b), with the same source
-# (the kernel's live-frame generator on the first CPU), the forwarder on the second CPU, and the same count: what
-# arrives at b. testpmd in io mode looks nothing up and rewrites nothing; Bywash and Linux route every frame.
+# `bywash bench veth` measures all three in the same topology (host a - router - host b), with the same source (the
+# kernel's live-frame generator on the first CPU) and the forwarder on the second CPU, and counts the frames that arrive
+# at b. testpmd in io mode does no lookup and rewrites nothing; Bywash and Linux route every frame.
 #
-# Rates are the median of the rounds.
+# Rates are medians of the rounds.
 set -euo pipefail
 
 usage() {
@@ -37,9 +37,9 @@ scratch=$(mktemp)
 trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
 trap 'exit 130' INT TERM
 
-# The same CPUs as `bywash bench veth` takes: the first two allowed.
+# The same CPUs as `bywash bench veth` uses: the first two allowed.
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
-# Its main lcore only sleeps; --stats-period keeps it from reading a command line.
+# The main lcore only sleeps; with --stats-period testpmd reads no command line.
 testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
 testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
 testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
