@@ -1,12 +1,12 @@
 // Runs the simulated engine as a process for the host driver: registers and packets of the ports by messages on
 // standard input and output, packets by the memory that both have mapped.
-// usage: cosim FILE SIZE BIAS     (the memory, its bytes, the address that the engine has for the first one)
+// usage: cosim FILE SIZE BIAS     (the memory, its size in bytes, the engine's address of the first byte)
 //
-// A message has 16 bytes, little endian: what (1), port (1), 0 (2), length or register (4), value (8); then its packet.
+// A message has 16 bytes, little endian: type (1), port (1), 0 (2), length or register (4), value (8); then its packet.
 //   1 write a register                                -> 1
 //   2 read a register                                 -> 2, value
-//   3 a packet comes in by a port
-//   4 run until all is done, `value` clocks at most   -> 3 for each packet that left, then 4, packets that still wait
+//   3 receive a packet by a port
+//   4 run until idle, at most `value` clocks          -> 3 for each packet sent, then 4, packets that still wait
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     engine.stalls = {32, 32, 32, 32, 32, 0, 32};
 
     std::deque<Packet> waiting;
-    uint64_t line = 0;  // the line is busy until this clock: it is half as fast as the engine's way to memory
+    uint64_t line = 0;  // the line is busy until this clock: it is half as fast as the engine's path to memory
     engine.source = [&](Packet &packet) {
         if (waiting.empty() || engine.clocks < line) return false;
         packet = std::move(waiting.front());

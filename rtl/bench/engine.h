@@ -72,11 +72,11 @@ public:
 
     // The next packet to receive; false: none now.
     std::function<bool(Packet &)> source = [](Packet &) { return false; };
-    // A packet left by a port.
+    // A packet was sent by a port.
     std::function<void(const std::vector<uint8_t> &, uint8_t)> sink = [](const std::vector<uint8_t> &, uint8_t) {};
     // A received packet was taken or lost; `packet` is the one the source gave.
     std::function<void(const Packet &)> ended = [](const Packet &) {};
-    // A unit was released; before its packet goes to the sink.
+    // A unit was released; called before its packet goes to the sink.
     std::function<void()> released = [] {};
     // A descriptor was written, at this address.
     std::function<void(uint64_t)> described = [](uint64_t) {};

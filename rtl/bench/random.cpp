@@ -1,5 +1,5 @@
-// Random traffic against an oracle that mirrors the software engine unit by unit: the unit of each packet, its contents,
-// and when each block returns. usage: random PACKETS [SEED] [MODE]
+// Compares the engine under random traffic with an oracle that mirrors the software engine unit by unit: the unit of
+// each packet, its contents, and when each block returns. usage: random PACKETS [SEED] [MODE]
 //
 // The oracle has no clock. From the engine's trace it gets which packets were kept and in which order units were
 // released, and derives from that alone where every packet must be.
@@ -260,7 +260,7 @@ struct Bench {
         uint64_t what = random.below(1000), offset = uint64_t(unit) * Engine::UNIT + OFFSET;
         s = {e.serial, e.len, 0, uint8_t(random.below(PORTS)), uint8_t(t), true};
         uint64_t command;
-        if (what < 100) {  // let go of
+        if (what < 100) {  // released
             s.shift = INT32_MAX, let_go++;
             command = offset | uint64_t(1) << map::COMMAND_DROP;
         } else if (what < 110) {

@@ -1,4 +1,4 @@
-// npe_convert: a block's units, each once and in order, without a gap.
+// npe_convert: outputs each unit of a block once, in order and without a gap.
 module f_convert (
     input logic clk, reset, block_valid, unit_ready,
     input logic [1:0] block

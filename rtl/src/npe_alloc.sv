@@ -1,8 +1,9 @@
-// Address allocation: holds the unit of each thread's next packet; gives a thread that has a packet that
-// unit and the one after it.
+// Address allocation: holds the unit of each thread's next packet, and assigns that unit and the one after it to a
+// thread that has a packet.
 //
-// A packet is given units only when the one after its own is known, so that its descriptor can name it: the chain never
-// breaks. The last unit of a pool is therefore kept until another block is free. A thread without a unit waits alone.
+// A packet gets its unit only when the unit after it is known, so that its descriptor can name that unit and the chain
+// never breaks. The last unit of a pool is therefore kept until another block is free. A thread without a unit delays
+// no other.
 module npe_alloc #(
     parameter int T     = 8,
     parameter int POOLS = 8,                      // T, or 1 for all

@@ -1,5 +1,6 @@
-// Block to packet conversion: takes the number of a block and outputs those of its units, one each clock, block after
-// block without a gap. A unit's number is {block, unit in the block}: times the unit's size, its offset in the pool.
+// Conversion of blocks to units: takes the number of a block and outputs the numbers of its units, one each clock,
+// without a gap between blocks. A unit's number is {block, unit in the block}; multiplied by the unit's size it is the
+// offset in the pool.
 module npe_convert #(
     parameter int BLOCKS = 16,
     parameter int UNITS  = 1024,            // a block's; a power of two, at least 2

@@ -1,7 +1,8 @@
 // Dispatch: selects a packet's thread, and keeps the packet in that thread's queue until its units are known.
 //
-// A packet is in its queue once its last beat is: a packet that is damaged, too long for a unit, or finds the queue full is
-// removed again. With `hold`, a packet that finds the queue full waits, and with it all packets behind it.
+// A packet counts as queued once its last beat is in the queue: a packet that is damaged, too long for a unit, or finds
+// the queue full is removed again. With `hold`, a packet that finds the queue full waits, and with it all packets
+// behind it.
 module npe_dispatch #(
     parameter int T      = 8,
     parameter int W      = 512,                     // bits of a beat

@@ -1,5 +1,5 @@
-// The engine: writes packets from the ports to memory, each thread's at consecutive addresses; sends or drops packets that
-// threads hand back, and releases their units; reuses blocks whose units are all released.
+// The engine: writes packets from the ports to memory, those of each thread at consecutive addresses; sends or drops
+// packets that threads hand back, and releases their units; reuses blocks whose units are all released.
 //
 // The host checks the parameters, which it reads from the register PARAMS.
 module npe_engine #(

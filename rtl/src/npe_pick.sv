@@ -1,4 +1,4 @@
-// Round robin: picks, of the ready requesters, the next one after that last taken.
+// Round robin: picks the next ready requester after the one taken last.
 module npe_pick #(
     parameter int N  = 8,
     localparam int W = (N == 1) ? 1 : $clog2(N)

@@ -1,9 +1,9 @@
-// Transmit: reads packets from memory, in several AXI4 bursts at once whose answers may come in any order, reassembles
-// them and sends them in the order of their commands. A packet's unit is released only when its last beat has
-// left: until then its bytes are still needed.
+// Transmit: reads packets from memory in several concurrent AXI4 bursts, whose answers may come in any order,
+// reassembles them, and sends them in the order of their commands. A packet's unit is released only when its last beat
+// has left, because its bytes are needed until then.
 //
-// Each packet has a slot, with room for a unit, and its bursts have the slot's number as their ID: answers of one ID come
-// in order, those of different IDs need not.
+// Each packet has a slot, with room for a unit, and its bursts have the slot's number as their ID: answers of one ID
+// come in order, those of different IDs need not.
 module npe_transmit #(
     parameter int W        = 512,
     parameter int SLOTS    = 8,              // a power of two, at least 2
@@ -183,7 +183,7 @@ module npe_transmit #(
         .out_data (about)
     );
 
-    // Sending: a beat consists of the rest of the one read before and the beginning of the next.
+    // Sending: a beat consists of the rest of the beat read before and the beginning of the next one.
     logic [15:0]         o_len, o_left;
     logic [7:0]          o_port;
     logic [BEAT_LOG-1:0] o_shift;

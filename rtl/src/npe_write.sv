@@ -6,8 +6,8 @@
 //
 // Descriptor, little endian: 0 this unit's address, 8 the next one's, 16 clock at which the packet's first beat came,
 // 24 length, 26 port, 27 thread, 28 sequence number of the thread's packets, from 1. Thread and number are in the last
-// eight bytes, so the whole descriptor is visible with them, however many beats it took. The number alone would not do if
-// threads share a pool: the unit may hold the descriptor of another thread's packet with that number.
+// eight bytes, so the whole descriptor is visible with them, however many beats it took. The number alone would not
+// suffice if threads share a pool: the unit may hold the descriptor of another thread's packet with that number.
 module npe_write #(
     parameter int T        = 8,
     parameter int W        = 512,
@@ -105,7 +105,7 @@ module npe_write #(
         .out_data (beat)
     );
 
-    // Packets whose beats are, or will be, in that queue.
+    // Packets whose beats are in that queue, or will be.
     localparam int ABOUT = 64 + 64 + 32 + 64 + TW + 8 + 16;
     logic             about_valid, about_done;
     logic [ABOUT-1:0] about;
