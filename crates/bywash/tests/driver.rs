@@ -103,8 +103,8 @@ fn crowd6(net: u128) -> impl Iterator<Item = u128> {
     (net + 256..).filter(move |a| mixed(*a) >> 52 == 77).take(6)
 }
 
-/// Routes back to sources: address, prefix length and entry. They lead to port 0, a connected subnet, an unresolved next
-/// hop, port 1, a group, and the host.
+/// Routes back to sources: address, prefix length and entry. They lead to port 0, a connected subnet, an unresolved
+/// next hop, port 1, a group, and the host.
 const BACK: [([u8; 4], u8, u32); 6] = [
     ([10, 200, 0, 0], 18, 1),
     ([10, 200, 32, 0], 20, 11),
