@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 /// Switches for all interfaces, as paths below `/proc/sys/net`.
-const GLOBAL: [&str; 7] = [
+const GLOBAL: [&str; 8] = [
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/all/route_localnet",
     "ipv4/ip_forward_use_pmtu",
@@ -34,15 +34,17 @@ const GLOBAL: [&str; 7] = [
     "ipv4/fib_multipath_hash_policy",
     "ipv6/conf/all/forwarding",
     "ipv6/fib_multipath_hash_policy",
+    "ipv6/conf/all/proxy_ndp",
 ];
 
 /// Switches of an interface: family, and name below `conf/IF`.
-const OF_PORT: [(&str, &str); 5] = [
+const OF_PORT: [(&str, &str); 6] = [
     ("ipv4", "forwarding"),
     ("ipv4", "rp_filter"),
     ("ipv4", "route_localnet"),
     ("ipv6", "disable_ipv6"),
     ("ipv6", "mtu"),
+    ("ipv6", "proxy_ndp"),
 ];
 
 /// A switch and its value when last read; `None` if the switch does not exist.
@@ -103,11 +105,17 @@ impl Sysctls {
         self.global.iter_mut().chain(of_ports).filter_map(|switch| switch.read().then_some(())).count() > 0
     }
 
+    /// Returns whether the kernel answers neighbour discovery for others on any port (`proxy_ndp`).
+    pub fn proxies_discovery(&self) -> bool {
+        let of_ports = self.ports.iter().filter_map(|(_, switches)| switches.last());
+        self.global.last().into_iter().chain(of_ports).any(|switch| switch.value.unwrap_or(0) != 0)
+    }
+
     /// Returns the settings to apply, and the effects of switches that the dataplane does not implement.
     pub fn analyse(&self) -> (Settings, Vec<Effect>) {
         let mut found = Found::default();
         let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
-        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6] = all[..] else {
+        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6, _] = all[..] else {
             return (found.settings, found.effects);
         };
         let hash = |value| match value {
@@ -129,7 +137,7 @@ impl Sysctls {
         }
         for (port, switches) in &self.ports {
             let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
-            let [forwarding4, own_rp_filter, own_localnet, disabled6, mtu6] = values[..] else { continue };
+            let [forwarding4, own_rp_filter, own_localnet, disabled6, mtu6, _] = values[..] else { continue };
             let (index, name) = (port.index, &port.name);
             if index == 0 {
                 continue;
@@ -185,14 +193,14 @@ mod tests {
         values.iter().map(|value| Switch { value: *value, ..Switch::default() }).collect()
     }
 
-    fn analysed(global: [i64; 7], port: [i64; 5]) -> (Settings, Vec<Effect>) {
+    fn analysed(global: [i64; 8], port: [i64; 6]) -> (Settings, Vec<Effect>) {
         let link = PortLink { id: 0, index: 7, name: "r0".into() };
         let global = switches(&global.map(Some));
         Sysctls { global, ports: vec![(link, switches(&port.map(Some)))] }.analyse()
     }
 
-    const GLOBAL_NOW: [i64; 7] = [0, 0, 0, 0, 0, 1, 0];
-    const PORT_NOW: [i64; 5] = [1, 0, 0, 0, 1500];
+    const GLOBAL_NOW: [i64; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
+    const PORT_NOW: [i64; 6] = [1, 0, 0, 0, 1500, 0];
 
     #[test]
     fn a_router_at_its_defaults_has_no_effects() {

@@ -7,7 +7,7 @@ use crate::legacy::Legacy;
 use crate::sysctl::{Settings, Sysctls};
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
-use bywash_fib::model::Families;
+use bywash_fib::model::{Families, Prefix};
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_netlink::wire::{Attributes, Message, Messages, u32_at};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::netlink;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,10 +33,14 @@ const TRIES: u32 = 8;
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
-// linux/rtnetlink.h, linux/netconf.h, linux/netfilter/nfnetlink.h
+// linux/rtnetlink.h, linux/neighbour.h, linux/netconf.h, linux/netfilter/nfnetlink.h
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+const NDA_DST: u16 = 1;
+const NTF_PROXY: u8 = 8;
 const RTM_NEWNETCONF: u16 = 80;
 const RTM_DELNETCONF: u16 = 81;
 const RTNLGRP_IPV4_RULE: u32 = 8;
@@ -114,6 +119,7 @@ impl Watcher {
             keeper: keeper.clone(),
             programs,
             foreign: BTreeMap::new(),
+            proxied: Ok(vec![]),
             known: BTreeMap::new(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
@@ -209,6 +215,9 @@ struct Runner {
     programs: Programs,
     /// Foreign programs from the last query, by interface index; `None` if the query failed.
     foreign: BTreeMap<u32, Option<Vec<Foreign>>>,
+    /// Addresses for which the kernel answers neighbour discovery, with the interface's index, as last read; empty
+    /// while that is off.
+    proxied: Result<Vec<(u32, Ipv6Addr)>, String>,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     /// Kinds that must be read again.
@@ -221,6 +230,7 @@ struct Runner {
 impl Runner {
     fn run(mut self) {
         self.ask_programs();
+        self.ask_proxied();
         while !self.shared.stop.load(Ordering::Acquire) {
             if !self.dirty.is_empty() {
                 // Taken before anything is read: later announcements are not part of the reading.
@@ -274,6 +284,9 @@ impl Runner {
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
         }
+        if self.ask_proxied() {
+            changed.insert(Kind::Sysctls);
+        }
         if self.legacy.changed() {
             changed.insert(Kind::IptablesLegacy);
         }
@@ -288,6 +301,36 @@ impl Runner {
         let indices = self.ports.iter().map(|port| port.index).filter(|index| *index != 0);
         let foreign = indices.map(|index| (index, (self.programs)(index).ok())).collect();
         std::mem::replace(&mut self.foreign, foreign) != self.foreign
+    }
+
+    /// Reads the proxied addresses, which the kernel does not announce, and returns whether they have changed.
+    fn ask_proxied(&mut self) -> bool {
+        let mut proxied = Ok(vec![]);
+        if self.sysctls.proxies_discovery() {
+            let mut body = [0; 12];
+            (body[0], body[10]) = (AF_INET6, NTF_PROXY);
+            let asked = &mut self.sockets.route.1;
+            proxied = dump(asked, RTM_GETNEIGH, &body, &mut self.buffer, |message| match message.kind {
+                RTM_NEWNEIGH => proxied_address(message.body).map(Some).ok_or(()),
+                _ => Ok(None),
+            });
+        }
+        std::mem::replace(&mut self.proxied, proxied) != self.proxied
+    }
+
+    /// Returns the effects of proxied addresses: the kernel takes neighbour discovery that is routed to one for its own
+    /// (ip6_forward_proxy_check).
+    fn proxied(&self) -> Result<Vec<Effect>, String> {
+        let of = |(index, addr): &(u32, Ipv6Addr)| {
+            let port = self.ports.iter().find(|port| port.index == *index);
+            if *index != 0 && port.is_none() {
+                return None;
+            }
+            let object = format!("neighbour proxy {addr} on {}", port.map_or("all interfaces", |port| &port.name));
+            let scope = Scope::To(Prefix { addr: (*addr).into(), len: 128 });
+            Some(Effect { kind: Kind::Sysctls, scope, object, reason: "answers neighbour discovery".into() })
+        };
+        Ok(self.proxied.as_ref().map_err(Clone::clone)?.iter().filter_map(of).collect())
     }
 
     fn read(&mut self, number: u64) -> Reading {
@@ -311,7 +354,7 @@ impl Runner {
             }
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
-            Kind::Sysctls => Ok(self.sysctls.analyse().1),
+            Kind::Sysctls => Ok([self.sysctls.analyse().1, self.proxied()?].concat()),
             Kind::TrafficControl => self.traffic_control(),
             Kind::Programs => Ok(self.programs()),
         }
@@ -410,6 +453,12 @@ fn unknown(kind: Kind, why: &str) -> Effect {
     };
     let reason = format!("cannot be read: {why}");
     Effect { kind, scope: Scope::All(Families::BOTH), object: object.into(), reason }
+}
+
+/// Returns the interface's index and the address of a proxy entry (struct ndmsg).
+fn proxied_address(body: &[u8]) -> Option<(u32, Ipv6Addr)> {
+    let (_, addr) = Attributes::after(body, 12).find(|(kind, _)| *kind == NDA_DST)?;
+    Some((u32_at(body, 4)?, <[u8; 16]>::try_from(addr).ok()?.into()))
 }
 
 /// Reads all pending messages of a socket and adds the kinds that `concerns` returns for them. Adds every kind after a

@@ -3,6 +3,7 @@
 //! holds.
 
 use crate::harness::{Bywash, PATIENCE};
+use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab, wait_until};
 use serde_json::Value;
@@ -384,4 +385,42 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
         end.store(true, Ordering::Relaxed);
         (last.load(Ordering::Relaxed) as f64 - returned as f64) / 1e6
     })
+}
+
+/// Returns a router solicitation (RFC 4861 4.1) from a to b, as if it had been routed, with this hop limit.
+fn solicitation(lab: &Topology, hop_limit: u8) -> Vec<u8> {
+    let mac = |mac: &str| mac.split(':').map(|octet| u8::from_str_radix(octet, 16).unwrap()).collect::<Vec<_>>();
+    let (a, b) = (lab.a(), lab.b());
+    let mut frame = [mac(&a.router_mac), mac(&a.mac), vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 58, hop_limit]].concat();
+    frame.extend([a.v6.octets(), b.v6.octets()].concat());
+    frame.extend([133, 0, 0, 0, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn discovery_for_a_proxied_neighbour_is_the_kernels() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (a, b) = (lab.a(), lab.b());
+    Ping::to(b.v6).run(&a.ns).unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let ear = Ear::at(&b.ns, &b.interface);
+    // The hop limit tells the solicitations apart.
+    let send = |hop_limit| raw::send(&a.ns, &a.interface, &[(1, solicitation(&lab, hop_limit))]);
+    let is = |hop_limit: u8| move |frame: &[u8]| frame.get(20..22) == Some(&[58, hop_limit - 1]) && frame[54] == 133;
+    send(60);
+    ear.wait(1, is(60));
+    shell(&lab, &format!("ip neigh add proxy {} dev {}", b.v6, a.router_interface));
+    send(61);
+    ear.wait(1, is(61));
+    shell(&lab, "sysctl -w net.ipv6.conf.all.proxy_ndp=1");
+    let reason = format!("neighbour proxy {} on {}", b.v6, a.router_interface);
+    bywash.wait("the proxy to be known", |bywash| bywash.show(&["placement"]).to_string().contains(&reason));
+    send(62);
+    shell(&lab, "sysctl -w net.ipv6.conf.all.proxy_ndp=0");
+    bywash.wait("the proxy to be gone", |bywash| !bywash.show(&["placement"]).to_string().contains(&reason));
+    send(63);
+    ear.wait(1, is(63));
+    assert!(!ear.heard().iter().any(|frame| is(62)(frame)), "routed past the kernel");
+    bywash.stop();
 }
