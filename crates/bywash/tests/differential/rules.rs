@@ -180,13 +180,14 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// Ignores ports and ICMP idents of packets whose source NAT has changed: the kernel chooses them at random where the
-/// packet's own is taken.
+/// Ignores source ports and ICMP idents of packets that NAT has translated: the kernel chooses them at random where the
+/// packet's own is taken, also by a packet to the same translated destination.
 fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
-    let of_the_sent = source(&case.sent.frame);
+    let ends = |frame| Some((ends(frame)?, source(frame)?));
+    let of_the_sent = ends(&case.sent.frame);
     let mut frames = case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
     // Only if both sides translated it: a port changed by Bywash alone was not chosen by NAT.
-    if frames.any(|frame| source(frame) == of_the_sent) {
+    if frames.any(|frame| ends(frame) == of_the_sent) {
         return;
     }
     for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none()) {
