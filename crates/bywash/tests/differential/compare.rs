@@ -137,9 +137,15 @@ fn forget_ident(frame: &mut [u8], at: usize) {
     header[10..12].copy_from_slice(&update_u16(sum, ident, 0).to_be_bytes());
 }
 
-/// Returns the frame without the padding behind its IP packet.
+/// Returns the frame without the padding behind its IP packet, and behind the one that a segment routing route has
+/// encapsulated.
 fn unpadded(frame: &[u8]) -> &[u8] {
-    let Some((at, version)) = packet(frame) else { return frame };
+    let whole = outer(frame).map_or(frame, |outer| cut(frame, outer));
+    packet(whole).map_or(whole, |packet| cut(whole, packet))
+}
+
+/// Returns the frame up to the end of the IP packet at this offset, of this version.
+fn cut(frame: &[u8], (at, version): (usize, u8)) -> &[u8] {
     let word = |at: usize| frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     let length = match version {
         4 => word(at + 2).map(usize::from),
