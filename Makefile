@@ -21,7 +21,7 @@ endif
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -90,6 +90,10 @@ lint: ## formatting and clippy, warnings are errors
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
 		$(CARGO) clippy --locked -p bywash-dpdk -p bywash --features bywash/dpdk --all-targets -- -D warnings; \
 	else echo "no libdpdk: code of the feature dpdk is not linted"; fi
+
+book: ## make a book of docs/, with search (target/book/index.html; needs mdbook)
+	@command -v mdbook >/dev/null || { echo "no mdbook: install it with 'cargo install mdbook'" >&2; exit 1; }
+	mdbook build --dest-dir $(abspath $(TARGET))/book
 
 # A plugin for DPDK programs: the C part is the DPDK interface, the Rust part the pools. Tests use the dev profile, which
 # builds faster (DPDK_PROFILE=dev).
