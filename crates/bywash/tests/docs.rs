@@ -1,0 +1,232 @@
+//! Links and commands of the documentation: targets exist, and the program knows the options.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A page, by its path from the root.
+struct Page {
+    name: String,
+    text: String,
+}
+
+/// Returns the pages in the root, `docs`, `crates` and `bench`, in the order of their names.
+fn pages() -> Vec<Page> {
+    let mut pages = vec![];
+    for (directory, deep) in [("", false), ("docs", true), ("crates", true), ("bench", true)] {
+        collect(&root().join(directory), deep, &mut pages);
+    }
+    pages.sort_by(|a, b| a.name.cmp(&b.name));
+    pages
+}
+
+fn collect(directory: &Path, deep: bool, pages: &mut Vec<Page>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let path = entry.path();
+        // Symbolic links are not followed.
+        if entry.file_type().unwrap().is_dir() {
+            if deep {
+                collect(&path, deep, pages);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            pages.push(Page { name, text: std::fs::read_to_string(&path).unwrap() });
+        }
+    }
+}
+
+/// A page's text without fenced blocks, and the blocks with their languages.
+fn blocks(text: &str) -> (String, Vec<(&str, String)>) {
+    let (mut prose, mut blocks) = (String::new(), vec![]);
+    let mut block: Option<(&str, String)> = None;
+    for line in text.lines() {
+        match (&mut block, line.trim_start().strip_prefix("```")) {
+            (None, Some(language)) => block = Some((language, String::new())),
+            (Some(_), Some(_)) => blocks.extend(block.take()),
+            (Some((_, code)), None) => *code += &format!("{line}\n"),
+            (None, None) => prose += &format!("{line}\n"),
+        }
+    }
+    assert!(block.is_none(), "a block has no end:\n{text}");
+    (prose, blocks)
+}
+
+/// The text without code spans, and the spans. A span ends with its paragraph at the latest.
+fn spans(prose: &str) -> (String, Vec<String>) {
+    let (mut rest, mut spans) = (String::new(), vec![]);
+    for paragraph in prose.split("\n\n") {
+        let mut parts = paragraph.split('`');
+        rest += parts.next().unwrap_or_default();
+        while let (Some(code), after) = (parts.next(), parts.next()) {
+            spans.push(code.split_whitespace().collect::<Vec<_>>().join(" "));
+            rest += after.unwrap_or_default();
+        }
+        rest += "\n\n";
+    }
+    (rest, spans)
+}
+
+/// Returns the anchors that GitHub gives the headings of a page.
+fn anchors(text: &str) -> Vec<String> {
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    let (prose, _) = blocks(text);
+    let headings = prose.lines().filter_map(|line| {
+        let heading = line.trim_start_matches('#');
+        (heading.len() < line.len()).then(|| heading.strip_prefix(' ')).flatten()
+    });
+    let anchor = |heading: &str| {
+        let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let slug = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let before = used.entry(slug.clone()).or_default();
+        *before += 1;
+        if *before == 1 { slug } else { format!("{slug}-{}", *before - 1) }
+    };
+    headings.map(anchor).collect()
+}
+
+/// Returns the targets of all links and images of a page.
+fn targets(text: &str) -> Vec<String> {
+    let (prose, _) = spans(&blocks(text).0);
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let defined = prose.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split_once("]: "));
+    inline.chain(defined.map(|(_, target)| target)).map(str::to_owned).collect()
+}
+
+/// Returns an error if a relative link leads nowhere.
+fn follow(from: &str, target: &str) -> Result<(), &'static str> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return Ok(());
+    }
+    let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+    let page = root().join(from);
+    let file = if path.is_empty() { page } else { page.parent().unwrap().join(path) };
+    let file = file.canonicalize().map_err(|_| "there is no such file")?;
+    let Some(anchor) = anchor else {
+        return file.starts_with(root()).then_some(()).ok_or("it leads out of the repository");
+    };
+    let text = std::fs::read_to_string(&file).map_err(|_| "only a page has anchors")?;
+    anchors(&text).iter().any(|other| other == anchor).then_some(()).ok_or("there is no such heading")
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = vec![];
+    for Page { name, text } in pages() {
+        for target in targets(&text) {
+            if let Err(why) = follow(&name, &target) {
+                broken.push(format!("{name}: {target}: {why}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn the_book_has_every_page_once() {
+    let pages = pages();
+    let summary = pages.iter().find(|page| page.name == "docs/SUMMARY.md").expect("a table of contents");
+    let mut listed: Vec<String> = targets(&summary.text).iter().map(|target| format!("docs/{target}")).collect();
+    listed.sort();
+    let names = pages.iter().map(|page| page.name.clone()).filter(|name| name.starts_with("docs/"));
+    let expected: Vec<String> = names.filter(|name| *name != summary.name).collect();
+    assert_eq!(listed, expected);
+}
+
+/// Splits a command line into the words of its commands, as a shell does: quotes, comments, pipes, lists, `$(..)`.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![vec![]];
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for c in line.chars().chain(['\n']) {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, _) if c.is_whitespace() || "|;&()".contains(c) => {
+                commands.last_mut().unwrap().extend(word.take());
+                if !c.is_whitespace() {
+                    commands.push(vec![]);
+                }
+            }
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+/// Returns what the program prints for a command line followed by `--help`, if it accepts the line.
+fn help(args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
+    let out = command.args(args).arg("--help").stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if out.status.success() { Ok(text(out.stdout)) } else { Err(text(out.stderr)) }
+}
+
+/// Returns an error if the program does not know the subcommand or an option of these words, which follow its name. Of
+/// an example, which has no placeholders, all words are parsed.
+fn known(words: &[&str], example: bool) -> Result<(), String> {
+    let is_option = |word: &&&str| word.starts_with('-') && word.len() > 1;
+    let is_placeholder = |word: &str| word.contains(|c: char| c.is_uppercase() || "|[<*.…".contains(c));
+    let path = words.iter().take_while(|word| !is_option(word) && !is_placeholder(word)).count();
+    let help = help(if example { words } else { &words[..path] })?;
+    for option in words.iter().filter(is_option) {
+        let option = option.split('=').next().unwrap();
+        if !help.split(|c: char| c.is_whitespace() || ",[]=<>".contains(c)).any(|word| word == option) {
+            return Err(format!("its help has no {option}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn commands_have_options_that_the_program_knows() {
+    let mut wrong = vec![];
+    let (mut examples, mut mentions) = (0, 0);
+    for Page { name, text } in pages().into_iter().filter(|page| page.name != "CHANGELOG.md") {
+        let (prose, blocks) = blocks(&text);
+        for (_, code) in blocks.into_iter().filter(|(language, _)| *language == "console") {
+            let code = code.replace("\\\n", " ");
+            for command in code.lines().filter_map(|line| line.strip_prefix("$ ")).flat_map(commands) {
+                let words: Vec<&str> = command.iter().map(String::as_str).skip_while(|word| *word == "sudo").collect();
+                if let ["bywash", words @ ..] = words.as_slice() {
+                    examples += 1;
+                    wrong.extend(known(words, true).err().map(|why| format!("{name}: {words:?}: {why}")));
+                }
+            }
+        }
+        for span in spans(&prose).1 {
+            let span = span.replace(['[', ']'], " ");
+            if let ["bywash", words @ ..] = span.split_whitespace().collect::<Vec<_>>().as_slice() {
+                mentions += 1;
+                wrong.extend(known(words, false).err().map(|why| format!("{name}: {words:?}: {why}")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(examples > 30 && mentions > 50, "only {examples} examples and {mentions} mentions were found");
+}
+
+#[test]
+fn what_is_wrong_is_found() {
+    assert_eq!(anchors("# A `b`, c\n## a b c\n"), ["a-b-c", "a-b-c-1"]);
+    assert!(follow("README.md", "docs/config.md#pool").is_ok());
+    for target in ["docs/no.md", "docs/config.md#no", "#no", "../"] {
+        assert!(follow("README.md", target).is_err(), "{target}");
+    }
+    assert_eq!(commands("a 'b c'|d; e # f"), [vec!["a", "b c"], vec!["d"], vec!["e"]]);
+    assert!(known(&["show", "ports", "--watch", "1"], true).is_ok());
+    for words in [&["shows"][..], &["show", "--wash"], &["run", "--mode", "swatch"]] {
+        assert!(known(words, true).is_err(), "{words:?}");
+    }
+    assert!(known(&["show", "WHAT", "--schema"], false).is_ok());
+    assert!(known(&["show", "WHAT", "--wash"], false).is_err());
+}
