@@ -21,7 +21,7 @@ endif
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint book bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo check test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -32,6 +32,10 @@ demo: ## host - router - host on this machine, with the kernel and Bywash in tur
 	@tools/setup.sh demo
 	$(CARGO) build --release --locked -p bywash
 	$(SUDO) $(BYWASH) demo
+
+check: ## unit tests and clippy of the crates that differ from the main branch (BASE=REVISION); needs no root
+	@tools/setup.sh lint
+	@tools/check.sh $(BASE)
 
 test: ## all tests: unit, property, end-to-end (as root), model checking, the BPF objects
 	@tools/setup.sh test
