@@ -222,7 +222,7 @@ impl Serialize for XdpCounters {
 mod tests {
     use super::*;
 
-    const HEADER: &str = include_str!("../../../../xdp/bywash.h");
+    const HEADER: &str = include_str!("../../xdp/bywash.h");
 
     /// Returns name and value of each entry of an enum in the header, the value empty if the entry has none.
     fn names(of: &str) -> Vec<(String, String)> {

@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::{DevMap, MapData, MapError};
 use aya::programs::{ProgramError, Xdp};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bare.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bare.bpf.o");
 
 /// XDP program that does not look at frames, attached to one interface in native mode. Detached when dropped.
 pub struct Bare {

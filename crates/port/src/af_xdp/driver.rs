@@ -33,11 +33,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/bywash.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bywash.bpf.o");
 /// The same program without forwarding tables.
-static PLAIN: &[u8] = aya::include_bytes_aligned!("../../../../xdp/plain.bpf.o");
+static PLAIN: &[u8] = aya::include_bytes_aligned!("../../xdp/plain.bpf.o");
 /// The same program for a switch, with the flows of its workers.
-static SWITCH: &[u8] = aya::include_bytes_aligned!("../../../../xdp/switch.bpf.o");
+static SWITCH: &[u8] = aya::include_bytes_aligned!("../../xdp/switch.bpf.o");
 
 // linux/bpf.h, linux/pkt_cls.h
 const XDP_PASS: u32 = 2;

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/inject.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/inject.bpf.o");
 
 // xdp/inject.h
 const FRAMES: usize = 256;
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn numbers_are_the_programs() {
-        const HEADER: &str = include_str!("../../../../xdp/inject.h");
+        const HEADER: &str = include_str!("../../xdp/inject.h");
         for (name, value) in [("FRAMES", FRAMES), ("BYTES", BYTES), ("LONGEST", LONGEST)] {
             assert!(HEADER.contains(&format!("#define INJECT_{name} {value}\n")), "{name}");
         }

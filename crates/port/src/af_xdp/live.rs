@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/gen.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/gen.bpf.o");
 
 /// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/stream.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/stream.bpf.o");
 
 /// Bytes at the start of a frame that may be other than zero.
 const HEAD: usize = 88;

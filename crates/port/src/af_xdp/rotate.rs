@@ -7,7 +7,7 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, Xdp};
 use std::os::fd::AsFd;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../xdp/rotate.bpf.o");
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/rotate.bpf.o");
 
 /// Bytes at the start of a frame that differ from packet to packet.
 pub const HEAD: usize = 64;
