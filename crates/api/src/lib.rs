@@ -1,5 +1,4 @@
-//! Types of the API of a running instance: HTTP and JSON over a unix socket.
-//!
+#![doc = include_str!("../README.md")]
 //! The instance serialises these types, clients deserialise them, and the JSON schemas (`bywash show --schema`) and
 //! docs/api.md are derived from them. A field that an answer lacks, as one of another version may, is read as its
 //! default; unknown fields are ignored.

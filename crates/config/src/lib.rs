@@ -1,5 +1,4 @@
-//! Configuration: model, file format, validation and error reporting.
-//!
+#![doc = include_str!("../README.md")]
 //! [`Draft`] reads a file and [`Draft::finish`] checks it: the result is a [`Config`]. The table of keys (`keys`) says
 //! what each key takes and its default; the reader, the defaults of the model, [`reference()`] and [`schema()`] follow it.
 

@@ -1,5 +1,4 @@
-//! Engine that runs ports and stages: workers, named drop reasons, and counters.
-//!
+#![doc = include_str!("../README.md")]
 //! A [`Worker`] is a pinned thread that owns one queue of each port and an [`App`], the processing stages. In every
 //! turn it receives a burst from each port, runs the stages on it, and sends the frames on the TX queues. The control
 //! plane reaches it through published snapshots and, for rare operations, through [`WorkerHandle`] commands between

@@ -1,5 +1,4 @@
-//! Forwarding tables for IPv4 and IPv6, and the kernel's routing state as plain data.
-//!
+#![doc = include_str!("../README.md")]
 //! [`Table4`] and [`Table6`] hold the routes and belong to the control side; [`Fib4`] and [`Fib6`] answer lookups on
 //! any number of workers while the tables change. The caller defines the meaning of next-hop ids.
 

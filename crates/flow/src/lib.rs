@@ -1,5 +1,4 @@
-//! Flow switch: flows in ovs-ofctl syntax, flow tables, and the exact-match and megaflow caches in front of them.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod app;

@@ -1,18 +1,7 @@
-//! Packet buffer ownership and allocation.
-//!
+#![doc = include_str!("../README.md")]
 //! An [`Arena`] is one mapping divided into cells. A [`Frame`] is the exclusive, move-only right to one cell. A
 //! [`Pool`] allocates and frees frames in bulk, following its configured policy. [`Buffers`] is one worker's access to
 //! all pools of the arena.
-//!
-//! ```
-//! use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-//! let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
-//! let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
-//! let mut bufs = Buffers::attach(&pools, 0);
-//! let mut batch = Batch::new();
-//! assert_eq!(bufs.alloc(&mut batch, 32), 32);
-//! bufs.free(&mut batch);
-//! ```
 
 mod arena;
 mod batch;

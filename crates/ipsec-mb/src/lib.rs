@@ -1,6 +1,4 @@
-//! Binding to Intel's multi-buffer crypto library (libipsec-mb), loaded at run time where installed. Used for the
-//! CRC-32 and the BPI+ encryption of many DOCSIS frames at once.
-//!
+#![doc = include_str!("../README.md")]
 //! In CBC encryption, each block depends on the previous one. The library encrypts up to 16 frames in parallel, each
 //! with its own key, to hide that latency. So a submitted frame may stay until more frames are submitted or until a
 //! flush; frames are returned in submission order.

@@ -1,24 +1,4 @@
-//! Kit to turn an application into a running program: sets up buffers, ports and a worker as `bywash run` does, for
-//! programs of one's own. See docs/guide.md.
-//!
-//! ```no_run
-//! use bywash_engine::{Context, PortId};
-//! use bywash_frame::Batch;
-//! use bywash_kit::Kit;
-//!
-//! fn forward(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-//!     cx.send_batch(from, PortId(1 - from.0), batch);
-//! }
-//!
-//! let mut kit = Kit::new(8192)?;
-//! kit.interface("eth0")?;
-//! kit.interface("eth1")?;
-//! let running = kit.start(forward)?;
-//! std::thread::park();
-//! # running.stop()?;
-//! # Ok::<(), bywash_kit::Error>(())
-//! ```
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 use bywash_engine::{App, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters, WorkerExit, WorkerHandle};

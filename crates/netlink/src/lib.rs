@@ -1,5 +1,4 @@
-//! Follows the kernel's links, addresses, routes and neighbours by netlink.
-//!
+#![doc = include_str!("../README.md")]
 //! A [`Mirror`] subscribes in the caller's network namespace, dumps all tables, and then reports every change as a
 //! [`Change`](bywash_fib::model::Change); a [`State`] accumulates those changes. When the kernel changes its tables
 //! without a message (it silently removes IPv4 routes with an interface that goes down), or messages are lost, the

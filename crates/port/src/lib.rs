@@ -1,5 +1,4 @@
-//! Ports: sources and sinks of frames.
-//!
+#![doc = include_str!("../README.md")]
 //! A [`Port`] is one worker's queue of a device. Kinds: AF_XDP ([`af_xdp`]), TAP, memif ([`memif`]), pcap, pair, null.
 //! A decorator wraps a port and is itself a port: [`Fault`], [`Watched`] (packet capture), [`TwinPort`] (a kernel TAP
 //! interface beside the port). The dispatching device ([`npe`]) distributes received frames over threads.

@@ -1,6 +1,4 @@
-//! Lock-free sharing between threads: a loom facade, quiescent-state reclamation ([`qsbr`]) and published snapshots
-//! ([`published`]).
-//!
+#![doc = include_str!("../README.md")]
 //! This crate knows nothing about packets. It is the only one below `frame`.
 
 pub mod clock;

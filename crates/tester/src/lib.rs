@@ -1,5 +1,4 @@
-//! Traffic tester: sends frames with sequence numbers and timestamps at an exact rate, and measures their arrival.
-//!
+#![doc = include_str!("../README.md")]
 //! A [`Stream`] describes the frames, and [`Templates`] are the frames prepared from it. A [`Bench`] holds the ports
 //! and runs a [`Trial`] over them in one thread: lanes from port to port, each with a [`Sender`] and a [`Receiver`].
 //! The result of a lane is a [`LaneResult`], which separates the effects of the device from the limits of the tester

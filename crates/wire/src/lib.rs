@@ -1,20 +1,9 @@
-//! Packet formats: header views, validation, checksums, ICMP errors, fragmentation, and builders of test packets.
-//!
+#![doc = include_str!("../README.md")]
 //! All functions work on borrowed byte slices, and nothing outside [`build`] and [`hex`] allocates. **No function of this crate
 //! panics on any input**; invalid input yields `None`, `false` or an error that names the fault.
 //!
 //! `l3` always denotes a slice that starts at the IP header and holds at least the whole packet. Bytes behind the IP
 //! total length (Ethernet padding) are ignored.
-//!
-//! ```
-//! use bywash_wire::{build::Packet, ipv4};
-//! let mut frame = Packet::udp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap()).size(64).build().unwrap();
-//! assert_eq!(frame.len(), 60);
-//! let info = ipv4::check(&frame[14..]).unwrap();
-//! assert_eq!(info.dst_addr().octets(), [10, 9, 0, 1]);
-//! assert!(ipv4::decrement_ttl(frame[14..].first_chunk_mut().unwrap()));
-//! assert!(ipv4::check(&frame[14..]).is_ok());
-//! ```
 
 #![forbid(unsafe_code)]
 
