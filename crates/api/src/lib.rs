@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
+//!
 //! The instance serialises these types, clients deserialise them, and the JSON schemas (`bywash show --schema`) and
 //! docs/api.md are derived from them. A field that an answer lacks, as one of another version may, is read as its
 //! default; unknown fields are ignored.
 
 mod cable;
+pub mod client;
 mod command;
 mod drops;
 mod placement;
@@ -24,7 +26,7 @@ pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
 pub use ports::{Port, PortCounters, PortTxQueue, Queue, TxQueue};
-pub use request::{CaptureRequest, REQUESTS, Request, Way};
+pub use request::{CAPTURE_NUMBER, CaptureRequest, REQUESTS, Request, Way};
 pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};
 pub use state::{Config, Health, Sandbox};

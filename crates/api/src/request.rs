@@ -12,6 +12,9 @@ pub enum Way {
     Tx,
 }
 
+/// Header of the response to a capture, with the capture's number.
+pub const CAPTURE_NUMBER: &str = "x-bywash-capture";
+
 /// Request for a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureRequest {

@@ -3,10 +3,9 @@
 mod blocks;
 mod line;
 
-use crate::api::Placement;
+use crate::api::{Placement, client};
 use crate::cli::capture::CaptureArgs;
 use crate::error::Usage;
-use crate::show::client;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
 pub use line::summary;
@@ -117,7 +116,7 @@ pub fn compile(expression: &str) -> anyhow::Result<String> {
 
 /// Warns about ports whose packets are forwarded below user space and so are not captured.
 fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
-    let Ok(placement) = crate::show::ask::<Vec<Placement>>(socket) else { return };
+    let Ok(placement) = client::ask::<Vec<Placement>>(socket) else { return };
     for Placement { port: name, level, .. } in placement {
         let asked = ports.is_empty() || ports.contains(&name);
         if let Some(level @ ("driver" | "kernel")) = level.as_deref().filter(|_| asked) {

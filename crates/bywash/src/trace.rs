@@ -1,9 +1,9 @@
 //! `bywash trace`: traces one packet, given in hex or taken from a port.
 
 use crate::api::Traced;
+use crate::api::client;
 use crate::capture;
 use crate::cli::trace::TraceArgs;
-use crate::show::client;
 use serde_json::Value;
 use std::io::Write;
 

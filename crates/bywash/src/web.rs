@@ -2,10 +2,9 @@
 //!
 //! The page and its data come from this process, which asks the instance; the instance itself serves no browser.
 
-use crate::api::{Config, Topic};
+use crate::api::{Config, Topic, client};
 use crate::cli::web::WebArgs;
 use crate::error::Usage;
-use crate::show::{self, client};
 use anyhow::Context as _;
 use axum::extract::{Path as InPath, Request, State};
 use axum::http::{StatusCode, header};
@@ -47,7 +46,7 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
         return Err(Usage(format!("{what}: add --public to allow that")).into());
     }
     // Fail early if no instance runs.
-    show::ask::<Config>(&args.socket)?;
+    client::ask::<Config>(&args.socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(args.listen)
@@ -117,7 +116,7 @@ async fn topic(State(site): State<Arc<Site>>, InPath(name): InPath<String>) -> R
     let Some(topic) = Topic::SHOWN.into_iter().find(|topic| topic.name() == name) else {
         return (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response();
     };
-    match tokio::task::spawn_blocking(move || client::ask::<Value>(&site.socket, topic, None)).await {
+    match tokio::task::spawn_blocking(move || client::topic::<Value>(&site.socket, topic, None)).await {
         Ok(Ok(value)) => Json(value).into_response(),
         Ok(Err(why)) => (StatusCode::BAD_GATEWAY, Json(json!({ "error": format!("{why:#}") }))).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -1,7 +1,7 @@
 //! Captures over the API: a response that lasts until `DELETE` ends the capture or the client disconnects.
 
 use super::serve::{Endless, Shared, error};
-use super::{CaptureEnded, CaptureRequest, Way};
+use super::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Way};
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
@@ -25,9 +25,6 @@ const PIECES: usize = 16;
 
 const HINT: &str =
     "any number of `port` and `drops`, one `way` (rx or tx), one `snaplen` in bytes; a filter in the body";
-
-/// Response header with the capture's number.
-pub const NUMBER: &str = "x-bywash-capture";
 
 /// Running captures.
 #[derive(Default)]
@@ -98,7 +95,7 @@ async fn begin(
         return error(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot start a capture: {why}"), "");
     }
     endless.0.store(true, Ordering::Release);
-    let headers = [("content-type", "application/x-pcapng".to_owned()), (NUMBER, number.to_string())];
+    let headers = [("content-type", "application/x-pcapng".to_owned()), (CAPTURE_NUMBER, number.to_string())];
     (headers, Body::new(Stream(body))).into_response()
 }
 

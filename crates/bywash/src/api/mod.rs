@@ -8,7 +8,6 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use capture::NUMBER as CAPTURE_NUMBER;
 pub use serve::serve;
 pub use socket::Listener;
 

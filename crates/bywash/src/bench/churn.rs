@@ -6,10 +6,9 @@
 //! the new route, which measures the lag behind the kernel; after that, none may take the old route.
 
 use super::lab;
-use crate::api::{Placement, Route};
+use crate::api::{Placement, Route, client};
 use crate::cli::bench::ChurnArgs;
 use crate::config::Host;
-use crate::show;
 use anyhow::{Context as _, bail, ensure};
 use bywash_lab::{Topology, TopologyBuilder};
 use bywash_netlink::change::{AT_ONCE, Changer, Changes};
@@ -301,7 +300,7 @@ fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> any
     let last = 1 + (changes / u64::from(PREFIXES)) as usize % 2;
     let (via, started) = (IpAddr::from(hosts[last].v4), Instant::now());
     loop {
-        let routes: Vec<Route> = show::ask(&bywash.socket)?;
+        let routes: Vec<Route> = client::ask(&bywash.socket)?;
         let flipping = routes.iter().filter(|route| route.prefix.starts_with("44."));
         let (right, all) = flipping.fold((0, 0), |(right, all), route| {
             (right + u32::from(route.next_hops.first().is_some_and(|hop| hop.via == Some(via))), all + 1)
@@ -318,7 +317,7 @@ fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> any
 
 /// Returns the frames received on port r0 by forwarding level: driver, user space, kernel.
 fn handled(bywash: &lab::Bywash) -> anyhow::Result<[u64; 3]> {
-    let placement: Vec<Placement> = show::ask(&bywash.socket)?;
+    let placement: Vec<Placement> = client::ask(&bywash.socket)?;
     let frames = &placement.first().context("there is no port")?.frames;
     Ok([frames.driver, frames.user, frames.kernel])
 }

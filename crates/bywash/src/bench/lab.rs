@@ -6,9 +6,8 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
-use crate::api::{Pools, Worker};
+use crate::api::{Pools, Worker, client};
 use crate::config::Host;
-use crate::show;
 use anyhow::{Context as _, bail, ensure};
 use bywash_fib::{Net4, synth};
 use bywash_lab::{Process, Topology, counters};
@@ -323,7 +322,7 @@ impl Bywash {
 
     /// Returns the cycles per packet of each stage since the start.
     pub fn stages(&self) -> anyhow::Result<Vec<(String, f64)>> {
-        let mut workers: Vec<Worker> = show::ask(&self.socket)?;
+        let mut workers: Vec<Worker> = client::ask(&self.socket)?;
         let stages = workers.pop().context("it has no worker")?.stages;
         let packets = stages.iter().map(|stage| stage.packets).fold(1, u64::max) as f64;
         Ok(stages.into_iter().map(|stage| (stage.name, stage.cycles as f64 / packets)).collect())
@@ -334,7 +333,7 @@ impl Bywash {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
-        Ok((kib << 10, show::ask::<Pools>(&self.socket)?.arena.bytes))
+        Ok((kib << 10, client::ask::<Pools>(&self.socket)?.arena.bytes))
     }
 
     /// Stops it like Ctrl-C and waits for its exit. Errors if it fails.

@@ -2,8 +2,8 @@
 
 use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
+use crate::api::client::ask;
 use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
-use crate::show::ask;
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
 //! Profile of a running instance: two samples of its counters, with hardware counters on its threads in between.
 
 use super::{Report, Stage, Worker};
-use crate::api;
+use crate::api::{self, client};
 use crate::cli::profile::ProfileArgs;
-use crate::show;
 use anyhow::{Context as _, bail};
 use bywash_measure::pmu::ThreadCounters;
 use bywash_measure::topdown::analyse;
@@ -14,7 +13,7 @@ pub const OTHER: &str = "other";
 
 /// Profiles the running instance for `args.seconds`.
 pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
-    let before: Vec<api::Worker> = show::ask(&args.socket)?;
+    let before: Vec<api::Worker> = client::ask(&args.socket)?;
     let workers = chosen(&before, args.worker)?;
     let mut report = Report::new("live".into(), "tsc", args.slots.map(f64::from));
     let mut counters: Vec<Option<ThreadCounters>> = vec![];
@@ -32,7 +31,7 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     }
     let start = Instant::now();
     std::thread::sleep(Duration::from_secs(args.seconds));
-    let after: Vec<api::Worker> = show::ask(&args.socket)?;
+    let after: Vec<api::Worker> = client::ask(&args.socket)?;
     report.seconds = Some(start.elapsed().as_secs_f64());
     for (worker, counters) in workers.into_iter().zip(counters) {
         let id = worker.id;

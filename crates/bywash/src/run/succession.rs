@@ -17,8 +17,8 @@
 //! | running | closes the connection: its process has nothing left to do | |
 
 use super::control::Shared;
+use crate::api::client;
 use crate::config::{PortConfig, PortKind};
-use crate::show;
 use anyhow::{Context as _, bail, ensure};
 use bywash_port::af_xdp::Attachment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -135,7 +135,7 @@ pub struct Predecessor {
 impl Predecessor {
     /// Asks the instance at `api` for its ports. `None` if no instance runs there.
     pub fn find(api: &Path) -> anyhow::Result<Option<Self>> {
-        if !show::client::answers(api) {
+        if !client::answers(api) {
             return Ok(None);
         }
         let name = format!("bywash-takeover-{}", std::process::id());
@@ -143,7 +143,7 @@ impl Predecessor {
         bind(&door, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("a socket for the running one")?;
         listen(&door, 1)?;
         // By the time it answers, it has connected.
-        show::client::take_over(api, &name)?;
+        client::take_over(api, &name)?;
         let line = Line(accept_with(&door, SocketFlags::CLOEXEC)?);
         let pid = line.peer()?;
         let mut ports = BTreeMap::new();

@@ -1,8 +1,7 @@
 //! `bywash flow`: changes and prints the flows of the running switch.
 
-use super::client;
 use super::tables::flow_line;
-use crate::api::{Flow, Port, Topic, Traced};
+use crate::api::{Flow, Port, Topic, Traced, client};
 use crate::cli::flow::{FlowArgs, LoadArgs};
 use crate::flows::{self, Verb, Wrong};
 use anyhow::{Context as _, anyhow};
@@ -19,7 +18,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
         FlowArgs::Add(args) => change(&args.whom.socket, Verb::Add, &args.flows),
         FlowArgs::Mod(args) => change(&args.whom.socket, Verb::Mod { strict: args.strict }, &args.flows),
         FlowArgs::Del(args) if args.flows.is_empty() => {
-            client::change_flows(&args.whom.socket, Verb::Del { strict: false }, "delete ")
+            client::change_flows(&args.whom.socket, Verb::Del { strict: false }.name(), "delete ")
         }
         FlowArgs::Del(args) => change(&args.whom.socket, Verb::Del { strict: args.strict }, &args.flows),
         FlowArgs::Load(args) => load(args),
@@ -27,10 +26,10 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
             let (socket, filter) = (&args.whom.socket, args.filter.as_deref());
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
             if args.json {
-                let value: Value = client::ask(socket, Topic::Flows, filter)?;
+                let value: Value = client::topic(socket, Topic::Flows, filter)?;
                 writeln!(out, "{value}")?;
             } else {
-                for flow in client::ask::<Vec<Flow>>(socket, Topic::Flows, filter)? {
+                for flow in client::topic::<Vec<Flow>>(socket, Topic::Flows, filter)? {
                     writeln!(out, "{}", flow_line(&flow, !args.no_stats))?;
                 }
             }
@@ -59,7 +58,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
 /// Validates all lines, so that nothing is sent if a later line is wrong, and sends them in pieces of [`PIECE`] bytes.
 /// `place` adds the position to an error.
 fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
-    let names: Vec<String> = super::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
+    let names: Vec<String> = client::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
     flows::parse(lines, verb, &|name| flows::port_number(&names, name)).map_err(place)?;
     let mut rest = lines;
     while !rest.is_empty() {
@@ -70,7 +69,7 @@ fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow:
             None => rest[..rest.floor_char_boundary(PIECE)].rfind('\n').map_or(rest.len(), |at| at + 1),
         };
         let (piece, after) = rest.split_at(end);
-        client::change_flows(socket, verb, piece)?;
+        client::change_flows(socket, verb.name(), piece)?;
         rest = after;
     }
     Ok(())

@@ -3,11 +3,10 @@
 #[macro_use]
 mod layout;
 
-pub mod client;
 mod flow;
 mod tables;
 
-use crate::api::{Config, OfTopic, Placement, Reloaded, Topic, without_descriptions};
+use crate::api::{Config, Placement, Reloaded, Topic, client, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
 pub use flow::run as flow;
@@ -18,18 +17,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tables::Rates;
 
-/// Returns the answer of the instance at `socket` for the topic of `T`, without a filter.
-pub fn ask<T: OfTopic>(socket: &Path) -> anyhow::Result<T> {
-    client::ask(socket, T::TOPIC, None)
-}
-
 /// Runs `bywash level`: changes the level of ports and prints the resulting placement.
 pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
     if args.json {
-        let value: Value = client::set_level(&args.socket, args.level, &args.ports)?;
+        let value: Value = client::set_level(&args.socket, args.level.name(), &args.ports)?;
         return Ok(writeln!(std::io::stdout(), "{value}")?);
     }
-    let placement: Vec<Placement> = client::set_level(&args.socket, args.level, &args.ports)?;
+    let placement: Vec<Placement> = client::set_level(&args.socket, args.level.name(), &args.ports)?;
     let text = tables::render(&placement.into(), &mut Rates::default());
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
@@ -61,10 +55,10 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     }
     if args.json {
         let value: Value = match topics.as_slice() {
-            [topic] => client::ask(&args.socket, *topic, args.filter.as_deref())?,
+            [topic] => client::topic(&args.socket, *topic, args.filter.as_deref())?,
             topics => {
                 let topics = here(&args.socket, topics)?;
-                let ask = |&topic: &Topic| Ok((topic.name().to_string(), client::ask(&args.socket, topic, None)?));
+                let ask = |&topic: &Topic| Ok((topic.name().to_string(), client::topic(&args.socket, topic, None)?));
                 Value::Object(topics.iter().map(ask).collect::<anyhow::Result<_>>()?)
             }
         };
@@ -129,7 +123,7 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
     if topics.len() < 2 {
         return Ok(topics.to_vec());
     }
-    let config: Config = ask(socket)?;
+    let config: Config = client::ask(socket)?;
     let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config.mode == mode);
     Ok(topics.iter().filter(has).copied().collect())
 }

@@ -1,7 +1,7 @@
 //! Figures of `bywash top`: differences between two samples of the instance's counters.
 
 use crate::api;
-use crate::show::ask;
+use crate::api::client::ask;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! Minimal HTTP client for the API: one request per connection over a Unix socket.
 
-use crate::api::{Answer, CaptureEnded, FlowsChanged, Problem, TakenOver, Topic};
-use crate::config::Level;
-use crate::flows::Verb;
+use crate::{Answer, CAPTURE_NUMBER, CaptureEnded, FlowsChanged, OfTopic, Problem, TakenOver, Topic};
 use anyhow::{Context, Error, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
@@ -19,22 +17,26 @@ const READING: Duration = Duration::from_secs(120);
 /// Problem with an answer in which a field has an unexpected type.
 const OTHER_VERSION: &str = "it answers in another format: do both have the same version?";
 
+/// Returns the answer of the instance at `socket` for the topic of `T`, without a filter.
+pub fn ask<T: OfTopic>(socket: &Path) -> anyhow::Result<T> {
+    topic(socket, T::TOPIC, None)
+}
+
 /// Returns the answer of the instance at `socket` for a topic, as the topic's type or as a JSON value.
-pub fn ask<T: DeserializeOwned>(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<T> {
+pub fn topic<T: DeserializeOwned>(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<T> {
     let query = topic.filter().zip(filter).map(|(name, filter)| format!("?{name}={}", encode(filter)));
     let query = query.unwrap_or_default();
     request(socket, &format!("GET /v1/{}{query}", topic.name()), "", &format!("show {}", topic.name()))
 }
 
 /// Returns the answer of the instance at `socket` for a topic chosen at run time.
-pub fn answer(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<Answer> {
-    let answer = Answer::read(topic, ask(socket, topic, filter)?);
+pub fn answer(socket: &Path, of: Topic, filter: Option<&str>) -> anyhow::Result<Answer> {
+    let answer = Answer::read(of, topic(socket, of, filter)?);
     answer.with_context(|| format!("the instance at {}: {OTHER_VERSION}", socket.display()))
 }
 
-/// Changes a switch's flows, groups and meters.
-pub fn change_flows(socket: &Path, verb: Verb, lines: &str) -> anyhow::Result<()> {
-    let (op, strict) = verb.name();
+/// Changes a switch's flows, groups and meters. `op` and `strict` are the parameters of `POST /v1/flows`.
+pub fn change_flows(socket: &Path, (op, strict): (&str, bool), lines: &str) -> anyhow::Result<()> {
     request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, &format!("flow {op}"))
         .map(|_: FlowsChanged| ())
 }
@@ -44,10 +46,11 @@ pub fn trace<T: DeserializeOwned>(socket: &Path, packet: &str) -> anyhow::Result
     request(socket, "POST /v1/trace", packet, "trace")
 }
 
-/// Changes the level of `ports`, or of all ports if the list is empty, and returns the resulting placement.
-pub fn set_level<T: DeserializeOwned>(socket: &Path, level: Level, ports: &[String]) -> anyhow::Result<T> {
+/// Changes the level of `ports`, or of all ports if the list is empty, and returns the resulting placement. `level` is
+/// the name of a level.
+pub fn set_level<T: DeserializeOwned>(socket: &Path, level: &str, ports: &[String]) -> anyhow::Result<T> {
     let ports: String = ports.iter().map(|port| format!("&port={}", encode(port))).collect();
-    request(socket, &format!("POST /v1/level?level={}{ports}", level.name()), "", "level")
+    request(socket, &format!("POST /v1/level?level={level}{ports}"), "", "level")
 }
 
 /// Makes the instance reload its configuration file, and returns the list of changes. With `dry_run`, nothing is
@@ -93,7 +96,7 @@ pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Dura
     };
     let header = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
     let mut fields = header.lines().filter_map(|line| line.split_once(':'));
-    let number = fields.find(|(name, _)| *name == crate::api::CAPTURE_NUMBER);
+    let number = fields.find(|(name, _)| *name == CAPTURE_NUMBER);
     let Some(number) = number.and_then(|(_, number)| number.trim().parse().ok()) else {
         stream.read_to_end(&mut answer).with_context(|| format!("no answer from the instance at {name}"))?;
         understand::<IgnoredAny>(&answer, &name.to_string(), "capture")?;
