@@ -8,6 +8,7 @@
 
 mod app;
 mod counters;
+pub mod cpus;
 mod drops;
 mod outputs;
 mod worker;

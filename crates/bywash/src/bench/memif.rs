@@ -101,7 +101,7 @@ fn start(
 /// Runs `bywash bench memif`.
 pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
     ensure!(args.size <= 1536, "--size {}: at most 1536 bytes fit a buffer", args.size);
-    let placement = super::cpus::Placement::of(2)?;
+    let placement = bywash_engine::cpus::Placement::of(2)?;
     let own = PathBuf::from(format!("@bywash-bench-{}", std::process::id()));
     let socket = args.socket.clone().unwrap_or(own);
     let config = |role: MemifRole| Config {

@@ -4,7 +4,6 @@ mod afxdp;
 mod captured;
 mod churn;
 mod cmts;
-pub mod cpus;
 mod dpdk;
 mod driver;
 mod forward;

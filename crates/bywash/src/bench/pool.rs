@@ -1,8 +1,8 @@
 //! Benchmark of a pool between two threads, as in a pipeline: one allocates, writes and sends buffers, the other reads
 //! and frees them.
 
-use super::cpus;
 use crate::cli::bench::PoolArgs;
+use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;

@@ -4,8 +4,8 @@
 //! The device uses no CPU of its own: a thread that finds its channel empty distributes a round to all threads. The
 //! thread that forwards a packet also writes it, in place of the device's DMA, which no CPU's TLB is involved in.
 
-use super::cpus;
 use crate::cli::bench::TabmArgs;
+use bywash_engine::cpus;
 use bywash_frame::{BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};

@@ -1,8 +1,9 @@
 //! Benchmark of encryption alone: the same frames repeatedly, on one thread.
 
-use super::{cpus, key, protection};
+use super::{key, protection};
 use crate::cli::bench::CmtsArgs;
 use bywash_docsis::seal::Sealer;
+use bywash_engine::cpus::Placement;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Frame, PoolConfig, PoolSet};
 use bywash_sync::clock;
 use serde::Serialize;
@@ -25,7 +26,7 @@ pub struct Figures {
     crypto: String,
 }
 
-pub fn measure(args: &CmtsArgs, cpus: &cpus::Placement) -> anyhow::Result<Figures> {
+pub fn measure(args: &CmtsArgs, cpus: &Placement) -> anyhow::Result<Figures> {
     let (cpu, seconds) = (cpus.cpu(0), Duration::from_secs(args.seconds));
     let (crypto, how, modems) = (args.crypto.into(), protection(args), args.modems);
     // Use a separate thread, because it is pinned.

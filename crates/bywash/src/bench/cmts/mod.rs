@@ -8,7 +8,6 @@ mod library;
 mod search;
 mod trial;
 
-use super::cpus;
 use crate::cli::bench::{CmtsArgs, OnOff, Writes};
 use anyhow::Context as _;
 use bywash_docsis::cipher::derived_key;
@@ -18,6 +17,7 @@ use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::{Overflow, QueueLimits};
 use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
+use bywash_engine::cpus;
 use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
 use serde::Serialize;

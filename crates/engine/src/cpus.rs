@@ -1,4 +1,4 @@
-//! Assignment of benchmark threads to CPUs, with the topology of these CPUs.
+//! Assignment of threads to CPUs, with the topology of these CPUs.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub struct Placement {
 
 impl Placement {
     /// Returns the placement of `threads` threads on the CPUs that the process may use.
-    pub fn of(threads: usize) -> anyhow::Result<Self> {
+    pub fn of(threads: usize) -> rustix::io::Result<Self> {
         let set = rustix::thread::sched_getaffinity(None)?;
         let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
         let siblings = |cpu: usize| {
