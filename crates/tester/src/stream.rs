@@ -2,6 +2,7 @@
 
 use crate::sizes::Sizes;
 use crate::stamp::{STAMP, Stamp};
+use bywash_port::af_xdp::LiveHead;
 use bywash_sync::random::splitmix64;
 use bywash_wire::build::{BuildError, Packet};
 use bywash_wire::ethernet::{FCS_LEN, MacAddr};
@@ -267,6 +268,11 @@ impl Templates {
     /// Returns the frame templates.
     pub fn frames(&self) -> &[Template] {
         &self.frames
+    }
+
+    /// Returns the frames' heads, in the form for the kernel's generator program.
+    pub fn heads(&self) -> Vec<LiveHead> {
+        self.frames.iter().map(|t| LiveHead { bytes: t.head, len: t.len, sum: t.sum }).collect()
     }
 
     /// Returns the offset of the stamp in each frame. The UDP checksum is in the two bytes before it.

@@ -2,7 +2,6 @@
 //! bare frames, both generated in the kernel, sent to a veth whose peer drops them immediately.
 
 use crate::cli::bench::GeneratorArgs;
-use crate::tester;
 use anyhow::Context as _;
 use bywash_lab::{Host, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen, LiveOrder, LiveStream};
@@ -87,7 +86,7 @@ fn bare(topology: &Topology, a: &Host, templates: &Templates, time: Duration) ->
 }
 
 fn stamped(topology: &Topology, a: &Host, templates: &Templates, time: Duration) -> anyhow::Result<f64> {
-    let (heads, at) = (tester::heads(templates), templates.stamp_at());
+    let (heads, at) = (templates.heads(), templates.stamp_at());
     let mut generator = a.ns.enter(|| LiveStream::new(&a.interface, &heads, at))??;
     let order = LiveOrder { stream: 1, pps: None, catch_up: Duration::ZERO, frames: u64::MAX, time };
     arrive(topology, a, move || Ok(generator.send(&order, &AtomicBool::new(false)).map(drop)?))

@@ -1,6 +1,6 @@
 //! Streams generated in the kernel.
 
-use bywash_port::af_xdp::{LiveHead, LiveOrder, LiveStream};
+use bywash_port::af_xdp::{LiveOrder, LiveStream};
 use bywash_tester::{Length, Sent, Source, Task, Templates};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Kernel {
 impl Kernel {
     /// Sets up the generator.
     pub fn new(interface: &str, templates: &Templates) -> anyhow::Result<Self> {
-        let stream = LiveStream::new(interface, &heads(templates), templates.stamp_at())?;
+        let stream = LiveStream::new(interface, &templates.heads(), templates.stamp_at())?;
         Ok(Self { interface: interface.into(), stream })
     }
 
@@ -26,11 +26,6 @@ impl Kernel {
         let file = format!("/sys/class/net/{}/statistics/tx_dropped", self.interface);
         std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
-}
-
-/// Returns a stream's frame heads, in the form for the kernel's generator program.
-pub fn heads(templates: &Templates) -> Vec<LiveHead> {
-    templates.frames().iter().map(|t| LiveHead { bytes: t.head, len: t.len, sum: t.sum }).collect()
 }
 
 impl Source for Kernel {

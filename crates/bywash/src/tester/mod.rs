@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use generate::run as generate;
-pub use kernel::heads;
 pub use rfc2544::run as rfc2544;
 
 /// Gives the process the highest priority, if permitted: delays by other processes would be reported as the generator's
