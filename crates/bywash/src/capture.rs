@@ -8,10 +8,9 @@ use crate::cli::capture::CaptureArgs;
 use crate::error::Usage;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
-pub use line::summary;
+use bywash_port::pcap::compile;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -95,23 +94,6 @@ fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
     query.extend(args.drops.iter().map(|reason| ("drops", reason.clone())));
     query.extend(args.way.iter().map(|way| ("way", way.clone())));
     query
-}
-
-/// Compiles a filter expression to a BPF program with tcpdump. Errors if tcpdump is missing or rejects the expression.
-pub fn compile(expression: &str) -> anyhow::Result<String> {
-    let out = Command::new("tcpdump").args(["-y", "EN10MB", "-s", "262144", "-ddd", "--", expression]).output();
-    let out = match out {
-        Err(why) if why.kind() == ErrorKind::NotFound => {
-            bail!("--filter needs tcpdump to compile it, and it is not installed: install tcpdump, or omit --filter")
-        }
-        other => other.context("cannot run tcpdump to compile the filter")?,
-    };
-    if !out.status.success() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        let why = said.lines().last().unwrap_or("tcpdump did not say why").trim_start_matches("tcpdump: ");
-        return Err(Usage(format!("--filter `{expression}`: {why}; see pcap-filter(7)")).into());
-    }
-    String::from_utf8(out.stdout).context("tcpdump's output is not UTF-8 text")
 }
 
 /// Warns about ports whose packets are forwarded below user space and so are not captured.

@@ -1,6 +1,7 @@
 //! Errors of the program: one line that says what failed, where and what to do, and an exit status.
 
 use crate::config::ConfigErrors;
+use bywash_port::pcap::CompileError;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -23,7 +24,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let _ = writeln!(stderr, "bywash: {}", line(error));
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    let rejected = matches!(error.downcast_ref(), Some(CompileError::Rejected(..)));
+    ExitCode::from(if rejected || error.is::<Usage>() { 2 } else { 1 })
 }
 
 fn is_broken_pipe(error: &std::io::Error) -> bool {

@@ -17,6 +17,7 @@ mod new;
 mod notify;
 mod privileges;
 mod profile;
+mod restore;
 mod run;
 mod sandbox;
 mod show;
@@ -66,7 +67,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
         Command::Config(ConfigCommand::Schema) => Ok(writeln!(std::io::stdout(), "{:#}", config::schema())?),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Restore(args) => run::restore(args.json),
+        Command::Restore(args) => restore::run(args.json),
         Command::New(args) => new::run(&args),
         Command::Demo(args) => demo::run(args),
         Command::Gen(args) => tester::generate(&args),

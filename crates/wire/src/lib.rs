@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
-//! All functions work on borrowed byte slices, and nothing outside [`build`] and [`hex`] allocates. **No function of this crate
-//! panics on any input**; invalid input yields `None`, `false` or an error that names the fault.
+//!
+//! All functions work on borrowed byte slices, and nothing outside [`build`], [`hex`] and [`summary`] allocates. **No
+//! function of this crate panics on any input**; invalid input yields `None`, `false` or an error that names the fault.
 //!
 //! `l3` always denotes a slice that starts at the IP header and holds at least the whole packet. Bytes behind the IP
 //! total length (Ethernet padding) are ignored.
@@ -18,6 +19,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod l4;
 pub mod partial;
+pub mod summary;
 
 /// IP protocol numbers (IANA) used by this crate.
 pub mod proto {

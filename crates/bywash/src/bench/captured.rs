@@ -1,9 +1,8 @@
 //! Cost of a capture to forwarding: the same worker with and without a recorder, in alternating intervals.
 
-use crate::capture::compile;
 use crate::cli::bench::Captured;
 use bywash_engine::{DropReason, WorkerHandle};
-use bywash_port::pcap::Filter;
+use bywash_port::pcap::{Filter, compile};
 use bywash_port::{PortCounters, Wanted, capture};
 use bywash_sync::clock;
 use serde::Serialize;

@@ -2,10 +2,10 @@
 
 use super::instance::mac;
 use super::mode::View;
+use super::packet;
 use super::routes::Names;
 use crate::api::WorkerCaches;
 use crate::api::{Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, Topic, Traced, Verb};
-use crate::capture::summary;
 use crate::flows;
 use bywash_flow::control::FlowControl;
 use bywash_flow::extract::extract;
@@ -15,6 +15,7 @@ use bywash_flow::ops::Op;
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
 use bywash_router::control::{PortView, Ports};
+use bywash_wire::summary;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -57,13 +58,13 @@ impl View for Bridge {
             let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
             return Ok(self.traced(&packet));
         }
-        let (port, frame) = crate::trace::parse(text)?;
+        let (port, frame) = packet::parse(text)?;
         let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", known.join(", ")))?;
         let mut key = Default::default();
         let layout = extract(&frame, of.0, &mut key);
         layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
         let mut traced = self.traced(&Flow::from(&key));
-        traced.story.insert(0, format!("{port}: received, {} B: {}", frame.len(), summary(&frame)));
+        traced.story.insert(0, format!("{port}: received, {} B: {}", frame.len(), summary::line(&frame)));
         Ok(traced)
     }
 }

@@ -26,6 +26,7 @@ mod headend;
 mod instance;
 mod live;
 mod mode;
+mod packet;
 mod pools;
 mod ports;
 mod punt;
@@ -181,26 +182,14 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Implements `bywash restore`: restores the settings that a killed run or `bywash doctor` changed in this network
-/// namespace.
-pub fn restore(json: bool) -> anyhow::Result<()> {
+/// Restores the settings that a killed run changed in this network namespace. Returns the recorded changes, and an error
+/// for each one that could not be restored.
+pub fn restore() -> anyhow::Result<(Vec<serde_json::Value>, Vec<String>)> {
     let mut journal = Journal::open(journal_path())?;
-    let mut all: Vec<_> = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
+    let all = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
     let failed = journal.restore()?;
-    let mut failed: Vec<String> =
-        failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature)).collect();
-    let (changed, not) = crate::doctor::Remembered::open()?.restore()?;
-    all.extend(changed);
-    failed.extend(not);
-    if json {
-        println!("{}", serde_json::json!({ "settings": all, "failed": failed }));
-    } else if all.is_empty() {
-        println!("nothing to put back");
-    } else {
-        println!("{} of {} settings put back", all.len() - failed.len(), all.len());
-    }
-    anyhow::ensure!(failed.is_empty(), "could not put back {}", failed.join("; "));
-    Ok(())
+    let failed = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature));
+    Ok((all, failed.collect()))
 }
 
 /// Longest wait for a worker's answer.

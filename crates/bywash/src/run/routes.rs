@@ -3,6 +3,7 @@
 use super::exceptions::{self, Told};
 use super::instance::mac;
 use super::mode::View;
+use super::packet;
 use super::punt::Refused;
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
@@ -45,7 +46,7 @@ impl View for Routes {
     }
 
     fn trace(&self, packet: &str) -> Result<Traced, String> {
-        let (port, frame) = crate::trace::parse(packet)?;
+        let (port, frame) = packet::parse(packet)?;
         let ports = self.ports();
         let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
         let from = ports.iter().find(|view| view.name == port);

@@ -3,8 +3,6 @@
 
 use super::ANSWER;
 use crate::api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
-use crate::capture::summary;
-use crate::trace::to_hex;
 use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
@@ -13,6 +11,7 @@ use bywash_router::tables::Tables;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ethernet::{EthernetHeader, MacAddr};
+use bywash_wire::{hex, summary};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -167,7 +166,7 @@ pub struct Decisions {
 /// Builds the API's answer for a trace. `names` are the port names, by port number.
 pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
-    let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary(frame))];
+    let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary::line(frame))];
     story.push(format!("stages: {}", followed.stages.join(", ")));
     story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
     story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
@@ -175,7 +174,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
         Event::Sent(port, bytes) => {
             let macs = EthernetHeader::parse(bytes).map(|(eth, _)| (eth.src, eth.dst));
             let (src, dst): (MacAddr, MacAddr) = macs.unwrap_or_default();
-            format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary(bytes))
+            format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary::line(bytes))
         }
         Event::Dropped(reason) => format!("dropped: {reason}"),
         Event::Asked(what) => what.clone(),
@@ -183,7 +182,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
     if followed.events.is_empty() {
         story.push("neither sent nor dropped: the packet is held, or was consumed".into());
     }
-    let frame = |(port, frame): (PortId, &[u8])| TraceFrame { port: name(port).into(), frame: to_hex(frame) };
+    let frame = |(port, frame): (PortId, &[u8])| TraceFrame { port: name(port).into(), frame: hex::encode(frame) };
     Traced {
         story,
         outputs: followed.sent().map(|(port, _)| name(port).into()).collect(),

@@ -5,9 +5,11 @@ mod filter;
 mod port;
 mod record;
 mod replay;
+mod tcpdump;
 
 pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 pub use filter::{Filter, FilterError, Matcher};
 pub use port::PcapPort;
 pub use record::{PcapRecorder, wall_ns};
 pub use replay::{Pace, PcapError, PcapSource};
+pub use tcpdump::{CompileError, compile};
