@@ -233,7 +233,7 @@ pub struct ShowArgs {
     pub schema: bool,
 
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 
     /// Repeat every SECS seconds, with rates
@@ -257,7 +257,7 @@ pub struct LevelArgs {
     pub json: bool,
 
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }
 
@@ -277,7 +277,7 @@ pub struct ReloadArgs {
     pub json: bool,
 
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }
 

@@ -1,9 +1,7 @@
-//! The `bywash` program: command line, configuration, the API of a running instance, and their assembly into a router,
-//! switch or CMTS.
+//! The `bywash` program: the command line and the commands that look at a running instance.
 
 #![forbid(unsafe_code)]
 
-mod api;
 mod bench;
 mod capture;
 mod cli;
@@ -14,18 +12,15 @@ mod error;
 mod log;
 mod man;
 mod new;
-mod notify;
-mod privileges;
 mod profile;
 mod restore;
-mod run;
-mod sandbox;
 mod show;
 mod tester;
 mod top;
 mod trace;
 mod web;
 
+use bywash_api as api;
 use bywash_config as config;
 use bywash_flow::script as flows;
 use clap::Parser;
@@ -48,7 +43,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Run(args) => {
             let take_over = args.takeover;
-            run::run(Box::new(move || configure(&args)), take_over)
+            bywash_daemon::run(Box::new(move || configure(&args)), take_over)
         }
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),

@@ -1,12 +1,11 @@
 //! `bywash restore`: puts back what a killed run or `bywash doctor` changed in this network namespace.
 
 use crate::doctor::Remembered;
-use crate::run;
 use serde_json::json;
 
 /// Restores the settings, and prints them or their number.
 pub fn run(json: bool) -> anyhow::Result<()> {
-    let (mut all, mut failed) = run::restore()?;
+    let (mut all, mut failed) = bywash_daemon::restore()?;
     let (changed, not) = Remembered::open()?.restore()?;
     all.extend(changed);
     failed.extend(not);

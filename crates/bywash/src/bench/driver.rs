@@ -2,8 +2,8 @@
 
 use super::lab;
 use crate::cli::bench::{DriverArgs, Family};
-use crate::run::driver::{Driver, Targets};
 use anyhow::{Context as _, ensure};
+use bywash_daemon::driver::{Driver, Targets};
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};

@@ -35,6 +35,6 @@ pub struct CaptureArgs {
     pub count: Option<u64>,
 
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }

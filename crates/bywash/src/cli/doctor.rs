@@ -19,6 +19,6 @@ pub struct DoctorArgs {
     pub json: bool,
 
     /// API socket of the running instance, if there is one
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }

@@ -24,7 +24,7 @@ pub enum FlowArgs {
 #[derive(Debug, Args)]
 pub struct Whom {
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }
 

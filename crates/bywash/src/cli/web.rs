@@ -16,6 +16,6 @@ pub struct WebArgs {
     pub public: bool,
 
     /// API socket of the instance
-    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::api::SOCKET)]
+    #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 }

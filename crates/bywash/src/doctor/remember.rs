@@ -27,13 +27,13 @@ pub struct Remembered {
 impl Remembered {
     /// Opens the journal with the changes of earlier runs.
     pub fn open() -> anyhow::Result<Self> {
-        let path = crate::run::journal("doctor-files");
+        let path = bywash_daemon::journal("doctor-files");
         let files = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("cannot read {}", path.display()))?,
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => vec![],
             Err(why) => return Err(why).with_context(|| format!("cannot read {}", path.display())),
         };
-        Ok(Self { features: Journal::open(crate::run::journal("doctor"))?, files, path })
+        Ok(Self { features: Journal::open(bywash_daemon::journal("doctor"))?, files, path })
     }
 
     /// Applies a fix after recording the previous value. Fixes of the same setting keep the first recorded value.

@@ -5,7 +5,6 @@ use super::ports::{self, Wanted};
 use super::{first_in_line, print, stopped_by_signals};
 use crate::cli::tester::{GenArgs, Via};
 use crate::error::Usage;
-use crate::privileges;
 use anyhow::{bail, ensure};
 use bywash_port::af_xdp::takes_frames;
 use bywash_port::pcap::PcapSource;
@@ -43,7 +42,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     }
     let replay = args.pcap.as_ref().map(PcapSource::load).transpose()?;
     let replay = replay.and_then(|source| Templates::replay(source.frames().collect())).map(Arc::new);
-    privileges::check()?;
+    bywash_daemon::privileges::check()?;
     names.extend(args.rx.iter().filter(|rx| !args.interfaces.contains(rx)));
     names.dedup();
     let sizes = if args.imix { Sizes::imix() } else { args.size.clone() };

@@ -4,7 +4,6 @@ use super::ports::{self, Wanted};
 use super::{first_in_line, print, stopped_by_signals};
 use crate::cli::tester::Rfc2544Args;
 use crate::error::Usage;
-use crate::privileges;
 use anyhow::{Context as _, bail, ensure};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_tester::rfc2544::{Plan, Report, Rig, Test, Want, html};
@@ -299,7 +298,7 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
 
 /// Sets up the bench on network interfaces.
 fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
-    privileges::check()?;
+    bywash_daemon::privileges::check()?;
     let (rate, line) = rates(file)?;
     let port = |name: &String| Wanted { name: name.clone(), receives: true, raw: false };
     let wanted: Vec<Wanted> = file.pairs.iter().flat_map(|pair| [port(&pair.from), port(&pair.to)]).collect();

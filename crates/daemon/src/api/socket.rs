@@ -1,0 +1,161 @@
+//! The API's sockets. Only one instance can have a name, and removes it when it ends.
+
+use anyhow::{Context, bail};
+use bywash_config::{ApiConfig, group_id};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Sockets on which the API listens.
+///
+/// Create it first at startup: a second instance detects this one by its socket.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) all: Named,
+    /// Socket for read-only requests.
+    pub(super) reading: Option<Named>,
+    /// TCP socket for metrics only.
+    pub(super) metrics: Option<TcpListener>,
+}
+
+impl Listener {
+    /// Listens at `config.socket`, for root and `config.group`, and at the other configured addresses. Replaces a
+    /// socket at which no process listens any more. Errors with the pid if a process does listen there.
+    pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
+        let mut listener = Self::make(config)?;
+        listener.named().try_for_each(|named| named.claim(vacate))?;
+        listener.listen_for_metrics(config)?;
+        Ok(listener)
+    }
+
+    /// Creates the unix sockets under temporary names, with owner and mode, while another instance may still have their
+    /// final names. Clients cannot find them yet.
+    pub fn make(config: &ApiConfig) -> anyhow::Result<Self> {
+        let all = Named::make(&config.socket, ("group", config.group.as_deref()))?;
+        let read_group = ("read_group", config.read_group.as_deref());
+        let reading = config.read_socket.as_ref().map(|path| Named::make(path, read_group)).transpose()?;
+        Ok(Self { all, reading, metrics: None })
+    }
+
+    /// Renames the sockets to their final names, even if another instance still has them.
+    pub fn take_names(&mut self) -> anyhow::Result<()> {
+        self.named().try_for_each(|named| named.claim(|_| Ok(())))
+    }
+
+    fn named(&mut self) -> impl Iterator<Item = &mut Named> {
+        std::iter::once(&mut self.all).chain(&mut self.reading)
+    }
+
+    /// Listens for metrics requests, if configured. Errors while another instance still has the port.
+    pub fn listen_for_metrics(&mut self, config: &ApiConfig) -> anyhow::Result<()> {
+        let Some(at) = config.metrics else { return Ok(()) };
+        let socket = TcpListener::bind(at).with_context(|| {
+            format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
+        })?;
+        self.metrics = Some(socket);
+        Ok(())
+    }
+}
+
+/// Listening unix socket with a name, which is removed when this is dropped.
+#[derive(Debug)]
+pub struct Named {
+    pub(super) socket: UnixListener,
+    /// Final name.
+    path: PathBuf,
+    /// Current name.
+    now: PathBuf,
+    /// Device and inode, to tell whether the name has become another instance's.
+    identity: (u64, u64),
+}
+
+impl Named {
+    /// Listens for root and a group (`key` is the group's key in `[api]`), under a temporary name beside `path`: no
+    /// client can connect before owner and mode are right.
+    fn make(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
+        let name = path.display();
+        let group = match group {
+            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: create it"))?),
+            None => None,
+        };
+        let directory = directory(path);
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .with_context(|| format!("cannot create {} for the API's socket", directory.display()))?;
+        /// Number of sockets this process has created.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let mut early = path.as_os_str().to_os_string();
+        early.push(format!(".{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
+        let early = PathBuf::from(early);
+        // Left by an earlier process of the same pid that died before it renamed the socket.
+        let _ = std::fs::remove_file(&early);
+        let socket = UnixListener::bind(&early).with_context(|| format!("cannot listen at {name}"))?;
+        let ready = || -> std::io::Result<(u64, u64)> {
+            if let Some(group) = group {
+                rustix::fs::chown(&early, None, Some(group))?;
+            }
+            std::fs::set_permissions(&early, Permissions::from_mode(0o660))?;
+            let metadata = std::fs::metadata(&early)?;
+            Ok((metadata.dev(), metadata.ino()))
+        };
+        match ready() {
+            Ok(identity) => Ok(Self { socket, path: path.into(), now: early, identity }),
+            Err(why) => {
+                let _ = std::fs::remove_file(&early);
+                Err(why).with_context(|| format!("cannot listen at {name}"))
+            }
+        }
+    }
+
+    /// Renames the socket to its final name, after `vacate` has checked that the name is free.
+    fn claim(&mut self, vacate: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        // Locked while the name changes hands, against another instance that starts at the same time. Closing the
+        // descriptor unlocks it.
+        let directory = directory(&self.path);
+        let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let _lock = lock.with_context(|| format!("cannot lock {}", directory.display()))?;
+        vacate(&self.path)?;
+        std::fs::rename(&self.now, &self.path).with_context(|| format!("cannot listen at {}", self.path.display()))?;
+        self.now.clone_from(&self.path);
+        Ok(())
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Checks that no process listens at `path`, and that a file there is a socket.
+fn vacate(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let name = path.display();
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        bail!("cannot listen at {name}: there is something else, not a socket; move it, or give another --socket");
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => {
+            let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero());
+            let pid = pid.map_or_else(|_| String::new(), |pid| format!(", pid {pid}"));
+            bail!("already runs{pid}, at {name}: stop it, or give this one another --socket")
+        }
+        Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(why) => Err(why).with_context(|| format!("cannot tell whether a process listens at {name}")),
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.now).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.now);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! View of a switch: flows, groups, addresses and caches, and changes to them at run time.
+
+use crate::instance::mac;
+use crate::mode::View;
+use crate::packet;
+use crate::routes::Names;
+use bywash_api::WorkerCaches;
+use bywash_api::{Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, Topic, Traced};
+use bywash_flow::control::FlowControl;
+use bywash_flow::extract::extract;
+use bywash_flow::key::Flow;
+use bywash_flow::model::{FlowFilter, Match};
+use bywash_flow::ops::Op;
+use bywash_flow::script as flows;
+use bywash_flow::script::Verb;
+use bywash_flow::stats::CacheCounters;
+use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
+use bywash_router::control::{PortView, Ports};
+use bywash_wire::summary;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The switch, as the API sees it.
+pub struct Bridge {
+    pub flows: Arc<Mutex<FlowControl>>,
+    pub ports: Arc<Mutex<Ports>>,
+    /// Names of the ports, by OpenFlow number less 1; empty where a port has been removed.
+    pub names: Names,
+}
+
+impl View for Bridge {
+    fn ports(&self) -> Vec<PortView> {
+        self.ports.lock().expect("ports").ports().collect()
+    }
+
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
+        match topic {
+            Topic::Flows => self.flows(filter.unwrap_or_default()).map(Answer::from),
+            Topic::Groups => Ok(self.groups().into()),
+            Topic::Fdb => Ok(self.addresses().into()),
+            Topic::Caches => Ok(self.caches().into()),
+            _ => Err(format!("a switch has no {}", topic.name())),
+        }
+    }
+
+    fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
+        let known = self.names();
+        // Parse before locking the tables, which learned addresses from the workers wait for.
+        let items = flows::parse(lines, verb, &|name| flows::port_number(&known, name));
+        let items = items.map_err(|wrong| wrong.to_string())?;
+        Ok(FlowsChanged { changed: flows::carry_out(&mut self.control(), items)? as u64 })
+    }
+
+    fn trace(&self, text: &str) -> Result<Traced, String> {
+        let known = self.names();
+        let names = |name: &str| flows::port_number(&known, name);
+        // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
+        if text.contains('=') || !text.trim().contains(char::is_whitespace) {
+            let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
+            return Ok(self.traced(&packet));
+        }
+        let (port, frame) = packet::parse(text)?;
+        let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", known.join(", ")))?;
+        let mut key = Default::default();
+        let layout = extract(&frame, of.0, &mut key);
+        layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
+        let mut traced = self.traced(&Flow::from(&key));
+        traced.story.insert(0, format!("{port}: received, {} B: {}", frame.len(), summary::line(&frame)));
+        Ok(traced)
+    }
+}
+
+impl Bridge {
+    fn control(&self) -> MutexGuard<'_, FlowControl> {
+        self.flows.lock().expect("flows")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names.lock().expect("names").clone()
+    }
+
+    fn flows(&self, filter: &str) -> Result<Vec<FlowRow>, String> {
+        let known = self.names();
+        let names = |name: &str| flows::port_number(&known, name);
+        let filter = match filter.trim() {
+            "" => FlowFilter::default(),
+            text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
+        };
+        let reports = self.control().flows(&filter);
+        let row = reports.iter().map(|report| {
+            let spec = &report.rule.spec;
+            FlowRow {
+                table: spec.table,
+                priority: spec.priority,
+                cookie: spec.cookie,
+                matches: ShownMatch(&spec.matches).to_string(),
+                actions: ShownActions(&spec.actions).to_string(),
+                n_packets: report.packets,
+                n_bytes: report.bytes,
+                duration_s: (report.age.as_secs_f64() * 1000.0).round() / 1000.0,
+                idle_age_s: report.idle.as_secs(),
+                idle_timeout_s: spec.idle_timeout,
+                hard_timeout_s: spec.hard_timeout,
+            }
+        });
+        Ok(row.collect())
+    }
+
+    fn groups(&self) -> Groups {
+        let control = self.control();
+        let meters = control.meters();
+        let meters = meters.iter().map(|meter| {
+            let (passed, refused) = (meter.passed.load(Ordering::Relaxed), meter.refused.load(Ordering::Relaxed));
+            Meter { meter: Shown(&meter.spec).to_string(), passed, refused }
+        });
+        let groups = control.groups().iter().map(|group| Shown(&group.spec).to_string()).collect();
+        Groups { groups, meters: meters.collect() }
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        let (list, names) = (self.control().macs(), self.names());
+        let row = list.iter().map(|(vlan, address, of, age)| {
+            let bytes = address.to_be_bytes();
+            let address: [u8; 6] = std::array::from_fn(|at| bytes[at + 2]);
+            Address {
+                port: usize::from(of.0).checked_sub(1).and_then(|at| names.get(at)).cloned(),
+                number: of.0.into(),
+                vlan: *vlan,
+                mac: mac(address),
+                age_s: age.as_secs(),
+            }
+        });
+        row.collect()
+    }
+
+    fn caches(&self) -> Caches {
+        let control = self.control();
+        let worker = |(id, counters): (usize, &Arc<CacheCounters>)| {
+            let mut row = WorkerCaches { worker: id as u64, ..WorkerCaches::default() };
+            add!(counters.as_ref(), CacheCounters => row; exact_hits, megaflow_hits, misses, masks_tried, megaflows,
+                masks, not_cached, masks_full, made, revalidated, changed, removed, learn_later, driver_hits,
+                driver_flows, generation);
+            row
+        };
+        let workers = control.counters().enumerate().map(worker).collect();
+        Caches { workers, flows: control.len() as u64, addresses_moved: control.moved }
+    }
+
+    /// Traces a packet: its outputs, drop reason and megaflow, and the decisions on the way.
+    fn traced(&self, packet: &Flow) -> Traced {
+        let control = self.control();
+        let done = control.trace(packet.key());
+        let mask = done.mask;
+        let of_id = |id| control.pipeline().ports().iter().find(|port| port.id == id);
+        let outputs = done
+            .ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Output(id) => of_id(*id).map(|port| port.name.clone()),
+                _ => None,
+            })
+            .collect();
+        Traced {
+            outputs,
+            dropped: done.reason.map(|reason| reason.name().into()),
+            megaflow: Some(ShownMatch(&Match { value: *packet & mask, mask }).to_string()),
+            story: done.story.unwrap_or_default(),
+            routed: None,
+        }
+    }
+}

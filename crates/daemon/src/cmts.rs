@@ -1,0 +1,150 @@
+//! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper and
+//! a lower MAC, joined by a ring.
+
+use crate::control::Shared;
+use crate::headend::{GroupView, Headend};
+use crate::mode::{self, Parts, Setup};
+use anyhow::Context as _;
+use bywash_config::{CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig};
+use bywash_docsis::cipher::derived_key;
+use bywash_docsis::classify::Rule;
+use bywash_docsis::depi::Depi;
+use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
+use bywash_docsis::lower::{Lower, LowerConfig};
+use bywash_docsis::police::Limits;
+use bywash_docsis::protect::Protection;
+use bywash_docsis::queue::QueueLimits;
+use bywash_docsis::upper::Upper;
+use bywash_engine::{App, PortId};
+use bywash_fib::model::Change;
+use bywash_netlink::Mirror;
+use bywash_router::control::{Applied, Ports};
+use std::sync::{Arc, Mutex};
+
+/// Control half: follows links; everything else stays as configured.
+struct Downstream {
+    ports: Arc<Mutex<Ports>>,
+}
+
+/// Sets up a downstream on the opened ports.
+pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
+    let config = setup.config;
+    let specs = setup.specs();
+    let arena = setup.pools.arena();
+    // The ring between an upper and its lower MAC takes the port number after the configured ports.
+    let ring = PortId(config.ports.len() as u16);
+    let (mut apps, mut links, mut groups) = (vec![], vec![], vec![]);
+    for (number, group) in config.groups.iter().enumerate() {
+        let id = |name: &str| {
+            let at = config.ports.iter().position(|port| port.name == name);
+            at.map(|at| PortId(at as u16)).with_context(|| format!("group {}: there is no port `{name}`", number + 1))
+        };
+        let (input, output) = (id(&group.input)?, id(&group.output)?);
+        let of = Group::new(vec![modem_kind(&config.flows)], modems(group))?;
+        let of = Arc::new(of);
+        let partial = specs[usize::from(input.0)].partial_checksums;
+        let config = lower_config(config, group);
+        let in_group = || format!("group {}", number + 1);
+        let lower = Lower::new(of.clone(), arena.clone(), &config, ring, output).with_context(in_group)?;
+        let lower = lower.on_account_of(input);
+        let stats = lower.stats();
+        let upper = Upper::new(of.clone(), arena.clone(), ring);
+        let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?;
+        tracing::info!("group {}: {} modems, sealed by {}", number + 1, of.modems().len(), stats.crypto);
+        apps.push(Box::new(upper.completing(partial)) as Box<dyn App>);
+        apps.push(Box::new(lower) as Box<dyn App>);
+        links.push((2 * number, 2 * number + 1));
+        groups.push(GroupView { group: of, stats, channels: config.channels });
+    }
+    let ports = Arc::new(Mutex::new(Ports::new(specs)));
+    let view = Arc::new(Headend { ports: ports.clone(), groups });
+    Ok(Parts { control: Box::new(Downstream { ports }), view, apps, links })
+}
+
+impl mode::Control for Downstream {
+    fn apply(&mut self, changes: &[Change]) -> Applied {
+        self.ports.lock().expect("ports").apply(changes)
+    }
+
+    fn set_open(&mut self, id: PortId, open: bool) {
+        self.ports.lock().expect("ports").set_open(id, open);
+    }
+
+    fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
+        false
+    }
+}
+
+fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {
+    let CmtsConfig { crc, cipher, crypto, assist, queue, queues, overflow, channels } = &config.cmts;
+    LowerConfig {
+        protection: Protection { crc: *crc, cipher: *cipher, ..Protection::default() },
+        crypto: (*crypto).into(),
+        assist: *assist,
+        queues: QueueLimits { flow: *queue, total: *queues, overflow: (*overflow).into() },
+        channels: channels.clone(),
+        depi: group.depi.as_ref().map(depi),
+    }
+}
+
+fn depi(config: &DepiConfig) -> Depi {
+    Depi {
+        source_mac: config.local_mac.0,
+        destination_mac: config.remote_mac.0,
+        source: config.local,
+        destination: config.remote,
+        session: config.session,
+        dscp: config.dscp,
+    }
+}
+
+/// Returns the group's modems: consecutive MAC addresses and SAIDs, with keys derived from the group's key and IV.
+fn modems(group: &GroupConfig) -> Vec<ModemConfig> {
+    let first = group.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let modem = |n: usize| {
+        let [_, _, mac @ ..] = (first + n as u64).to_be_bytes();
+        let key = (derived_key(&group.key.0, n as u32), derived_key(&group.iv.0, n as u32));
+        ModemConfig { mac: mac as Mac, kind: 0, said: group.said + n as u16, key }
+    };
+    (0..group.modems).map(modem).collect()
+}
+
+/// Returns the kind of every modem: the configured service flows, or one flow for all packets if none is configured.
+fn modem_kind(flows: &[FlowConfig]) -> ModemKind {
+    let filters = flows.iter().filter(|flow| flow.drop).map(rule).collect();
+    let kinds = flows.iter().filter(|flow| !flow.drop).enumerate().map(|(at, flow)| FlowKind {
+        name: flow.name.clone(),
+        priority: flow.priority,
+        limits: Limits { sustained: flow.rate, burst: flow.burst, peak: flow.peak },
+        // The first flow takes the packets that match no other, and so needs no rule.
+        rules: if at == 0 { vec![] } else { vec![rule(flow)] },
+    });
+    let mut kinds: Vec<FlowKind> = kinds.collect();
+    if kinds.is_empty() {
+        kinds.push(FlowKind { name: "all".into(), ..FlowKind::default() });
+    }
+    ModemKind { flows: kinds, filters }
+}
+
+fn rule(flow: &FlowConfig) -> Rule {
+    let mut rule = Rule::default();
+    if let Some(prefix) = &flow.source {
+        rule = rule.source(prefix.addr, prefix.len);
+    }
+    if let Some(prefix) = &flow.destination {
+        rule = rule.destination(prefix.addr, prefix.len);
+    }
+    if let Some(proto) = flow.proto {
+        rule = rule.proto(proto);
+    }
+    if let Some(range) = &flow.source_port {
+        rule = rule.source_port(range.0..=range.1);
+    }
+    if let Some(range) = &flow.destination_port {
+        rule = rule.destination_port(range.0..=range.1);
+    }
+    if !flow.dscp.is_empty() {
+        rule = rule.dscp(flow.dscp.iter().copied());
+    }
+    rule
+}

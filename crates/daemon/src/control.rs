@@ -1,0 +1,487 @@
+//! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
+//! step.
+
+use crate::driver::{Driver, Targets};
+use crate::instance;
+use crate::live::Live;
+use crate::mode::{self, Parts, Setup, View};
+use crate::notify::Notifier;
+use crate::ports::{Opened, Opener, Xdp, queues};
+use crate::reattach::Tried;
+use crate::relations::Relations;
+use crate::succession::{self, Predecessor, Successor};
+use crate::watch::Watch;
+use crate::workers;
+use anyhow::{Context as _, bail};
+use bywash_config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
+use bywash_engine::cpus::Placement;
+use bywash_engine::{PortId, WorkerExit};
+use bywash_fib::model::Change;
+use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
+use bywash_netlink::Mirror;
+use bywash_port::PortCounters;
+use bywash_port::af_xdp::{self, Journal, Umem};
+use bywash_router::control::Applied;
+use bywash_sync::Qsbr;
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Interval between calls of the mode's control half while workers have requests (`TICK`), and longest interval
+/// otherwise (`IDLE_TICK`). Each call costs CPU time of whatever runs on that CPU, such as the hosts' TCP.
+const TICK: Duration = Duration::from_millis(2);
+const IDLE_TICK: Duration = Duration::from_millis(16);
+/// Interval between samples of the pools' fill level: their median is over the last 100 s.
+const LOOK: Duration = Duration::from_millis(100);
+/// Interval between returns of free memory to the kernel: that of withdrawn routes, or of long answers.
+const TEND: Duration = Duration::from_secs(2);
+/// Interval between checks whether frames can be redirected to the ports' interfaces.
+const ASK: Duration = Duration::from_secs(1);
+/// Time to wait after the programs stop handing over frames: those in the rings are still forwarded.
+pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
+/// Longest wait at shutdown for the kernel to take the rings of zero-copy sockets from drivers.
+const LET_GO: Duration = Duration::from_secs(1);
+/// Longest wait for the kernel's tables at startup.
+const FIRST_DUMP: Duration = Duration::from_secs(60);
+/// Most changes applied at once: enough for one publication to serve many, few enough to stay responsive.
+const AT_ONCE: usize = 65_536;
+
+/// State shared by the control loop and the API.
+pub struct Shared {
+    live: Mutex<Arc<Live>>,
+    /// Reads the configuration again, for a reload.
+    pub source: Source,
+    /// Requests to the control loop.
+    pub asks: Mutex<mpsc::Sender<Ask>>,
+    pub pools: Arc<PoolSet>,
+    /// UMEM of the AF_XDP sockets.
+    pub umem: Arc<Umem>,
+    /// View of the mode.
+    pub view: Arc<dyn View>,
+    /// XDP programs, by port number.
+    pub xdp: Mutex<Vec<Option<Xdp>>>,
+    /// Counters of every end, with its port and queue.
+    pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
+    /// Levels requested at run time, by port number. They apply to an interface that has come back, too.
+    pub levels: Mutex<Vec<Option<Level>>>,
+    pub workers: Vec<workers::Shown>,
+    /// Reason for which every port is left to the kernel, if it is: see [`crate::watch`].
+    pub(super) halted: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// Returns the configuration in effect.
+    pub fn live(&self) -> Arc<Live> {
+        self.live.lock().expect("configuration").clone()
+    }
+
+    pub(super) fn set_live(&self, live: Live) {
+        *self.live.lock().expect("configuration") = Arc::new(live);
+    }
+}
+
+/// Reads the configuration; called for each reload.
+pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
+
+/// Request to the control loop.
+pub enum Ask {
+    /// Applies this configuration; answers with what changed, or why nothing did.
+    Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
+    /// Connects to the process that takes over, at this abstract socket.
+    TakeOver(String, mpsc::Sender<Result<(), String>>),
+}
+
+/// Reason for the end of [`Runtime::follow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A signal stopped it.
+    Stopped,
+    /// A new process is ready to take over the ports.
+    TakenOver,
+}
+
+/// Applies the kernel's initial tables, and returns the changes of links and what all of them mean for ports. Errors if
+/// the tables are not complete within `FIRST_DUMP`.
+fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
+    let until = Instant::now() + FIRST_DUMP;
+    let mut all = vec![];
+    loop {
+        let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
+            bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs())
+        };
+        let applied = apply(&changes);
+        let done = applied.synced;
+        // Keep only links: there may be a million routes, which are applied by now.
+        let links = |change: &Change| matches!(change, Change::Link(_) | Change::LinkGone { .. });
+        all.push((changes.into_iter().filter(links).collect(), applied));
+        if done {
+            return Ok(all);
+        }
+    }
+}
+
+/// Running instance.
+pub struct Runtime {
+    pub(super) shared: Arc<Shared>,
+    pub(super) opener: Opener,
+    mirror: Mirror,
+    pub(super) mode: Box<dyn mode::Control>,
+    asked_for: mpsc::Receiver<Ask>,
+    /// Process that prepares to take over.
+    pub(super) successor: Option<Successor>,
+    looked: Instant,
+    heap: Heap,
+    tended: Instant,
+    asked: Instant,
+    watch: Option<Watch>,
+    pub(super) relations: Relations,
+    /// Reasons, as last logged, for which ports without an XDP program should be left to the kernel.
+    pub(super) unheeded: BTreeMap<PortId, String>,
+    /// Ports that could not be opened on their interface, with the state of the interface at that attempt.
+    pub(super) tried: BTreeMap<usize, Tried>,
+    /// Warnings about policies that are not followed, as last logged.
+    warned: Vec<String>,
+}
+
+impl Runtime {
+    /// Opens everything and starts to forward.
+    ///
+    /// With a predecessor, takes over its ports when everything else is ready.
+    pub fn start(
+        config: Config,
+        source: Source,
+        journal: &mut Journal,
+        mut predecessor: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Self> {
+        // Follow the kernel before anything else, so that no change from here on is missed.
+        let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
+        let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
+        let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
+        let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
+        let mut cpus = Host::this().allowed;
+        if config.mode == Mode::Cmts {
+            let placement = Placement::of(2 * config.groups.len())?;
+            tracing::info!("two workers for each of {} groups on {placement}", config.groups.len());
+            cpus = placement.cpus().to_vec();
+        }
+        let plan = config.plan(&per_port, &cpus)?;
+        // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
+        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
+        let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
+        let load = move || if switch { af_xdp::Driver::load_switch(count) } else { af_xdp::Driver::load() };
+        let driver = interfaces.then(|| std::thread::spawn(load));
+
+        let total: usize = plan.workers.iter().map(|w| w.frames).sum();
+        let arena_config = ArenaConfig {
+            cells: total + config.pool.reserve,
+            cell: config.pool.cell,
+            pages: config.pool.pages.into(),
+            node: None,
+            packed: config.pool.packed(),
+        };
+        let arena = Arena::new(arena_config)?;
+        if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
+            tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
+        }
+        let of_workers = config.pool.sharers(plan.workers.len()).into_iter().map(|(name, workers)| {
+            let frames = plan.workers[workers].iter().map(|worker| worker.frames).sum();
+            config.pool.pool(&name, frames)
+        });
+        let pools = PoolSet::new(arena.clone(), &of_workers.collect::<Vec<_>>())?;
+
+        let mut ports: Vec<Opened> = vec![];
+        let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
+        if let Some(why) = driver.as_ref().and_then(af_xdp::Driver::refused) {
+            tracing::warn!(
+                "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
+            );
+        }
+        let driver = driver.map(|program| Driver { program, targets: Targets::default() });
+        let dpdk = crate::dpdk::Dpdk::start(&config.ports, &pools)?;
+        let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
+        for (id, port) in config.ports.iter().enumerate() {
+            let opened = match &mut predecessor {
+                Some(predecessor) => opener.announce((id, port), journal, predecessor),
+                None => opener.open((id, port), journal),
+            };
+            ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
+        }
+        let domain = Qsbr::new();
+        let setup = Setup {
+            config: &config,
+            ports: &ports,
+            domain: &domain,
+            pools: &pools,
+            driver: opener.driver.as_ref(),
+            workers: plan.workers.len(),
+        };
+        for (worker, plan) in plan.workers.iter().enumerate() {
+            plan.queues.iter().for_each(|(port, queue)| opener.serve(*port, *queue as u32, worker));
+        }
+        let Parts { control: mut mode, view, apps, links } = mode::set_up(&setup)?;
+        let mut known = vec![];
+        if let Some(predecessor) = &mut predecessor {
+            known = dump(&mirror, |changes| mode.apply(changes))?;
+            predecessor.let_go()?;
+            for (id, opened) in ports.iter_mut().enumerate() {
+                let name = opened.config.name.clone();
+                opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
+            }
+        }
+        let counters = ports
+            .iter()
+            .enumerate()
+            .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
+        let counters = counters.collect();
+        let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
+        let (asks, asked_for) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            source,
+            asks: Mutex::new(asks),
+            pools,
+            umem: opener.umem.clone(),
+            view,
+            xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
+            counters: Mutex::new(counters),
+            levels: Mutex::new(vec![None; config.ports.len()]),
+            workers,
+            halted: Mutex::new(None),
+            live: Mutex::new(Arc::new(Live::new(config))),
+        });
+        let mut runtime = Self {
+            shared,
+            opener,
+            mirror,
+            mode,
+            asked_for,
+            successor: None,
+            looked: Instant::now(),
+            heap: Heap::new(),
+            tended: Instant::now(),
+            asked: Instant::now(),
+            watch: None,
+            relations: Relations::default(),
+            unheeded: BTreeMap::new(),
+            tried: BTreeMap::new(),
+            warned: vec![],
+        };
+        if predecessor.is_none() {
+            known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
+        }
+        known.iter().for_each(|(changes, applied)| runtime.follow_ports(changes, applied));
+        // A worker answers after a turn, in which its ports filled their fill rings: frames that arrive before that are
+        // lost.
+        for worker in &runtime.shared.workers {
+            if worker.handle.report(workers::ANSWER).is_none() {
+                tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
+            }
+        }
+        runtime.mode.begin(&runtime.shared);
+        for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
+            xdp.begin(&runtime.relations, None)?;
+        }
+        if let Some(predecessor) = predecessor {
+            predecessor.done();
+        }
+        runtime.watch = Some(Watch::start(runtime.shared.clone())?);
+        Ok(runtime)
+    }
+
+    /// Returns the instance that the API serves.
+    pub fn instance(&self) -> Arc<instance::Running> {
+        Arc::new(instance::Running(self.shared.clone()))
+    }
+
+    /// Runs until `stop` is set, a new process takes over, or a worker dies, which is an error. Applies the kernel's
+    /// changes and serves requests meanwhile. `reload` and `upgrade` are set by signals.
+    pub fn follow(
+        &mut self,
+        (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
+        notifier: &mut Notifier,
+    ) -> anyhow::Result<End> {
+        let mut tick = TICK;
+        while !stop.load(Ordering::Acquire) {
+            // While a worker hangs, leave the watchdog unserved, so that the service manager restarts the process.
+            if self.shared.halted().is_none() {
+                notifier.alive();
+            }
+            let mut busy = false;
+            match self.mirror.changes().recv_timeout(tick) {
+                Ok(mut changes) => {
+                    busy = true;
+                    while changes.len() < AT_ONCE
+                        && let Ok(more) = self.mirror.changes().try_recv()
+                    {
+                        changes.extend(more);
+                    }
+                    self.take(&changes);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("netlink can no longer be followed, nor routes updated; the kernel forwards from now on")
+                }
+            }
+            if let Some(successor) = &self.successor {
+                match successor.wants_all() {
+                    Ok(true) => return Ok(End::TakenOver),
+                    Ok(false) => {}
+                    Err(e) => {
+                        tracing::warn!("pid {} does not take over: {e:#}; this process continues", successor.pid);
+                        self.successor = None;
+                    }
+                }
+            }
+            busy |= self.mode.tick(&self.shared, &self.mirror);
+            tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
+            self.look();
+            self.tend(busy);
+            self.ask();
+            while let Ok(ask) = self.asked_for.try_recv() {
+                self.obey(ask);
+            }
+            if reload.swap(false, Ordering::AcqRel) {
+                self.reload_by_signal();
+            }
+            if upgrade.swap(false, Ordering::AcqRel) {
+                succession::upgrade();
+            }
+            if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
+                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended without a request") };
+                bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
+            }
+        }
+        Ok(End::Stopped)
+    }
+
+    /// Samples how full the pools are, and reclaims frames of closed zero-copy sockets.
+    fn look(&mut self) {
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.shared.pools.look();
+            self.collect_pools();
+            if self.shared.umem.held() > 0 {
+                self.shared.umem.reclaim(&mut Buffers::attach(&self.shared.pools, 0));
+            }
+        }
+    }
+
+    /// Returns free memory to the kernel when there is nothing else to do.
+    fn tend(&mut self, busy: bool) {
+        if !busy && self.tended.elapsed() >= TEND {
+            self.heap.tend();
+            self.tended = Instant::now();
+        }
+    }
+
+    /// Applies changes. Returns `true` when the kernel's tables are complete.
+    fn take(&mut self, changes: &[Change]) -> bool {
+        let applied = self.mode.apply(changes);
+        self.follow_ports(changes, &applied);
+        applied.synced
+    }
+
+    /// Updates the ports' programs according to the changes.
+    fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
+        let related = self.relations.note(changes);
+        self.carry_out(applied);
+        if related {
+            self.relate();
+        }
+    }
+
+    /// Updates the XDP programs after changes of their interfaces, and opens ports whose interface is back.
+    fn carry_out(&mut self, applied: &Applied) {
+        let ports = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        for id in &applied.ports_gone {
+            if let Some(xdp) = programs[usize::from(id.0)].take() {
+                xdp.forget();
+                tracing::warn!(
+                    "port `{}`: its interface is gone; waiting for it",
+                    self.shared.live().name(id.0.into())
+                );
+            }
+        }
+        for port in ports.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
+            if let (Some(xdp), Some(mac), Some(mtu)) = (&mut programs[usize::from(port.id.0)], port.mac, port.mtu)
+                && let Err(e) = xdp.update(mac, mtu)
+            {
+                tracing::error!("{e}");
+            }
+        }
+        drop(programs);
+        applied.ports_back.iter().for_each(|back| self.reattach(back));
+    }
+
+    /// Logs new warnings about kernel policies that are not followed, such as policy rules.
+    fn warn(&mut self) {
+        let warnings = self.mirror.stats().warnings;
+        for news in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
+            tracing::warn!("{news}");
+        }
+        self.warned = warnings;
+    }
+
+    /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
+    fn ask(&mut self) {
+        if self.asked.elapsed() < ASK {
+            return;
+        }
+        self.asked = Instant::now();
+        self.warn();
+        let programs = self.shared.xdp.lock().expect("programs");
+        // `count` calls `look` on every program; `any` would stop at the first change.
+        let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;
+        drop(programs);
+        if news {
+            self.mode.targets_changed();
+        }
+    }
+
+    /// Takes everything apart for the process that takes over, and notifies it ([`crate::succession`]). The caller
+    /// drops the returned connection when this process has nothing left to do.
+    pub fn hand_over(mut self) -> Option<Successor> {
+        self.watch = None;
+        let successor = self.successor.take();
+        // Close the gates: this process no longer follows changes of the kernel's policies.
+        self.opener.driver.iter().for_each(|driver| driver.program.close());
+        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
+        // The successor has the queues, so there is nothing to wait for.
+        self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
+        successor
+    }
+
+    /// Takes everything apart, the XDP programs first.
+    pub fn stop(mut self) {
+        self.watch = None;
+        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
+        self.take_apart(|| (), LET_GO);
+    }
+
+    /// Ends the workers once the frames they hold are forwarded, then everything else. `closed` is called when the
+    /// sockets are closed. `settle` is the longest wait for the kernel to release them.
+    fn take_apart(self, closed: impl FnOnce(), settle: Duration) {
+        std::thread::sleep(LAST_FRAMES);
+        for worker in &self.shared.workers {
+            if let WorkerExit::Panicked(why) = worker.handle.stop() {
+                tracing::error!("worker {} had failed: {why}", worker.handle.id());
+            }
+        }
+        self.shared.xdp.lock().expect("programs").clear();
+        closed();
+        let Self { shared, mode, .. } = self;
+        mode.stop();
+        let held = shared.umem.settle(&mut Buffers::attach(&shared.pools, 0), settle);
+        let (missing, wrong) = shared.pools.verify();
+        let cells = shared.pools.arena().cells();
+        if missing.len() == held && wrong.is_empty() {
+            let devices = if held > 0 { format!(" except {held} last held by devices") } else { String::new() };
+            tracing::info!("audit: all {cells} cells are back in their pools{devices}");
+        } else {
+            tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Differences between two configurations, as steps that a running instance can take.
+
+use bywash_config::{Config, Idle, KernelConfig, Level, Mode, PortConfig, PortKind};
+use bywash_frame::PoolConfig;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// One step of a reload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Add a port.
+    Add(PortConfig),
+    /// Remove a port, by name.
+    Remove(String),
+    /// Close a port and open it again with these settings; the text lists those that differ.
+    Reopen(PortConfig, String),
+    /// Change a port's level: name, old and new level.
+    Level(String, Level, Level),
+    /// Change which kernel policies are respected; the text lists the changes.
+    Kernel(Box<KernelConfig>, String),
+    /// Change how workers idle: old and new.
+    Idle(Idle, Idle),
+    /// Move a worker to another CPU: worker, old and new CPU.
+    Cpu(usize, Option<usize>, usize),
+    /// Give workers another pool to allocate from: old and new.
+    Pool(Range<usize>, PoolConfig, PoolConfig),
+}
+
+impl Step {
+    /// Returns whether the step adds, removes or reopens a port.
+    pub fn is_of_ports(&self) -> bool {
+        matches!(self, Self::Add(_) | Self::Remove(_) | Self::Reopen(..))
+    }
+
+    /// Returns the number of buffers of the step's new pool; 0 for other steps.
+    pub fn frames(&self) -> usize {
+        if let Self::Pool(_, _, is) = self { is.frames } else { 0 }
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let idle = |idle: &Idle| if *idle == Idle::Spin { "spin" } else { "sleep" };
+        match self {
+            Self::Add(port) => match port.interface.as_ref().filter(|interface| **interface != port.name) {
+                Some(interface) => write!(f, "port {} added: {} on {interface}", port.name, port.kind.name()),
+                None => write!(f, "port {} added: {}", port.name, port.kind.name()),
+            },
+            Self::Remove(name) => write!(f, "port {name} removed"),
+            Self::Reopen(port, why) => write!(f, "port {} opened again: {why}", port.name),
+            Self::Level(name, was, is) => write!(f, "port {name} level: {} -> {}", was.name(), is.name()),
+            Self::Pool(_, was, is) => {
+                let of = |pool: &PoolConfig| match (pool.cache, pool.kind.blocks()) {
+                    (_, true) => format!("{} of {} in blocks of {}", pool.kind, pool.frames, pool.block),
+                    (0, _) => format!("{} of {}", pool.kind, pool.frames),
+                    (cache, _) => format!("{} of {} behind caches of {cache}", pool.kind, pool.frames),
+                };
+                write!(f, "pool {} added: {}; {} drains: {}", is.name, of(is), was.name, of(was))
+            }
+            Self::Cpu(worker, Some(was), is) => write!(f, "worker {worker} moves from CPU {was} to {is}"),
+            Self::Cpu(worker, None, is) => write!(f, "worker {worker} moves to CPU {is}"),
+            Self::Kernel(_, changes) => write!(f, "kernel: {changes}"),
+            Self::Idle(was, is) => write!(f, "workers.idle: {} -> {}", idle(was), idle(is)),
+        }
+    }
+}
+
+/// Returns the steps that lead from `old` to `new`. Errors with a line for each changed setting that cannot change at
+/// run time.
+pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
+    let mut refused = vec![];
+    let (was, is) = (flat(old), flat(new));
+    let keys: BTreeSet<&String> = was.iter().chain(&is).map(|(key, _)| key).collect();
+    for key in keys {
+        let value = |of: &[(String, Value)]| of.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
+        let (was, is) = (value(&was), value(&is));
+        if was != is
+            && let Some(why) = why(key, old, new)
+        {
+            let text = |value: Option<Value>| value.map_or("nothing".into(), |value| value.to_string());
+            refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why));
+        }
+    }
+    if !refused.is_empty() {
+        return Err(refused);
+    }
+    let mut steps = vec![];
+    let named = |ports: &'_ [PortConfig], name: &str| ports.iter().find(|port| port.name == name).cloned();
+    for port in &new.ports {
+        let Some(before) = named(&old.ports, &port.name) else {
+            steps.push(Step::Add(port.clone()));
+            continue;
+        };
+        let (was, is) = (level(&before), level(port));
+        let others = other_settings(&before, port);
+        if !others.is_empty() {
+            steps.push(Step::Reopen(port.clone(), others));
+        } else if let (Some(was), Some(is)) = (was, is)
+            && was != is
+        {
+            steps.push(Step::Level(port.name.clone(), was, is));
+        }
+    }
+    let gone = old.ports.iter().filter(|port| named(&new.ports, &port.name).is_none());
+    steps.extend(gone.map(|port| Step::Remove(port.name.clone())));
+    if old.kernel != new.kernel {
+        let (was, is) = (serde_json::to_value(&old.kernel), serde_json::to_value(&new.kernel));
+        let changes = differences(&was.unwrap_or_default(), &is.unwrap_or_default(), &[]);
+        steps.push(Step::Kernel(Box::new(new.kernel.clone()), changes));
+    }
+    if old.workers.idle != new.workers.idle {
+        steps.push(Step::Idle(old.workers.idle, new.workers.idle));
+    }
+    Ok(steps)
+}
+
+fn level(port: &PortConfig) -> Option<Level> {
+    port.af_xdp.as_ref().map(|af_xdp| af_xdp.level)
+}
+
+/// Returns the settings other than the level that differ, as text.
+fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
+    let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
+    differences(&value(old), &value(new), &["level"])
+}
+
+/// Returns the keys of two tables whose values differ, with both values, as text. Ignores the keys in `but`.
+fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
+    let keys: BTreeSet<&String> = [old, new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
+    let differ = keys.into_iter().filter(|key| !but.contains(&key.as_str()) && old.get(key) != new.get(key));
+    let text = |of: &Value, key: &str| of.get(key).map_or("nothing".into(), Value::to_string);
+    differ.map(|key| format!("{key} {} -> {}", text(old, key), text(new, key))).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns all settings but the ports': `section.key`, value.
+fn flat(config: &Config) -> Vec<(String, Value)> {
+    let Ok(Value::Object(sections)) = serde_json::to_value(config) else { return vec![] };
+    let keys = sections.into_iter().filter(|(name, _)| name != "port").flat_map(|(name, value)| match value {
+        Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
+        value => vec![(name, value)],
+    });
+    keys.collect()
+}
+
+/// Returns the reason for which a setting cannot change at run time; `None` if it can.
+fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
+    let dpdk = |config: &Config| config.ports.iter().any(|port| port.kind == PortKind::Dpdk);
+    Some(match key.split('.').next().unwrap_or_default() {
+        _ if key == "workers.idle" || (key == "workers.cpus" && old.mode != Mode::Cmts) => return None,
+        "pool" if ["pool.cell", "pool.pages", "pool.reserve"].contains(&key) => {
+            "all pools lie in the arena, which is laid out when bywash starts; restart it"
+        }
+        "pool" if old.mode == Mode::Cmts => "the two workers of a group share one pool; restart it",
+        "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers keep the pools they started with; restart it",
+        "pool" if old.pool.packed() != new.pool.packed() => {
+            "an arena for packets of any length has no other pools; restart it"
+        }
+        "pool" | "kernel" => return None,
+        "workers" => "queues, and rings between workers, are assigned when bywash starts; restart it",
+        "mode" => "the mode is chosen when bywash starts; restart it",
+        "sandbox" => "privileges that were dropped cannot be regained; restart it",
+        "api" => "the API's sockets are made when bywash starts; restart it",
+        _ => "it is read when bywash starts; restart it",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_config::Auto;
+
+    fn config(ports: &[&str]) -> Config {
+        Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+    }
+
+    fn told(old: &Config, new: &Config) -> Vec<String> {
+        diff(old, new).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ports_come_go_and_change() {
+        let old = config(&["a", "b", "c"]);
+        assert_eq!(diff(&old, &old), Ok(vec![]));
+        // The order in the file does not matter.
+        assert_eq!(diff(&old, &config(&["c", "a", "b"])), Ok(vec![]));
+        let mut new = config(&["a", "c", "d"]);
+        new.ports[0].af_xdp.as_mut().unwrap().level = Level::Kernel;
+        new.ports[1].tx_burst = 8;
+        new.ports.push(PortConfig { name: "n".into(), kind: PortKind::Null, ..PortConfig::default() });
+        new.workers.idle = Idle::Spin;
+        let expected = [
+            "port a level: auto -> kernel",
+            "port c opened again: tx_burst 32 -> 8",
+            "port d added: af_xdp",
+            "port n added: null",
+            "port b removed",
+            "workers.idle: sleep -> spin",
+        ];
+        assert_eq!(told(&old, &new), expected);
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_all_at_once() {
+        let (old, mut new) = (config(&["a"]), config(&["a", "b"]));
+        (new.pool.cell, new.pool.frames) = (4096, Auto::Set(4096));
+        new.workers.count = Auto::Set(2);
+        let refused = diff(&old, &new).unwrap_err();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert!(refused[0].starts_with("pool.cell: 2048 -> 4096: all pools lie in the arena"), "{refused:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The XDP program as the router's driver: it forwards with the same tables as the workers.
+
+use bywash_fib::Shared;
+use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
+use bywash_router::control;
+use bywash_router::tables::{Entry, Kind, Tables};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Redirect targets of the XDP program, by port number. Clones share one table.
+#[derive(Clone)]
+pub struct Targets(Arc<[AtomicU64; PORTS as usize]>);
+
+/// Redirect target of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Kernel index of the port's interface; 0 if the program must not send to it.
+    pub ifindex: u32,
+    /// Set if the device takes frames without an skb, as native XDP redirects them.
+    pub takes_frames: bool,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self(Arc::new([const { AtomicU64::new(0) }; PORTS as usize]))
+    }
+}
+
+impl Targets {
+    /// Stores the target of `port`. Returns `true` if it changed.
+    pub fn set(&self, port: usize, target: Target) -> bool {
+        let word = u64::from(target.ifindex) << 1 | u64::from(target.takes_frames);
+        self.0.get(port).is_some_and(|known| known.swap(word, Ordering::Relaxed) != word)
+    }
+
+    /// Returns the target of `port`; the default for an unknown port.
+    pub fn get(&self, port: u16) -> Target {
+        let word = self.0.get(usize::from(port)).map_or(0, |known| known.load(Ordering::Relaxed));
+        Target { ifindex: (word >> 1) as u32, takes_frames: word & 1 != 0 }
+    }
+}
+
+/// [`control::Driver`] that publishes the router's tables to the XDP program.
+#[derive(Clone)]
+pub struct Driver {
+    /// The XDP program and its maps.
+    pub program: af_xdp::Driver,
+    /// Devices that the program sends to.
+    pub targets: Targets,
+}
+
+impl control::Driver for Driver {
+    fn memory(&mut self) -> [Box<dyn Shared>; 2] {
+        [Family::V4, Family::V6].map(|family| Box::new(Memory(self.program.segments(family))) as Box<dyn Shared>)
+    }
+
+    fn publish(&mut self, tables: &Tables) {
+        let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
+        self.program.publish(&hops, &tables.buckets, tables.own4.octets());
+    }
+
+    fn changed(&mut self) {
+        self.program.changed();
+    }
+}
+
+impl Driver {
+    fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
+        let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
+        let kind = match entry.kind {
+            Kind::Local => HopKind::Local,
+            Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
+            Kind::Policy => HopKind::Policy,
+            Kind::Forward if ifindex != 0 => HopKind::Forward,
+            // If one next hop of the group is the kernel's, the kernel chooses among all of them.
+            Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
+                HopKind::Kernel
+            }
+            Kind::Group => HopKind::Group,
+            _ => HopKind::User,
+        };
+        let Entry { macs, port, mtu, first, count, .. } = *entry;
+        let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+        let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
+        Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
+    }
+}
+
+fn members<'a>(group: &Entry, tables: &'a Tables) -> impl Iterator<Item = &'a Entry> {
+    let buckets = tables.buckets.get(group.first as usize..).unwrap_or_default();
+    buckets.iter().take(group.count as usize).filter_map(|id| tables.entries.get(*id as usize))
+}
+
+struct Memory(Option<Segments>);
+
+impl Shared for Memory {
+    fn segment(&mut self, n: usize) -> io::Result<OwnedFd> {
+        let made = self.0.as_mut().map_or(Err(io::ErrorKind::AddrInUse.into()), |segments| segments.make(n));
+        made.inspect_err(|e| {
+            tracing::warn!("a table no longer fits the XDP program ({e}): user space forwards the routes beyond it");
+        })
+    }
+
+    fn grace(&mut self) {
+        if let Some(segments) = &self.0 {
+            segments.grace();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Kernel policies in a running router: every reading of the watcher is judged, applied, logged and shown.
+//!
+//! The watcher's thread closes the gates as soon as the kernel announces a change: nothing is forwarded until the
+//! control loop has applied the next reading. Policies by destination or egress interface go into the tables first;
+//! then the gates open as far as the verdict allows.
+
+use crate::control::Shared;
+use bywash_api as api;
+use bywash_config::KernelConfig;
+use bywash_engine::PortId;
+use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
+use bywash_fib::model::{HashPolicy, SourceCheck};
+use bywash_port::af_xdp::{self, XdpGate};
+use bywash_router::control::{Control, Policies};
+use bywash_router::gates::{Gate, Gates};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the first reading at startup. After it, every packet is left to the kernel until a reading arrives.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// Reasons for which packets are left to the kernel, shared with the API.
+pub type Told = Arc<Mutex<Vec<Kept>>>;
+
+/// Follows the kernel's policies and applies them.
+pub struct Guard {
+    watcher: Watcher,
+    gates: Gates,
+    program: Option<af_xdp::Driver>,
+    ports: Vec<PortLink>,
+    respect: Respect,
+    /// Newest reading, judged again when ports or configuration change.
+    reading: Option<Reading>,
+    verdict: Verdict,
+    /// Set while the gates are open as far as the verdict allows.
+    open: bool,
+    failed: bool,
+    told: Told,
+}
+
+impl Guard {
+    /// Closes the gates and starts to follow the kernel's policies.
+    pub fn start(
+        ports: Vec<PortLink>,
+        program: Option<af_xdp::Driver>,
+        gates: Gates,
+        config: &KernelConfig,
+    ) -> anyhow::Result<Self> {
+        let (all, driver) = (gates.clone(), program.clone());
+        let close = move || {
+            all.close_all();
+            driver.iter().for_each(af_xdp::Driver::close);
+        };
+        close();
+        let (others, own) = (program.clone(), program.is_some());
+        let foreign = move |index| match &others {
+            Some(driver) if own => driver.foreign(index).map(|all| all.into_iter().map(foreign).collect()),
+            _ => Ok(vec![]),
+        };
+        let watcher = Watcher::start(ports.clone(), Keeper::new(close), Box::new(foreign))?;
+        Ok(Self {
+            watcher,
+            gates,
+            program,
+            ports,
+            respect: respect(config),
+            reading: None,
+            verdict: Verdict::default(),
+            open: false,
+            failed: false,
+            told: Told::default(),
+        })
+    }
+
+    /// Returns the reasons as the API shows them.
+    pub fn told(&self) -> Told {
+        self.told.clone()
+    }
+
+    /// Waits until it is known which packets may be forwarded, for at most `FIRST`.
+    pub fn begin(&mut self, control: &Mutex<Control>, shared: &Shared) {
+        let until = Instant::now() + FIRST;
+        while !self.open && !self.failed {
+            match self.watcher.readings().recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(reading) => self.obey(reading, control, shared),
+                Err(_) => {
+                    tracing::warn!(
+                        "the kernel's policies are not known after {} s: the kernel forwards until they are",
+                        FIRST.as_secs()
+                    );
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Applies the newest reading since the last call, if there is one.
+    pub fn tick(&mut self, control: &Mutex<Control>, shared: &Shared) {
+        let mut newest = None;
+        loop {
+            match self.watcher.readings().try_recv() {
+                Ok(reading) => newest = Some(reading),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if self.failed => return,
+                Err(TryRecvError::Disconnected) => {
+                    tracing::error!("the kernel's policies can no longer be followed: the kernel forwards from now on");
+                    self.failed = true;
+                    self.gates.close_all();
+                    self.program.iter().for_each(af_xdp::Driver::close);
+                    return;
+                }
+            }
+        }
+        if let Some(reading) = newest {
+            self.obey(reading, control, shared);
+        } else if self.open {
+            // Configure programs that were attached since.
+            self.set_programs(control, shared);
+        }
+    }
+
+    /// Sets the ports. If they differ, the gates close until the policies that concern them have been read.
+    pub fn set_ports(&mut self, ports: Vec<PortLink>) {
+        if ports != self.ports {
+            self.open = false;
+            self.watcher.set_ports(ports.clone());
+            self.ports = ports;
+        }
+    }
+
+    /// Applies the `[kernel]` configuration to the newest reading.
+    pub fn set_respect(&mut self, config: &KernelConfig, control: &Mutex<Control>, shared: &Shared) {
+        self.respect = respect(config);
+        if let Some(reading) = self.reading.take() {
+            self.obey(reading, control, shared);
+        }
+    }
+
+    fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
+        let verdict = judge(&reading, &self.ports, &self.respect);
+        let number = reading.number;
+        self.reading = Some(reading);
+        let settings = &verdict.settings;
+        let check = |port: &PortLink| Some((PortId(port.id), *settings.source_check.get(&port.index)?));
+        let policies = Policies {
+            prefixes: verdict.prefixes.clone(),
+            egress: verdict.egress.iter().map(|(index, families)| (*index, *families)).collect(),
+            mtu6: settings.mtu6.clone(),
+            source_check: self.ports.iter().filter_map(check).collect(),
+            hash4: settings.hash4,
+            hash6: settings.hash6,
+        };
+        control.lock().expect("control").set_policies(&policies);
+        self.tell(&verdict);
+        self.verdict = verdict;
+        self.set_programs(control, shared);
+        let (gates, program, verdict) = (&self.gates, &self.program, &self.verdict);
+        self.open = self.watcher.keeper().open(number, || {
+            for (port, gate) in &verdict.gates {
+                gates.set(PortId(*port), *gate);
+            }
+            program.iter().for_each(af_xdp::Driver::open);
+        });
+    }
+
+    /// Writes the gates of the ports and the kernel settings into the programs' configurations.
+    fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
+        let control = control.lock().expect("control");
+        let settings = &self.verdict.settings;
+        let mut programs = shared.xdp.lock().expect("programs");
+        for (at, xdp) in programs.iter_mut().enumerate().filter_map(|(at, xdp)| Some((at as u16, xdp.as_mut()?))) {
+            let obeyed = xdp.obey(|config| {
+                config.gate = self.verdict.gates.get(&at).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
+                config.source_check = program_check(control.source_check(PortId(at)));
+                config.l3_hash4 = settings.hash4 == HashPolicy::L3;
+                config.l3_hash6 = settings.hash6 == HashPolicy::L3;
+            });
+            if let Err(e) = obeyed {
+                tracing::error!("{e:#}");
+            }
+        }
+    }
+
+    /// Logs new reasons and those that no longer apply.
+    fn tell(&self, verdict: &Verdict) {
+        let mut told = self.told.lock().expect("reasons");
+        for kept in verdict.kept.iter().filter(|kept| !told.contains(kept)) {
+            let ports = self.names(kept);
+            let Kept { effect, ignored, .. } = kept;
+            if *ignored {
+                tracing::warn!(
+                    "{ports}: IGNORED, as configured ([kernel] {} = \"ignore\"): {}: {}; packets are forwarded past it",
+                    effect.kind.name(),
+                    effect.object,
+                    effect.reason
+                );
+            } else {
+                tracing::warn!(
+                    "{ports}: {} are left to the kernel: {}: {}; see `bywash show placement`",
+                    packets(&effect.scope),
+                    effect.object,
+                    effect.reason
+                );
+            }
+        }
+        for gone in told.iter().filter(|kept| !verdict.kept.contains(kept)) {
+            tracing::info!(
+                "{}: no packets are left to the kernel for {} any more",
+                self.names(gone),
+                gone.effect.object
+            );
+        }
+        told.clone_from(&verdict.kept);
+    }
+
+    fn names(&self, kept: &Kept) -> String {
+        if kept.ports.len() == self.ports.len() {
+            return "all ports".into();
+        }
+        let name = |id: &u16| self.ports.iter().find(|port| port.id == *id).map_or("?", |port| &port.name);
+        kept.ports.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn foreign(program: af_xdp::TcxProgram) -> Foreign {
+    Foreign { id: program.id, ingress: program.ingress }
+}
+
+fn respect(config: &KernelConfig) -> Respect {
+    Respect { ignored: Kind::ALL.into_iter().filter(|kind| config.ignores(*kind)).collect() }
+}
+
+fn program_gate(gate: Gate) -> XdpGate {
+    XdpGate { v4: gate.closed.v4, v6: gate.closed.v6, fragments: !gate.fragments.is_empty() }
+}
+
+fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {
+    match check {
+        SourceCheck::Off => af_xdp::SourceCheck::Off,
+        SourceCheck::Loose => af_xdp::SourceCheck::Loose,
+        SourceCheck::Strict => af_xdp::SourceCheck::Strict,
+    }
+}
+
+/// Describes the packets of a scope.
+fn packets(scope: &Scope) -> String {
+    let of = |families: &bywash_exceptions::Families| match (families.v4, families.v6) {
+        (true, false) => "IPv4 ",
+        (false, true) => "IPv6 ",
+        _ => "",
+    };
+    match scope {
+        Scope::All(families) => format!("all {}packets", of(families)),
+        Scope::In(_, families) => format!("{}packets received", of(families)),
+        Scope::Out(_, families) => format!("{}packets that leave", of(families)),
+        Scope::To(prefix) => format!("packets to {prefix}"),
+        Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
+        Scope::Fragments(families) => format!("{}fragments", of(families)),
+    }
+}
+
+/// Returns the policies for which packets of a port are left to the kernel.
+pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
+    let told = told.lock().expect("reasons");
+    let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
+    let row = |Kept { effect, ignored, .. }: &Kept| api::Kept {
+        kind: effect.kind.name().into(),
+        packets: packets(&effect.scope),
+        object: effect.object.to_string(),
+        reason: effect.reason.to_string(),
+        ignored: *ignored,
+        allow: allow(effect.kind),
+    };
+    mine.map(row).collect()
+}
+
+/// Returns a hint for the operator: how to have such packets forwarded without the kernel.
+fn allow(kind: Kind) -> String {
+    let remove = match kind {
+        Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
+        Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
+        Kind::Ipsec => "remove the policy, or select fewer destinations",
+        Kind::Rules => "remove the rule, or select by `to` or `iif`",
+        Kind::Sysctls => "set it back to its default",
+        Kind::TrafficControl => "`tc qdisc del`, or `tc filter del`",
+        Kind::Programs => "detach the program",
+    };
+    format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", kind.name())
+}

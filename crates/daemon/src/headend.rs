@@ -1,0 +1,128 @@
+//! View of a cable downstream: modems, their service flows, and channels.
+
+use crate::instance::mac;
+use crate::mode::View;
+use bywash_api::{Answer, Channel, Modem, ServiceFlow, Topic};
+use bywash_docsis::group::Group;
+use bywash_docsis::lower::LowerStats;
+use bywash_router::control::{PortView, Ports};
+use std::sync::{Arc, Mutex};
+
+/// The downstream, as the API sees it.
+pub struct Headend {
+    pub ports: Arc<Mutex<Ports>>,
+    pub groups: Vec<GroupView>,
+}
+
+/// Service group.
+pub struct GroupView {
+    pub group: Arc<Group>,
+    pub stats: Arc<LowerStats>,
+    /// Rates of its channels, in bits per second.
+    pub channels: Vec<u64>,
+}
+
+/// Counters of one service flow, or the sum of a modem's.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    received: u64,
+    packets: u64,
+    bytes: u64,
+    policed: u64,
+    overflow: u64,
+}
+
+impl View for Headend {
+    fn ports(&self) -> Vec<PortView> {
+        self.ports.lock().expect("ports").ports().collect()
+    }
+
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+        let groups = || self.groups.iter().enumerate().map(|(n, group)| (n as u64 + 1, group));
+        Ok(match topic {
+            Topic::Modems => Answer::Modems(groups().flat_map(modems).collect()),
+            Topic::ServiceFlows => Answer::ServiceFlows(groups().flat_map(flows).collect()),
+            Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
+            _ => return Err(format!("a cmts has no {}", topic.name())),
+        })
+    }
+}
+
+impl Sum {
+    fn of(group: &Group, flow: usize) -> Self {
+        let counters = group.counters(flow);
+        // Read the lower MAC's counters first: the upper MAC has counted every packet that the lower one has sent.
+        let (packets, overflow) = (counters.lower.packets.get(), counters.lower.overflow.get());
+        let bytes = counters.lower.bytes.get();
+        Self { received: counters.upper.packets.get(), packets, bytes, policed: counters.upper.policed.get(), overflow }
+    }
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            packets: self.packets + other.packets,
+            bytes: self.bytes + other.bytes,
+            policed: self.policed + other.policed,
+            overflow: self.overflow + other.overflow,
+        }
+    }
+
+    fn queued(self) -> u64 {
+        self.received.saturating_sub(self.packets + self.overflow)
+    }
+}
+
+fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
+    let group = &view.group;
+    let mut sums = vec![(0, Sum::default()); group.modems().len()];
+    for (n, flow) in group.flows().iter().enumerate() {
+        let (flows, sum) = &mut sums[flow.modem as usize];
+        *flows += 1;
+        *sum = sum.add(Sum::of(group, n));
+    }
+    let row = |(modem, (flows, sum)): (&bywash_docsis::group::ModemConfig, (u64, Sum))| Modem {
+        group: number,
+        mac: mac(modem.mac),
+        said: modem.said,
+        flows,
+        packets: sum.packets,
+        bytes: sum.bytes,
+        queued: sum.queued(),
+        policed: sum.policed,
+        queue_overflow: sum.overflow,
+    };
+    group.modems().iter().zip(sums).map(row).collect()
+}
+
+fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {
+    let group = &view.group;
+    let row = |(n, flow): (usize, &bywash_docsis::group::Flow)| {
+        let sum = Sum::of(group, n);
+        ServiceFlow {
+            group: number,
+            modem: mac(group.modems()[flow.modem as usize].mac),
+            flow: group.kind_of(n).name.clone(),
+            dsid: flow.dsid,
+            priority: flow.priority,
+            packets: sum.packets,
+            bytes: sum.bytes,
+            queued: sum.queued(),
+            policed: sum.policed,
+            queue_overflow: sum.overflow,
+        }
+    };
+    group.flows().iter().enumerate().map(row).collect()
+}
+
+fn channels((number, view): (u64, &GroupView)) -> Vec<Channel> {
+    let row = |(n, counters): (usize, &bywash_docsis::lower::ChannelCounters)| Channel {
+        group: number,
+        channel: n as u64 + 1,
+        rate: view.channels.get(n).copied().filter(|rate| *rate > 0),
+        packets: counters.packets.get(),
+        bytes: counters.bytes.get(),
+        group_queued: view.stats.queued.get(),
+        crypto: view.stats.crypto.clone(),
+    };
+    view.stats.channels.iter().enumerate().map(row).collect()
+}

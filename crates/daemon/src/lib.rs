@@ -1,0 +1,161 @@
+//! The running instance behind `bywash run`: assembles the parts, keeps them in step with the kernel, and takes them apart again.
+//!
+//! Order matters at both ends. At startup the XDP programs begin to redirect frames only after buffers, the kernel's
+//! tables, sockets and workers are ready. At shutdown the programs are disabled first, so that the kernel forwards
+//! while everything else is torn down.
+
+#![forbid(unsafe_code)]
+
+/// Adds counters to the fields of the same names. Every counter of `$type` must be named.
+macro_rules! add {
+    ($from:expr, $type:path => $to:expr; $($name:ident),+ $(,)?) => {{
+        let $type { $($name),+ } = $from;
+        $($to.$name += $name.get();)+
+    }};
+}
+
+mod api;
+mod below;
+mod bridge;
+mod capture;
+mod cmts;
+mod control;
+mod diff;
+mod dpdk;
+mod drift;
+pub mod driver;
+mod exceptions;
+mod headend;
+mod instance;
+mod journal;
+mod live;
+mod mode;
+mod notify;
+mod packet;
+mod pools;
+mod ports;
+pub mod privileges;
+mod punt;
+mod reattach;
+mod relations;
+mod reload;
+mod router;
+mod routes;
+mod sandbox;
+mod succession;
+mod switch;
+mod trace;
+mod watch;
+mod workers;
+
+use crate::api::Listener;
+use crate::notify::Notifier;
+use bywash_config::Config;
+use bywash_port::af_xdp::Journal;
+use control::End;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use succession::Predecessor;
+
+pub use control::Source;
+pub use journal::journal;
+
+/// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and
+/// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one.
+pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
+    let config = source()?;
+    crate::privileges::check()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal during shutdown ends the process at once; the kernel then detaches the XDP programs.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let reload = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, reload.clone())?;
+    let upgrade = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR2, upgrade.clone())?;
+    let mut journal = Journal::open(journal::settings())?;
+    let mut predecessor = if take_over { Predecessor::find(&config.api.socket)? } else { None };
+    if predecessor.is_none() && !journal.changes().is_empty() {
+        tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
+        put_back(&mut journal)?;
+    }
+    let result = forward((config, source), &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
+    if matches!(result, Ok(End::TakenOver)) {
+        tracing::info!("exiting: another process has taken over");
+        return Ok(());
+    }
+    if predecessor.is_some_and(|predecessor| !predecessor.has_let_go()) {
+        // The predecessor keeps running and restores all settings when it ends.
+        return result.map(drop);
+    }
+    // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
+    put_back(&mut Journal::open(journal::settings())?)?;
+    result.map(drop)
+}
+
+fn forward(
+    (config, source): (Config, Source),
+    journal: &mut Journal,
+    (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
+    mut predecessor: Option<&mut Predecessor>,
+) -> anyhow::Result<End> {
+    let at = config.api.clone();
+    // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
+    // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
+    let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
+    // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
+    // thread inherits them from its creator.
+    let sandboxed = crate::sandbox::enter(&config);
+    if sandboxed && let Err(why) = source() {
+        tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
+    }
+    let started = control::Runtime::start(config, source, journal, predecessor.as_deref_mut());
+    let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
+    if let Some(predecessor) = predecessor {
+        predecessor.wait_for_its_end();
+        listener.take_names()?;
+        // A failure costs only the metrics endpoint; forwarding continues.
+        if let Err(why) = listener.listen_for_metrics(&at) {
+            tracing::error!("{:#}; continuing without metrics", crate::sandbox::explain(why, sandboxed));
+        }
+    }
+    let api = crate::api::serve(listener, runtime.instance())?;
+    tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
+    let mut notifier = Notifier::from_environment();
+    notifier.ready("forwarding");
+    let result = runtime.follow((stop, reload, upgrade), &mut notifier);
+    if let Ok(End::TakenOver) = result {
+        let successor = runtime.hand_over();
+        successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
+        drop(api);
+        // The new process waits for this connection to close. By then the API's socket is closed, too.
+        drop(successor);
+        return result;
+    }
+    notifier.stopping();
+    drop(api);
+    if stop.load(Ordering::Acquire) {
+        tracing::info!("stopping: the kernel forwards every frame from now on");
+    }
+    runtime.stop();
+    result
+}
+
+fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
+    for (change, error) in journal.restore()? {
+        tracing::error!("{change:?} could not be put back: {error}; `bywash restore` tries again");
+    }
+    Ok(())
+}
+
+/// Restores the settings that a killed run changed in this network namespace. Returns the recorded changes, and an error
+/// for each one that could not be restored.
+pub fn restore() -> anyhow::Result<(Vec<serde_json::Value>, Vec<String>)> {
+    let mut journal = Journal::open(journal::settings())?;
+    let all = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
+    let failed = journal.restore()?;
+    let failed = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature));
+    Ok((all, failed.collect()))
+}

@@ -1,0 +1,163 @@
+//! Pools that a reload adds and removes.
+//!
+//! A pool is never resized or converted. A new pool takes the arena's spare cells (`pool.reserve`), workers allocate
+//! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
+//! passes. The old pool is removed when its last frame is back.
+
+use crate::control::{Runtime, Shared};
+use crate::diff::Step;
+use crate::reload::places;
+use crate::workers::ANSWER;
+use anyhow::{Context as _, bail};
+use bywash_config::{Config, PortConfig};
+use bywash_engine::{Change, PORTS};
+use bywash_frame::{Pool, PoolConfig};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Workers that have changed from one pool to another.
+pub struct Changed {
+    workers: Range<usize>,
+    before: Arc<Pool>,
+    now: Arc<Pool>,
+}
+
+impl Shared {
+    /// Returns the number of buffers that each worker needs for `steps`, while ports that are removed still have
+    /// theirs.
+    fn needed(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<usize>> {
+        let live = self.live();
+        let mut needed: Vec<usize> = vec![];
+        for worker in &self.workers {
+            let of = |&(port, _): &(usize, usize)| live.port(port).map_or(0, PortConfig::frames);
+            needed.push(worker.polls().iter().map(of).sum::<usize>() + new.pool.cache_frames());
+        }
+        let mut at = live.free();
+        for step in steps {
+            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
+            let places = places(port, at, self.workers.len()).with_context(|| format!("port `{}`", port.name))?;
+            places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
+            if let Some((number, before)) = live.number(&port.name) {
+                // A reopened port releases its buffers before it takes new ones.
+                for worker in &self.workers {
+                    let its = worker.polls().iter().filter(|(port, _)| *port == number).count() * before.frames();
+                    needed[worker.handle.id()] -= its;
+                }
+                continue;
+            }
+            at += 1;
+            if at > PORTS {
+                bail!("port `{}`: there can be {PORTS} ports", port.name);
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Returns the steps that replace pools for the configuration `new`, given the other `steps`. Errors if a fixed
+    /// pool size is too small, or if the arena has too few spare cells.
+    pub(super) fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
+        let needed = self.needed(new, steps)?;
+        let mut changes = vec![];
+        for (name, workers) in new.pool.sharers(needed.len()) {
+            let before = self.workers[workers.start].pool();
+            let before = before.config();
+            let mut frames = 0;
+            for worker in workers.clone() {
+                frames += new.pool.frames_for(needed[worker]).map_err(|frames| {
+                    let needed = needed[worker];
+                    anyhow::anyhow!(
+                        "worker {worker} would need {needed} buffers and has {frames}: give the new ports smaller \
+                         rings (`ring`), or set pool.frames to at least {needed}"
+                    )
+                })?;
+            }
+            let is = new.pool.pool(&before.name, frames);
+            let same = PoolConfig { frames: before.frames, ..is.clone() } == *before;
+            // With `auto`, keep a pool that is large enough.
+            let enough = new.pool.frames.set().is_none() && before.frames >= needed[workers.clone()].iter().sum();
+            if !same || (is.frames != before.frames && !enough) {
+                changes.push(Step::Pool(workers, before.clone(), PoolConfig { name: self.free_name(&name), ..is }));
+            }
+        }
+        let frames: usize = changes.iter().map(Step::frames).sum();
+        let spare = self.pools.spare();
+        if frames > spare {
+            let draining: usize =
+                self.pools.pools().iter().filter(|pool| pool.drains()).map(|pool| pool.config().frames).sum();
+            let drain = if draining > 0 { format!(", draining pools have {draining}") } else { String::new() };
+            bail!(
+                "it takes {frames} buffers for other pools, and {spare} are spare{drain}: give ports smaller rings \
+                 (`ring`), or set pool.reserve to {frames} and restart"
+            );
+        }
+        Ok(changes)
+    }
+
+    /// Returns a name that no pool has, nor one that drains: `name`, or `name.2` and so on.
+    fn free_name(&self, name: &str) -> String {
+        let pools = self.pools.pools();
+        let names = std::iter::once(name.to_owned()).chain((2..).map(|n| format!("{name}.{n}")));
+        let mut free = names.filter(|name| pools.iter().all(|pool| pool.config().name != *name));
+        free.next().unwrap_or_default()
+    }
+}
+
+impl Runtime {
+    /// Makes workers allocate from a new pool. The previous one keeps the buffers in use. Errors if the pool cannot be
+    /// created.
+    pub(super) fn change_pool(&mut self, workers: Range<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
+        let now = self.shared.pools.add(config.clone())?;
+        let before = self.shared.workers[workers.start].pool();
+        let changed = Changed { workers, before, now };
+        self.take_from(&changed.workers, &changed.now);
+        Ok(changed)
+    }
+
+    /// Starts to drain the previous pools.
+    pub(super) fn pools_changed(&mut self, changes: &[Changed]) {
+        let pools: Vec<&Arc<Pool>> = changes.iter().map(|changed| &changed.before).collect();
+        self.drain(&pools);
+    }
+
+    /// Reverts a change: workers allocate from the previous pool, and the new one drains.
+    pub(super) fn undo_pool(&mut self, changed: &Changed) {
+        self.take_from(&changed.workers, &changed.before);
+        self.drain(&[&changed.now]);
+    }
+
+    fn take_from(&mut self, workers: &Range<usize>, pool: &Arc<Pool>) {
+        for worker in &self.shared.workers[workers.clone()] {
+            worker.take_from(pool);
+            worker.handle.change(vec![Change::Pool(pool.clone())], ANSWER);
+        }
+        if workers.contains(&0) {
+            self.mode.take_from(pool);
+        }
+    }
+
+    fn drain(&mut self, pools: &[&Arc<Pool>]) {
+        if pools.is_empty() {
+            return;
+        }
+        pools.iter().for_each(|pool| self.shared.pools.drain(pool));
+        self.refresh_pools();
+    }
+
+    /// Makes workers and control half return buffers cached of draining pools, and forget pools that are gone.
+    fn refresh_pools(&mut self) {
+        for worker in &self.shared.workers {
+            worker.handle.change(vec![Change::Pool(worker.pool())], ANSWER);
+        }
+        if let Some(first) = self.shared.workers.first() {
+            self.mode.take_from(&first.pool());
+        }
+    }
+
+    /// Removes pools that have drained.
+    pub(super) fn collect_pools(&mut self) {
+        if self.shared.pools.collect() {
+            self.refresh_pools();
+            tracing::info!("pools have drained: {} buffers are spare", self.shared.pools.spare());
+        }
+    }
+}

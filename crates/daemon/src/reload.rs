@@ -1,0 +1,399 @@
+//! Reload: applies a changed configuration while packets flow, either all of it or nothing.
+//!
+//! All steps are checked first. Steps that can fail are done next, new ports before all others, each with a record of
+//! how to undo it; steps that cannot fail come last. Ports that do not differ are not touched: their sockets, rings and
+//! workers continue.
+
+use crate::below::Below;
+use crate::control::{Ask, LAST_FRAMES, Runtime, Shared};
+use crate::diff::{Step, diff};
+use crate::live::Live;
+use crate::pools::Changed;
+use crate::ports::{Opened, Xdp, queues};
+use crate::succession::Successor;
+use crate::workers::ANSWER;
+use crate::{journal, workers};
+use anyhow::{Context as _, bail};
+use bywash_config::{Config, Host, Level, PortConfig};
+use bywash_engine::{Change, PortId};
+use bywash_port::Port;
+use bywash_port::af_xdp::{Journal, LinkInfo};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Longest wait of a client for the control loop.
+const PATIENCE: Duration = Duration::from_secs(14);
+
+/// How to undo a step.
+enum Undo {
+    /// Remove the port that was added.
+    Remove(usize),
+    /// Open the port again that was removed.
+    Open(usize, Box<PortConfig>),
+    Level(usize, Level),
+    /// Let workers allocate from the previous pool.
+    Pool(Changed),
+}
+
+impl Undo {
+    fn pool(self) -> Option<Changed> {
+        if let Self::Pool(changed) = self { Some(changed) } else { None }
+    }
+}
+
+impl Shared {
+    /// Reads the configuration, and returns it with the steps from the running one.
+    fn read(&self) -> Result<(Config, Vec<Step>), String> {
+        let new = (self.source)().map_err(|wrong| format!("nothing changed: {wrong}"))?;
+        let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
+        Ok((new, steps))
+    }
+
+    /// Returns the steps from the running configuration to `new`.
+    fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
+        let steps = diff(&self.live().config, new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
+        let mut all = self.pool_steps(new, &steps)?;
+        all.extend(steps);
+        all.extend(self.cpu_steps(new)?);
+        Ok(all)
+    }
+
+    /// Returns the steps that move workers to other CPUs. Errors if `workers.cpus` has too few.
+    fn cpu_steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
+        if new.workers.cpus == self.live().config.workers.cpus {
+            return Ok(vec![]);
+        }
+        let (allowed, workers) = (Host::this().allowed, self.workers.len());
+        let cpus = (0..workers).map(|worker| new.cpu_of(worker, &allowed)).collect::<Option<Vec<usize>>>();
+        let cpus = cpus.with_context(|| format!("workers.cpus: there are {workers} workers; restart it for fewer"))?;
+        let step = |(worker, cpu): (&workers::Shown, usize)| {
+            let was = worker.cpu();
+            (was != Some(cpu)).then(|| Step::Cpu(worker.handle.id(), was, cpu))
+        };
+        Ok(self.workers.iter().zip(cpus).filter_map(step).collect())
+    }
+
+    /// Serves the API: reloads, and returns what changed; with `dry`, only returns what would change.
+    pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
+        let (new, steps) = self.read()?;
+        if dry {
+            return Ok(steps.iter().map(Step::to_string).collect());
+        }
+        let (answer, done) = mpsc::channel();
+        let asked = self.asks.lock().expect("asks").send(Ask::Reload(Box::new(new), answer));
+        asked.map_err(|_| "bywash is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
+    }
+
+    /// Serves the API: connects to the process that takes over.
+    pub fn take_over(&self, socket: &str) -> Result<(), String> {
+        let (answer, done) = mpsc::channel();
+        let asked = self.asks.lock().expect("asks").send(Ask::TakeOver(socket.into(), answer));
+        asked.map_err(|_| "bywash is ending")?;
+        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
+    }
+}
+
+impl Runtime {
+    pub(super) fn obey(&mut self, ask: Ask) {
+        match ask {
+            Ask::Reload(config, answer) => {
+                // The client may have gone.
+                let _ = answer.send(self.reload(*config).map_err(|e| format!("nothing changed: {e:#}")));
+            }
+            Ask::TakeOver(socket, answer) => {
+                let met = Successor::meet(&socket, &self.shared).map(|successor| self.successor = Some(successor));
+                let _ = answer.send(met.map_err(|e| format!("{e:#}")));
+            }
+        }
+    }
+
+    /// Reloads after SIGHUP, and logs the result.
+    pub(super) fn reload_by_signal(&mut self) {
+        let done =
+            self.shared.read().and_then(|(new, _)| self.reload(new).map_err(|e| format!("nothing changed: {e:#}")));
+        match done {
+            Ok(changes) if changes.is_empty() => tracing::info!("reload: nothing to change"),
+            Ok(_) => {}
+            Err(why) => tracing::error!("reload: {why}"),
+        }
+    }
+
+    /// Applies `new`, and returns what changed. After an error everything is as before.
+    fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
+        if let Some(successor) = &self.successor {
+            bail!("pid {} is taking over", successor.pid);
+        }
+        let old = self.shared.live();
+        // Compute the steps again: another reload may have been applied since the configuration was read.
+        let steps = self.shared.steps(&new)?;
+        if steps.iter().any(Step::is_of_ports)
+            && let Err(why) = self.mode.ports_can_change()
+        {
+            bail!("ports cannot be added or removed in a {}: {why}; restart it", old.config.mode.name());
+        }
+        let mut undo = vec![];
+        let done = self.carry_out_all(&steps, &old, &mut undo);
+        if let Err(why) = done {
+            for undo in undo.into_iter().rev() {
+                self.undo(undo);
+            }
+            return Err(why);
+        }
+        let mut live = Live::clone(&self.shared.live());
+        live.config = new;
+        self.shared.set_live(live);
+        let told: Vec<String> = steps.iter().map(Step::to_string).collect();
+        told.iter().for_each(|line| tracing::info!("reload: {line}"));
+        Ok(told)
+    }
+
+    fn carry_out_all(&mut self, steps: &[Step], old: &Live, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let number = |name: &str| old.number(name).map(|(at, _)| at).context("no such port");
+        let interfaces = |port: &PortConfig| port.interface.clone();
+        let taken: Vec<String> = old.ports().filter_map(|(_, port)| interfaces(port)).collect();
+        for step in steps {
+            if let Step::Pool(workers, _, config) = step {
+                undo.push(Undo::Pool(self.change_pool(workers.clone(), config)?));
+            }
+        }
+        // A port on an interface that another port still has is added after that port is removed.
+        let mut later = vec![];
+        let mut gone: Vec<usize> = vec![];
+        for step in steps {
+            if let Step::Add(port) = step {
+                match interfaces(port).filter(|interface| taken.contains(interface)) {
+                    Some(interface) => later.push((port, interface)),
+                    None => self.come(port, undo).with_context(|| format!("port `{}`", port.name))?,
+                }
+            }
+        }
+        for (port, interface) in later {
+            let (at, _) =
+                old.ports().find(|(_, p)| p.interface.as_ref() == Some(&interface)).context("no such port")?;
+            self.go(at, undo);
+            gone.push(at);
+            self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+        }
+        for step in steps {
+            if let Step::Reopen(port, _) = step {
+                self.go(number(&port.name)?, undo);
+                self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+            }
+        }
+        for step in steps {
+            if let Step::Level(name, _, level) = step {
+                let at = number(name)?;
+                let mut levels = self.shared.levels.lock().expect("levels");
+                if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
+                    undo.push(Undo::Level(at, xdp.asked()));
+                    xdp.set_level(*level)?;
+                }
+                levels[at] = Some(*level);
+            }
+        }
+        // No step from here on can fail.
+        let pools: Vec<Changed> =
+            undo.extract_if(.., |undo| matches!(undo, Undo::Pool(_))).filter_map(Undo::pool).collect();
+        self.pools_changed(&pools);
+        for step in steps {
+            match step {
+                Step::Remove(name) => {
+                    let at = number(name)?;
+                    if !gone.contains(&at) {
+                        self.go(at, &mut vec![]);
+                    }
+                }
+                Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
+                Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
+                Step::Idle(_, idle) => {
+                    for worker in &self.shared.workers {
+                        worker.handle.change(vec![Change::Idle(workers::idle(*idle))], ANSWER);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, undo: Undo) {
+        let done = match undo {
+            Undo::Remove(at) => {
+                self.go(at, &mut vec![]);
+                Ok(())
+            }
+            Undo::Pool(changed) => {
+                self.undo_pool(&changed);
+                Ok(())
+            }
+            Undo::Open(at, port) => self.install(at, &port).with_context(|| format!("port `{}`", port.name)),
+            Undo::Level(at, level) => {
+                self.shared.levels.lock().expect("levels")[at] = Some(level);
+                let xdp = &mut self.shared.xdp.lock().expect("programs")[at];
+                xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))
+            }
+        };
+        if let Err(e) = done {
+            tracing::error!("reload: a step could not be undone: {e:#}");
+        }
+    }
+
+    /// Adds a port under a free number.
+    fn come(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let at = self.shared.live().free();
+        self.install(at, port)?;
+        undo.push(Undo::Remove(at));
+        Ok(())
+    }
+
+    /// Adds a port under this number: opens it, gives it to its workers, adds it to the control half, and last enables
+    /// its program.
+    fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
+        let places = places(port, at, self.shared.workers.len())?;
+        let mut journal = Journal::open(journal::settings())?;
+        let mut opened = match self.opener.open((at, port), &mut journal) {
+            Ok(opened) => opened,
+            Err(e) => {
+                self.put_back(port);
+                return Err(e);
+            }
+        };
+        let id = PortId(at as u16);
+        let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
+        self.shared.counters.lock().expect("counters").extend(counters);
+        self.give_to_workers(id, &mut opened, &places, false)?;
+        places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
+        let mut live = Live::clone(&self.shared.live());
+        live.set(at, Some(port.clone()));
+        {
+            let (mut levels, mut programs) = self.places_for(at);
+            levels[at] = None;
+            programs[at] = opened.xdp.take();
+        }
+        self.shared.set_live(live);
+        self.mode.add_port(opened.spec(at), port);
+        self.mode.targets_changed();
+        // A worker answers after a turn, in which the port filled its fill ring.
+        self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
+        let begin = |xdp: &mut Xdp| xdp.begin(&self.relations, None);
+        let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), begin);
+        if enabled.is_err() {
+            self.go(at, &mut vec![]);
+        }
+        enabled
+    }
+
+    /// Locks levels and programs, and makes room for this port.
+    #[allow(clippy::type_complexity)]
+    fn places_for(
+        &self,
+        at: usize,
+    ) -> (std::sync::MutexGuard<'_, Vec<Option<Level>>>, std::sync::MutexGuard<'_, Vec<Option<Xdp>>>) {
+        let mut levels = self.shared.levels.lock().expect("levels");
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        let len = levels.len().max(at + 1);
+        levels.resize(len, None);
+        programs.resize_with(len, || None);
+        (levels, programs)
+    }
+
+    /// Gives the ends of a port to its workers. With `again`, they replace the port's earlier ends and keep its TX
+    /// queues and counters.
+    pub(super) fn give_to_workers(
+        &self,
+        id: PortId,
+        opened: &mut Opened,
+        places: &[(u32, usize)],
+        again: bool,
+    ) -> anyhow::Result<()> {
+        let worker_of = |queue: u32| places.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
+        let ends: Vec<(usize, Box<dyn Port>)> =
+            opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
+        let shares = workers::deal(id, ends, opened.from_kernel.take(), self.shared.workers.len())?;
+        for (worker, share) in self.shared.workers.iter().zip(shares) {
+            let main = if again {
+                Change::Replace(id, share.main)
+            } else {
+                let queue = workers::tx_queue(&opened.config);
+                let mut queues = worker.queues();
+                let len = queues.len().max(usize::from(id.0) + 1);
+                queues.resize_with(len, Default::default);
+                queues[usize::from(id.0)] = queue.stats();
+                Change::Set(id, share.main, Box::new(queue))
+            };
+            let changes = std::iter::once(main);
+            let changes = changes.chain(share.more.into_iter().map(|(port, role)| Change::Add(port, role)));
+            worker.handle.change(changes.collect(), ANSWER);
+            let mine = places.iter().filter(|(_, w)| *w == worker.handle.id());
+            let mut polls = worker.polls();
+            polls.retain(|(port, _)| *port != usize::from(id.0));
+            polls.extend(mine.map(|(queue, _)| (usize::from(id.0), *queue as usize)));
+        }
+        Ok(())
+    }
+
+    /// Removes a port: it receives no more frames, then sends no more, and its ends are closed.
+    fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
+        let id = PortId(at as u16);
+        let mut live = Live::clone(&self.shared.live());
+        let port = live.port(at).cloned();
+        undo.extend(port.clone().map(|port| Undo::Open(at, port.into())));
+        if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
+            xdp.disable();
+            xdp.forget();
+        }
+        self.mode.remove_port(id);
+        self.mode.targets_changed();
+        std::thread::sleep(LAST_FRAMES);
+        // First the workers that pass frames to others, then those that send.
+        let of_port = |worker: &&workers::Shown| worker.polls().iter().any(|(port, _)| *port == at);
+        let (senders, others): (Vec<_>, Vec<_>) = self.shared.workers.iter().partition(of_port);
+        for worker in others.into_iter().chain(senders) {
+            worker.handle.change(vec![Change::Remove(id)], ANSWER);
+            worker.polls().retain(|(port, _)| *port != at);
+        }
+        self.shared.counters.lock().expect("counters").retain(|(port, _, _)| *port != id);
+        self.shared.xdp.lock().expect("programs")[at] = None;
+        live.set(at, None);
+        self.shared.set_live(live);
+        if let Some(port) = port {
+            self.put_back(&port);
+        }
+    }
+
+    /// Restores the settings of a port's interface and of the devices below it, as they were before the port was
+    /// opened. Skips devices that another port stands on.
+    fn put_back(&self, port: &PortConfig) {
+        let stands_on = |port: &PortConfig| -> Vec<String> {
+            let Some(interface) = &port.interface else { return vec![] };
+            match LinkInfo::query(interface) {
+                Ok(link) => Below::of(&link).names().map(str::to_owned).collect(),
+                Err(_) => vec![interface.clone()],
+            }
+        };
+        let used: Vec<String> = self.shared.live().ports().flat_map(|(_, port)| stands_on(port)).collect();
+        for interface in stands_on(port).iter().filter(|interface| !used.contains(interface)) {
+            let done = Journal::open(journal::settings()).and_then(|mut journal| journal.restore_of(interface));
+            match done {
+                Ok(failed) => {
+                    failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}"));
+                }
+                Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
+            }
+        }
+    }
+}
+
+/// Assigns each queue of the port with number `at` to a worker. Errors if the configuration names a worker that does
+/// not exist.
+pub(super) fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
+    let queues = queues(port)?;
+    let count = queues.len();
+    let place = |(order, queue): (usize, u32)| {
+        let worker = port.worker_of((order, count), at, workers);
+        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart bywash for more");
+        Ok((queue, worker))
+    };
+    queues.into_iter().enumerate().map(place).collect()
+}

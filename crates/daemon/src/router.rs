@@ -1,0 +1,235 @@
+//! `mode = "router"`: forwarding by the kernel's own tables.
+
+use crate::control::Shared;
+use crate::exceptions::Guard;
+use crate::mode::{self, Parts, Setup};
+use crate::punt::{Punt, Refused};
+use crate::routes::{Names, Routes};
+use crate::trace::Tracer;
+use bywash_config::{KernelConfig, PortConfig};
+use bywash_engine::{App, PORTS, PortId};
+use bywash_exceptions::PortLink;
+use bywash_fib::model::{Change, NeighbourState};
+use bywash_frame::{Buffers, Pool};
+use bywash_netlink::Mirror;
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
+use bywash_router::gates::Gates;
+use bywash_router::{Request, Router, RouterConfig};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Interval between confirmations of the neighbours in use: the kernel sees none of their traffic, and so does not
+/// confirm them itself.
+const CONFIRM: Duration = Duration::from_secs(15);
+/// Capacity of each worker's request ring to the control loop.
+const REQUESTS: usize = 512;
+/// Most neighbours that the kernel may be resolving for this process at a time. The kernel keeps an unanswered entry
+/// for three seconds and has room for 1,024 entries in all (neigh/default/gc_thresh3); without this limit, a scan of a
+/// subnet would take all of them.
+const RESOLVING: usize = 256;
+
+/// Control half of the router.
+struct Routing {
+    control: Arc<Mutex<Control>>,
+    guard: Guard,
+    names: Names,
+    requests: Vec<rtrb::Consumer<Request>>,
+    /// Frees the frames that workers hand over.
+    bufs: Buffers,
+    punt: Punt,
+    /// Neighbours the kernel was asked to resolve, oldest first.
+    resolving: VecDeque<(u32, IpAddr)>,
+    confirmed: Instant,
+    /// Packets each port had sent at the last confirmation, by port number.
+    sent: Vec<u64>,
+}
+
+/// Sets up a router on the opened ports.
+pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
+    warn_if_kernel_does_not_forward();
+    // A program that the kernel does not allow to forward needs no tables.
+    let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
+    let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
+    let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;
+    let tables = control.tables();
+    let gates = Gates::closed();
+    let program = setup.driver.map(|driver| driver.program.clone());
+    let guard = Guard::start(links(&control), program, gates.clone(), &setup.config.kernel)?;
+    let of = &setup.config.router;
+    let mut requests = vec![];
+    let apps = (0..setup.workers).map(|_| {
+        let (to_control, inbox) = rtrb::RingBuffer::new(REQUESTS);
+        requests.push(inbox);
+        let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
+        Box::new(Router::new(tables.clone(), to_control, config).with_gates(gates.clone())) as Box<dyn App>
+    });
+    let apps = apps.collect();
+    let sent = vec![0; PORTS];
+    let refused: Arc<[Refused]> = sent.iter().map(|_| Refused::default()).collect();
+    let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
+    let control = Arc::new(Mutex::new(control));
+    let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
+    let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates };
+    let (seen, shown) = (names.clone(), refused.clone());
+    let told = guard.told();
+    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told });
+    let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
+    let (resolving, confirmed) = (VecDeque::new(), Instant::now());
+    let control = Box::new(Routing { control, guard, names, requests, bufs, punt, resolving, confirmed, sent });
+    Ok(Parts { control, view, apps, links: vec![] })
+}
+
+/// Returns the ports as kernel policies refer to them: by interface index and name.
+fn links(control: &Control) -> Vec<PortLink> {
+    let link = |port: PortView| PortLink { id: port.id.0, index: port.index, name: port.dev.unwrap_or(port.name) };
+    control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
+}
+
+impl mode::Control for Routing {
+    fn apply(&mut self, changes: &[Change]) -> Applied {
+        let mut control = self.control.lock().expect("control");
+        let applied = control.apply(changes);
+        if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
+            self.guard.set_ports(links(&control));
+        }
+        applied
+    }
+
+    fn begin(&mut self, shared: &Shared) {
+        self.guard.begin(&self.control, shared);
+    }
+
+    fn kernel_changed(&mut self, config: &KernelConfig, shared: &Shared) {
+        self.guard.set_respect(config, &self.control, shared);
+    }
+
+    fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool {
+        self.guard.tick(&self.control, shared);
+        self.confirm(shared, mirror);
+        self.answer(mirror)
+    }
+
+    fn ports_can_change(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn add_port(&mut self, spec: PortSpec, config: &PortConfig) {
+        let at = usize::from(spec.id.0);
+        let mut names = self.names.lock().expect("names");
+        let len = names.len().max(at + 1);
+        names.resize(len, String::new());
+        names[at].clone_from(&config.name);
+        drop(names);
+        let mut control = self.control.lock().expect("control");
+        control.add_port(spec);
+        self.guard.set_ports(links(&control));
+    }
+
+    fn set_open(&mut self, id: PortId, open: bool) {
+        self.control.lock().expect("control").set_open(id, open);
+    }
+
+    fn remove_port(&mut self, id: PortId) {
+        let mut control = self.control.lock().expect("control");
+        control.remove_port(id);
+        self.guard.set_ports(links(&control));
+    }
+
+    fn targets_changed(&mut self) {
+        self.control.lock().expect("control").republish();
+    }
+
+    fn take_from(&mut self, pool: &Arc<Pool>) {
+        self.bufs.take_from(pool);
+    }
+
+    fn stop(self: Box<Self>) {
+        let Self { mut bufs, mut requests, .. } = *self;
+        for requests in &mut requests {
+            while let Ok(request) = requests.pop() {
+                if let Request::Punt { frame, .. } = request {
+                    bufs.free_one(frame);
+                }
+            }
+        }
+    }
+}
+
+impl Routing {
+    /// Serves the workers' requests. Returns whether there were any.
+    fn answer(&mut self, mirror: &Mirror) -> bool {
+        let Self { control, requests, bufs, punt, resolving, .. } = self;
+        let asked = requests.iter().any(|requests| requests.slots() > 0);
+        for requests in requests {
+            // Serve only the requests queued by now: a flood of punted packets must not delay route updates.
+            for _ in 0..requests.slots() {
+                let Ok(request) = requests.pop() else { break };
+                match request {
+                    Request::Resolve { index, addr } => {
+                        if mirror.probe(index, addr) {
+                            resolving.push_back((index, addr));
+                        }
+                    }
+                    Request::Punt { from, frame, copy } => {
+                        let index = control.lock().expect("control").port_index(from);
+                        punt.hand(from, index, bufs.arena().data(&frame), copy);
+                        bufs.free_one(frame);
+                    }
+                }
+            }
+        }
+        // The oldest request is the least likely to be answered.
+        while resolving.len() > RESOLVING {
+            let Some((index, addr)) = resolving.pop_front() else { break };
+            if !control.lock().expect("control").knows(index, addr) {
+                mirror.forget(index, addr);
+            }
+        }
+        asked
+    }
+
+    /// Makes the kernel probe stale neighbours on ports that have sent since the last call. The kernel sees none of
+    /// that traffic, and would never notice that a neighbour has moved.
+    fn confirm(&mut self, shared: &Shared, mirror: &Mirror) {
+        if self.confirmed.elapsed() < CONFIRM {
+            return;
+        }
+        self.confirmed = Instant::now();
+        let mut sent = vec![0; self.sent.len()];
+        for (id, _, counters) in shared.counters.lock().expect("counters").iter() {
+            sent[usize::from(id.0)] += counters.tx_packets.get();
+        }
+        let programs = shared.xdp.lock().expect("programs");
+        for (sent, xdp) in sent.iter_mut().zip(programs.iter()) {
+            *sent += xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
+        }
+        drop(programs);
+        let control = self.control.lock().expect("control");
+        let moved = |p: PortId| sent[usize::from(p.0)] != self.sent[usize::from(p.0)];
+        for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
+            if n.port.is_some_and(moved) {
+                mirror.probe(n.index, n.addr);
+            }
+        }
+        drop(control);
+        self.sent = sent;
+    }
+}
+
+/// Returns the kernel's forwarding switches: address family, path of the setting, and whether it is on. Omits a family
+/// that the kernel lacks.
+pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
+    let files = [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")];
+    let on = |path: &str| std::fs::read_to_string(path).ok().map(|value| value.trim() != "0");
+    files.into_iter().filter_map(|(family, path)| Some((family, path, on(path)?))).collect()
+}
+
+/// Warns if the kernel does not forward: it takes over when this process ends, but only with forwarding on.
+fn warn_if_kernel_does_not_forward() {
+    for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
+        let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+        tracing::warn!("the kernel does not forward {family}: nothing forwards after bywash ends; `sysctl -w {key}=1`");
+    }
+}

@@ -1,0 +1,217 @@
+//! View of a router: routes, neighbours, drift, and traces of packets.
+
+use crate::exceptions::{self, Told};
+use crate::instance::mac;
+use crate::mode::View;
+use crate::packet;
+use crate::punt::Refused;
+use crate::trace::{self, Decisions, Followed, Tracer};
+use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
+use bywash_engine::PortId;
+use bywash_fib::model::Prefix;
+use bywash_router::control::{Control, HopView, NeighbourView, PortView, RouteStatus, RouteView};
+use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
+use bywash_wire::{ipv4, ipv6};
+use serde::Serialize;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+/// Names of the ports, by number.
+pub type Names = Arc<Mutex<Vec<String>>>;
+
+/// The router, as the API sees it.
+pub struct Routes {
+    pub control: Arc<Mutex<Control>>,
+    pub names: Names,
+    /// Frames that the kernel did not accept, by port.
+    pub refused: Arc<[Refused]>,
+    pub tracer: Tracer,
+    /// Reasons for which packets are left to the kernel.
+    pub told: Told,
+}
+
+impl View for Routes {
+    fn ports(&self) -> Vec<PortView> {
+        self.control.lock().expect("control").ports().collect()
+    }
+
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
+        let filter = filter.map(parse_prefix).transpose()?;
+        match topic {
+            Topic::Drift => crate::drift::drift(&self.control).map(Answer::from),
+            Topic::Routes => Ok(self.routes(filter).into()),
+            Topic::Neighbours => Ok(self.neighbours(filter).into()),
+            _ => Err(format!("a router has no {}", topic.name())),
+        }
+    }
+
+    fn trace(&self, packet: &str) -> Result<Traced, String> {
+        let (port, frame) = packet::parse(packet)?;
+        let ports = self.ports();
+        let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+        let from = ports.iter().find(|view| view.name == port);
+        let from = from.ok_or_else(|| format!("no port `{port}`: there are {}", known()))?.id;
+        let mut names = vec![String::new(); ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0)];
+        ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
+        let followed = self.tracer.follow(names.len(), from, &frame)?;
+        let decisions = self.decisions(&frame, &followed);
+        Ok(trace::told(&names, port, &frame, decisions, &followed))
+    }
+
+    fn kept(&self, port: PortId) -> Vec<Kept> {
+        exceptions::shown(&self.told, port)
+    }
+
+    fn refused(&self, port: PortId) -> Option<&Refused> {
+        self.refused.get(usize::from(port.0))
+    }
+}
+
+impl Routes {
+    /// Returns the route to the packet's destination, and the neighbours that the packet, or those made from it, were
+    /// sent to.
+    fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
+        let control = self.control.lock().expect("control");
+        let best = |addr: IpAddr| {
+            let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
+            let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
+            covering.max_by_key(|route| route.prefix.len)
+        };
+        let route = destination(frame).and_then(best).map(|route| (route_line(&route), self.route(&route)));
+        let adjacency = |(port, frame): (PortId, &[u8])| {
+            let to = EthernetHeader::parse(frame)?.0.dst.0;
+            let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
+            let (state, port) = (word(n.state), self.port(port));
+            let line = format!("adjacency: {} at {}, {port}, {state}", n.addr, mac(to));
+            Some((line, TraceAdjacency { addr: n.addr, port, mac: mac(to), state }))
+        };
+        Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
+    }
+
+    fn routes(&self, filter: Option<Prefix>) -> Vec<Route> {
+        let control = self.control.lock().expect("control");
+        let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
+        shown.map(|r| self.route(&r)).collect()
+    }
+
+    fn route(&self, r: &RouteView) -> Route {
+        let hop = |hop: &HopView| NextHop {
+            via: hop.via,
+            port: hop.port.map(|port| self.port(port)),
+            interface: hop.dev.clone(),
+            state: word(hop.state),
+            weight: hop.weight,
+        };
+        let installed = r.status == RouteStatus::Installed;
+        Route {
+            prefix: r.prefix.to_string(),
+            table: r.table,
+            kind: word(r.kind),
+            metric: r.metric,
+            protocol: r.protocol,
+            next_hops: r.next_hops.iter().map(hop).collect(),
+            mtu: r.mtu,
+            source: r.source,
+            installed,
+            reason: (!installed).then(|| word(r.status)),
+        }
+    }
+
+    fn neighbours(&self, filter: Option<Prefix>) -> Vec<Neighbour> {
+        let control = self.control.lock().expect("control");
+        let shown = control.neighbours().filter(|n| filter.is_none_or(|f| covers(f, host(n.addr))));
+        let row = |n: NeighbourView| Neighbour {
+            addr: n.addr,
+            interface: n.dev,
+            port: n.port.map(|port| self.port(port)),
+            mac: n.mac.map(mac),
+            state: word(n.state),
+            installed: n.installed,
+        };
+        shown.map(row).collect()
+    }
+
+    fn port(&self, id: PortId) -> String {
+        self.names.lock().expect("names").get(usize::from(id.0)).map_or("?".into(), String::clone)
+    }
+}
+
+/// Returns the name of an enum's variant, as it is serialised.
+fn word(variant: impl Serialize) -> String {
+    serde_json::to_value(variant).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Formats a route as a line of a trace.
+fn route_line(route: &RouteView) -> String {
+    let hop = |hop: &HopView| {
+        let via = hop.via.map_or(String::new(), |via| format!(" via {via}"));
+        let dev = hop.dev.as_ref().map_or(String::new(), |dev| format!(" dev {dev}"));
+        format!("{via}{dev} ({})", word(hop.state))
+    };
+    let hops: Vec<String> = route.next_hops.iter().map(hop).collect();
+    let left = match route.status {
+        RouteStatus::Kernel => ": left to the kernel",
+        RouteStatus::Policy => ": left to the kernel by its policy",
+        _ => "",
+    };
+    format!("route: {} {}{}{left}", word(route.kind), route.prefix, hops.join(" or"))
+}
+
+/// Returns the destination address of a frame; `None` if it carries no valid IP header.
+fn destination(frame: &[u8]) -> Option<IpAddr> {
+    let carried = carried(frame)?;
+    let l3 = frame.get(carried.offset..)?;
+    match carried.ethertype {
+        ethertype::IPV4 => Some(ipv4::Ipv4Header::parse(l3)?.0.dst.into()),
+        ethertype::IPV6 => Some(ipv6::Ipv6Header::parse(l3)?.0.dst.into()),
+        _ => None,
+    }
+}
+
+fn host(addr: IpAddr) -> Prefix {
+    Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
+}
+
+fn parse_prefix(text: &str) -> Result<Prefix, String> {
+    let wrong = || format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8");
+    let (addr, len) = match text.split_once('/') {
+        Some((addr, len)) => (addr, Some(len.parse::<u8>().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let whole = host(addr.parse().map_err(|_| wrong())?);
+    let len = len.unwrap_or(whole.len);
+    if len > whole.len { Err(wrong()) } else { Ok(Prefix { len, ..whole }) }
+}
+
+/// Returns whether `outer` contains `inner`.
+fn covers(outer: Prefix, inner: Prefix) -> bool {
+    let bits = |a: IpAddr| match a {
+        IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
+        IpAddr::V6(a) => a.to_bits(),
+    };
+    let shift = 128 - u32::from(outer.len);
+    let head = |a| bits(a).checked_shr(shift).unwrap_or(0);
+    outer.addr.is_ipv4() == inner.addr.is_ipv4() && outer.len <= inner.len && head(outer.addr) == head(inner.addr)
+}
+
+/// Returns whether a route lies within the filter's prefix or covers it.
+fn related(route: Prefix, filter: Prefix) -> bool {
+    covers(route, filter) || covers(filter, route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        let p = |t| parse_prefix(t).unwrap();
+        assert!(covers(p("0.0.0.0/0"), p("10.1.2.3")) && !covers(p("::/0"), p("10.1.2.3")));
+        assert!(covers(p("10.0.0.0/8"), p("10.1.0.0/16")) && !covers(p("10.1.0.0/16"), p("10.0.0.0/8")));
+        assert!(!covers(p("10.0.0.0/8"), p("11.0.0.1")) && covers(p("fd00::/8"), p("fd12::1")));
+        assert!(related(p("0.0.0.0/0"), p("10.0.0.0/8")) && related(p("10.1.2.0/24"), p("10.0.0.0/8")));
+        for bad in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "x", "10.0.0.0/"] {
+            assert!(parse_prefix(bad).is_err(), "{bad}");
+        }
+    }
+}

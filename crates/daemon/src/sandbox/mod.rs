@@ -1,0 +1,171 @@
+//! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
+//! gain new ones, and all system calls but those it makes.
+//!
+//! Entering happens while there is only one thread: capabilities and filters are per thread, and later threads inherit
+//! them.
+
+mod calls;
+
+use anyhow::Context as _;
+use bywash_api as api;
+use bywash_config::{Config, PortKind, Sandbox};
+use rustix::io::Errno;
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+/// Capabilities that a running instance keeps.
+pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON);
+
+/// Result of [`enter`]: whether it took effect, at least in part, and the reasons for what is missing.
+static ENTERED: OnceLock<(bool, String)> = OnceLock::new();
+
+/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
+pub fn enter(config: &Config) -> bool {
+    let (mut entered, mut reasons) = (false, vec![]);
+    if config.sandbox == Sandbox::Off {
+        reasons.push("asked for".into());
+    } else if config.ports.iter().any(|port| port.kind == PortKind::Dpdk) {
+        reasons.push("DPDK's drivers need more privileges than it would leave".into());
+        tracing::warn!("no sandbox: {}", reasons[0]);
+    } else {
+        // Drop capabilities first: the filter refuses the calls that it takes.
+        let (dropped, filtered) = (drop_capabilities(), filter_calls());
+        entered = dropped.is_ok() || filtered.is_ok();
+        for (what, done) in [("capabilities are not dropped", dropped), ("system calls are not filtered", filtered)] {
+            if let Err(why) = done {
+                tracing::warn!("the sandbox is not complete: {what}: {why:#}");
+                reasons.push(format!("{what}: {why:#}"));
+            }
+        }
+    }
+    // Set only once per process.
+    let _ = ENTERED.set((entered, reasons.join("; ")));
+    entered
+}
+
+/// Returns whether this process is in the sandbox, at least in part.
+pub fn entered() -> bool {
+    ENTERED.get().is_some_and(|(entered, _)| *entered)
+}
+
+/// Adds the sandbox as a possible cause to a permission error.
+pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
+    let denied = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        io == Some(std::io::ErrorKind::PermissionDenied) || cause.downcast_ref::<Errno>() == Some(&Errno::ACCESS)
+    };
+    if sandboxed && why.chain().any(denied) {
+        return why
+            .context("in its sandbox bywash may do only what the mode bits of files allow root; see --no-sandbox");
+    }
+    why
+}
+
+fn drop_capabilities() -> anyhow::Result<()> {
+    thread::set_no_new_privs(true).context("no_new_privs")?;
+    // Without CAP_SETPCAP the bounding set stays as it is. It has no effect then: with no_new_privs, no executed
+    // program can gain capabilities.
+    for bit in 0..u64::BITS {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if KEPT.contains(one) {
+            continue;
+        }
+        match thread::remove_capability_from_bounding_set(one) {
+            // EINVAL: a capability that this kernel does not know.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(Errno::PERM) => break,
+            Err(why) => return Err(why).context("bounding set"),
+        }
+    }
+    let had = thread::capabilities(None).context("cannot read capabilities")?;
+    let left = had.permitted.intersection(KEPT);
+    let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
+    thread::set_capabilities(None, sets).context("capset")?;
+    thread::clear_ambient_capability_set().context("ambient set")
+}
+
+fn filter_calls() -> anyhow::Result<()> {
+    let program = calls::filter().context("cannot build the filter")?;
+    seccompiler::apply_filter(&program).context("the kernel refuses the filter")
+}
+
+/// Returns what all threads of this process may do, as the kernel reports it.
+pub fn report() -> api::Sandbox {
+    let (mut threads, mut filtered, mut closed) = (0, 0, 0);
+    let mut effective = CapabilitySet::empty();
+    for status in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        // A thread that has ended meanwhile has no status.
+        let Ok(status) = std::fs::read_to_string(status.path().join("status")) else { continue };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        threads += 1;
+        filtered += usize::from(field("Seccomp:") == Some("2"));
+        closed += usize::from(field("NoNewPrivs:") == Some("1"));
+        let bits = field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
+        effective |= CapabilitySet::from_bits_retain(bits);
+    }
+    let capabilities: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let (entered, reason) = ENTERED.get().map_or((false, ""), |(entered, why)| (*entered, why.as_str()));
+    let whole = KEPT.contains(effective) && filtered == threads && closed == threads;
+    let state = match (entered, reason) {
+        (true, "") if whole => "on",
+        (true, _) => "partly",
+        (false, _) => "off",
+    };
+    let calls = if state == "on" { calls::names() } else { vec![] };
+    api::Sandbox {
+        state: state.into(),
+        reason: (!reason.is_empty()).then(|| reason.into()),
+        threads: threads as u64,
+        no_new_privs: closed == threads,
+        capabilities: capabilities.into_iter().collect(),
+        seccomp: filtered == threads,
+        system_calls: calls.into_iter().map(str::to_owned).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    /// Runs in a thread of its own: the filter applies only to that thread.
+    #[test]
+    fn the_filter_lets_through_what_is_needed_and_nothing_else() {
+        let within = || {
+            filter_calls().unwrap();
+            // Files, sockets, memory, time and threads.
+            assert!(std::fs::read_to_string("/proc/self/status").is_ok());
+            let place = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));
+            std::fs::write(&place, "x").and_then(|()| std::fs::remove_file(&place)).unwrap();
+            assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
+            assert_eq!(std::thread::spawn(|| vec![1u8; 1 << 22].len()).join().unwrap(), 1 << 22);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            // No programs, no processes, no other kinds of socket, no other identity.
+            let status = Command::new("/bin/true").status();
+            assert_eq!(status.map_err(|why| why.kind()).unwrap_err(), ErrorKind::Unsupported);
+            let bluetooth = rustix::net::AddressFamily::BLUETOOTH;
+            let socket = rustix::net::socket(bluetooth, rustix::net::SocketType::RAW, None);
+            assert_eq!(socket.unwrap_err(), Errno::NOSYS);
+            assert_eq!(rustix::process::chroot("/").unwrap_err(), Errno::NOSYS);
+            assert!(thread::no_new_privs().is_err(), "prctl is for names alone");
+        };
+        std::thread::spawn(within).join().unwrap();
+        assert!(Command::new("/bin/true").status().unwrap().success(), "only that thread's");
+    }
+
+    #[test]
+    fn every_call_is_named_once() {
+        let names = calls::names();
+        let unique: BTreeSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        assert!(["bpf", "sendto", "futex"].iter().all(|name| unique.contains(name)));
+        assert!(["execve", "ptrace", "mount", "setns", "clone3", "kill"].iter().all(|name| !unique.contains(name)));
+    }
+}

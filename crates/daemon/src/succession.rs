@@ -1,0 +1,326 @@
+//! Takeover of a running process's ports by a new process.
+//!
+//! The new process first prepares everything of its own: buffers, the kernel's tables, the program. Then it asks the
+//! running one through the API to connect to a socket, and receives there the bpf_link descriptors of the attached
+//! programs. Nothing has changed so far: whichever of the two fails, the running one continues. On `"let_go"` the
+//! running process leaves its user-space ports to the kernel, lets its workers finish, closes its sockets and answers
+//! `"gone"`. The new one opens its sockets, and last replaces the attached programs with its own. Forwarding in the
+//! driver continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no
+//! interface is set up again.
+//!
+//! | sender | message | descriptors |
+//! |---|---|---|
+//! | running | `{"port": {"interface", "native", "xdp", "tc"}}`, once for each AF_XDP port | the links' descriptors |
+//! | running | `"ready"` | |
+//! | new | `"let_go"` | |
+//! | running | `"gone"`, its sockets are closed | |
+//! | running | closes the connection: its process has nothing left to do | |
+
+use crate::control::Shared;
+use crate::sandbox;
+use anyhow::{Context as _, bail, ensure};
+use bywash_api::client;
+use bywash_config::{PortConfig, PortKind};
+use bywash_port::af_xdp::Attachment;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Largest message, in bytes.
+const MESSAGE: usize = 1024;
+/// Longest duration of each step of the running process.
+const STEP: Duration = Duration::from_secs(5);
+
+/// Message between the two processes.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    /// Program of a port. `xdp` and `tc` say which descriptors come with it.
+    Port {
+        interface: String,
+        native: bool,
+        xdp: bool,
+        tc: bool,
+    },
+    Ready,
+    LetGo,
+    Gone,
+}
+
+/// Socket between the two processes.
+struct Line(OwnedFd);
+
+impl Line {
+    fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Receives the next message. `None` if the peer has ended; errors if none arrives within `wait`.
+    fn receive(&self, wait: Duration) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
+        let until = Instant::now() + wait;
+        loop {
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now()))?;
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
+                Ok(0) => bail!("it did not answer within {} s", wait.as_secs()),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut bytes = [0; MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+        let got = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Ok(got) => got.bytes,
+            Err(Errno::CONNRESET) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        let mut fds = vec![];
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        if got == 0 {
+            return Ok(None);
+        }
+        let text = bytes.get(..got).context("the message is too long")?;
+        Ok(Some((serde_json::from_slice(text).context("a message of another version")?, fds)))
+    }
+
+    /// Returns whether a message, or the end of the connection, can be received now.
+    fn ready(&self) -> bool {
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
+    }
+
+    /// Returns the pid of the peer. Errors if it runs as another user.
+    fn peer(&self) -> anyhow::Result<i32> {
+        let peer = sockopt::socket_peercred(&self.0)?;
+        ensure!(peer.uid == rustix::process::geteuid(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
+        Ok(peer.pid.as_raw_nonzero().get())
+    }
+}
+
+fn line() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// The process that is taken over, as the new one sees it.
+pub struct Predecessor {
+    line: Line,
+    pid: i32,
+    ports: BTreeMap<String, Attachment>,
+    /// Time at which `LetGo` was sent.
+    let_go: Option<Instant>,
+}
+
+impl Predecessor {
+    /// Asks the instance at `api` for its ports. `None` if no instance runs there.
+    pub fn find(api: &Path) -> anyhow::Result<Option<Self>> {
+        if !client::answers(api) {
+            return Ok(None);
+        }
+        let name = format!("bywash-takeover-{}", std::process::id());
+        let door = line()?;
+        bind(&door, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("a socket for the running one")?;
+        listen(&door, 1)?;
+        // By the time it answers, it has connected.
+        client::take_over(api, &name)?;
+        let line = Line(accept_with(&door, SocketFlags::CLOEXEC)?);
+        let pid = line.peer()?;
+        let mut ports = BTreeMap::new();
+        loop {
+            match line.receive(STEP)?.context("it has ended")? {
+                (Message::Port { interface, native, xdp, tc }, fds) => {
+                    let mut fds = fds.into_iter();
+                    let mut next =
+                        |there: bool| there.then(|| fds.next().context("a descriptor is missing")).transpose();
+                    ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
+                }
+                (Message::Ready, _) => break,
+                (other, _) => bail!("unexpected message {other:?}"),
+            }
+        }
+        tracing::info!("taking over from pid {pid}");
+        Ok(Some(Self { line, pid, ports, let_go: None }))
+    }
+
+    /// Takes the programs attached to an interface, if there are any.
+    pub fn take(&mut self, interface: &str) -> Option<Attachment> {
+        self.ports.remove(interface)
+    }
+
+    /// Makes the process let go. When this returns, its sockets are closed.
+    pub fn let_go(&mut self) -> anyhow::Result<()> {
+        self.line.send(&Message::LetGo, &[])?;
+        self.let_go = Some(Instant::now());
+        match self.line.receive(STEP)?.context("it has ended")? {
+            (Message::Gone, _) => Ok(()),
+            (other, _) => bail!("unexpected message {other:?}"),
+        }
+    }
+
+    /// Returns whether `LetGo` was sent: after that the process does not resume.
+    pub fn has_let_go(&self) -> bool {
+        self.let_go.is_some()
+    }
+
+    /// Ends the takeover, and logs how long it took.
+    pub fn done(&mut self) {
+        // Detach the programs on interfaces that are no ports any more.
+        self.ports.clear();
+        let took = self.let_go.map_or(Duration::ZERO, |since| since.elapsed());
+        let took = took.as_secs_f64() * 1e3;
+        tracing::info!("taken over from pid {}: user space paused for {took:.1} ms, the kernel forwarded", self.pid);
+    }
+
+    /// Waits until the process has closed its API socket, for at most `STEP`.
+    pub fn wait_for_its_end(&self) {
+        if !matches!(self.line.receive(STEP), Ok(None)) {
+            tracing::warn!("pid {} has not ended within {} s", self.pid, STEP.as_secs());
+        }
+    }
+}
+
+/// The process that takes over, as the running one sees it.
+pub struct Successor {
+    line: Line,
+    pub pid: i32,
+}
+
+impl Successor {
+    /// Connects to the socket of the new process, and sends it the attached programs. Errors if a port cannot be taken
+    /// over.
+    pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
+        let line = Line(line()?);
+        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+            .context("no process waits at that socket")?;
+        let pid = line.peer()?;
+        can_be_followed(shared)?;
+        for xdp in shared.xdp.lock().expect("programs").iter().flatten() {
+            let Attachment { native, xdp: link, tc } = xdp.program.attachment()?;
+            let fds: Vec<BorrowedFd<'_>> = link.iter().chain(&tc).map(OwnedFd::as_fd).collect();
+            let interface = xdp.interface.clone();
+            line.send(&Message::Port { interface, native, xdp: link.is_some(), tc: tc.is_some() }, &fds)?;
+        }
+        line.send(&Message::Ready, &[])?;
+        tracing::info!("pid {pid} is preparing to take over");
+        Ok(Self { line, pid })
+    }
+
+    /// Returns whether `LetGo` has been received. Errors if the process has given up.
+    pub fn wants_all(&self) -> anyhow::Result<bool> {
+        if !self.line.ready() {
+            return Ok(false);
+        }
+        match self.line.receive(Duration::ZERO)? {
+            Some((Message::LetGo, _)) => Ok(true),
+            Some((other, _)) => bail!("unexpected message {other:?}"),
+            None => bail!("it has ended"),
+        }
+    }
+
+    /// Tells the process that the sockets are closed.
+    pub fn gone(&self) {
+        if let Err(e) = self.line.send(&Message::Gone, &[]) {
+            tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);
+        }
+    }
+}
+
+/// Starts the program file as it is on disk now, as a process that takes over from this one.
+pub fn upgrade() {
+    if sandbox::entered() {
+        tracing::warn!(
+            "SIGUSR2: in its sandbox bywash cannot start a program: start the new process yourself, with the same \
+             options and --takeover, or use --no-sandbox; this process continues"
+        );
+        return;
+    }
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    let program = arguments.remove(0);
+    if !arguments.iter().any(|argument| argument == "--takeover") {
+        arguments.push("--takeover".into());
+    }
+    // `WATCHDOG_PID` names this process; without it the new process notifies the watchdog once it is the main process.
+    match Command::new(&program).args(arguments).env_remove("WATCHDOG_PID").spawn() {
+        Ok(mut child) => {
+            tracing::info!("SIGUSR2: started pid {}, which is to take over", child.id());
+            // Reap the child if it fails before it takes over.
+            std::thread::spawn(move || child.wait());
+        }
+        Err(e) => tracing::error!("SIGUSR2: cannot run {}: {e}; this process continues", program.display()),
+    }
+}
+
+/// Checks that every port can be taken over. Errors if an interface would disappear with this process.
+fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
+    match shared.live().ports().find(|(_, port)| !can_follow(port)) {
+        Some((_, port)) => bail!("{}", why_not(port)),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether a port can be taken over, or opened while another process has a port of the same kind.
+pub fn can_follow(port: &PortConfig) -> bool {
+    match port.kind {
+        PortKind::AfXdp => true,
+        PortKind::Dpdk => false,
+        _ => port.interface.is_none(),
+    }
+}
+
+/// Returns the reason for which a port cannot be taken over.
+pub fn why_not(port: &PortConfig) -> String {
+    let interface = port.interface.as_deref().unwrap_or("its device");
+    format!(
+        "port `{}` cannot be taken over: {interface} disappears with the process that has it; restart it",
+        port.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_descriptors() {
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (one, other) = (Line(one), Line(other));
+        assert!(!other.ready());
+        let file = tempfile::tempfile().unwrap();
+        let port = || Message::Port { interface: "eth0".into(), native: true, xdp: true, tc: true };
+        one.send(&port(), &[file.as_fd(), file.as_fd()]).unwrap();
+        one.send(&Message::Ready, &[]).unwrap();
+        let (message, fds) = other.receive(STEP).unwrap().unwrap();
+        assert_eq!((message, fds.len()), (port(), 2));
+        assert_eq!(other.receive(STEP).unwrap().unwrap().0, Message::Ready);
+        assert!(other.receive(Duration::ZERO).is_err());
+        assert_eq!(one.peer().unwrap(), std::process::id() as i32);
+        sendmsg(&one.0, &[IoSlice::new(b"{}")], &mut SendAncillaryBuffer::default(), SendFlags::empty()).unwrap();
+        assert!(other.receive(STEP).unwrap_err().to_string().contains("another version"));
+        drop(one);
+        assert!(other.ready() && other.receive(STEP).unwrap().is_none());
+    }
+}

@@ -1,0 +1,222 @@
+//! Trace of one packet through the router: the router's own stages run on a temporary worker, with the current tables.
+//! No packet leaves the machine, no request reaches the control loop, and the counters shown elsewhere do not change.
+
+use crate::workers::ANSWER;
+use bywash_api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
+use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
+use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
+use bywash_router::gates::Gates;
+use bywash_router::tables::Tables;
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use bywash_wire::ethernet::{EthernetHeader, MacAddr};
+use bywash_wire::{hex, summary};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Buffers of the temporary worker: for the packet, the packets made from it, and those its ports hold.
+const CELLS: usize = 512;
+const CELL: usize = 4096;
+/// Number of the temporary worker, which is part of its thread's name; distinct from those of forwarding workers.
+const NUMBER: usize = 999;
+/// Longest duration of a trace.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Time without a new event after which a trace is complete.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// State of the router that a tracing worker uses.
+pub struct Tracer {
+    pub tables: Arc<Published<Tables>>,
+    pub domain: Qsbr,
+    pub config: RouterConfig,
+    pub gates: Gates,
+}
+
+/// Event in the trace of a packet.
+pub enum Event {
+    /// A packet was sent on this port.
+    Sent(PortId, Vec<u8>),
+    /// The packet, or one made from it, was dropped for this reason.
+    Dropped(&'static str),
+    /// The worker would have sent a request to the control loop; the text describes it.
+    Asked(String),
+}
+
+/// Result of tracing a packet.
+#[derive(Default)]
+pub struct Followed {
+    /// Names of the stages that handled the packet.
+    pub stages: Vec<&'static str>,
+    pub events: Vec<Event>,
+}
+
+impl Followed {
+    /// Returns the first drop reason; `None` if nothing was dropped.
+    pub fn dropped(&self) -> Option<&'static str> {
+        self.events.iter().find_map(|event| if let Event::Dropped(reason) = event { Some(*reason) } else { None })
+    }
+
+    /// Returns the frames that were sent, each with its egress port.
+    pub fn sent(&self) -> impl Iterator<Item = (PortId, &[u8])> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Sent(port, bytes) => Some((*port, bytes.as_slice())),
+            _ => None,
+        })
+    }
+}
+
+impl Tracer {
+    /// Traces a frame received on `port` of a router with `ports` ports. Errors if the temporary worker cannot be set
+    /// up, or if the frame does not fit into a buffer.
+    pub fn follow(&self, ports: usize, port: PortId, frame: &[u8]) -> Result<Followed, String> {
+        let failed = |what: &str, why: &dyn std::fmt::Display| format!("cannot trace: {what}: {why}");
+        let arena = Arena::new(ArenaConfig { cells: CELLS, cell: CELL, pages: Pages::Small, ..ArenaConfig::default() });
+        let arena = arena.map_err(|why| failed("no buffers", &why))?;
+        let pools = PoolSet::new(arena, &[PoolConfig::new("trace", PoolKind::Stack, CELLS)]);
+        let pools = pools.map_err(|why| failed("no pool", &why))?;
+        let (mut out, mut far) = (Outputs::new(), vec![]);
+        for _ in 0..ports {
+            let (here, there) = pair(64);
+            out.add(Box::new(here), TxQueue::new(TxQueueConfig::default()));
+            far.push(there);
+        }
+        let (requests, mut asked) = rtrb::RingBuffer::new(16);
+        let router = Router::new(self.tables.clone(), requests, self.config.clone());
+        let app = Box::new(router.with_gates(self.gates.clone()));
+        let config = WorkerConfig { id: NUMBER, cpu: None, idle: Idle::Sleep };
+        let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), self.domain.register());
+        let counters = worker.counters();
+        let worker = worker.spawn().map_err(|why| failed("no thread", &why))?;
+        let all = vec![true; ports];
+        let wanted = Wanted {
+            received: vec![],
+            sent: all.clone(),
+            dropped: all,
+            reasons: DROP_REASONS.iter().map(|reason| reason.bit()).sum(),
+            filter: None,
+            snaplen: CELL,
+        };
+        let (recorder, mut records) = capture(0, wanted, 1 << 20);
+        worker.record(recorder);
+        if worker.report(PATIENCE).is_none() {
+            return Err("cannot trace: its thread gets no CPU: try again".into());
+        }
+
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut one = bufs.alloc_one().ok_or("cannot trace: no buffer")?;
+        if !bufs.arena().write(&mut one, frame) {
+            bufs.free_one(one);
+            return Err(format!("a frame of {} bytes does not fit into a buffer of {CELL} bytes", frame.len()));
+        }
+        let mut batch = Batch::new();
+        // An empty batch has room.
+        if let Err(one) = batch.push(one) {
+            bufs.free_one(one);
+        }
+        far[usize::from(port.0)].tx_burst(&mut bufs, &mut batch);
+        let mut followed = Followed::default();
+        let (started, mut last) = (Instant::now(), None::<Instant>);
+        while started.elapsed() < PATIENCE && last.is_none_or(|last| last.elapsed() < QUIET) {
+            let before = followed.events.len();
+            let drained = records.drain(|record| {
+                followed.events.push(match record.happened {
+                    Happened::Dropped(reason) => {
+                        Event::Dropped(DROP_REASONS.get(usize::from(reason)).map_or("unknown", |reason| reason.name()))
+                    }
+                    _ => Event::Sent(PortId(record.port), record.bytes.to_vec()),
+                });
+                Ok(())
+            });
+            drained.map_err(|why| failed("its events are lost", &why))?;
+            while let Ok(request) = asked.pop() {
+                followed.events.push(Event::Asked(match request {
+                    Request::Resolve { addr, .. } => {
+                        format!("its neighbour {addr} is not known: the packet would wait while the kernel resolves it")
+                    }
+                    Request::Punt { frame, .. } => {
+                        bufs.free_one(frame);
+                        "handed to the kernel".into()
+                    }
+                }));
+            }
+            if followed.events.len() > before {
+                last = Some(Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stages = counters.stages.iter().filter(|stage| stage.packets.get() > 0).map(|stage| stage.name);
+        followed.stages = stages.filter(|name| !["rx", "tx"].contains(name)).collect();
+        worker.stop_recording(0, ANSWER);
+        worker.stop();
+        far.iter_mut().for_each(|port| port.close(&mut bufs));
+        Ok(followed)
+    }
+}
+
+/// Table entries that apply to a packet.
+#[derive(Default)]
+pub struct Decisions {
+    /// Route to the packet's destination, as a line of text and for the API.
+    pub route: Option<(String, Route)>,
+    /// Neighbours that the sent packets went to, each as a line of text and for the API.
+    pub adjacencies: Vec<(String, TraceAdjacency)>,
+}
+
+/// Builds the API's answer for a trace. `names` are the port names, by port number.
+pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
+    let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
+    let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary::line(frame))];
+    story.push(format!("stages: {}", followed.stages.join(", ")));
+    story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
+    story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
+    story.extend(followed.events.iter().map(|event| match event {
+        Event::Sent(port, bytes) => {
+            let macs = EthernetHeader::parse(bytes).map(|(eth, _)| (eth.src, eth.dst));
+            let (src, dst): (MacAddr, MacAddr) = macs.unwrap_or_default();
+            format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary::line(bytes))
+        }
+        Event::Dropped(reason) => format!("dropped: {reason}"),
+        Event::Asked(what) => what.clone(),
+    }));
+    if followed.events.is_empty() {
+        story.push("neither sent nor dropped: the packet is held, or was consumed".into());
+    }
+    let frame = |(port, frame): (PortId, &[u8])| TraceFrame { port: name(port).into(), frame: hex::encode(frame) };
+    Traced {
+        story,
+        outputs: followed.sent().map(|(port, _)| name(port).into()).collect(),
+        dropped: followed.dropped().map(str::to_owned),
+        megaflow: None,
+        routed: Some(TracedRoute {
+            port: from.into(),
+            level: None,
+            stages: followed.stages.iter().map(|&stage| stage.into()).collect(),
+            route: decisions.route.map(|route| route.1),
+            adjacencies: decisions.adjacencies.into_iter().map(|adjacency| adjacency.1).collect(),
+            frames: followed.sent().map(frame).collect(),
+        }),
+    }
+}
+
+/// Adds the level at which the packet is handled to a router's trace.
+pub fn placed(traced: &mut Traced, placement: &[Placement]) {
+    let of = |name: &str| placement.iter().find(|row| row.port == name);
+    let Some(routed) = &mut traced.routed else { return };
+    let Some(port) = of(&routed.port) else { return };
+    let (level, why) = (port.level.clone().unwrap_or_else(|| "?".into()), port.why.clone());
+    let line = match (level.as_str(), traced.outputs.first().and_then(|to| of(to))) {
+        ("kernel", _) => format!("level: kernel ({why}): the kernel decides; below is what user space would do"),
+        ("driver", Some(to)) if to.target == Some(true) => {
+            format!("level: driver ({why}): its program does the same as below for plain packets")
+        }
+        ("driver", Some(to)) => {
+            let (name, why) = (&to.port, to.target_why.as_deref().unwrap_or("?"));
+            format!("level: driver, but its program cannot send to {name} ({why}): user space forwards")
+        }
+        ("driver", None) => format!("level: driver ({why}): user space handles packets that its program does not send"),
+        _ => format!("level: {level} ({why})"),
+    };
+    traced.story.insert(1.min(traced.story.len()), line);
+    routed.level = Some(TraceLevel { level, why });
+}

@@ -1,0 +1,167 @@
+//! Detection of hanging workers. While a worker hangs, every port is left to the kernel.
+//!
+//! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
+//! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
+//! old ones. So all programs leave their frames to the kernel until the worker turns again.
+//!
+//! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker.
+
+use crate::control::Shared;
+use crate::workers::Shown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Interval between checks.
+const EVERY: Duration = Duration::from_millis(250);
+/// Time without a turn after which a worker counts as hanging. Only time in which it could have run counts, and a check
+/// counts for at most [`EVERY`], however late it is, so that stopping the whole machine does not count.
+const HANGS: Duration = Duration::from_secs(2);
+
+/// State of a worker at one check.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    turns: u64,
+    /// CPU time of its thread, in nanoseconds.
+    ran: u64,
+    /// Set if the thread runs or waits for a CPU: then only the CPU time it got counts as its own.
+    runnable: bool,
+}
+
+impl Sample {
+    fn of(worker: &Shown) -> Self {
+        let counters = worker.handle.counters();
+        let (turns, thread) = (counters.turns.get(), counters.thread.get());
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}")).ok();
+        // proc_pid_stat(5): the state follows the name, which is in parentheses. If it cannot be read, all of the time
+        // counts.
+        let runnable =
+            read("stat").is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')));
+        // Documentation/scheduler/sched-stats.rst: the first field is the time on a CPU, in nanoseconds.
+        let ran = read("schedstat").and_then(|stat| stat.split_whitespace().next()?.parse().ok());
+        Self { turns, ran: ran.unwrap_or(0), runnable: runnable && ran.is_some() }
+    }
+}
+
+/// Last sample of each worker, and the time for which it has not turned.
+struct Turns(Vec<(Sample, Duration)>);
+
+impl Turns {
+    /// Adds a sample of each worker. Returns the numbers of the workers that hang.
+    fn look(&mut self, samples: impl Iterator<Item = Sample>) -> Vec<usize> {
+        for ((seen, still), now) in self.0.iter_mut().zip(samples) {
+            let own =
+                if now.runnable { Duration::from_nanos(now.ran.saturating_sub(seen.ran)).min(EVERY) } else { EVERY };
+            *still = if seen.turns == now.turns { *still + own } else { Duration::ZERO };
+            *seen = now;
+        }
+        self.0.iter().enumerate().filter(|(_, (_, still))| *still >= HANGS).map(|(worker, _)| worker).collect()
+    }
+}
+
+/// The watching thread. Dropping this stops and joins it.
+pub struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts to watch the workers. Errors if the thread cannot be created.
+    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name("bywash-watch".into()).spawn(move || {
+            let mut turns = Turns(vec![Default::default(); shared.workers.len()]);
+            while !stopped.load(Ordering::Acquire) {
+                let hung = turns.look(shared.workers.iter().map(Sample::of));
+                shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)));
+                std::thread::park_timeout(EVERY);
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The thread panics only if another thread has poisoned a lock.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.
+    pub fn halted(&self) -> Option<String> {
+        self.halted.lock().expect("halted").clone()
+    }
+
+    fn why_halted(&self, hung: &[usize]) -> String {
+        let live = self.live();
+        let of = |worker: &usize| {
+            let worker = &self.workers[*worker];
+            let mut ports: Vec<&str> = worker.polls().iter().map(|(port, _)| live.name(*port)).collect();
+            ports.dedup();
+            let thread = worker.handle.counters().thread.get();
+            format!("worker {} (thread {thread}, ports {}) hangs", worker.handle.id(), ports.join(", "))
+        };
+        hung.iter().map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Applies the result of a check: `why` names the hanging workers; `None` if there are none.
+    fn found(&self, why: Option<String>) {
+        let before = std::mem::replace(&mut *self.halted.lock().expect("halted"), why.clone());
+        match &why {
+            Some(why) if before.as_ref() != Some(why) => tracing::error!(
+                "{why}: no turn for {} s; every port is left to the kernel until it turns again",
+                HANGS.as_secs()
+            ),
+            None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),
+            // Halt the programs of ports that were added meanwhile, too.
+            Some(_) => {}
+            None => return,
+        }
+        for xdp in self.xdp.lock().expect("programs").iter_mut().flatten() {
+            if let Err(e) = xdp.halt(why.as_deref()) {
+                tracing::error!("{}: {e:#}", xdp.interface);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOKS: u64 = (HANGS.as_millis() / EVERY.as_millis()) as u64;
+
+    #[test]
+    fn who_does_not_turn_hangs() {
+        let mut turns = Turns(vec![Default::default(); 3]);
+        // The second worker stops after its fifth turn; the third turns every `LOOKS` checks.
+        let at = |look: u64| [look, look.min(5), look / LOOKS].map(|turns| Sample { turns, ..Sample::default() });
+        for look in 1..5 + LOOKS {
+            assert_eq!(turns.look(at(look).into_iter()), [0; 0], "{look}");
+        }
+        for look in 5 + LOOKS..40 {
+            assert_eq!(turns.look(at(look).into_iter()), [1], "{look}");
+        }
+        let turned = [40, 6, 9].map(|turns| Sample { turns, ..Sample::default() });
+        assert_eq!(turns.look(turned.into_iter()), [0; 0]);
+    }
+
+    #[test]
+    fn who_gets_no_cpu_does_not_hang() {
+        let mut turns = Turns(vec![Default::default(); 2]);
+        let all = EVERY.as_nanos() as u64;
+        // Both wait for a CPU most of the time; the second gets a tenth of one and does not turn in that time.
+        let at = |look: u64| [0, look * all / 10].map(|ran| Sample { turns: 1, ran, runnable: true });
+        let hung = (0..=10 * LOOKS).map(|look| turns.look(at(look).into_iter())).collect::<Vec<_>>();
+        assert!(hung[..10 * LOOKS as usize].iter().all(Vec::is_empty));
+        assert_eq!(hung[10 * LOOKS as usize], [1]);
+    }
+}

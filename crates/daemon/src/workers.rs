@@ -1,0 +1,177 @@
+//! Workers, and the assignment of queues to them.
+//!
+//! Every worker can send on every port. A worker that has no queue of a port passes its frames, through a ring in
+//! memory, to a worker that has one.
+
+use crate::ports::Opened;
+use anyhow::Context as _;
+use bywash_config::{Config, Idle, Plan, PortConfig};
+use bywash_engine::{App, Change, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_frame::{Buffers, Pool, PoolSet};
+use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
+use bywash_sync::Qsbr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Longest wait for a worker's answer.
+pub const ANSWER: Duration = Duration::from_millis(200);
+/// Capacity of a ring between two workers, in frames.
+const HANDOFF: usize = 1024;
+
+/// Running worker, as the control loop and the API see it.
+pub struct Shown {
+    pub handle: WorkerHandle,
+    cpu: Mutex<Option<usize>>,
+    /// Queues it polls: port, queue.
+    pub polls: Mutex<Vec<(usize, usize)>>,
+    /// Statistics of its TX queues, by port number.
+    pub queues: Mutex<Vec<Arc<TxQueueStats>>>,
+    /// Pool it allocates from.
+    pub pool: Mutex<Arc<Pool>>,
+}
+
+impl Shown {
+    /// Locks the list of queues it polls.
+    pub fn polls(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.polls.lock().expect("what a worker polls")
+    }
+
+    /// Locks the statistics of its TX queues.
+    pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
+        self.queues.lock().expect("a worker's tx queues")
+    }
+
+    /// Returns the CPU it is pinned to; `None` if it is not pinned.
+    pub fn cpu(&self) -> Option<usize> {
+        *self.cpu.lock().expect("a worker's CPU")
+    }
+
+    /// Moves the worker to this CPU from its next turn on.
+    pub fn move_to(&self, cpu: usize) {
+        *self.cpu.lock().expect("a worker's CPU") = Some(cpu);
+        self.handle.change(vec![Change::Cpu(cpu)], ANSWER);
+    }
+
+    /// Returns the pool it allocates from.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.lock().expect("a worker's pool").clone()
+    }
+
+    /// Records the pool it allocates from. The caller tells the worker.
+    pub fn take_from(&self, pool: &Arc<Pool>) {
+        self.pool.lock().expect("a worker's pool").clone_from(pool);
+    }
+}
+
+/// One worker's share of a port: the end it sends on, and the ends it only receives from.
+pub struct Share {
+    pub main: Box<dyn Port>,
+    pub more: Vec<(Box<dyn Port>, Role)>,
+}
+
+/// Distributes the ends of a port, each to the worker given with it. Workers without an end get a ring to the first
+/// worker that has one, which also sends the frames that arrive on `from_kernel`. Errors if `ends` is empty.
+pub fn deal(
+    id: PortId,
+    ends: Vec<(usize, Box<dyn Port>)>,
+    from_kernel: Option<Box<dyn Port>>,
+    workers: usize,
+) -> anyhow::Result<Vec<Share>> {
+    let mut own: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| vec![]).collect();
+    ends.into_iter().for_each(|(worker, end)| own[worker].push(end));
+    let owner = own.iter().position(|ends| !ends.is_empty()).context("it has no end")?;
+    let mut transit = vec![];
+    for ends in own.iter_mut().filter(|ends| ends.is_empty()) {
+        let (here, there) = pair(HANDOFF);
+        ends.push(Box::new(here));
+        transit.push((Box::new(there) as Box<dyn Port>, Role::Transit(id)));
+    }
+    let share = |mut ends: Vec<Box<dyn Port>>| {
+        let main = ends.remove(0);
+        Share { main, more: ends.into_iter().map(|end| (end, Role::Receive(id))).collect() }
+    };
+    let mut shares: Vec<Share> = own.into_iter().map(share).collect();
+    transit.extend(from_kernel.map(|end| (end, Role::Transit(id))));
+    shares[owner].more.extend(transit);
+    Ok(shares)
+}
+
+/// Returns a TX queue with the port's burst size and deadline.
+pub fn tx_queue(settings: &PortConfig) -> TxQueue {
+    TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
+}
+
+/// Converts the configured idle behaviour to the engine's.
+pub fn idle(idle: Idle) -> bywash_engine::Idle {
+    match idle {
+        Idle::Sleep => bywash_engine::Idle::Sleep,
+        Idle::Spin => bywash_engine::Idle::Spin,
+    }
+}
+
+/// Starts the workers of `plan`, each with its own entry of `apps`, and moves the ends out of `ports`. A ring joins
+/// each pair of workers in `links`; it is the last port of both.
+pub fn start(
+    config: &Config,
+    plan: &Plan,
+    ports: &mut [Opened],
+    pools: &Arc<PoolSet>,
+    domain: &Qsbr,
+    apps: Vec<Box<dyn App>>,
+    links: &[(usize, usize)],
+) -> anyhow::Result<Vec<Shown>> {
+    let count = plan.workers.len();
+    // Indexed by worker, then by port.
+    let mut own: Vec<Vec<Share>> = (0..count).map(|_| vec![]).collect();
+    for (port, opened) in ports.iter_mut().enumerate() {
+        let mut ends = vec![];
+        for (w, worker) in plan.workers.iter().enumerate() {
+            for &(_, queue) in worker.queues.iter().filter(|(p, _)| *p == port) {
+                let at = opened.ends.iter().position(|e| e.queue as usize == queue);
+                ends.push((w, opened.ends.remove(at.context("a queue that was not opened")?).port));
+            }
+        }
+        let shares = deal(PortId(port as u16), ends, opened.from_kernel.take(), count);
+        let shares = shares.with_context(|| format!("port `{}`", opened.config.name))?;
+        own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
+    }
+
+    let mut rings: Vec<Option<Box<dyn Port>>> = (0..count).map(|_| None).collect();
+    for &(one, other) in links {
+        let (here, there) = pair(HANDOFF);
+        rings[one] = Some(Box::new(here));
+        rings[other] = Some(Box::new(there));
+    }
+
+    let mut running = vec![];
+    for (w, (shares, app)) in own.into_iter().zip(apps).enumerate() {
+        let mut out = Outputs::new();
+        let mut queues = vec![];
+        let mut more = vec![];
+        for (share, opened) in shares.into_iter().zip(ports.iter()) {
+            let queue = tx_queue(&opened.config);
+            queues.push(queue.stats());
+            out.add(share.main, queue);
+            more.extend(share.more);
+        }
+        if let Some(ring) = rings[w].take() {
+            out.add(ring, TxQueue::new(TxQueueConfig::default()));
+        }
+        let cpu = plan.workers[w].cpu;
+        let worker_config = WorkerConfig { id: w, cpu, idle: idle(config.workers.idle) };
+        // The worker's own pool, or the only one if all share it.
+        let own = w.min(pools.pools().len() - 1);
+        let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
+        more.into_iter().for_each(|(end, role)| worker.add(end, role));
+        let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
+        let polls = Mutex::new(plan.workers[w].queues.clone());
+        running.push(Shown {
+            handle,
+            cpu: Mutex::new(cpu),
+            polls,
+            queues: Mutex::new(queues),
+            pool: Mutex::new(pools.pools()[own].clone()),
+        });
+    }
+    Ok(running)
+}
