@@ -1,6 +1,5 @@
 //! Command line: subcommands, options and their parsers.
 
-pub mod bench;
 pub mod capture;
 pub mod docsis;
 pub mod doctor;
@@ -12,8 +11,8 @@ pub mod top;
 pub mod trace;
 pub mod web;
 
-use crate::config::{Auto, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy, interface_name};
-use bench::BenchArgs;
+use crate::config::{Auto, CpuList, Idle, Level, Mode, Pages, PoolKind, Transmit, XdpMode, ZeroCopy, interface_name};
+use bywash_bench::BenchArgs;
 use capture::CaptureArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -197,7 +196,7 @@ pub struct RunArgs {
 
     /// CPUs that transmit packets forwarded in the driver (cpumap), such as `2-5`: for NICs with fewer queues than the
     /// machine has CPUs
-    #[arg(long, value_name = "LIST", value_parser = only_cpus)]
+    #[arg(long, value_name = "LIST")]
     pub spread: Option<CpuList>,
 
     /// Behaviour of a worker that has no packets
@@ -357,10 +356,6 @@ pub struct DemoArgs {
     pub seconds: u64,
 }
 
-/// CPU numbers given on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(pub Vec<usize>);
-
 fn auto<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Auto<T>, String> {
     if text == "auto" { Ok(Auto::Auto) } else { parse(text).map(Auto::Set) }
 }
@@ -379,12 +374,7 @@ fn frames(text: &str) -> Result<Auto<usize>, String> {
 }
 
 fn cpus(text: &str) -> Result<Auto<CpuList>, String> {
-    auto(text, only_cpus)
-}
-
-/// Parses a list of CPUs that must not be `auto`.
-pub fn only_cpus(text: &str) -> Result<CpuList, String> {
-    crate::config::cpu_list(text).map(CpuList)
+    auto(text, str::parse)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -1,9 +1,9 @@
 //! `bywash demo`: host - router - host in network namespaces of this machine, forwarded by the kernel and by bywash in
 //! turn. Prints every step. Touches nothing outside these namespaces, and removes them at the end.
 
-use crate::bench::lab::{Bywash, FOR_RATE, Lab, Rate, Traffic};
 use crate::cli::DemoArgs;
 use anyhow::{bail, ensure};
+use bywash_bench::lab::{Bywash, FOR_RATE, Lab, Rate, Traffic};
 use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
 use bywash_sync::clock;
 use std::io::Write;

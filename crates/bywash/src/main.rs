@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bench;
 mod capture;
 mod cli;
 mod demo;
@@ -67,7 +66,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(args),
         Command::Gen(args) => tester::generate(&args),
         Command::Rfc2544(args) => tester::rfc2544(&args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bywash_bench::run(args),
         Command::Docsis(args) => docsis::run(args),
         Command::Completion { shell } => man::completion(shell),
         Command::Man { out: None } => man::print(),

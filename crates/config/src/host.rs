@@ -2,6 +2,7 @@
 
 use rustix::fs::Gid;
 use std::fs;
+use std::str::FromStr;
 
 /// Network interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +79,18 @@ pub fn group_id(group: &str) -> Option<Gid> {
 
 /// Upper bound of CPU numbers.
 pub const CPUS: usize = 4096;
+
+/// CPU numbers in one string, such as `2,3` or `4-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        cpu_list(text).map(Self)
+    }
+}
 
 /// Parses a CPU list in the kernel's format, such as `0,2-4`, with CPU numbers below [`CPUS`].
 ///

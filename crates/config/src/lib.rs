@@ -24,7 +24,7 @@ mod text;
 pub use check::{cell_for, largest_mtu};
 pub use choice::*;
 pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
-pub use host::{CPUS, Host, Interface, cpu_list, group_id};
+pub use host::{CPUS, CpuList, Host, Interface, cpu_list, group_id};
 pub use keys::{BLOCK, FRAMES, SOCKET, WORKERS};
 pub use load::Draft;
 pub use model::*;

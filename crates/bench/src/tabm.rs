@@ -4,17 +4,62 @@
 //! The device uses no CPU of its own: a thread that finds its channel empty distributes a round to all threads. The
 //! thread that forwards a packet also writes it, in place of the device's DMA, which no CPU's TLB is involved in.
 
-use crate::cli::bench::TabmArgs;
+use crate::args::{block, frames, number};
+use bywash_config as config;
 use bywash_engine::cpus;
 use bywash_frame::{BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
 use bywash_sync::{CachePadded, Counter, clock};
+use clap::Args;
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// `bywash bench tabm`
+#[derive(Debug, Args)]
+pub struct TabmArgs {
+    /// Pool kinds to measure in turn: sdb, tabm, typewriter
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "sdb,tabm")]
+    pub kinds: Vec<config::PoolKind>,
+    /// Thread counts to measure
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
+    pub threads: Vec<usize>,
+    /// Packet sizes, in bytes
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,128,256,512,1024,1500", value_parser = packet)]
+    pub sizes: Vec<usize>,
+    /// Number of buffers in the region that the threads share or that is divided between them
+    #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
+    pub frames: usize,
+    /// Block size, in buffers
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
+    pub block: usize,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pub pages: config::Pages,
+    /// Reuse a thread's blocks in the order they were freed, as `sdb` does, instead of the last freed first
+    #[arg(long)]
+    pub fifo: bool,
+    /// Number of rounds, each measuring all kinds; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub milliseconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn channels(text: &str) -> Result<usize, String> {
+    number(text, 1..=16, "threads")
+}
+
+fn packet(text: &str) -> Result<usize, String> {
+    number(text, 64..=1518, "bytes")
+}
 
 /// Capacity of a channel in packets.
 const CHANNEL: usize = 512;
@@ -286,7 +331,7 @@ fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
 fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &Processor) -> anyhow::Result<f64> {
     let pools = region(args, kind, threads)?;
     // Model the requested page size even if this machine cannot provide it: the policy's addresses matter.
-    let page = if args.pages == crate::config::Pages::Small { PageSize::Small } else { PageSize::Huge };
+    let page = if args.pages == bywash_config::Pages::Small { PageSize::Small } else { PageSize::Huge };
     let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
     let mut device = Device::new(&pools, channels, size);
     let mut bufs = Buffers::attach(&pools, 0);

@@ -6,9 +6,9 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
-use crate::api::{Pools, Worker, client};
-use crate::config::Host;
 use anyhow::{Context as _, bail, ensure};
+use bywash_api::{Pools, Worker, client};
+use bywash_config::Host;
 use bywash_fib::{Net4, synth};
 use bywash_lab::{Process, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen};
@@ -29,6 +29,7 @@ const STATIONS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const NEXT_HOPS: u32 = 250;
 /// Seed of routes and destinations, the same in every run.
 const SEED: u64 = 1812;
+/// Number of flows in the traffic, each to its own destination.
 pub const FLOWS: u32 = 1024;
 /// Frames that the kernel generates at once: a NAPI poll's budget.
 pub const BATCH: u32 = 64;
@@ -296,7 +297,9 @@ pub fn rate(time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::
 
 /// Running `bywash run`, which ends when this is dropped.
 pub struct Bywash {
+    /// The process.
     pub process: Process,
+    /// Its API socket.
     pub socket: PathBuf,
 }
 

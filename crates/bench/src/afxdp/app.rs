@@ -1,6 +1,7 @@
 //! Applications: one thread in the router's namespace that receives, sends or forwards.
 
-use crate::cli::bench::{AfxdpApp, AfxdpArgs, AfxdpLayout, AfxdpMode, OnOff};
+use super::{AfxdpApp, AfxdpArgs, AfxdpLayout, AfxdpMode};
+use crate::args::OnOff;
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, DATA_OFFSET, PoolConfig, PoolSet};
 use bywash_lab::Namespace;
@@ -75,7 +76,7 @@ impl App {
         let settings = Settings::of(args);
         let (its_work, stopped, frame) = (work.clone(), stop.clone(), frame.to_vec());
         let thread = r.thread(move || {
-            crate::bench::pin(Some(cpu))?;
+            crate::pin(Some(cpu))?;
             settings.run(&frame, &its_work, &stopped, ready)
         })?;
         let thread =
@@ -215,7 +216,7 @@ impl Settings {
         settings.put_back()?;
         umem.settle(&mut bufs, LET_GO);
         drop((ports, programs, bufs));
-        crate::bench::all_back(&pools)
+        crate::all_back(&pools)
     }
 
     /// Runs one iteration of the application and returns the number of frames it moved.

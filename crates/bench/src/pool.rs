@@ -1,16 +1,55 @@
 //! Benchmark of a pool between two threads, as in a pipeline: one allocates, writes and sends buffers, the other reads
 //! and frees them.
 
-use crate::cli::bench::PoolArgs;
+use crate::args::{SECONDS, block, frames, number, touch};
+use bywash_config as config;
 use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
 use bywash_sync::hint::{prefetch_at, prefetch_to_write};
+use clap::Args;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// `bywash bench pool`
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Pool kinds to measure, in this order
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack,sdb,tabm")]
+    pub kinds: Vec<config::PoolKind>,
+    /// Number of threads: 1, which allocates and frees, or an even number, half of which allocate and half free
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = pool_threads)]
+    pub threads: usize,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 131_072, value_parser = frames)]
+    pub frames: usize,
+    /// Block size of `sdb` and `tabm`, in buffers
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BLOCK, value_parser = block)]
+    pub block: usize,
+    /// Number of bytes written and read per buffer
+    #[arg(long, value_name = "BYTES", default_value_t = 1520, value_parser = touch)]
+    pub touch: usize,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: config::Pages,
+    /// Measure the pool kinds in turn for five rounds and print the medians
+    #[arg(long)]
+    pub alternate: bool,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn pool_threads(text: &str) -> Result<usize, String> {
+    let wanted = "expected 1 or an even number from 2 to 64".to_string();
+    number(text, 1..=64, "threads").ok().filter(|n| *n == 1 || n % 2 == 0).ok_or(wanted)
+}
 
 /// Maximum number of frames in flight between an allocating and a freeing thread: near the reference document's 750.
 const IN_FLIGHT: usize = 1024;

@@ -1,7 +1,7 @@
 //! Benchmark of the XDP program alone, timed by the kernel's test run: the cost of forwarding in the driver.
 
 use super::lab;
-use crate::cli::bench::{DriverArgs, Family};
+use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
 use bywash_daemon::driver::{Driver, Targets};
 use bywash_fib::{Addr, Net, Table, synth};
@@ -12,8 +12,36 @@ use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::{FCS_LEN, HEADER_LEN, MacAddr};
 use bywash_wire::partial;
+use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// `bywash bench driver`
+#[derive(Debug, Args)]
+pub struct DriverArgs {
+    /// IP version
+    #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
+    pub family: Family,
+    /// Number of routes in the table, over 256 next hops
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = routes)]
+    pub routes: usize,
+    /// Number of destination addresses in the traffic
+    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = heads)]
+    pub destinations: usize,
+    /// Number of rounds of two million packets each; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// CPU to run on  [default: chosen by the scheduler]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn heads(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_port::af_xdp::HEADS, "destinations")
+}
 
 /// Program runs per round.
 const REPEAT: u32 = 2_000_000;

@@ -7,16 +7,122 @@
 mod app;
 
 use super::lab::{Lab, Rate, Traffic, rate};
-use crate::cli::bench::{AfxdpApp, AfxdpArgs, AfxdpMode};
+use crate::args::{OnOff, SECONDS, frames, number, size};
 use anyhow::{Context as _, ensure};
 use app::App;
+use bywash_config::{Pages, Transmit, ZeroCopy};
 use bywash_port::PortCounters;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+/// Application of `bywash bench afxdp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfxdpApp {
+    /// Receives and drops
+    Rxdrop,
+    /// Sends the same frame repeatedly
+    Txpush,
+    /// Forwards between two interfaces
+    L2fwd,
+}
+
+/// Mapping of buffers to UMEM chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AfxdpLayout {
+    /// One buffer per chunk
+    Aligned,
+    /// One buffer per chunk, registered in unaligned chunk mode
+    Unaligned,
+    /// Several buffers of 512 bytes per chunk; frames of up to 256 bytes
+    Typewriter,
+}
+
+/// Wait strategy of `bywash bench afxdp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfxdpMode {
+    /// Run to completion: polls the rings continuously, without system calls
+    Rtc,
+    /// Blocks in poll(2) after 20 µs without frames
+    Poll,
+    /// Preferred busy polling (SO_PREFER_BUSY_POLL): the driver is polled by this thread's system calls, without
+    /// interrupts
+    BusyPoll,
+}
+
+/// `bywash bench afxdp`
+#[derive(Debug, Args)]
+pub struct AfxdpArgs {
+    /// Operation on frames
+    #[arg(long, value_name = "APP", default_value = "rxdrop")]
+    pub app: AfxdpApp,
+    /// Wait strategy
+    #[arg(long, value_name = "MODE", default_value = "rtc")]
+    pub mode: AfxdpMode,
+    /// Read every byte received (and swap the MAC addresses of forwarded frames); write every byte sent
+    #[arg(long)]
+    pub touch: bool,
+    /// Maximum number of frames received or sent per iteration
+    #[arg(long, value_name = "N", default_value_t = bywash_frame::BATCH, value_parser = batch)]
+    pub batch: usize,
+    /// Size of each of the four rings, in descriptors
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub ring: u32,
+    /// Number of sockets that send in turn, on one UMEM and queue
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub tx_sockets: usize,
+    /// Reclaim sent frames in the order they were sent, comparing each completion with that order
+    #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
+    pub in_order: OnOff,
+    /// Mapping of buffers to UMEM chunks
+    #[arg(long, value_name = "HOW", default_value = "aligned")]
+    pub layout: AfxdpLayout,
+    /// Use of AF_XDP zero-copy mode
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub zero_copy: ZeroCopy,
+    /// Transmit method
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
+    /// Use the kernel's need-wakeup flag (XDP_USE_NEED_WAKEUP), so that system calls are made only when needed
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub need_wakeup: OnOff,
+    /// Maximum number of frames the driver processes per system call, with `--mode busy-poll`
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub budget: u16,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Number of rounds; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Also measure this command in each round: it must do the same on r0, r1 or both, and runs in their network
+    /// namespace
+    #[arg(long, value_name = "COMMAND")]
+    pub peer: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_frame::BATCH, "frames")
+}
 
 #[derive(Serialize)]
 struct Figures {

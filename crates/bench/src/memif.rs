@@ -1,19 +1,58 @@
 //! Benchmark of memif: one thread sends and one receives, each with its own buffers as in separate processes; or one of
 //! the two, with another program as the peer.
 
-use crate::cli::bench::{MemifArgs, MemifWay};
-use crate::config::MemifRole;
+use crate::args::{SECONDS, size};
 use anyhow::{Context as _, ensure};
+use bywash_config::MemifRole;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Line, PoolConfig, PoolSet};
 use bywash_port::memif::{Config, MemifPort, Role};
 use bywash_port::{Port as _, PortCounters, PortState};
 use bywash_sync::clock;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// `bywash bench memif`
+#[derive(Debug, Args)]
+pub struct MemifArgs {
+    /// Our side of the memif; without --socket, the other thread is the other side
+    #[arg(long, value_name = "server|client", default_value = "client", hide_possible_values = true)]
+    pub role: MemifRole,
+    /// Direction of the packets, as seen from our side
+    #[arg(long, value_name = "send|receive", default_value = "send", hide_possible_values = true)]
+    pub way: MemifWay,
+    /// Control socket of a memif shared with another program  [default: both sides are in this process]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Packet size in bytes, without FCS
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Size of each ring in slots, if our side is the client
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub ring: usize,
+    /// CPU to run on  [default: the first CPU, and the second for the other thread]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Direction of the packets in `bywash bench memif`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemifWay {
+    /// Our side sends
+    Send,
+    /// Our side receives
+    Receive,
+}
 
 /// Timeout for the connection and the first packets.
 const PATIENCE: Duration = Duration::from_secs(20);

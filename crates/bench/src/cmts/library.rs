@@ -1,7 +1,6 @@
 //! Benchmark of encryption alone: the same frames repeatedly, on one thread.
 
-use super::{key, protection};
-use crate::cli::bench::CmtsArgs;
+use super::{CmtsArgs, key, protection};
 use bywash_docsis::seal::Sealer;
 use bywash_engine::cpus::Placement;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Frame, PoolConfig, PoolSet};

@@ -4,15 +4,63 @@
 //! ([`bywash_measure::Memory`]), which sees the reads and writes of each packet by the device and the two threads. The
 //! two threads run on one core and share its second-level cache, as in the reference document.
 
-use crate::cli::bench::{MemoryArgs, OnOff};
+use crate::args::{OnOff, frames, gbits, number};
+use bywash_config as config;
 use bywash_frame::{
     Arena, ArenaConfig, Batch, Buffers, DATA_OFFSET, Frame, META, Pages, PoolConfig, PoolKind, PoolSet,
 };
 use bywash_measure::{Memory, Processor, Traffic, XEON_GOLD_6148, hardware};
+use clap::Args;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
+
+/// `bywash bench memory`
+#[derive(Debug, Args)]
+pub struct MemoryArgs {
+    /// Numbers of instances to model
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,12", value_parser = instances)]
+    pub instances: Vec<usize>,
+    /// Pool kinds to model; savings are relative to the first
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
+    pub kinds: Vec<config::PoolKind>,
+    /// Rate of each instance in Gbit/s
+    #[arg(long, value_name = "GBITS", default_value_t = 5.0, value_parser = gbits)]
+    pub rate: f64,
+    /// Compute a CRC over each packet
+    #[arg(long, value_name = "WHETHER", default_value = "off")]
+    pub crc: OnOff,
+    /// Number of buffers in each instance's pool; the default is the power of two above the reference document's peak
+    /// of 20,000
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
+    pub frames: usize,
+    /// Packets in flight in each instance, between receive and transmit ring; the default is the reference document's
+    #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
+    pub in_flight: usize,
+    /// Size of each receive ring in descriptors; the default is that of the example programs of DPDK 18.08
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
+    pub rx_ring: usize,
+    /// Size of each transmit ring in descriptors, where a sent frame stays until its slot is reused; default as for
+    /// --rx-ring
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
+    pub tx_ring: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn instances(text: &str) -> Result<usize, String> {
+    number(text, 1..=20, "instances: the modelled processor has 20 cores")
+}
+
+fn descriptors(text: &str) -> Result<usize, String> {
+    number(text, 64..=4096, "descriptors")
+}
+
+fn in_flight(text: &str) -> Result<usize, String> {
+    number(text, 32..=1 << 20, "packets (a burst has 32)")
+}
 
 /// Packets received at once.
 const BURST: usize = 32;
@@ -367,7 +415,6 @@ impl Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     fn gbs(kind: PoolKind, instances: usize, crc: OnOff, in_flight: usize) -> f64 {
         let args = MemoryArgs {

@@ -1,13 +1,35 @@
 //! Benchmark of two workers connected by in-memory ports: the cost of passing frames between CPUs.
 
-use crate::cli::bench::PairArgs;
+use crate::args::{SECONDS, frames, touch};
+use bywash_config::PoolKind;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
+use clap::Args;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// `bywash bench pair`
+#[derive(Debug, Args)]
+pub struct PairArgs {
+    /// Buffer pool policy
+    #[arg(long, value_name = "KIND", default_value = "stack")]
+    pub pool: PoolKind,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Bytes of each frame that the receiver copies into its own buffer, to show what zero copy saves
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = touch)]
+    pub copy: usize,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 #[derive(Serialize)]
 struct Figures {

@@ -1,15 +1,36 @@
 //! Cost of stamping frames in the generator: streams with sequence number, timestamp and valid checksum compared with
 //! bare frames, both generated in the kernel, sent to a veth whose peer drops them immediately.
 
-use crate::cli::bench::GeneratorArgs;
+use crate::args::{SECONDS, flows, size};
 use anyhow::Context as _;
 use bywash_lab::{Host, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen, LiveOrder, LiveStream};
 use bywash_tester::{Addresses, Sizes, Stream, Templates};
+use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+
+/// `bywash bench generator`
+#[derive(Debug, Args)]
+pub struct GeneratorArgs {
+    /// Number of flows in the traffic
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Number of rounds, alternating between the two
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=99))]
+    pub rounds: u64,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Frames that the kernel generates at once.
 const BATCH: u32 = 64;

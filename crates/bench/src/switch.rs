@@ -1,8 +1,9 @@
 //! Benchmark of the flow switch on one worker, with a capture replayed from memory; sent frames are discarded.
 
 use super::forward::record;
-use crate::cli::bench::{OnOff, SwitchArgs};
+use crate::args::{OnOff, SECONDS, flows, frames, size};
 use anyhow::Context as _;
+use bywash_config::Pages;
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -10,6 +11,50 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use clap::Args;
+use std::path::PathBuf;
+
+/// `bywash bench switch`
+#[derive(Debug, Args)]
+pub struct SwitchArgs {
+    /// Number of flows in the traffic, each with its own source address and port
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// File with the switch's flows, in ovs-ofctl syntax; port 1 receives, port 2 discards  [default: 512 flows with
+    /// dec_ttl and mod_dl_dst]
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Use the exact-match cache
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub emc: OnOff,
+    /// Insertion rate of the exact-match cache: one in N flows that miss it is inserted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub emc_insert: u32,
+    /// Replay this capture file instead of generated traffic
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// CPU to run on  [default: chosen by the scheduler]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Only write the traffic and the flows to this directory (traffic.pcap, flows.txt), and exit
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 use bywash_port::pcap::{PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, TxQueue, TxQueueConfig};

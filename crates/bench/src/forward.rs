@@ -1,9 +1,10 @@
 //! Benchmark of the whole IPv4 router path on one worker, with a capture replayed from memory and sent frames
 //! discarded: the cost of the program itself.
 
-use super::captured::{self, Cost};
-use crate::cli::bench::ForwardArgs;
+use super::captured::{self, Captured, Cost};
+use crate::args::{SECONDS, flows, frames, number, routes, size};
 use anyhow::{Context as _, bail};
+use bywash_config::{Pages, PoolKind};
 use bywash_engine::{App, Context, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
@@ -14,11 +15,72 @@ use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use clap::Args;
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `bywash bench forward`
+#[derive(Debug, Args)]
+pub struct ForwardArgs {
+    /// Buffer pool policy
+    #[arg(long, value_name = "KIND", default_value = "stack")]
+    pub pool: PoolKind,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Size of the worker's cache in front of the pool, in buffers; a cache hides the pool's policy  [default: 0]
+    #[arg(long, value_name = "N", value_parser = cache)]
+    pub cache: Option<usize>,
+    /// Number of IPv4 routes in the table
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = routes)]
+    pub routes: usize,
+    /// Number of flows in the traffic, each with its own destination address
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub flows: usize,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Read every byte of every forwarded packet
+    #[arg(long)]
+    pub touch: bool,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Also measure, in alternating rounds, the cost of an active capture that matches no packet
+    #[arg(long, value_name = "WHAT")]
+    pub capture: Option<Captured>,
+    /// tcpdump expression of `--capture filtered`; no packet of the traffic may match it
+    #[arg(long, value_name = "EXPR", default_value = "udp src port 9999")]
+    pub filter: String,
+    /// CPU to run on  [default: chosen by the scheduler]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Replay this capture file on both ports instead of generated traffic
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Forward between DPDK net_pcap devices on port0.pcap and port1.pcap in this directory (requires a build with the
+    /// feature `dpdk`)
+    #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
+    pub net_pcap: Option<PathBuf>,
+    /// Only write the traffic and the routes to this directory (port0.pcap, port1.pcap, and routes_v4.txt in l3fwd's
+    /// format), and exit
+    #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
+    pub write_pcap: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn cache(text: &str) -> Result<usize, String> {
+    number(text, 0..=8192, "buffers")
+}
 
 const PORTS: u16 = 2;
 const WARM_UP: Duration = Duration::from_millis(300);

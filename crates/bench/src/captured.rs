@@ -1,13 +1,23 @@
 //! Cost of a capture to forwarding: the same worker with and without a recorder, in alternating intervals.
 
-use crate::cli::bench::Captured;
 use bywash_engine::{DropReason, WorkerHandle};
 use bywash_port::pcap::{Filter, compile};
 use bywash_port::{PortCounters, Wanted, capture};
 use bywash_sync::clock;
+use clap::ValueEnum;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Capture that is active while forwarding is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Captured {
+    /// Packets dropped for one reason, which does not occur
+    Drops,
+    /// Received packets that match a filter, which none matches
+    Filtered,
+}
 
 /// Length of an interval.
 const TURN: Duration = Duration::from_millis(250);

@@ -12,17 +12,43 @@
 //! the hosts, whose drivers drop them.
 
 use super::lab::{BATCH, Bywash, FOR_RATE, WARM_UP, rate};
-use crate::cli::bench::PortsArgs;
-use crate::config::{Host as Machine, Level};
+use crate::args::{SECONDS, number, size};
 use anyhow::Context as _;
+use bywash_config::{Host as Machine, Level};
 use bywash_lab::{Host, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+/// `bywash bench ports`
+#[derive(Debug, Args)]
+pub struct PortsArgs {
+    /// Port counts to measure; half of the ports send to the other half and back
+    #[arg(long, value_name = "LIST", default_value = "2,4,6", value_delimiter = ',', value_parser = even_ports)]
+    pub ports: Vec<usize>,
+    /// Frame sizes on the wire in bytes, FCS included
+    #[arg(long, value_name = "LIST", default_value = "64,128,256,512,1024,1280,1518", value_delimiter = ',', value_parser = size)]
+    pub sizes: Vec<usize>,
+    /// Number of rounds, each measuring everything; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn even_ports(text: &str) -> Result<usize, String> {
+    let wanted = "expected an even number of ports from 2 to 16".to_string();
+    number(text, 2..=16, "ports").ok().filter(|n| n % 2 == 0).ok_or(wanted)
+}
 
 /// Number of destinations per port: addresses in 198.18.PORT.0/24 (RFC 2544, appendix C.2.2: addresses for benchmarks).
 const FLOWS: u8 = 250;

@@ -6,16 +6,38 @@
 //! the new route, which measures the lag behind the kernel; after that, none may take the old route.
 
 use super::lab;
-use crate::api::{Placement, Route, client};
-use crate::cli::bench::ChurnArgs;
-use crate::config::Host;
+use crate::args::SECONDS;
 use anyhow::{Context as _, bail, ensure};
+use bywash_api::{Placement, Route, client};
+use bywash_config::Host;
+use bywash_config::Level;
 use bywash_lab::{Topology, TopologyBuilder};
 use bywash_netlink::change::{AT_ONCE, Changer, Changes};
+use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// `bywash bench churn`
+#[derive(Debug, Args)]
+pub struct ChurnArgs {
+    /// Route changes per second; 0: as many as the kernel accepts
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub rate: u64,
+    /// Packets per second
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub packets: u64,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Forwarding level
+    #[arg(long, value_name = "LEVEL", default_value = "driver")]
+    pub level: Level,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 const PORT: u16 = 7007;
 /// Maximum number of packets sent at once after the sender was delayed.

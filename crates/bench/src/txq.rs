@@ -4,7 +4,8 @@
 //! The traffic alternates between one source address per flow, so that a burst contains packets of as many flows as
 //! possible. Each address matches a flow of its own, and all flows lead to one port.
 
-use crate::cli::bench::{OnOff, TxqArgs, TxqPort};
+use crate::args::{OnOff, frames, number, size};
+use bywash_config::Transmit;
 use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -19,12 +20,89 @@ use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig, TxQueueS
 use bywash_sync::{Qsbr, clock};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// `bywash bench txq`
+#[derive(Debug, Args)]
+pub struct TxqArgs {
+    /// Flow counts to measure; each flow has its own source address, used in turn
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64", value_parser = txq_flows)]
+    pub flows: Vec<usize>,
+    /// Send all packets for a port together (on), or each flow's packets immediately (off)  [default: measure both in
+    /// turn]
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub coalesce: Option<OnOff>,
+    /// Kind of egress port
+    #[arg(long, value_name = "PORT", default_value = "pair")]
+    pub port: TxqPort,
+    /// Transmit method of the veth port
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
+    /// Number of frames after which the TX queue sends
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = burst)]
+    pub burst: usize,
+    /// Maximum time the TX queue collects frames, in microseconds; 0: until the end of the worker's iteration
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub deadline_us: u64,
+    /// Offered load in packets per second  [default: as many as are accepted]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Number of buffers in the pool
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
+    pub frames: usize,
+    /// Number of rounds, each measuring on and off; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Length of each measurement, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub milliseconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Egress port of `bywash bench txq`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TxqPort {
+    /// In-memory ring to another thread
+    Pair,
+    /// memif to another thread with separate buffers
+    Memif,
+    /// AF_XDP on a veth whose peer drops the frames (root)
+    Veth,
+    /// Discards the frames
+    Null,
+}
+
+impl TxqPort {
+    /// Returns the port's name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pair => "pair",
+            Self::Memif => "memif",
+            Self::Veth => "veth",
+            Self::Null => "null",
+        }
+    }
+}
+
+fn txq_flows(text: &str) -> Result<usize, String> {
+    number(text, 1..=4096, "flows")
+}
+
+fn burst(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_frame::BATCH, "frames")
+}
 
 /// Warm-up time, for caches and CPU frequency.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -305,7 +383,7 @@ struct Sample {
 }
 
 fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
-    let allowed = crate::config::Host::this().allowed;
+    let allowed = bywash_config::Host::this().allowed;
     let cpus = [allowed.first().copied(), allowed.get(1).or(allowed.first()).copied()];
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;

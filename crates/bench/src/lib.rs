@@ -1,6 +1,9 @@
 //! `bywash bench`: benchmarks; each prints its result as text or as one JSON object.
 
+#![forbid(unsafe_code)]
+
 mod afxdp;
+mod args;
 mod captured;
 mod churn;
 mod cmts;
@@ -19,14 +22,56 @@ mod ports;
 mod switch;
 mod tabm;
 mod txq;
-pub mod veth;
+mod veth;
 
-use crate::cli::bench::BenchArgs;
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Pages, PoolKind};
+use clap::Subcommand;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+
+/// Subcommands of `bywash bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchArgs {
+    /// AF_XDP alone, on veth: frames received, sent or forwarded, and the effect of each option (root)
+    Afxdp(afxdp::AfxdpArgs),
+    /// Route changes under traffic: packets lost or misrouted, and the lag behind the kernel's table (root)
+    Churn(churn::ChurnArgs),
+    /// Cable downstream on two workers: rate, cycles by stage, and the highest rate without loss
+    Cmts(cmts::CmtsArgs),
+    /// XDP program alone: nanoseconds per packet, measured with the kernel's BPF test run (root)
+    Driver(driver::DriverArgs),
+    /// Router on one worker: replays a capture from memory, forwards between two ports, discards
+    Forward(forward::ForwardArgs),
+    /// Traffic generator: streams with sequence numbers and timestamps compared with bare frames, both made in the
+    /// kernel, on veth (root)
+    Generator(generator::GeneratorArgs),
+    /// Longest-prefix match: cycles per lookup, memory and build time
+    Lookup(lookup::LookupArgs),
+    /// memif: packets between two threads with separate buffers, or to or from another program
+    Memif(memif::MemifArgs),
+    /// Model of the memory traffic of a two-thread cable downstream, by pool kind and number of instances
+    Memory(memory::MemoryArgs),
+    /// Two workers connected by in-memory ports
+    Pair(pair::PairArgs),
+    /// Forwarding levels on the same traffic: the kernel, a minimal XDP redirect, bywash in the driver or in user space
+    /// (root)
+    Placement(placement::PlacementArgs),
+    /// Flow switch on one worker: replays a capture from memory, matches flows, discards
+    Switch(switch::SwitchArgs),
+    /// Buffer pools between two threads: one allocates and writes, the other reads and frees
+    Pool(pool::PoolArgs),
+    /// Forwarding between two or more veth ports by frame size: the kernel, bywash in user space, bywash in the driver
+    /// (root)
+    Ports(ports::PortsArgs),
+    /// Per-thread blocks compared with a shared block: throughput and TLB misses
+    Tabm(tabm::TabmArgs),
+    /// Transmit queues of the flow switch: packets of a burst sent together, or each flow's separately
+    Txq(txq::TxqArgs),
+    /// Forwarding between veth interfaces in the lab: the kernel, then bywash (root)
+    Veth(veth::VethArgs),
+}
 
 /// Runs one benchmark and prints its result. On SIGINT or SIGTERM, removes its network namespaces and exits.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {

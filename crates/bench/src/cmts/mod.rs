@@ -8,8 +8,9 @@ mod library;
 mod search;
 mod trial;
 
-use crate::cli::bench::{CmtsArgs, OnOff, Writes};
+use crate::args::{OnOff, SECONDS, frames, gbits, number};
 use anyhow::Context as _;
+use bywash_config::{Crypto, Pages, PoolKind};
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::classify::Rule;
 use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
@@ -20,9 +21,112 @@ use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
 use bywash_engine::cpus;
 use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use trial::{Load, Outcome, Stage};
+
+/// `bywash bench cmts`
+#[derive(Debug, Args)]
+pub struct CmtsArgs {
+    /// Number of instances, each with an upper and a lower MAC on two CPUs: hyper-threads of one core if possible
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_of_instances)]
+    pub instances: usize,
+    /// Append a CRC to each PDU
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub crc: OnOff,
+    /// Encrypt PDUs
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub cipher: OnOff,
+    /// Encryption library
+    #[arg(long, value_name = "WHO", default_value = "auto")]
+    pub crypto: Crypto,
+    /// Let the upper MAC's worker encrypt as well while the lower MAC is behind
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub assist: OnOff,
+    /// Pool kinds, measured one after the other
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
+    pub kinds: Vec<PoolKind>,
+    /// Packet sizes in bytes without FCS, each with its share  [default: 68:3,932:1,1520:96]
+    #[arg(long, value_name = "SIZE:SHARE,..", value_delimiter = ',', value_parser = share, conflicts_with = "size")]
+    pub imix: Option<Vec<MixShare>>,
+    /// Use one packet size, in bytes without FCS
+    #[arg(long, value_name = "BYTES", value_parser = pdu)]
+    pub size: Option<usize>,
+    /// Modems per instance, each with two flows
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = modems)]
+    pub modems: usize,
+    /// Replay this capture file instead; each destination address in it is a modem
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["imix", "size", "modems"])]
+    pub pcap: Option<PathBuf>,
+    /// Part of each packet that the traffic source (which stands for a device) writes: `headers`, 64 bytes, with stale
+    /// buffer contents as payload, or `all`, copied by the upper MAC's CPU
+    #[arg(long, value_name = "PART", default_value = "headers")]
+    pub writes: Writes,
+    /// Fixed rate of each instance in Gbit/s, even with loss  [default: the maximum, followed by the search]
+    #[arg(long, value_name = "GBITS", value_parser = gbits)]
+    pub rate: Option<f64>,
+    /// Search for the highest rate without loss
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub search: OnOff,
+    /// Length of each trial of the search, in seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub trial: u64,
+    /// Also measure the encryption library alone, with PDUs of 1518 bytes
+    #[arg(long)]
+    pub library: bool,
+    /// Number of buffers in each instance's pool
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
+    pub frames: usize,
+    /// Page size of the buffer memory
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub pages: Pages,
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Part of a packet that the traffic source of `bench cmts` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// First 64 bytes, like a generator with constant payloads: the CPU is spared the device's work
+    Headers,
+    /// Every byte: the CPU does the device's work
+    All,
+}
+
+/// Packet size and its share in a traffic mix.
+#[derive(Clone, Copy, Debug)]
+pub struct MixShare {
+    /// Size in bytes without FCS.
+    pub size: usize,
+    /// Share, relative to the sum of all weights.
+    pub weight: u32,
+}
+
+fn number_of_instances(text: &str) -> Result<usize, String> {
+    number(text, 1..=64, "instances")
+}
+
+fn modems(text: &str) -> Result<usize, String> {
+    number(text, 1..=bywash_docsis::group::MODEMS_MAX, "modems")
+}
+
+/// Parses a PDU size in bytes: from the headers of UDP over IPv4 (60) to the space of a cell without MAC header and CRC
+/// (1700).
+fn pdu(text: &str) -> Result<usize, String> {
+    number(text, 60..=1700, "bytes")
+}
+
+fn share(text: &str) -> Result<MixShare, String> {
+    let (size, weight) = text.split_once(':').ok_or("expected SIZE:SHARE, such as 1520:96")?;
+    Ok(MixShare { size: pdu(size)?, weight: number(weight, 1..=1_000_000, "parts")? as u32 })
+}
 
 /// Number of OFDM channels per instance, without limits: the two workers determine the rate.
 const CHANNELS: usize = 4;

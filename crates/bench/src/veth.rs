@@ -1,11 +1,39 @@
 //! Benchmark of forwarding between veth interfaces: the kernel, Bywash and a peer, in alternating rounds.
 
 use super::lab::{FLOWS, FOR_RATE, Lab, Rate, Traffic};
-use crate::cli::bench::VethArgs;
+use crate::args::{SECONDS, size};
 use anyhow::Context as _;
+use bywash_config::Transmit;
+use clap::Args;
 use clap::ValueEnum as _;
 use serde::Serialize;
 use std::time::Duration;
+
+/// `bywash bench veth`
+#[derive(Debug, Args)]
+pub struct VethArgs {
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Number of rounds, each measuring all of them; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Measure only bywash, not the kernel
+    #[arg(long)]
+    pub ours_only: bool,
+    /// Transmit method of bywash's ports
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub transmit: Transmit,
+    /// Also measure this command: it must forward between r0 and r1, and runs in the router's network namespace
+    #[arg(long, value_name = "COMMAND")]
+    pub peer: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 const MIB: f64 = (1 << 20) as f64;
 

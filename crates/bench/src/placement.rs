@@ -6,11 +6,61 @@
 //! All figures include the generator's cost. b's driver drops the frames, unless its stack is selected as receiver.
 
 use super::lab::{FOR_RATE, Lab, Rate, Traffic};
-use crate::cli::bench::{PlacementArgs, Sink};
+use crate::args::{SECONDS, flows, routes, size};
 use anyhow::{Context as _, bail};
+use bywash_config::{CpuList, Level};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Receiver at the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sink {
+    /// Driver of the far host, which drops the packets
+    Driver,
+    /// Network stack of the far host, on the CPU that sent the packets
+    Stack,
+}
+
+/// `bywash bench placement`
+#[derive(Debug, Args)]
+pub struct PlacementArgs {
+    /// Forwarding levels, separated by commas; `mpps` in the JSON is that of the first
+    #[arg(long, value_name = "LEVEL", default_value = "driver", value_delimiter = ',')]
+    pub level: Vec<Level>,
+    /// Number of IPv4 routes in the kernel's table, over 250 next hops
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = routes)]
+    pub routes: usize,
+    /// Number of destination addresses in the traffic
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
+    pub destinations: usize,
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Number of rounds, each measuring all of them; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Measure only bywash, not the kernel or the minimal XDP redirect
+    #[arg(long)]
+    pub ours_only: bool,
+    /// Also measure the driver with these CPUs transmitting what it forwards (as `bywash run --spread`)
+    #[arg(long, value_name = "LIST")]
+    pub spread: Option<CpuList>,
+    /// Receiver of the forwarded packets
+    #[arg(long, value_name = "WHO", default_value = "driver")]
+    pub sink: Sink,
+    /// Also measure this command: it must forward between r0 and r1, and runs in the router's network namespace; can be
+    /// repeated
+    #[arg(long, value_name = "NAME=COMMAND")]
+    pub peer: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 #[derive(Serialize)]
 struct Figures {
