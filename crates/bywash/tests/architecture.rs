@@ -55,7 +55,7 @@ fn modules(source: &str) -> Graph {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         if !["lib", "main", "tests"].contains(&name.as_str()) {
-            files(&path, &mut |text| graph.entry(name.clone()).or_default().extend(imports(text)));
+            files(&path, 1, &mut |text, depth| graph.entry(name.clone()).or_default().extend(imports(text, depth)));
         }
     }
     let names: BTreeSet<String> = graph.keys().cloned().collect();
@@ -67,20 +67,26 @@ fn modules(source: &str) -> Graph {
     graph
 }
 
-/// Calls `each` with the text of a file, or of every file in a directory.
-fn files(path: &Path, each: &mut impl FnMut(&str)) {
+/// Calls `each` with the text and the depth of a file, or of every file in a directory. A module of the crate has the
+/// depth 1, as has its `mod.rs`; the modules in it have 2.
+fn files(path: &Path, depth: usize, each: &mut impl FnMut(&str, usize)) {
     if path.is_dir() {
-        std::fs::read_dir(path).unwrap().for_each(|entry| files(&entry.unwrap().path(), each));
+        for entry in std::fs::read_dir(path).unwrap() {
+            let path = entry.unwrap().path();
+            let own = path.file_name().is_some_and(|name| name == "mod.rs");
+            files(&path, if own { depth } else { depth + 1 }, each);
+        }
     } else if path.file_name().is_some_and(|name| name != "tests.rs") {
-        each(&std::fs::read_to_string(path).unwrap());
+        each(&std::fs::read_to_string(path).unwrap(), depth);
     }
 }
 
-/// Returns the first names of all paths that begin with `crate::`, except in comments and in tests at the end.
-fn imports(text: &str) -> BTreeSet<String> {
+/// Returns the first names of all paths that begin with `crate::`, or with as many `super::` as the file is deep, except
+/// in comments and in tests at the end.
+fn imports(text: &str, depth: usize) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-    let code = code.replace("super::", "crate::");
+    let code = code.replace(&"super::".repeat(depth), "crate::");
     let mut found = BTreeSet::new();
     for path in code.split("crate::").skip(1) {
         let mut depth = 0;
@@ -111,15 +117,18 @@ fn circle(mut graph: Graph) -> Graph {
 }
 
 #[test]
-fn modules_of_the_configuration_form_no_circle() {
-    let rest = circle(modules("crates/config/src"));
-    assert!(rest.is_empty(), "modules that import each other: {rest:#?}");
+fn modules_form_no_circle() {
+    for source in ["crates/config/src", "crates/daemon/src"] {
+        let rest = circle(modules(source));
+        assert!(rest.is_empty(), "{source}: modules that import each other: {rest:#?}");
+    }
 }
 
 #[test]
 fn circles_are_found() {
-    let names = |text| imports(text).into_iter().collect::<Vec<_>>();
-    assert_eq!(names("use crate::{a::{B, C}, d};\n// crate::e\nlet x = super::f::G;\n"), ["a", "d", "f"]);
+    let names = |text, depth| imports(text, depth).into_iter().collect::<Vec<_>>();
+    assert_eq!(names("use crate::{a::{B, C}, d};\n// crate::e\nlet x = super::f::G;\n", 1), ["a", "d", "f"]);
+    assert_eq!(names("use super::a;\nuse super::super::b;\n", 2), ["b"]);
     let graph = |edges: &[(&str, &[&str])]| -> Graph {
         edges.iter().map(|(name, to)| (name.to_string(), to.iter().map(|to| to.to_string()).collect())).collect()
     };

@@ -1,7 +1,7 @@
 //! Captures of a running instance: a recorder at every worker, and a writer that turns the records into pcapng.
 
 use crate::api::Capturing;
-use crate::control::Shared;
+use crate::shared::Shared;
 use crate::workers::ANSWER;
 use bywash_api::{CaptureRequest, Way};
 use bywash_engine::{DROP_REASONS, DropReason};

@@ -4,22 +4,23 @@
 use crate::driver::{Driver, Targets};
 use crate::instance;
 use crate::live::Live;
-use crate::mode::{self, Parts, Setup, View};
+use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
-use crate::ports::{Opened, Opener, Xdp, queues};
-use crate::reattach::Tried;
+use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
 use crate::relations::Relations;
-use crate::succession::{self, Predecessor, Successor};
+use crate::runtime::{LAST_FRAMES, Runtime};
+use crate::shared::{Shared, Source};
+use crate::succession::{self, Predecessor};
+use crate::successor::Successor;
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, ConfigErrors, Host, Level, Mode, PortKind};
+use bywash_config::{Config, Host, Mode, PortKind};
 use bywash_engine::cpus::Placement;
 use bywash_engine::{PortId, WorkerExit};
 use bywash_fib::model::Change;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
-use bywash_port::PortCounters;
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_router::control::Applied;
 use bywash_sync::Qsbr;
@@ -40,59 +41,12 @@ const LOOK: Duration = Duration::from_millis(100);
 const TEND: Duration = Duration::from_secs(2);
 /// Interval between checks whether frames can be redirected to the ports' interfaces.
 const ASK: Duration = Duration::from_secs(1);
-/// Time to wait after the programs stop handing over frames: those in the rings are still forwarded.
-pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
 /// Longest wait at shutdown for the kernel to take the rings of zero-copy sockets from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
 /// Longest wait for the kernel's tables at startup.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Most changes applied at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
-
-/// State shared by the control loop and the API.
-pub struct Shared {
-    live: Mutex<Arc<Live>>,
-    /// Reads the configuration again, for a reload.
-    pub source: Source,
-    /// Requests to the control loop.
-    pub asks: Mutex<mpsc::Sender<Ask>>,
-    pub pools: Arc<PoolSet>,
-    /// UMEM of the AF_XDP sockets.
-    pub umem: Arc<Umem>,
-    /// View of the mode.
-    pub view: Arc<dyn View>,
-    /// XDP programs, by port number.
-    pub xdp: Mutex<Vec<Option<Xdp>>>,
-    /// Counters of every end, with its port and queue.
-    pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
-    /// Levels requested at run time, by port number. They apply to an interface that has come back, too.
-    pub levels: Mutex<Vec<Option<Level>>>,
-    pub workers: Vec<workers::Shown>,
-    /// Reason for which every port is left to the kernel, if it is: see [`crate::watch`].
-    pub(super) halted: Mutex<Option<String>>,
-}
-
-impl Shared {
-    /// Returns the configuration in effect.
-    pub fn live(&self) -> Arc<Live> {
-        self.live.lock().expect("configuration").clone()
-    }
-
-    pub(super) fn set_live(&self, live: Live) {
-        *self.live.lock().expect("configuration") = Arc::new(live);
-    }
-}
-
-/// Reads the configuration; called for each reload.
-pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
-
-/// Request to the control loop.
-pub enum Ask {
-    /// Applies this configuration; answers with what changed, or why nothing did.
-    Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
-    /// Connects to the process that takes over, at this abstract socket.
-    TakeOver(String, mpsc::Sender<Result<(), String>>),
-}
 
 /// Reason for the end of [`Runtime::follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,29 +75,6 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
             return Ok(all);
         }
     }
-}
-
-/// Running instance.
-pub struct Runtime {
-    pub(super) shared: Arc<Shared>,
-    pub(super) opener: Opener,
-    mirror: Mirror,
-    pub(super) mode: Box<dyn mode::Control>,
-    asked_for: mpsc::Receiver<Ask>,
-    /// Process that prepares to take over.
-    pub(super) successor: Option<Successor>,
-    looked: Instant,
-    heap: Heap,
-    tended: Instant,
-    asked: Instant,
-    watch: Option<Watch>,
-    pub(super) relations: Relations,
-    /// Reasons, as last logged, for which ports without an XDP program should be left to the kernel.
-    pub(super) unheeded: BTreeMap<PortId, String>,
-    /// Ports that could not be opened on their interface, with the state of the interface at that attempt.
-    pub(super) tried: BTreeMap<usize, Tried>,
-    /// Warnings about policies that are not followed, as last logged.
-    warned: Vec<String>,
 }
 
 impl Runtime {
@@ -200,7 +131,7 @@ impl Runtime {
             );
         }
         let driver = driver.map(|program| Driver { program, targets: Targets::default() });
-        let dpdk = crate::dpdk::Dpdk::start(&config.ports, &pools)?;
+        let dpdk = Dpdk::start(&config.ports, &pools)?;
         let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
         for (id, port) in config.ports.iter().enumerate() {
             let opened = match &mut predecessor {
@@ -221,7 +152,7 @@ impl Runtime {
         for (worker, plan) in plan.workers.iter().enumerate() {
             plan.queues.iter().for_each(|(port, queue)| opener.serve(*port, *queue as u32, worker));
         }
-        let Parts { control: mut mode, view, apps, links } = mode::set_up(&setup)?;
+        let Parts { control: mut mode, view, apps, links } = modes::set_up(&setup)?;
         let mut known = vec![];
         if let Some(predecessor) = &mut predecessor {
             known = dump(&mirror, |changes| mode.apply(changes))?;
@@ -414,6 +345,37 @@ impl Runtime {
         }
         drop(programs);
         applied.ports_back.iter().for_each(|back| self.reattach(back));
+    }
+
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations.
+    fn relate(&mut self) {
+        let ports = self.shared.view.ports();
+        let mut programs = self.shared.xdp.lock().expect("programs");
+        for port in ports {
+            match &mut programs[usize::from(port.id.0)] {
+                Some(xdp) => {
+                    if let Err(e) = xdp.relate(&self.relations) {
+                        tracing::error!("{e:#}");
+                    }
+                }
+                None => {
+                    let why = self.relations.left(port.index, false);
+                    if let Some(why) = &why
+                        && self.unheeded.get(&port.id) != Some(why)
+                    {
+                        tracing::warn!(
+                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
+                             forwarded by table main; use an af_xdp port",
+                            port.name
+                        );
+                    }
+                    match why {
+                        Some(why) => self.unheeded.insert(port.id, why),
+                        None => self.unheeded.remove(&port.id),
+                    };
+                }
+            }
+        }
     }
 
     /// Logs new warnings about kernel policies that are not followed, such as policy rules.

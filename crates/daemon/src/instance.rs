@@ -1,7 +1,8 @@
 //! Answers of a running instance. [`bywash_api::Topic`] documents their shapes.
 
 use crate::api::{Capturing, Instance};
-use crate::control::Shared;
+use crate::modes;
+use crate::shared::Shared;
 use crate::workers::ANSWER;
 use bywash_api::{
     Answer, Arena, Audit, Blocks, CaptureRequest, CpuFrames, DropCount, Drops, EventCount, FlowsChanged, Health,
@@ -10,7 +11,7 @@ use bywash_api::{
 };
 use bywash_config::{Idle, Level, Mode, PortConfig, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
-use bywash_fib::model::{Mac, Prefix};
+use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
 use bywash_frame::{BATCH, PoolStats};
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
@@ -62,7 +63,7 @@ impl Instance for Running {
         let mut traced = self.0.view.trace(packet)?;
         // Only a router's trace names a level: a switch has no levels to choose from.
         if self.0.live().config.mode == Mode::Router {
-            crate::trace::placed(&mut traced, &self.placement());
+            modes::placed(&mut traced, &self.placement());
         }
         Ok(traced)
     }
@@ -209,7 +210,7 @@ impl Running {
                 kind: config.kind.name().into(),
                 state: up.into(),
                 reason,
-                mac: view.mac.map(mac),
+                mac: view.mac.map(modes::mac),
                 mtu: view.mtu.map(u64::from),
                 addresses: view.addresses.iter().map(Prefix::to_string).collect(),
                 mode: program.map(|x| x.program.mode().into()),
@@ -427,9 +428,4 @@ fn state(state: &PortState) -> (&'static str, Option<String>) {
         PortState::Down(reason) => ("down", Some(reason.clone())),
         PortState::Ended => ("ended", None),
     }
-}
-
-/// Formats a MAC address.
-pub fn mac(mac: Mac) -> String {
-    bywash_wire::ethernet::MacAddr(mac).to_string()
 }

@@ -1,4 +1,5 @@
-//! The running instance behind `bywash run`: assembles the parts, keeps them in step with the kernel, and takes them apart again.
+//! The running instance behind `bywash run`: assembles the parts, keeps them in step with the kernel, and takes them
+//! apart again.
 //!
 //! Order matters at both ends. At startup the XDP programs begin to redirect frames only after buffers, the kernel's
 //! tables, sockets and workers are ready. At shutdown the programs are disabled first, so that the kernel forwards
@@ -16,35 +17,27 @@ macro_rules! add {
 
 mod api;
 mod below;
-mod bridge;
 mod capture;
-mod cmts;
 mod control;
 mod diff;
-mod dpdk;
-mod drift;
 pub mod driver;
-mod exceptions;
-mod headend;
 mod instance;
 mod journal;
 mod live;
-mod mode;
+mod modes;
 mod notify;
-mod packet;
 mod pools;
 mod ports;
 pub mod privileges;
-mod punt;
 mod reattach;
 mod relations;
 mod reload;
-mod router;
-mod routes;
+mod runtime;
 mod sandbox;
+mod shared;
 mod succession;
-mod switch;
-mod trace;
+mod successor;
+mod view;
 mod watch;
 mod workers;
 
@@ -53,12 +46,13 @@ use crate::notify::Notifier;
 use bywash_config::Config;
 use bywash_port::af_xdp::Journal;
 use control::End;
+use runtime::Runtime;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use succession::Predecessor;
 
-pub use control::Source;
 pub use journal::journal;
+pub use shared::Source;
 
 /// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and
 /// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one.
@@ -111,7 +105,7 @@ fn forward(
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
-    let started = control::Runtime::start(config, source, journal, predecessor.as_deref_mut());
+    let started = Runtime::start(config, source, journal, predecessor.as_deref_mut());
     let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
     if let Some(predecessor) = predecessor {
         predecessor.wait_for_its_end();

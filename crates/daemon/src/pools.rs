@@ -4,9 +4,10 @@
 //! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
 //! passes. The old pool is removed when its last frame is back.
 
-use crate::control::{Runtime, Shared};
 use crate::diff::Step;
-use crate::reload::places;
+use crate::ports::places;
+use crate::runtime::Runtime;
+use crate::shared::Shared;
 use crate::workers::ANSWER;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, PortConfig};
@@ -55,7 +56,7 @@ impl Shared {
 
     /// Returns the steps that replace pools for the configuration `new`, given the other `steps`. Errors if a fixed
     /// pool size is too small, or if the arena has too few spare cells.
-    pub(super) fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
+    pub fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
         let needed = self.needed(new, steps)?;
         let mut changes = vec![];
         for (name, workers) in new.pool.sharers(needed.len()) {
@@ -105,7 +106,7 @@ impl Shared {
 impl Runtime {
     /// Makes workers allocate from a new pool. The previous one keeps the buffers in use. Errors if the pool cannot be
     /// created.
-    pub(super) fn change_pool(&mut self, workers: Range<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
+    pub fn change_pool(&mut self, workers: Range<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
         let now = self.shared.pools.add(config.clone())?;
         let before = self.shared.workers[workers.start].pool();
         let changed = Changed { workers, before, now };
@@ -114,13 +115,13 @@ impl Runtime {
     }
 
     /// Starts to drain the previous pools.
-    pub(super) fn pools_changed(&mut self, changes: &[Changed]) {
+    pub fn pools_changed(&mut self, changes: &[Changed]) {
         let pools: Vec<&Arc<Pool>> = changes.iter().map(|changed| &changed.before).collect();
         self.drain(&pools);
     }
 
     /// Reverts a change: workers allocate from the previous pool, and the new one drains.
-    pub(super) fn undo_pool(&mut self, changed: &Changed) {
+    pub fn undo_pool(&mut self, changed: &Changed) {
         self.take_from(&changed.workers, &changed.before);
         self.drain(&[&changed.now]);
     }
@@ -154,7 +155,7 @@ impl Runtime {
     }
 
     /// Removes pools that have drained.
-    pub(super) fn collect_pools(&mut self) {
+    pub fn collect_pools(&mut self) {
         if self.shared.pools.collect() {
             self.refresh_pools();
             tracing::info!("pools have drained: {} buffers are spare", self.shared.pools.spare());

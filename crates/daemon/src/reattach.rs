@@ -3,9 +3,9 @@
 //! Until the port is open on the new interface, packets routed to that interface are left to the kernel; so they stay
 //! if the port cannot be opened.
 
-use crate::control::Runtime;
 use crate::journal;
-use crate::reload::places;
+use crate::ports::places;
+use crate::runtime::Runtime;
 use crate::workers::ANSWER;
 use anyhow::{Context as _, bail, ensure};
 use bywash_config::{PortConfig, PortKind};
@@ -14,14 +14,9 @@ use bywash_port::af_xdp::Journal;
 use bywash_port::{NullPort, PortState};
 use bywash_router::control::PortBack;
 
-/// State on which opening a port may depend beside its configuration: the interface's index, whether it is up, and its
-/// number of queues. Opening is retried only when this changes. Retrying at every message could go on forever: some
-/// drivers reset a NIC, and report it, when a program is attached.
-pub type Tried = (u32, bool, u32);
-
 impl Runtime {
     /// Opens a port on the interface of its name, which has appeared.
-    pub(super) fn reattach(&mut self, back: &PortBack) {
+    pub fn reattach(&mut self, back: &PortBack) {
         let at = usize::from(back.id.0);
         let Some(now) = self.relations.link(back.index).map(|link| (link.index, link.up, link.rx_queues)) else {
             return;

@@ -4,7 +4,6 @@
 //! says. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
 //! An interface of an unknown kind above a port may do anything.
 
-use crate::control::Runtime;
 use bywash_fib::model::{Change, Link};
 use std::collections::BTreeMap;
 
@@ -92,39 +91,6 @@ fn takes(link: &Link, own: &Link, hides_tags: bool) -> bool {
 /// Returns kind and name of an interface, such as `ipvlan interface iv0`.
 fn named(link: &Link) -> String {
     format!("{}{}interface {}", link.kind, if link.kind.is_empty() { "" } else { " " }, link.name)
-}
-
-impl Runtime {
-    /// Leaves ports to the kernel, or takes them over again, according to the current relations.
-    pub(super) fn relate(&mut self) {
-        let ports = self.shared.view.ports();
-        let mut programs = self.shared.xdp.lock().expect("programs");
-        for port in ports {
-            match &mut programs[usize::from(port.id.0)] {
-                Some(xdp) => {
-                    if let Err(e) = xdp.relate(&self.relations) {
-                        tracing::error!("{e:#}");
-                    }
-                }
-                None => {
-                    let why = self.relations.left(port.index, false);
-                    if let Some(why) = &why
-                        && self.unheeded.get(&port.id) != Some(why)
-                    {
-                        tracing::warn!(
-                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
-                             forwarded by table main; use an af_xdp port",
-                            port.name
-                        );
-                    }
-                    match why {
-                        Some(why) => self.unheeded.insert(port.id, why),
-                        None => self.unheeded.remove(&port.id),
-                    };
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,18 +5,18 @@
 //! workers continue.
 
 use crate::below::Below;
-use crate::control::{Ask, LAST_FRAMES, Runtime, Shared};
 use crate::diff::{Step, diff};
 use crate::live::Live;
 use crate::pools::Changed;
-use crate::ports::{Opened, Xdp, queues};
-use crate::succession::Successor;
+use crate::ports::{Xdp, places};
+use crate::runtime::{LAST_FRAMES, Runtime};
+use crate::shared::{Ask, Shared};
+use crate::successor::Successor;
 use crate::workers::ANSWER;
 use crate::{journal, workers};
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Level, PortConfig};
 use bywash_engine::{Change, PortId};
-use bywash_port::Port;
 use bywash_port::af_xdp::{Journal, LinkInfo};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl Shared {
 }
 
 impl Runtime {
-    pub(super) fn obey(&mut self, ask: Ask) {
+    pub fn obey(&mut self, ask: Ask) {
         match ask {
             Ask::Reload(config, answer) => {
                 // The client may have gone.
@@ -109,7 +109,7 @@ impl Runtime {
     }
 
     /// Reloads after SIGHUP, and logs the result.
-    pub(super) fn reload_by_signal(&mut self) {
+    pub fn reload_by_signal(&mut self) {
         let done =
             self.shared.read().and_then(|(new, _)| self.reload(new).map_err(|e| format!("nothing changed: {e:#}")));
         match done {
@@ -298,41 +298,6 @@ impl Runtime {
         (levels, programs)
     }
 
-    /// Gives the ends of a port to its workers. With `again`, they replace the port's earlier ends and keep its TX
-    /// queues and counters.
-    pub(super) fn give_to_workers(
-        &self,
-        id: PortId,
-        opened: &mut Opened,
-        places: &[(u32, usize)],
-        again: bool,
-    ) -> anyhow::Result<()> {
-        let worker_of = |queue: u32| places.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
-        let ends: Vec<(usize, Box<dyn Port>)> =
-            opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
-        let shares = workers::deal(id, ends, opened.from_kernel.take(), self.shared.workers.len())?;
-        for (worker, share) in self.shared.workers.iter().zip(shares) {
-            let main = if again {
-                Change::Replace(id, share.main)
-            } else {
-                let queue = workers::tx_queue(&opened.config);
-                let mut queues = worker.queues();
-                let len = queues.len().max(usize::from(id.0) + 1);
-                queues.resize_with(len, Default::default);
-                queues[usize::from(id.0)] = queue.stats();
-                Change::Set(id, share.main, Box::new(queue))
-            };
-            let changes = std::iter::once(main);
-            let changes = changes.chain(share.more.into_iter().map(|(port, role)| Change::Add(port, role)));
-            worker.handle.change(changes.collect(), ANSWER);
-            let mine = places.iter().filter(|(_, w)| *w == worker.handle.id());
-            let mut polls = worker.polls();
-            polls.retain(|(port, _)| *port != usize::from(id.0));
-            polls.extend(mine.map(|(queue, _)| (usize::from(id.0), *queue as usize)));
-        }
-        Ok(())
-    }
-
     /// Removes a port: it receives no more frames, then sends no more, and its ends are closed.
     fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
         let id = PortId(at as u16);
@@ -383,17 +348,4 @@ impl Runtime {
             }
         }
     }
-}
-
-/// Assigns each queue of the port with number `at` to a worker. Errors if the configuration names a worker that does
-/// not exist.
-pub(super) fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Vec<(u32, usize)>> {
-    let queues = queues(port)?;
-    let count = queues.len();
-    let place = |(order, queue): (usize, u32)| {
-        let worker = port.worker_of((order, count), at, workers);
-        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart bywash for more");
-        Ok((queue, worker))
-    };
-    queues.into_iter().enumerate().map(place).collect()
 }

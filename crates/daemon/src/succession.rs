@@ -16,7 +16,6 @@
 //! | running | `"gone"`, its sockets are closed | |
 //! | running | closes the connection: its process has nothing left to do | |
 
-use crate::control::Shared;
 use crate::sandbox;
 use anyhow::{Context as _, bail, ensure};
 use bywash_api::client;
@@ -26,14 +25,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
-    socket_with, sockopt,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
+    sockopt,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -46,7 +45,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Message between the two processes.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Message {
+pub enum Message {
     /// Program of a port. `xdp` and `tc` say which descriptors come with it.
     Port {
         interface: String,
@@ -60,10 +59,11 @@ enum Message {
 }
 
 /// Socket between the two processes.
-struct Line(OwnedFd);
+pub struct Line(pub OwnedFd);
 
 impl Line {
-    fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+    /// Sends a message with descriptors.
+    pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -75,7 +75,7 @@ impl Line {
     }
 
     /// Receives the next message. `None` if the peer has ended; errors if none arrives within `wait`.
-    fn receive(&self, wait: Duration) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
+    pub fn receive(&self, wait: Duration) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
         let until = Instant::now() + wait;
         loop {
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now()))?;
@@ -109,19 +109,20 @@ impl Line {
     }
 
     /// Returns whether a message, or the end of the connection, can be received now.
-    fn ready(&self) -> bool {
+    pub fn ready(&self) -> bool {
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
     /// Returns the pid of the peer. Errors if it runs as another user.
-    fn peer(&self) -> anyhow::Result<i32> {
+    pub fn peer(&self) -> anyhow::Result<i32> {
         let peer = sockopt::socket_peercred(&self.0)?;
         ensure!(peer.uid == rustix::process::geteuid(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
         Ok(peer.pid.as_raw_nonzero().get())
     }
 }
 
-fn line() -> rustix::io::Result<OwnedFd> {
+/// Creates a socket for a [`Line`].
+pub fn line() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
@@ -202,52 +203,6 @@ impl Predecessor {
     }
 }
 
-/// The process that takes over, as the running one sees it.
-pub struct Successor {
-    line: Line,
-    pub pid: i32,
-}
-
-impl Successor {
-    /// Connects to the socket of the new process, and sends it the attached programs. Errors if a port cannot be taken
-    /// over.
-    pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
-        let line = Line(line()?);
-        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
-            .context("no process waits at that socket")?;
-        let pid = line.peer()?;
-        can_be_followed(shared)?;
-        for xdp in shared.xdp.lock().expect("programs").iter().flatten() {
-            let Attachment { native, xdp: link, tc } = xdp.program.attachment()?;
-            let fds: Vec<BorrowedFd<'_>> = link.iter().chain(&tc).map(OwnedFd::as_fd).collect();
-            let interface = xdp.interface.clone();
-            line.send(&Message::Port { interface, native, xdp: link.is_some(), tc: tc.is_some() }, &fds)?;
-        }
-        line.send(&Message::Ready, &[])?;
-        tracing::info!("pid {pid} is preparing to take over");
-        Ok(Self { line, pid })
-    }
-
-    /// Returns whether `LetGo` has been received. Errors if the process has given up.
-    pub fn wants_all(&self) -> anyhow::Result<bool> {
-        if !self.line.ready() {
-            return Ok(false);
-        }
-        match self.line.receive(Duration::ZERO)? {
-            Some((Message::LetGo, _)) => Ok(true),
-            Some((other, _)) => bail!("unexpected message {other:?}"),
-            None => bail!("it has ended"),
-        }
-    }
-
-    /// Tells the process that the sockets are closed.
-    pub fn gone(&self) {
-        if let Err(e) = self.line.send(&Message::Gone, &[]) {
-            tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);
-        }
-    }
-}
-
 /// Starts the program file as it is on disk now, as a process that takes over from this one.
 pub fn upgrade() {
     if sandbox::entered() {
@@ -273,14 +228,6 @@ pub fn upgrade() {
     }
 }
 
-/// Checks that every port can be taken over. Errors if an interface would disappear with this process.
-fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
-    match shared.live().ports().find(|(_, port)| !can_follow(port)) {
-        Some((_, port)) => bail!("{}", why_not(port)),
-        None => Ok(()),
-    }
-}
-
 /// Returns whether a port can be taken over, or opened while another process has a port of the same kind.
 pub fn can_follow(port: &PortConfig) -> bool {
     match port.kind {
@@ -302,6 +249,7 @@ pub fn why_not(port: &PortConfig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn messages_carry_descriptors() {

@@ -6,7 +6,7 @@
 //!
 //! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker.
 
-use crate::control::Shared;
+use crate::shared::Shared;
 use crate::workers::Shown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,11 +95,6 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.
-    pub fn halted(&self) -> Option<String> {
-        self.halted.lock().expect("halted").clone()
-    }
-
     fn why_halted(&self, hung: &[usize]) -> String {
         let live = self.live();
         let of = |worker: &usize| {

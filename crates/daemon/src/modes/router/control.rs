@@ -1,11 +1,13 @@
 //! `mode = "router"`: forwarding by the kernel's own tables.
 
-use crate::control::Shared;
-use crate::exceptions::Guard;
-use crate::mode::{self, Parts, Setup};
-use crate::punt::{Punt, Refused};
-use crate::routes::{Names, Routes};
-use crate::trace::Tracer;
+use super::exceptions::Guard;
+use super::punt::Punt;
+use super::trace::Tracer;
+use super::view::Routes;
+use crate::modes::{self, Names, Parts, Setup};
+use crate::ports::forwarding;
+use crate::shared::Shared;
+use crate::view::Refused;
 use bywash_config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
 use bywash_exceptions::PortLink;
@@ -87,7 +89,7 @@ fn links(control: &Control) -> Vec<PortLink> {
     control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
 }
 
-impl mode::Control for Routing {
+impl modes::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let mut control = self.control.lock().expect("control");
         let applied = control.apply(changes);
@@ -216,14 +218,6 @@ impl Routing {
         drop(control);
         self.sent = sent;
     }
-}
-
-/// Returns the kernel's forwarding switches: address family, path of the setting, and whether it is on. Omits a family
-/// that the kernel lacks.
-pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
-    let files = [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")];
-    let on = |path: &str| std::fs::read_to_string(path).ok().map(|value| value.trim() != "0");
-    files.into_iter().filter_map(|(family, path)| Some((family, path, on(path)?))).collect()
 }
 
 /// Warns if the kernel does not forward: it takes over when this process ends, but only with forwarding on.

@@ -2,9 +2,9 @@
 //! packets itself, but not every table fits into its memory, and a worker may see a change that the program has not
 //! seen yet.
 
+use crate::view::Refused;
 use bywash_engine::PortId;
 use bywash_port::af_xdp::Injector;
-use bywash_sync::Counter;
 use std::sync::Arc;
 
 /// Injects packets into the interfaces they were received on.
@@ -12,15 +12,6 @@ pub struct Punt {
     injector: Option<Injector>,
     refused: Arc<[Refused]>,
     said: bool,
-}
-
-/// Frames of a port that the kernel did not accept.
-#[derive(Debug, Default)]
-pub struct Refused {
-    /// Punted packets: they are lost.
-    pub packets: Counter,
-    /// Copies of dropped packets: no ICMP error is sent about those.
-    pub copies: Counter,
 }
 
 impl Punt {

@@ -1,7 +1,7 @@
 //! View of a cable downstream: modems, their service flows, and channels.
 
-use crate::instance::mac;
-use crate::mode::View;
+use crate::modes::mac;
+use crate::view::View;
 use bywash_api::{Answer, Channel, Modem, ServiceFlow, Topic};
 use bywash_docsis::group::Group;
 use bywash_docsis::lower::LowerStats;

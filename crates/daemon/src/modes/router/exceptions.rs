@@ -4,7 +4,7 @@
 //! control loop has applied the next reading. Policies by destination or egress interface go into the tables first;
 //! then the gates open as far as the verdict allows.
 
-use crate::control::Shared;
+use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::PortId;

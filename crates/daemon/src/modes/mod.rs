@@ -3,24 +3,28 @@
 //! A mode has three parts: stages, which run on the workers; a control half, which the control loop runs; and a view,
 //! which answers the API. The mode decides how they share state.
 
-use crate::control::Shared;
+mod cmts;
+mod packet;
+mod router;
+mod switch;
+
+pub use router::placed;
+
 use crate::driver::Driver;
 use crate::ports::Opened;
-use crate::punt::Refused;
-use crate::{cmts, router, switch};
-use bywash_api::{Answer, FlowsChanged, Kept, Topic, Traced};
+use crate::shared::Shared;
+use crate::view::View;
 use bywash_config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};
-use bywash_fib::model::Change;
-use bywash_flow::script::Verb;
+use bywash_fib::model::{Change, Mac};
 use bywash_frame::{Pool, PoolSet};
 use bywash_netlink::Mirror;
-use bywash_router::control::{Applied, PortSpec, PortView};
+use bywash_router::control::{Applied, PortSpec};
 use bywash_sync::Qsbr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// Error of modes without flows.
-const NO_FLOWS: &str = "there are no flows: only a switch has them (mode = \"switch\")";
+/// Names of the ports, by number.
+pub type Names = Arc<Mutex<Vec<String>>>;
 
 /// Input of a mode's setup: everything is opened, nothing runs yet.
 pub struct Setup<'a> {
@@ -92,35 +96,6 @@ pub trait Control {
     fn stop(self: Box<Self>) {}
 }
 
-/// View of a mode for the API, which calls it from several threads at once.
-pub trait View: Send + Sync {
-    /// Returns the ports with their state in the kernel, by port number.
-    fn ports(&self) -> Vec<PortView>;
-
-    /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
-
-    /// Changes flows, groups and meters.
-    fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {
-        Err(NO_FLOWS.into())
-    }
-
-    /// Traces a packet.
-    fn trace(&self, _packet: &str) -> Result<Traced, String> {
-        Err(NO_FLOWS.into())
-    }
-
-    /// Returns the policies for which packets received on this port are left to the kernel.
-    fn kept(&self, _port: PortId) -> Vec<Kept> {
-        vec![]
-    }
-
-    /// Returns the counters of this port's frames that the kernel did not accept; `None` in a mode that hands it none.
-    fn refused(&self, _port: PortId) -> Option<&Refused> {
-        None
-    }
-}
-
 /// Sets up the configured mode.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     match setup.config.mode {
@@ -128,4 +103,9 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         Mode::Switch => switch::set_up(setup),
         Mode::Cmts => cmts::set_up(setup),
     }
+}
+
+/// Formats a MAC address.
+pub fn mac(mac: Mac) -> String {
+    bywash_wire::ethernet::MacAddr(mac).to_string()
 }

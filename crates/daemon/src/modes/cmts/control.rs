@@ -1,9 +1,9 @@
 //! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper and
 //! a lower MAC, joined by a ring.
 
-use crate::control::Shared;
-use crate::headend::{GroupView, Headend};
-use crate::mode::{self, Parts, Setup};
+use super::view::{GroupView, Headend};
+use crate::modes::{self, Parts, Setup};
+use crate::shared::Shared;
 use anyhow::Context as _;
 use bywash_config::{CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig};
 use bywash_docsis::cipher::derived_key;
@@ -61,7 +61,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control: Box::new(Downstream { ports }), view, apps, links })
 }
 
-impl mode::Control for Downstream {
+impl modes::Control for Downstream {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         self.ports.lock().expect("ports").apply(changes)
     }

@@ -1,6 +1,6 @@
 //! Ports on DPDK's drivers, for builds with the `dpdk` feature.
 
-use crate::ports::Device;
+use super::opened::Device;
 use bywash_config::PortConfig;
 use bywash_frame::PoolSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Dpdk {
 
     /// Opens all queues of a port's device.
     pub fn open(&self, port: &PortConfig) -> anyhow::Result<Device> {
-        use crate::ports::End;
+        use super::opened::End;
         use anyhow::Context as _;
         use bywash_port::Port as _;
         let (eal, config) = (self.eal(port)?, port.dpdk.as_ref().context("no device")?);

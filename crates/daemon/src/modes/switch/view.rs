@@ -1,18 +1,14 @@
 //! View of a switch: flows, groups, addresses and caches, and changes to them at run time.
 
-use crate::instance::mac;
-use crate::mode::View;
-use crate::packet;
-use crate::routes::Names;
-use bywash_api::WorkerCaches;
-use bywash_api::{Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, Topic, Traced};
+use crate::modes::{Names, mac, packet};
+use crate::view::View;
+use bywash_api::{Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, Topic, Traced, WorkerCaches};
 use bywash_flow::control::FlowControl;
 use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
 use bywash_flow::model::{FlowFilter, Match};
 use bywash_flow::ops::Op;
-use bywash_flow::script as flows;
-use bywash_flow::script::Verb;
+use bywash_flow::script::{self as flows, Verb};
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
 use bywash_router::control::{PortView, Ports};

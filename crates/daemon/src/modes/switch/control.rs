@@ -1,9 +1,8 @@
 //! `mode = "switch"`: forwarding by flows. The learning bridge is a single flow.
 
-use crate::bridge::Bridge;
-use crate::control::Shared;
-use crate::mode::{self, Parts, Setup};
-use crate::routes::Names;
+use super::view::Bridge;
+use crate::modes::{self, Names, Parts, Setup};
+use crate::shared::Shared;
 use anyhow::Context as _;
 use bywash_config::{PortConfig, SwitchConfig};
 use bywash_engine::{App, PortId};
@@ -148,7 +147,7 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
     Ok(())
 }
 
-impl mode::Control for Switching {
+impl modes::Control for Switching {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let applied = self.ports.lock().expect("ports").apply(changes);
         self.tell_state(&applied.ports_changed);

@@ -1,11 +1,10 @@
 //! View of a router: routes, neighbours, drift, and traces of packets.
 
-use crate::exceptions::{self, Told};
-use crate::instance::mac;
-use crate::mode::View;
-use crate::packet;
-use crate::punt::Refused;
-use crate::trace::{self, Decisions, Followed, Tracer};
+use super::drift::drift;
+use super::exceptions::{self, Told};
+use super::trace::{self, Decisions, Followed, Tracer};
+use crate::modes::{Names, mac, packet};
+use crate::view::{Refused, View};
 use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
@@ -15,9 +14,6 @@ use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-
-/// Names of the ports, by number.
-pub type Names = Arc<Mutex<Vec<String>>>;
 
 /// The router, as the API sees it.
 pub struct Routes {
@@ -38,7 +34,7 @@ impl View for Routes {
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         let filter = filter.map(parse_prefix).transpose()?;
         match topic {
-            Topic::Drift => crate::drift::drift(&self.control).map(Answer::from),
+            Topic::Drift => drift(&self.control).map(Answer::from),
             Topic::Routes => Ok(self.routes(filter).into()),
             Topic::Neighbours => Ok(self.neighbours(filter).into()),
             _ => Err(format!("a router has no {}", topic.name())),

@@ -1,0 +1,11 @@
+//! Router: forwarding by the kernel's own tables.
+
+mod control;
+mod drift;
+mod exceptions;
+mod punt;
+mod trace;
+mod view;
+
+pub use control::set_up;
+pub use trace::placed;

@@ -1,0 +1,182 @@
+//! Opens AF_XDP ports: the program on the interface, the settings it needs, and the sockets.
+
+use super::opened::{End, Opened};
+use super::xdp::Xdp;
+use super::{forwarding, interface, queues};
+use crate::below::{Below, TAKES_TAGS_OFF};
+use crate::driver::Driver;
+use anyhow::Context as _;
+use bywash_config::{self as config, Checksum, Level, PortConfig, XdpMode};
+use bywash_port::Port as _;
+use bywash_port::af_xdp::{
+    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem,
+    XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
+};
+use std::sync::Arc;
+
+/// Attaches the program to an interface, or follows the one attached by `from`, and sets up everything else but the
+/// sockets.
+pub fn attach(
+    (id, port): (usize, &PortConfig),
+    umem: &Arc<Umem>,
+    (shared, raw): (&Driver, bool),
+    journal: &mut Journal,
+    from: Option<Attachment>,
+) -> anyhow::Result<Opened> {
+    let af_xdp = port.af_xdp.clone().unwrap_or_default();
+    let interface = interface(port)?;
+    let link = LinkInfo::query(interface)?;
+    let below = Below::of(&link);
+    let driver = below.driver();
+    let how = match af_xdp.mode {
+        // A native program on a veth takes segmentation offload from its peer: TCP sent there runs at less than half
+        // the rate (docs/decisions/af_xdp.md). It pays off for packet rates, and then has to be configured. Modes other
+        // than router cannot leave frames too long for a cell to the kernel: there the peer must segment.
+        XdpMode::Auto if driver == "veth" && !raw => XdpAttach::Generic,
+        XdpMode::Auto => XdpAttach::Auto,
+        XdpMode::Native => XdpAttach::Native,
+        XdpMode::Generic => XdpAttach::Generic,
+    };
+    let mut program = match from {
+        Some(from) => {
+            let other = how != XdpAttach::Auto && from.native != (how == XdpAttach::Native);
+            anyhow::ensure!(
+                !other || af_xdp.mode == XdpMode::Auto,
+                "{interface} cannot be taken over: its XDP program is {}; restart it",
+                if from.native { "native" } else { "not native" }
+            );
+            Program::succeed(&shared.program, id as u16, &link, from)
+        }
+        None => {
+            let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
+            if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
+                tracing::info!(
+                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (mode = \"native\" \
+                     for packet rate)"
+                );
+            } else if !program.note().is_empty() {
+                tracing::warn!("{interface}: not the best mode: {}", program.note());
+            }
+            program
+        }
+    };
+    shared.program.set_device(id as u16, link.index)?;
+    prepare(&below, (program.is_native(), raw), journal);
+    let room = umem.arena().max_data();
+    let max_frame = max_frame(link.mtu, room) as u32;
+    let partial_checksums = match af_xdp.checksum {
+        Checksum::Auto => below.leaves_checksums(),
+        Checksum::Fix => true,
+        Checksum::Trust => false,
+    };
+    // Frames of a native program lose the skb's mark that their checksum is not finished.
+    let partial = partial_checksums && program.is_native();
+    // A router's port forwards nothing until the kernel's policies are known.
+    let gate = if raw { XdpGate::default() } else { XdpGate::CLOSED };
+    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, gate, ..XdpConfig::default() })?;
+    let spread = match program.set_spread(&af_xdp.spread) {
+        Ok(()) => Ok(af_xdp.spread),
+        Err(e) => {
+            tracing::warn!("{e}");
+            Err(e.to_string())
+        }
+    };
+    let promiscuous = raw.then(|| Promiscuous::new(link.index));
+    let xdp = Xdp {
+        program,
+        interface: interface.into(),
+        room,
+        mtu: link.mtu,
+        hides_tags: below.hides_tags(),
+        left: None,
+        halted: None,
+        begun: false,
+        refused: shared.program.refused(),
+        kernel_forwards: forwarding().iter().all(|(_, _, on)| *on),
+        level: af_xdp.level,
+        targets: shared.targets.clone(),
+        id,
+        index: link.index,
+        spread,
+        sockets: vec![],
+        limits: vec![],
+        zero_copy: false,
+        _promiscuous: promiscuous.transpose().with_context(|| format!("cannot make {interface} promiscuous"))?,
+    };
+    xdp.look();
+    Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
+}
+
+/// Opens the sockets of a port whose program is attached.
+pub fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
+    let af_xdp = opened.config.af_xdp.clone().unwrap_or_default();
+    let interface = interface(&opened.config)?;
+    let link = LinkInfo::query(interface)?;
+    let r = af_xdp.ring;
+    let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
+    let mut config = SocketConfig {
+        rings,
+        zero_copy: match (af_xdp.zero_copy, af_xdp.level) {
+            (config::ZeroCopy::Auto, Level::Driver) => ZeroCopy::Off,
+            (wanted, _) => wanted.into(),
+        },
+        transmit: af_xdp.transmit.into(),
+        burst: af_xdp.rx_burst,
+        need_wakeup: af_xdp.need_wakeup,
+        in_order: af_xdp.in_order,
+        ..SocketConfig::default()
+    };
+    if af_xdp.busy_poll > 0 {
+        (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
+        journal.busy_poll(interface)?;
+    }
+    let (mut sockets, mut limits, mut zero_copy) = (vec![], vec![], false);
+    for queue in queues(&opened.config)? {
+        let end = AfXdpPort::open_with(umem, &link, queue, &config, opened.injectors.pop())?;
+        if let (0, Some(why)) = (queue, end.transmit_fallback()) {
+            tracing::warn!("{interface}: {why}");
+        }
+        if let Some(fd) = end.fd() {
+            sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));
+        }
+        limits.push(end.frame_limit());
+        zero_copy |= end.zero_copy();
+        opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
+    }
+    if let Some(xdp) = &mut opened.xdp {
+        (xdp.sockets, xdp.limits, xdp.zero_copy) = (sockets, limits, zero_copy);
+    }
+    Ok(())
+}
+
+/// Changes the interface settings that the fast path needs, and records them in the journal so that they can be
+/// restored.
+fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
+    let interface = below.names().next().unwrap_or_default();
+    if below.driver() == "veth" && native && !raw {
+        // The peer no longer sends TCP in large segments. GRO merges its frames again, which halves the cost of those
+        // left to the kernel.
+        set(interface, ("rx-gro", true, "to merge frames for the kernel"), journal);
+    }
+    // The program sees VLAN tags only in the frame, and NICs strip them, those below a bond, too.
+    for device in below.strippers() {
+        set(device, (TAKES_TAGS_OFF, false, "to keep VLAN tags in the frame"), journal);
+    }
+    if raw && !native {
+        set(interface, ("rx-gro", false, "frames stay as they came"), journal);
+        set(interface, ("rx-lro", false, "frames stay as they came"), journal);
+    }
+}
+
+/// Sets a feature of an interface that has it, and logs why.
+fn set(interface: &str, (feature, on, why): (&str, bool, &str), journal: &mut Journal) {
+    let done = Features::of(interface).and_then(|f| match f.get(feature)? {
+        Some(now) if now != on => journal.set(&f, feature, on),
+        _ => Ok(false),
+    });
+    match done {
+        Ok(true) => tracing::info!("{interface}: {feature} turned {}: {why}", if on { "on" } else { "off" }),
+        Ok(false) => {}
+        Err(e) => tracing::warn!("{interface}: {e}"),
+    }
+}

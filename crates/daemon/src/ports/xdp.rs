@@ -1,0 +1,244 @@
+//! XDP programs in front of ports: their levels, and the conditions under which they hand over frames.
+
+use crate::driver::{Target, Targets};
+use crate::relations::Relations;
+use bywash_config::Level;
+use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, max_frame, takes_frames};
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An AF_XDP port's program, and the sockets it will hand frames to once workers serve them.
+pub struct Xdp {
+    pub program: Program,
+    pub interface: String,
+    /// Longest frame that a buffer holds, in bytes.
+    pub room: usize,
+    pub(super) mtu: u32,
+    /// Set if VLAN tags are stripped from received frames, so that the program does not see them.
+    pub(super) hides_tags: bool,
+    /// Reason for which every frame is left to the kernel, from the interface's relations.
+    pub(super) left: Option<String>,
+    /// Reason for which every frame is left to the kernel while a worker hangs.
+    pub(super) halted: Option<String>,
+    /// Set once [`Xdp::begin`] has let the program hand over frames.
+    pub(super) begun: bool,
+    /// Reason for which the kernel rejected the forwarding program, if it did.
+    pub(super) refused: Option<Arc<str>>,
+    /// Set if the kernel forwards both IPv4 and IPv6.
+    pub(super) kernel_forwards: bool,
+    /// Level asked for: as configured, or by a later request.
+    pub(super) level: Level,
+    /// Redirect targets of the program, shared by all ports.
+    pub(super) targets: Targets,
+    pub(super) id: usize,
+    pub(super) index: u32,
+    /// CPUs that send the frames the driver forwards from this port, or the reason why the configured ones cannot.
+    pub(super) spread: Result<Vec<usize>, String>,
+    pub(super) sockets: Vec<(u32, OwnedFd)>,
+    /// Longest frames that the sockets send ([`AfXdpPort::frame_limit`]), changed with the MTU.
+    pub(super) limits: Vec<Arc<AtomicUsize>>,
+    /// Set if a socket is in zero-copy mode. Received frames then lie in the UMEM already. The kernel copies such a
+    /// frame when it is redirected, into one without the headroom that virtio-net needs, which drops it.
+    pub(super) zero_copy: bool,
+    /// Keeps the interface in promiscuous mode.
+    pub(super) _promiscuous: Option<Promiscuous>,
+}
+
+/// Bytes by which a frame may exceed its device's MTU: Ethernet header and one VLAN tag.
+const FRAMING: u32 = 18;
+
+impl Xdp {
+    /// Starts handing over frames, unless the interface's relations leave them to the kernel. `level` overrides the
+    /// configured level.
+    pub fn begin(&mut self, relations: &Relations, level: Option<Level>) -> anyhow::Result<()> {
+        self.level = level.unwrap_or(self.level);
+        self.relate(relations)?;
+        self.begun = true;
+        self.enable()
+    }
+
+    /// Applies the interface's current relations. A switch takes every frame of a port, unless the interface is a
+    /// member of another.
+    pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<()> {
+        let left = match self.program.config().raw {
+            true => relations.member(self.index),
+            false => relations.left(self.index, self.hides_tags),
+        };
+        match &left {
+            _ if left == self.left => return Ok(()),
+            Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
+            None => tracing::info!("{}: no longer left to the kernel: taken over again", self.interface),
+        }
+        self.left = left;
+        if self.begun { self.enable() } else { Ok(()) }
+    }
+
+    /// Leaves every frame to the kernel for the reason `why`, or no longer if `None`.
+    pub fn halt(&mut self, why: Option<&str>) -> anyhow::Result<()> {
+        if self.halted.as_deref() == why {
+            return Ok(());
+        }
+        self.halted = why.map(str::to_owned);
+        if self.begun { self.enable() } else { Ok(()) }
+    }
+
+    /// Returns the reason for which every frame is left to the kernel, if it is.
+    fn left(&self) -> Option<&str> {
+        self.halted.as_deref().or(self.left.as_deref())
+    }
+
+    /// Registers the sockets and enables the program, unless level or relations leave every frame to the kernel.
+    fn enable(&mut self) -> anyhow::Result<()> {
+        for (queue, socket) in self.sockets.drain(..) {
+            self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
+        }
+        let config = XdpConfig {
+            enabled: self.left().is_none() && self.level != Level::Kernel,
+            driver: matches!(self.level(), Level::Driver),
+            ..self.program.config()
+        };
+        self.program.set_config(config)?;
+        Ok(self.program.take_over()?)
+    }
+
+    /// Prepares for another process to take over: until then, frames for user space are left to the kernel, and the
+    /// program keeps forwarding those it forwards itself.
+    pub fn hand_over(&mut self) {
+        if self.level() != Level::Driver {
+            self.disable();
+        }
+        self.program.hand_over();
+    }
+
+    /// Returns the level at which received frames are forwarded now.
+    pub fn level(&self) -> Level {
+        self.placed().0
+    }
+
+    /// Returns the reason for the current [`Xdp::level`].
+    pub fn why(&self) -> String {
+        self.placed().1.into()
+    }
+
+    fn placed(&self) -> (Level, Cow<'static, str>) {
+        if let Some(why) = self.left() {
+            return (Level::Kernel, why.to_owned().into());
+        }
+        let (level, why) = match (self.level, &self.refused) {
+            (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
+            (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
+                (Level::User, "a switch's frames are forwarded in the driver by native XDP only")
+            }
+            (Level::Auto | Level::Driver, Some(why)) => {
+                return (Level::User, format!("the kernel refuses the program that forwards: {why}").into());
+            }
+            (Level::Auto, _) if self.zero_copy => (Level::User, "auto: zero-copy, which redirecting would lose"),
+            (Level::Driver, _) if self.zero_copy => {
+                (Level::User, "zero-copy sockets take the frames: zero_copy = \"off\" leaves them to the driver")
+            }
+            (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
+            _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
+            _ if self.program.has_tc() && self.kernel_forwards => {
+                (Level::Driver, "auto: traffic control, which forwards the existing skb")
+            }
+            _ if self.program.has_tc() => (
+                Level::User,
+                "auto: the kernel does not forward (see sysctl), and would get what traffic control leaves to it",
+            ),
+            // With an skb already made and the frame to be copied, forwarding in the driver saves next to nothing.
+            _ => (Level::User, "auto: generic XDP, where each frame already has an skb"),
+        };
+        (level, why.into())
+    }
+
+    /// Sets the level at which received frames are forwarded. Frames already in the sockets are still forwarded:
+    /// workers serve the sockets at every level. On error the level asked for stays unchanged.
+    pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
+        let before = std::mem::replace(&mut self.level, level);
+        if !self.begun {
+            return Ok(());
+        }
+        self.enable().inspect_err(|_| self.level = before)
+    }
+
+    /// Returns the CPUs that send the frames the driver forwards from this port, with the number of frames each has
+    /// sent; empty if the receiving CPU sends them. Errors with the reason if the configured CPUs do not.
+    pub fn spread(&self) -> Result<Vec<(usize, u64)>, Cow<'_, str>> {
+        let cpus = self.spread.as_deref().map_err(|why| Cow::from(why.as_str()))?;
+        if !cpus.is_empty() && self.level() != Level::Driver {
+            return Err(format!("at level {} nothing is forwarded by the driver", self.level().name()).into());
+        }
+        let sent = self.program.forwarded_by_cpu();
+        Ok(cpus.iter().map(|&cpu| (cpu, sent.get(cpu).copied().unwrap_or(0))).collect())
+    }
+
+    /// Returns whether native programs send to this port, and why. User space sends the frames that they do not.
+    /// Programs of the other modes have an skb, which every device takes.
+    pub fn target(&self) -> (bool, &'static str) {
+        match self.targets.get(self.id as u16).takes_frames {
+            _ if self.left().is_some() => (false, "it is left to the kernel"),
+            _ if self.refused.is_some() => (false, "the program does not forward"),
+            true => (true, "its device takes redirected frames, native XDP's too"),
+            false => (
+                false,
+                "native XDP cannot send to it: its device takes no redirected frames; a veth does while its peer has a \
+                 program or GRO on",
+            ),
+        }
+    }
+
+    /// Returns the longest frame that can be redirected to the port (the kernel checks it in dev_map_enqueue), or 0 if
+    /// none can be.
+    fn longest(&self, target: Target) -> u32 {
+        if target.ifindex != 0 && target.takes_frames { self.mtu + FRAMING } else { 0 }
+    }
+
+    /// Queries whether the program can send to this port. Returns `true` if the answer has changed.
+    pub fn look(&self) -> bool {
+        let ifindex = if self.left.is_some() { 0 } else { self.index };
+        let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
+        self.program.set_target(self.longest(target));
+        self.targets.set(self.id, target)
+    }
+
+    /// Returns the level asked for: the configured one, or that of a later request.
+    pub fn asked(&self) -> Level {
+        self.level
+    }
+
+    /// Stops the program from sending to this port, which is about to be removed.
+    pub fn forget(&self) {
+        self.program.set_target(0);
+        self.targets.set(self.id, Target::default());
+    }
+
+    /// Disables the program: every frame is left to the kernel.
+    pub fn disable(&mut self) {
+        let config = XdpConfig { enabled: false, ..self.program.config() };
+        if let Err(e) = self.program.set_config(config) {
+            tracing::warn!("{}: {e}", self.interface);
+        }
+    }
+
+    /// Applies the kernel's current policies: `obey` enters them in the program's configuration.
+    pub fn obey(&mut self, obey: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
+        let mut config = self.program.config();
+        obey(&mut config);
+        if config == self.program.config() {
+            return Ok(());
+        }
+        Ok(self.program.set_config(config)?)
+    }
+
+    /// Updates the program after the interface's MAC address or MTU has changed.
+    pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
+        let max_frame = max_frame(mtu, self.room);
+        self.limits.iter().for_each(|limit| limit.store(max_frame, Ordering::Relaxed));
+        let max_frame = max_frame as u32;
+        self.mtu = mtu;
+        self.program.set_target(self.longest(self.targets.get(self.id as u16)));
+        Ok(self.program.set_config(XdpConfig { mac, max_frame, ..self.program.config() })?)
+    }
+}

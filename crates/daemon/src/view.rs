@@ -1,0 +1,48 @@
+//! View of a mode for the API.
+
+use bywash_api::{Answer, FlowsChanged, Kept, Topic, Traced};
+use bywash_engine::PortId;
+use bywash_flow::script::Verb;
+use bywash_router::control::PortView;
+use bywash_sync::Counter;
+
+/// Error of modes without flows.
+const NO_FLOWS: &str = "there are no flows: only a switch has them (mode = \"switch\")";
+
+/// Frames of a port that the kernel did not accept.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// Punted packets: they are lost.
+    pub packets: Counter,
+    /// Copies of dropped packets: no ICMP error is sent about those.
+    pub copies: Counter,
+}
+
+/// View of a mode for the API, which calls it from several threads at once.
+pub trait View: Send + Sync {
+    /// Returns the ports with their state in the kernel, by port number.
+    fn ports(&self) -> Vec<PortView>;
+
+    /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
+
+    /// Changes flows, groups and meters.
+    fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {
+        Err(NO_FLOWS.into())
+    }
+
+    /// Traces a packet.
+    fn trace(&self, _packet: &str) -> Result<Traced, String> {
+        Err(NO_FLOWS.into())
+    }
+
+    /// Returns the policies for which packets received on this port are left to the kernel.
+    fn kept(&self, _port: PortId) -> Vec<Kept> {
+        vec![]
+    }
+
+    /// Returns the counters of this port's frames that the kernel did not accept; `None` in a mode that hands it none.
+    fn refused(&self, _port: PortId) -> Option<&Refused> {
+        None
+    }
+}
