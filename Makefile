@@ -92,7 +92,8 @@ lint: ## formatting and clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --locked -p bywash-port --features rtl --lib --test npe_rtl -- -D warnings
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
-		$(CARGO) clippy --locked -p bywash-dpdk -p bywash --features bywash/dpdk --all-targets -- -D warnings; \
+		$(CARGO) clippy --locked -p bywash-dpdk -p bywash-daemon -p bywash-bench -p bywash --features bywash/dpdk \
+			--all-targets -- -D warnings; \
 	else echo "no libdpdk: code of the feature dpdk is not linted"; fi
 
 book: ## make a book of docs/, with search (target/book/index.html; needs mdbook)

@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Time to wait after the programs stop handing over frames: those in the rings are still forwarded.
-pub(super) const LAST_FRAMES: Duration = Duration::from_millis(5);
+pub const LAST_FRAMES: Duration = Duration::from_millis(5);
 
 /// State on which opening a port may depend beside its configuration: the interface's index, whether it is up, and its
 /// number of queues. Opening is retried only when this changes. Retrying at every message could go on forever: some
