@@ -52,7 +52,7 @@ static __always_inline struct bywash_counters *counters_of(__u32 id)
 }
 
 #ifndef BYWASH_PLAIN
-#include "spread.h"
+#include "cpumap.h"
 #endif
 
 static __always_inline int count(__u32 id, int reason, int verdict)
@@ -95,12 +95,12 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 #ifndef BYWASH_PLAIN
 /* Counters by CPU, ingress port and egress port; the loader sizes the map for all CPUs. One counter replaces four: a port's
  * received frames are the sum of its row, its sent frames the sum of its column. */
-MAPPED(passages, BYWASH_PORTS * BYWASH_PORTS, struct bywash_passage);
+MAPPED(port_pairs, BYWASH_PORTS * BYWASH_PORTS, struct bywash_traffic);
 
 static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 {
 	__u32 key = (bpf_get_smp_processor_id() * BYWASH_PORTS + from) * BYWASH_PORTS + to;
-	struct bywash_passage *p = bpf_map_lookup_elem(&passages, &key);
+	struct bywash_traffic *p = bpf_map_lookup_elem(&port_pairs, &key);
 
 	if (likely(p)) {
 		p->frames++;
@@ -110,7 +110,7 @@ static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 
 static __always_inline int to_port(const struct frame *f)
 {
-	if (likely(!f->port->spread) || !hand_over(f->ctx, f->port, WAY(f), f->bytes)) {
+	if (likely(!f->port->cpus) || !cpumap_redirect(f->ctx, f->port, WAY(f), f->bytes)) {
 		if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
 			return count(f->port->id, DROP_PORT_GONE, XDP_DROP);
 		count_forwarded(f->port->id, WAY(f), f->bytes);
@@ -126,9 +126,9 @@ static __always_inline int to_port(const struct frame *f)
 
 /* Sends a frame on the CPU that it was handed to. */
 SEC("xdp.frags/cpumap")
-int bywash_onward(struct xdp_md *ctx)
+int bywash_cpumap(struct xdp_md *ctx)
 {
-	const struct onward *on = (void *)(long)ctx->data_meta;
+	const struct cpumap_meta *on = (void *)(long)ctx->data_meta;
 
 	if ((void *)(on + 1) > (void *)(long)ctx->data)
 		return XDP_ABORTED;

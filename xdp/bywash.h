@@ -66,12 +66,12 @@ enum bywash_flag {
 #define BYWASH_QUEUES 256  /* queues of a port */
 #define BYWASH_HOPS 16384  /* next hops in one version of the table */
 #define BYWASH_BUCKETS 65536 /* group members in one version of the table */
-#define BYWASH_KNOWN4 32768 /* IPv4 destinations cached for a CPU: 1 MiB */
-#define BYWASH_KNOWN6 16384 /* IPv6 destinations cached for a CPU: 1 MiB */
-#define BYWASH_KNOWN_CPUS 64 /* CPUs with caches of their own; further CPUs share */
+#define BYWASH_DST_CACHE4 32768 /* IPv4 destinations cached for a CPU: 1 MiB */
+#define BYWASH_DST_CACHE6 16384 /* IPv6 destinations cached for a CPU: 1 MiB */
+#define BYWASH_DST_CACHE_CPUS 64 /* CPUs with caches of their own; further CPUs share */
 #define BYWASH_FLOWS 4096 /* flows of a switch's worker, and hash buckets for them */
 #define BYWASH_FLOW_MASKS 8 /* masks in a worker's flow lookup */
-#define BYWASH_SPREAD 64  /* most CPUs that send for a port */
+#define BYWASH_PORT_CPUS 64  /* most CPUs that send for a port */
 #define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
 #define BYWASH_SEGMENTS 256
 
@@ -81,7 +81,7 @@ struct bywash_port {
 	__u32 max_frame; /* longest frame for user space in bytes, Ethernet header included */
 	__u32 ifindex;   /* 0: unused slot */
 	__u16 id;        /* below BYWASH_PORTS; the key in `devices`, and of its counters */
-	__u16 spread;    /* number of CPUs that send the frames forwarded from this port; 0: the receiving CPU sends */
+	__u16 cpus;      /* number of CPUs that send the frames forwarded from this port; 0: the receiving CPU sends */
 	__u16 reserved[2];
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
@@ -113,11 +113,11 @@ struct bywash_hop {
 } __attribute__((aligned(8)));
 
 struct bywash_counters {
-	__u64 frames[32]; /* by enum bywash_reason; TO_PORT is counted in `passages` */
+	__u64 frames[32]; /* by enum bywash_reason; TO_PORT is counted in `port_pairs` */
 };
 
-/* Counters of frames forwarded from one port to another by one CPU. */
-struct bywash_passage {
+/* Counters, by CPU, of the frames forwarded from one port to another, or by one flow. */
+struct bywash_traffic {
 	__u64 frames;
 	__u64 bytes;
 };

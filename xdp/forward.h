@@ -56,7 +56,7 @@ static __always_inline int own_bit(__u64 own, const __u8 *address)
 }
 
 /* Validates an IPv4 header (RFC 1812 5.2.2) with TTL above 1 and no options. Packet and padding have `room` bytes. */
-static __always_inline int sound4(const __u8 *ip, __u32 room)
+static __always_inline int valid4(const __u8 *ip, __u32 room)
 {
 	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
 
@@ -87,7 +87,7 @@ static __always_inline int plain6(const __u8 *address)
 	return address[0] != 0xff && !link_local6(address);
 }
 
-static __always_inline int sound6(const __u8 *ip, __u32 room)
+static __always_inline int valid6(const __u8 *ip, __u32 room)
 {
 	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
 

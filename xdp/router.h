@@ -12,7 +12,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #ifndef BYWASH_PLAIN
-#include "known.h"
+#include "dst_cache.h"
 #endif
 #include "forward.h"
 
@@ -99,7 +99,7 @@ static __always_inline __u32 segment(const struct frame *f, __u8 proto, const __
 
 /* Owner of an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable header go to user
  * space, which drops them with a reason. */
-static __always_inline int odd4(const __u8 *ip)
+static __always_inline int exception4(const __u8 *ip)
 {
 	const __u8 *dst = ip + 16, *src = ip + 12;
 
@@ -116,7 +116,7 @@ static __always_inline int odd4(const __u8 *ip)
 	return NEXT;
 }
 
-static __always_inline int odd6(const __u8 *ip)
+static __always_inline int exception6(const __u8 *ip)
 {
 	const __u8 *dst = ip + 24, *src = ip + 8;
 
@@ -161,12 +161,12 @@ static __always_inline __u32 group_hash(const struct frame *f, const __u8 *ip, c
  * out of this port; loose: it has a route. Routes without a single next hop are left to the kernel. Global, like find4. */
 __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
 {
-	struct own4 own = look4(src);
+	struct dst_slot4 slot = read_slot4(src);
 	struct way way = {};
 
-	if (!own.k)
+	if (!slot.k)
 		return 0;
-	lookup4(version, src, &own, &way);
+	lookup4(version, src, &slot, &way);
 	if (!way_mtu(&way)) {
 		const struct bywash_hop *hop = hop_at(way.macs);
 
@@ -206,7 +206,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 #ifdef BYWASH_PLAIN
 	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2 };
 
-	reason = v6 ? odd6(ip) : odd4(ip);
+	reason = v6 ? exception6(ip) : exception4(ip);
 	if (reason != NEXT)
 		return reason;
 	if (v6) {
@@ -223,27 +223,27 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	const __u64 *dst = (void *)(ip + (v6 ? 24 : 16));
 	__u8 proto = v6 ? ip[6] : ip[9];
 	__u32 room = f->bytes - ETH_HLEN;
-	struct own4 own4;
-	struct own6 own6;
+	struct dst_slot4 slot4;
+	struct dst_slot6 slot6;
 
 	if (v6)
-		own6 = look6(dst[0], dst[1]);
+		slot6 = read_slot6(dst[0], dst[1]);
 	else
-		own4 = look4(*(const __u32 *)dst);
+		slot4 = read_slot4(*(const __u32 *)dst);
 	/* Never true: there is always a slot. The verifier needs the check. */
-	if (unlikely(!(v6 ? (void *)own6.k : (void *)own4.k)))
+	if (unlikely(!(v6 ? (void *)slot6.k : (void *)slot4.k)))
 		return TO_USER;
-	if (unlikely(!(v6 ? sound6(ip, room) : sound4(ip, room)))) {
-		reason = v6 ? odd6(ip) : odd4(ip);
+	if (unlikely(!(v6 ? valid6(ip, room) : valid4(ip, room)))) {
+		reason = v6 ? exception6(ip) : exception4(ip);
 		if (reason != NEXT)
 			return reason;
 		f->flags &= ~BYWASH_DRIVER;
 	}
 	__u64 version = current_version(f->port);
 	if (v6)
-		lookup6(version, dst[0], dst[1], &own6, &f->way);
+		lookup6(version, dst[0], dst[1], &slot6, &f->way);
 	else
-		lookup4(version, *(const __u32 *)dst, &own4, &f->way);
+		lookup4(version, *(const __u32 *)dst, &slot4, &f->way);
 
 	/* For an skb, its segments count. Otherwise padding counts too: the device would refuse too long a frame, uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;

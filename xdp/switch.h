@@ -28,7 +28,7 @@ enum bywash_tag {
 #define KEY_WORDS 9
 #define KEY_WORDS4 5 /* of which IPv4 uses these */
 #define KEY_TAGGED bpf_htons(0x1000)
-#define KEY_SOUND 0x80
+#define KEY_VALID 0x80
 #define KEY_8100 1
 #define KEY_88A8 2
 
@@ -71,7 +71,7 @@ MAPPED(flow_buckets, BYWASH_FLOWS, struct bywash_flow_bucket);
 MAPPED(flows, BYWASH_FLOWS, struct bywash_flow);
 
 /* Counters of each flow, by CPU. */
-MAPPED(flow_counts, BYWASH_FLOWS, struct bywash_passage);
+MAPPED(flow_counts, BYWASH_FLOWS, struct bywash_traffic);
 
 /* Worker that serves each port and queue, counted from 1. */
 MAPPED(serving, BYWASH_PORTS * BYWASH_QUEUES, __u64);
@@ -127,7 +127,7 @@ static __always_inline int read_transport(const struct frame *f, struct packet *
 	}
 	if (f->flags & BYWASH_PARTIAL && unfinished(proto, l4, f->end, len, addresses, words))
 		return 0;
-	p->key[2] |= bpf_htons(f->port->id) | (__u64)proto << 32 | (__u64)KEY_SOUND << 40 | flags << 48;
+	p->key[2] |= bpf_htons(f->port->id) | (__u64)proto << 32 | (__u64)KEY_VALID << 40 | flags << 48;
 	p->key[3] |= *(const __u32 *)l4;
 	return 1;
 }
@@ -284,7 +284,7 @@ static __always_inline int rewrite(struct frame *f, const struct bywash_flow *fl
 static __always_inline void count_flow(const struct frame *f)
 {
 	__u32 key = bpf_get_smp_processor_id() * f->flows + f->flow;
-	struct bywash_passage *p = bpf_map_lookup_elem(&flow_counts, &key);
+	struct bywash_traffic *p = bpf_map_lookup_elem(&flow_counts, &key);
 
 	if (likely(p)) {
 		p->frames++;

@@ -89,7 +89,7 @@ fn subnets(id: u32) -> (Net4, Net6) {
     (Net::new(net4, 16).unwrap(), Net::new(net6, 64).unwrap())
 }
 
-/// Returns addresses of a subnet that collide in the program's cache of destinations (xdp/known.h).
+/// Returns addresses of a subnet that collide in the program's destination cache (xdp/dst_cache.h).
 fn crowd4(net: u32) -> impl Iterator<Item = u32> {
     (net + 256..).filter(|a| a.swap_bytes().wrapping_mul(0x9e37_79b1) >> 19 == 77).take(6)
 }

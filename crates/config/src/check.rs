@@ -6,7 +6,7 @@ use crate::keys::CELLS;
 use crate::model::*;
 use crate::problem::{Problem, nearest};
 use bywash_flow::script::{self, Verb, Wrong};
-use bywash_port::af_xdp::SPREAD;
+use bywash_port::af_xdp::PORT_CPUS;
 
 /// Bytes of a frame that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
@@ -310,10 +310,10 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             );
         }
         if !af_xdp.spread.is_empty() {
-            if af_xdp.spread.len() > SPREAD {
+            if af_xdp.spread.len() > PORT_CPUS {
                 let path = format!("port.{at}.spread");
                 let what = format!("{} CPUs are too many for port {}", af_xdp.spread.len(), port.name);
-                problems.push(Problem::at(path, what, format!("expected at most {SPREAD}")));
+                problems.push(Problem::at(path, what, format!("expected at most {PORT_CPUS}")));
             }
             let (of_port, mode, zero_copy) = (|key: &str| format!("port.{at}.{key}"), af_xdp.mode, af_xdp.zero_copy);
             for (wrong, what, key) in [

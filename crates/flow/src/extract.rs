@@ -1,6 +1,6 @@
 //! Key extraction from frames; every field has the meaning it has in OVS.
 
-use crate::key::{FRAG_ANY, FRAG_LATER, IP_SOUND, KEY_WORDS, Key, TAGGED, TPID_88A8, TPID_8100, at, key_bytes};
+use crate::key::{FRAG_ANY, FRAG_LATER, IP_VALID, KEY_WORDS, Key, TAGGED, TPID_88A8, TPID_8100, at, key_bytes};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 
@@ -55,7 +55,7 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
             *key = [0; KEY_WORDS];
             key[0] = word(0) & MAC_MASK;
             key[1] = word(6);
-            let third = [port_high, port_low, head[15], head[22], head[23], frag | IP_SOUND, flags[0], flags[1]];
+            let third = [port_high, port_low, head[15], head[22], head[23], frag | IP_VALID, flags[0], flags[1]];
             key[2] = u64::from_ne_bytes(third);
             key[3] = l4_word;
             key[4] = word(26);
@@ -218,7 +218,7 @@ fn ipv4(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<us
     }
     let frag = frag_bits(u16::from_be_bytes([h[6], h[7]]));
     put(at::NW_SRC, &h[12..20]);
-    put(at::NW_TOS, &[h[1], h[8], h[9], frag | IP_SOUND]);
+    put(at::NW_TOS, &[h[1], h[8], h[9], frag | IP_VALID]);
     (frag & FRAG_LATER == 0).then(|| {
         let (word, flags) = transport(&data[..l3 + total], l3 + header, h[9], proto::ICMP);
         put(at::TP_SRC, &word.to_ne_bytes()[..4]);
@@ -234,7 +234,7 @@ fn ipv6(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<us
     put(at::IPV6_SRC, &h[8..40]);
     let (protocol, frag, l4) = extensions(data, l3 + 40, h[6])?;
     put(at::LABEL, &[h[1] & 0x0f, h[2], h[3]]);
-    put(at::NW_TOS, &[h[0] << 4 | h[1] >> 4, h[7], protocol, frag | IP_SOUND]);
+    put(at::NW_TOS, &[h[0] << 4 | h[1] >> 4, h[7], protocol, frag | IP_VALID]);
     if frag & FRAG_LATER != 0 {
         return None;
     }
@@ -310,7 +310,7 @@ fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
     put(at::NW_SRC, &h[14..18]);
     put(at::NW_DST, &h[24..28]);
     if h[6] == 0 && h[7] != 0 {
-        put(at::NW_PROTO, &[h[7], IP_SOUND]);
+        put(at::NW_PROTO, &[h[7], IP_VALID]);
     }
     put(at::ARP_SHA, &h[8..14]);
     put(at::ARP_THA, &h[18..24]);

@@ -44,7 +44,7 @@ pub const FRAG_ANY: u8 = 1;
 pub const FRAG_LATER: u8 = 2;
 /// Bit of `nw_frag` that is set if the IP or ARP header is valid and may be rewritten. Flows cannot match it; it is
 /// part of every megaflow mask.
-pub(crate) const IP_SOUND: u8 = 0x80;
+pub(crate) const IP_VALID: u8 = 0x80;
 /// Value of `TPID` for a tag of type 0x8100.
 pub(crate) const TPID_8100: u8 = 1;
 /// Value of `TPID` for a tag of type 0x88a8.

@@ -74,7 +74,7 @@ pub fn attach(
     // A router's port forwards nothing until the kernel's policies are known.
     let gate = if raw { XdpGate::default() } else { XdpGate::CLOSED };
     program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, gate, ..XdpConfig::default() })?;
-    let spread = match program.set_spread(&af_xdp.spread) {
+    let spread = match program.set_cpus(&af_xdp.spread) {
         Ok(()) => Ok(af_xdp.spread),
         Err(e) => {
             tracing::warn!("{e}");

@@ -6,7 +6,7 @@
 //! neither the megaflow nor the learned source address expires for lack of packets.
 
 use super::Caches;
-use crate::key::{IP_SOUND, KEY_WORDS, Key, TAGGED, at};
+use crate::key::{IP_VALID, KEY_WORDS, Key, TAGGED, at};
 use crate::model::OfPort;
 use crate::ops::Op;
 use crate::pipeline::Pipeline;
@@ -188,7 +188,7 @@ fn forward(key: &Key, mask: &Key, port: u16, ops: &[Op]) -> Option<Forward> {
     if !ip
         || !ours
         || !seen
-        || k[at::NW_FRAG] != IP_SOUND
+        || k[at::NW_FRAG] != IP_VALID
         || k[0] & 1 == 1
         || key[FLOW_KEY..] != [0; KEY_WORDS - FLOW_KEY]
     {

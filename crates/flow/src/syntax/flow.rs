@@ -143,7 +143,7 @@ pub fn packet(line: &str, names: PortNames<'_>) -> Result<Flow> {
         flow.put(crate::key::at::TPID, &[crate::key::TPID_8100]);
     }
     if matches!(Field::DlType.get(&flow), 0x800 | 0x86dd | 0x806 | 0x8035) {
-        flow.bytes_mut()[crate::key::at::NW_FRAG] |= crate::key::IP_SOUND;
+        flow.bytes_mut()[crate::key::at::NW_FRAG] |= crate::key::IP_VALID;
     }
     if Field::DlType.get(&matches.mask) == 0 {
         Field::DlType.set(&mut flow, u128::from(crate::extract::DL_TYPE_NONE));

@@ -2,7 +2,7 @@
 
 use super::{Trip, Ttl};
 use crate::field::Field;
-use crate::key::{Flow, IP_SOUND, TAGGED, at};
+use crate::key::{Flow, IP_VALID, TAGGED, at};
 use crate::ops::Op;
 use bywash_wire::ethernet::ethertype;
 
@@ -15,14 +15,14 @@ impl Trip<'_, '_> {
         self.look_own(&back);
         let differing = now.known & base.known & now.flow.differing(&base.flow);
         let mut write = (now.known & !base.known | differing) & writable() | back;
-        if now.flow.u8(at::NW_FRAG) & IP_SOUND == 0 {
+        if now.flow.u8(at::NW_FRAG) & IP_VALID == 0 {
             // There is no valid network header to write to.
             write.bytes_mut()[at::NW_TOS..].fill(0);
         }
         if !write.is_zero() {
             self.write(&write);
         }
-        if now.flow.u8(at::NW_FRAG) & IP_SOUND != 0 && self.is_ip() {
+        if now.flow.u8(at::NW_FRAG) & IP_VALID != 0 && self.is_ip() {
             self.commit_ttl(now.ttl, base.ttl);
         }
         self.commit_tags();

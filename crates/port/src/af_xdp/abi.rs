@@ -27,7 +27,7 @@ pub const REASONS: [&str; 21] = [
     "pass_source",
 ];
 
-/// Index of `to_port`, which is counted from passages rather than in `RawCounters`.
+/// Index of `to_port`, which is counted in the map `port_pairs` rather than in `RawCounters`.
 const TO_PORT: usize = 15;
 
 /// Most ports of a process.
@@ -37,17 +37,17 @@ pub(crate) const PROBES: u32 = 4;
 /// Most queues of a port.
 pub(crate) const QUEUES: u32 = 256;
 /// Most CPUs that send frames for a port.
-pub const SPREAD: usize = 64;
+pub const PORT_CPUS: usize = 64;
 /// Next hops the program can hold; packets to other next hops go to user space.
 pub const HOPS: usize = 16384;
 /// Members of next-hop groups the program can hold.
 pub const BUCKETS: usize = 65536;
 /// IPv4 destinations whose next hop each CPU caches.
-pub(crate) const KNOWN4: u32 = 32768;
+pub(crate) const DST_CACHE4: u32 = 32768;
 /// IPv6 destinations whose next hop each CPU caches.
-pub(crate) const KNOWN6: u32 = 16384;
+pub(crate) const DST_CACHE6: u32 = 16384;
 /// CPUs with a destination cache of their own; CPUs beyond these share them.
-pub(crate) const KNOWN_CPUS: u32 = 64;
+pub(crate) const DST_CACHE_CPUS: u32 = 64;
 
 /// Flows per switch worker that the program can hold, and hash buckets they are found in.
 pub const FLOWS: usize = 4096;
@@ -78,7 +78,7 @@ pub(crate) struct RawPort {
     pub max_frame: u32,
     pub ifindex: u32,
     pub id: u16,
-    pub spread: u16,
+    pub cpus: u16,
 }
 
 impl RawPort {
@@ -96,7 +96,7 @@ impl RawPort {
         [
             mac | u64::from(self.flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
-            u64::from(self.id) | u64::from(self.spread) << 16,
+            u64::from(self.id) | u64::from(self.cpus) << 16,
         ]
     }
 }
@@ -108,14 +108,14 @@ pub(crate) struct RawCounters {
     pub frames: [u64; 32],
 }
 
-/// `struct bywash_passage`: frames forwarded from one port to another by one CPU.
+/// `struct bywash_traffic`: frames forwarded from one port to another, or by one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Passage {
+pub(crate) struct Traffic {
     pub frames: u64,
     pub bytes: u64,
 }
 
-impl Passage {
+impl Traffic {
     /// Length in 64-bit words.
     pub const WORDS: usize = 2;
 }
@@ -190,8 +190,8 @@ impl XdpCounters {
         all
     }
 
-    /// Adds the frames forwarded from and to the port; `between(from, to)` returns the passage between two ports.
-    pub(crate) fn add_forwarded(&mut self, port: u16, between: impl Fn(u16, u16) -> Passage) {
+    /// Adds the frames forwarded from and to the port; `between(from, to)` returns those from one port to another.
+    pub(crate) fn add_forwarded(&mut self, port: u16, between: impl Fn(u16, u16) -> Traffic) {
         for other in 0..PORTS as u16 {
             let (from, to) = (between(port, other), between(other, port));
             self.frames[TO_PORT] = self.frames[TO_PORT].wrapping_add(from.frames);
@@ -251,12 +251,12 @@ mod tests {
             ("BYWASH_PORTS", PORTS as usize),
             ("BYWASH_PROBES", PROBES as usize),
             ("BYWASH_QUEUES", QUEUES as usize),
-            ("BYWASH_SPREAD", SPREAD),
+            ("BYWASH_PORT_CPUS", PORT_CPUS),
             ("BYWASH_HOPS", HOPS),
             ("BYWASH_BUCKETS", BUCKETS),
-            ("BYWASH_KNOWN4", KNOWN4 as usize),
-            ("BYWASH_KNOWN6", KNOWN6 as usize),
-            ("BYWASH_KNOWN_CPUS", KNOWN_CPUS as usize),
+            ("BYWASH_DST_CACHE4", DST_CACHE4 as usize),
+            ("BYWASH_DST_CACHE6", DST_CACHE6 as usize),
+            ("BYWASH_DST_CACHE_CPUS", DST_CACHE_CPUS as usize),
             ("BYWASH_FLOWS", FLOWS),
             ("BYWASH_FLOW_MASKS", FLOW_MASKS),
         ] {
@@ -304,10 +304,10 @@ mod tests {
         let mut sum = XdpCounters::sum(cpus.iter());
         assert_eq!((sum.get("to_user"), sum.get("pass_local"), sum.get("nonsense")), (7, 5, 0));
         let between = |from, to| match (from, to) {
-            (1, 2) => Passage { frames: 3, bytes: 300 },
-            (2, 1) => Passage { frames: 1, bytes: 60 },
-            (1, 1) => Passage { frames: 1, bytes: 100 },
-            _ => Passage::default(),
+            (1, 2) => Traffic { frames: 3, bytes: 300 },
+            (2, 1) => Traffic { frames: 1, bytes: 60 },
+            (1, 1) => Traffic { frames: 1, bytes: 100 },
+            _ => Traffic::default(),
         };
         sum.add_forwarded(1, between);
         assert_eq!((sum.get("to_port"), sum.rx_bytes, sum.tx_frames, sum.tx_bytes), (4, 400, 2, 160));

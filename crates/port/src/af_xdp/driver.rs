@@ -11,18 +11,18 @@
 //! reads the newer version reads the newer table too. [`Driver::publish`] ends with a grace period, after which no
 //! program is running that read an older version.
 //!
-//! The program caches the result of a lookup under the version it had read before (`xdp/known.h`). So when a table has
+//! The program caches the result of a lookup under the version it had read before (`xdp/dst_cache.h`). So when a table has
 //! changed, the control side calls [`Driver::changed`], at the latest before it publishes next hops that no route named
 //! until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
-    BUCKETS, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, KNOWN_CPUS,
-    KNOWN4, KNOWN6, PORTS, PROBES, Passage, QUEUES, RawCounters, RawPort, SPREAD, XdpCounters,
+    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6,
+    FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters, RawPort, Traffic, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
+use super::cpumap::CpuQueues;
 use super::flows::{Flows, Memory};
 use super::program::{chain, loader, named};
-use super::spread::Spread;
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
@@ -64,7 +64,7 @@ pub(super) struct Inner {
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
     /// `None` if the program does not forward.
-    passages: Option<Passages>,
+    port_pairs: Option<PortPairs>,
     fibs: [Option<OwnedFd>; 2],
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
@@ -73,7 +73,7 @@ pub(super) struct Inner {
     /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
     /// Error if the kernel cannot spread frames over CPUs: the reason.
-    spread: Result<Spread, String>,
+    cpu_queues: Result<CpuQueues, String>,
     version: u64,
     /// Whether the gates of all ports are closed: see [`Driver::close`].
     closed: bool,
@@ -91,23 +91,23 @@ enum Kind {
 }
 
 /// Counters of frames forwarded between ports.
-struct Passages {
+struct PortPairs {
     words: Words,
     cpus: usize,
 }
 
-impl Passages {
+impl PortPairs {
     /// Words per CPU.
-    const OF_A_CPU: usize = (PORTS * PORTS) as usize * Passage::WORDS;
+    const OF_A_CPU: usize = (PORTS * PORTS) as usize * Traffic::WORDS;
 
     /// Returns the index of the counters of frames that one CPU forwarded from one port to another.
     fn at(cpu: usize, from: u16, to: u16) -> usize {
-        cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Passage::WORDS
+        cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Traffic::WORDS
     }
 
     /// Returns the frames and bytes forwarded from one port to another, summed over CPUs.
-    fn between(&self, from: u16, to: u16) -> Passage {
-        let mut all = Passage::default();
+    fn between(&self, from: u16, to: u16) -> Traffic {
+        let mut all = Traffic::default();
         for cpu in 0..self.cpus {
             let at = Self::at(cpu, from, to);
             all.frames = all.frames.wrapping_add(self.words.load(at));
@@ -247,10 +247,12 @@ impl Driver {
         let interface = String::new();
         let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
         let cpus = aya::util::nr_cpus().map_err(|(what, e)| load_error(format!("{what}: {e}")))?;
-        let remember = (cpus as u32).min(KNOWN_CPUS);
+        let cached_cpus = (cpus as u32).min(DST_CACHE_CPUS);
         let mut loader = loader();
-        loader.map_max_entries("known4", remember * KNOWN4).map_max_entries("known6", remember * KNOWN6);
-        loader.map_max_entries("passages", cpus as u32 * PORTS * PORTS).map_max_entries("cpus", cpus as u32);
+        loader
+            .map_max_entries("dst_cache4", cached_cpus * DST_CACHE4)
+            .map_max_entries("dst_cache6", cached_cpus * DST_CACHE6);
+        loader.map_max_entries("port_pairs", cpus as u32 * PORTS * PORTS).map_max_entries("cpumap", cpus as u32);
         if let Kind::Switch(workers) = kind {
             for (map, entries) in Memory::sizes(workers, cpus) {
                 loader.map_max_entries(map, entries);
@@ -263,8 +265,8 @@ impl Driver {
             let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
             classifier.load().map_err(|e| load_error(chain(&e)))?;
         }
-        let spread =
-            if kind == Kind::Plain { Err("the program does not forward".into()) } else { Spread::load(&mut ebpf) };
+        let cpu_queues =
+            if kind == Kind::Plain { Err("the program does not forward".into()) } else { CpuQueues::load(&mut ebpf) };
         macro_rules! map {
             ($name:literal) => {{
                 let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
@@ -281,8 +283,8 @@ impl Driver {
             _ => None,
         };
         let ports = words("ports", PORTS as usize * RawPort::WORDS)?;
-        let passages = match refused {
-            None => Some(Passages { words: words("passages", cpus * Passages::OF_A_CPU)?, cpus }),
+        let port_pairs = match refused {
+            None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
             Some(_) => None,
         };
         let fibs = match kind {
@@ -295,13 +297,13 @@ impl Driver {
             xsks: map!("xsks"),
             devices: map!("devices"),
             counters: map!("counters"),
-            passages,
+            port_pairs,
             fibs,
             refused,
             hops,
             buckets,
             flows,
-            spread,
+            cpu_queues,
             version: 0,
             closed: false,
             own_links: vec![],
@@ -403,14 +405,14 @@ impl Driver {
     }
 
     /// Sets the CPUs that send for a port. The program learns their number from [`Driver::set_port`].
-    pub(super) fn set_spread(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
+    pub(super) fn set_cpus(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
         let refused = |reason: &str| Error::Spread { interface: String::new(), reason: reason.into() };
-        if cpus.len() > SPREAD {
-            return Err(refused(&format!("{} CPUs: at most {SPREAD} per port", cpus.len())));
+        if cpus.len() > PORT_CPUS {
+            return Err(refused(&format!("{} CPUs: at most {PORT_CPUS} per port", cpus.len())));
         }
         let inner = &mut *self.lock();
-        match &mut inner.spread {
-            Ok(spread) => spread.set(&mut inner.ebpf, id, cpus).map_err(|e| refused(&e)),
+        match &mut inner.cpu_queues {
+            Ok(queues) => queues.set(&mut inner.ebpf, id, cpus).map_err(|e| refused(&e)),
             Err(why) => Err(refused(why)),
         }
     }
@@ -485,7 +487,7 @@ impl Driver {
 
     /// Returns the frames of a port that each CPU forwarded, indexed by CPU; empty if the program does not forward.
     pub(super) fn forwarded_by_cpu(&self, id: u16) -> Vec<u64> {
-        self.lock().passages.as_ref().map(|passages| passages.by_cpu(id)).unwrap_or_default()
+        self.lock().port_pairs.as_ref().map(|port_pairs| port_pairs.by_cpu(id)).unwrap_or_default()
     }
 
     /// Stops the program from sending on a port, including frames queued for a CPU to send.
@@ -500,8 +502,8 @@ impl Driver {
         let cpus = inner.counters.get(&id.into(), 0);
         let cpus = cpus.map_err(|e| Error::Map { interface: String::new(), map: "counters", reason: chain(&e) })?;
         let mut all = XdpCounters::sum(cpus.iter());
-        if let Some(passages) = &inner.passages {
-            all.add_forwarded(id, |from, to| passages.between(from, to));
+        if let Some(port_pairs) = &inner.port_pairs {
+            all.add_forwarded(id, |from, to| port_pairs.between(from, to));
             all.tx_bytes = all.tx_bytes.wrapping_add(inner.flows.as_ref().map_or(0, |flows| flows.grown(id)));
         }
         Ok(all)

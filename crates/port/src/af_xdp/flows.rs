@@ -8,7 +8,7 @@
 //! found it there: an RCU grace period after its removal. The control side waits for that period ([`Flows::tend`]), not
 //! the worker.
 
-use super::abi::{FLOW_MASKS, FLOWS, PORTS, Passage, QUEUES};
+use super::abi::{FLOW_MASKS, FLOWS, PORTS, QUEUES, Traffic};
 use super::shared::{self, Words};
 use super::{Driver, Error};
 use bywash_sync::random::splitmix64;
@@ -133,7 +133,7 @@ impl Memory {
             masks: words("flow_masks", workers * MASK_WORDS)?,
             buckets: words("flow_buckets", flows * SLOTS)?,
             flows: words("flows", flows * FLOW_WORDS)?,
-            counts: words("flow_counts", cpus * flows * Passage::WORDS)?,
+            counts: words("flow_counts", cpus * flows * Traffic::WORDS)?,
             serving: words("serving", (PORTS * QUEUES) as usize)?,
             targets: words("targets", PORTS as usize)?,
             grown: words("grown", cpus * PORTS as usize)?,
@@ -344,7 +344,7 @@ impl FlowTable {
         let flows = self.memory.workers * FLOWS;
         let mut all = (0u64, 0u64);
         for cpu in 0..self.memory.cpus {
-            let word = (cpu * flows + self.of_all(at)) * Passage::WORDS;
+            let word = (cpu * flows + self.of_all(at)) * Traffic::WORDS;
             all.0 = all.0.wrapping_add(self.memory.counts.load(word));
             all.1 = all.1.wrapping_add(self.memory.counts.load(word + 1));
         }

@@ -9,6 +9,7 @@
 mod abi;
 mod attach;
 mod bare;
+mod cpumap;
 mod custody;
 mod driver;
 mod error;
@@ -31,11 +32,10 @@ mod ring;
 mod rotate;
 mod shared;
 mod socket;
-mod spread;
 mod test_run;
 mod umem;
 
-pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORTS, REASONS, SPREAD, TAKES_FRAMES, UNICAST, XdpCounters};
+pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, XdpCounters};
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use driver::{Driver, Family, SEGMENT, Segments, Tried};

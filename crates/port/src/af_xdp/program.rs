@@ -104,7 +104,7 @@ pub struct Program {
     note: String,
     config: XdpConfig,
     /// Number of CPUs that send for it.
-    spread: u16,
+    cpus: u16,
     id: u16,
     index: u32,
     driver: Driver,
@@ -190,7 +190,7 @@ impl Program {
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, driver) = (link.index, driver.clone());
-        Ok(Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: false, left: false })
+        Ok(Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, driver, waits: false, left: false })
     }
 
     /// Takes over another process's attachment, as port `id`: what is attached stays as it is until
@@ -202,7 +202,7 @@ impl Program {
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
         driver.lock().own_links.extend(ids);
-        Self { interface, xdp, tc, native, note, config, spread: 0, id, index, driver, waits: true, left: false }
+        Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, driver, waits: true, left: false }
     }
 
     /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
@@ -314,8 +314,8 @@ impl Program {
         ] {
             flags |= if on { flag } else { 0 };
         }
-        let (mac, max_frame, ifindex, id, spread) = (config.mac, config.max_frame, self.index, self.id, self.spread);
-        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, spread }))?;
+        let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
+        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, cpus }))?;
         self.config = config;
         if !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
@@ -327,19 +327,19 @@ impl Program {
     /// the receiving CPU sends them. Frames that exceed a CPU's queue are dropped and counted as `drop_cpu_busy`.
     ///
     /// # Errors
-    /// [`Error::Spread`] for more than [`super::SPREAD`] CPUs, an unknown CPU, without native XDP, or if the kernel
+    /// [`Error::Spread`] for more than [`super::PORT_CPUS`] CPUs, an unknown CPU, without native XDP, or if the kernel
     /// does not support it; then the setting has not changed.
-    pub fn set_spread(&mut self, cpus: &[usize]) -> Result<(), Error> {
-        if cpus.is_empty() && self.spread == 0 {
+    pub fn set_cpus(&mut self, cpus: &[usize]) -> Result<(), Error> {
+        if cpus.is_empty() && self.cpus == 0 {
             return Ok(());
         }
         if !self.native {
             let reason = "without native XDP each frame has an skb; use receive packet steering (RPS) instead".into();
             return Err(Error::Spread { interface: self.interface.clone(), reason });
         }
-        self.named(self.driver.set_spread(self.id, cpus))?;
-        let before = std::mem::replace(&mut self.spread, cpus.len() as u16);
-        self.set_config(self.config).inspect_err(|_| self.spread = before)
+        self.named(self.driver.set_cpus(self.id, cpus))?;
+        let before = std::mem::replace(&mut self.cpus, cpus.len() as u16);
+        self.set_config(self.config).inspect_err(|_| self.cpus = before)
     }
 
     /// Returns the frames of this port that each CPU sent, indexed by CPU.

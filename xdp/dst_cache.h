@@ -7,8 +7,8 @@
  * one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words are written one
  * by one: `seal` combines all of them with the version, so that an entry written by two writers at a time does not match
  * (Hyatt's lockless hashing). */
-#ifndef BYWASH_KNOWN_H
-#define BYWASH_KNOWN_H
+#ifndef BYWASH_DST_CACHE_H
+#define BYWASH_DST_CACHE_H
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -23,14 +23,14 @@ struct way {
 	__u64 index; /* the port's interface index */
 };
 
-struct known4 {
+struct dst_entry4 {
 	__u64 first; /* lower half: destination; upper half: way.index */
 	__u64 macs;
 	__u64 rest;
 	__u64 seal;
 };
 
-struct known6 {
+struct dst_entry6 {
 	__u64 high, low;
 	__u64 macs;
 	__u64 rest;
@@ -41,25 +41,25 @@ struct known6 {
 
 /* Entries of one CPU; the loader multiplies the size by the number of CPUs. A mappable map begins on a page, so no entry
  * crosses a cache line. */
-MAPPED(known4, BYWASH_KNOWN4, struct known4);
+MAPPED(dst_cache4, BYWASH_DST_CACHE4, struct dst_entry4);
 
-MAPPED(known6, BYWASH_KNOWN6, struct known6);
+MAPPED(dst_cache6, BYWASH_DST_CACHE6, struct dst_entry6);
 
 #define WAYS 4
 
-static __always_inline __u32 known_cpu(void)
+static __always_inline __u32 dst_cache_cpu(void)
 {
-	return bpf_get_smp_processor_id() % BYWASH_KNOWN_CPUS;
+	return bpf_get_smp_processor_id() % BYWASH_DST_CACHE_CPUS;
 }
 
-static __always_inline volatile struct known4 *known4_at(__u32 place)
+static __always_inline volatile struct dst_entry4 *dst_entry4_at(__u32 place)
 {
-	return bpf_map_lookup_elem(&known4, &place);
+	return bpf_map_lookup_elem(&dst_cache4, &place);
 }
 
-static __always_inline volatile struct known6 *known6_at(__u32 place)
+static __always_inline volatile struct dst_entry6 *dst_entry6_at(__u32 place)
 {
-	return bpf_map_lookup_elem(&known6, &place);
+	return bpf_map_lookup_elem(&dst_cache6, &place);
 }
 
 /* Combines the words so that differences in two of them do not cancel out. */
@@ -111,7 +111,7 @@ static __always_inline void set_way(struct way *w, const struct bywash_hop *hop,
  * goes into the first invalid slot. A global function, for the same reasons as the table lookup (fib.h). */
 __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct way *way)
 {
-	volatile struct known4 *write = known4_at(place), *k;
+	volatile struct dst_entry4 *write = dst_entry4_at(place), *k;
 	int taken = 1;
 
 	/* The verifier requires this check in a global function. */
@@ -121,7 +121,7 @@ __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struc
 		taken = (sealed(write->first, write->macs, write->rest) ^ write->seal) == version;
 #pragma unroll
 	for (int n = 1; n < WAYS; n++) {
-		k = known4_at(place ^ n);
+		k = dst_entry4_at(place ^ n);
 		if (!k)
 			continue;
 		__u64 first = k->first, macs = k->macs, rest = k->rest;
@@ -150,7 +150,7 @@ __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struc
 
 __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 place, struct way *way)
 {
-	volatile struct known6 *write = known6_at(place), *k;
+	volatile struct dst_entry6 *write = dst_entry6_at(place), *k;
 	int taken = 1;
 
 	if (!way)
@@ -160,7 +160,7 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 			version;
 #pragma unroll
 	for (int n = 1; n < WAYS; n++) {
-		k = known6_at(place ^ n);
+		k = dst_entry6_at(place ^ n);
 		if (!k)
 			continue;
 		__u64 h = k->high, l = k->low, macs = k->macs, rest = k->rest, index = k->index;
@@ -189,69 +189,69 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 }
 
 /* A destination's own slot. Its first word is read before the packet's headers are checked, to hide the memory latency. */
-struct own4 {
-	volatile struct known4 *k;
+struct dst_slot4 {
+	volatile struct dst_entry4 *k;
 	__u32 place;
 	__u64 first;
 };
 
-struct own6 {
-	volatile struct known6 *k;
+struct dst_slot6 {
+	volatile struct dst_entry6 *k;
 	__u32 place;
 	__u64 high, mixed;
 };
 
-static __always_inline struct own4 look4(__u32 dst)
+static __always_inline struct dst_slot4 read_slot4(__u32 dst)
 {
-	struct own4 own = { .place = known_cpu() * BYWASH_KNOWN4 + ((dst * 0x9e3779b1u) >> 17) };
+	struct dst_slot4 slot = { .place = dst_cache_cpu() * BYWASH_DST_CACHE4 + ((dst * 0x9e3779b1u) >> 17) };
 
-	_Static_assert(BYWASH_KNOWN4 == 1 << (32 - 17), "the hash's highest bits");
-	own.k = known4_at(own.place);
-	if (own.k)
-		own.first = own.k->first;
-	return own;
+	_Static_assert(BYWASH_DST_CACHE4 == 1 << (32 - 17), "the hash's highest bits");
+	slot.k = dst_entry4_at(slot.place);
+	if (slot.k)
+		slot.first = slot.k->first;
+	return slot;
 }
 
-static __always_inline struct own6 look6(__u64 high, __u64 low)
+static __always_inline struct dst_slot6 read_slot6(__u64 high, __u64 low)
 {
 	__u64 mixed = mix6(high, low);
-	struct own6 own = { .place = known_cpu() * BYWASH_KNOWN6 + (mixed >> 50), .mixed = mixed };
+	struct dst_slot6 slot = { .place = dst_cache_cpu() * BYWASH_DST_CACHE6 + (mixed >> 50), .mixed = mixed };
 
-	_Static_assert(BYWASH_KNOWN6 == 1 << (64 - 50), "the hash's highest bits");
-	own.k = known6_at(own.place);
-	if (own.k)
-		own.high = own.k->high;
-	return own;
+	_Static_assert(BYWASH_DST_CACHE6 == 1 << (64 - 50), "the hash's highest bits");
+	slot.k = dst_entry6_at(slot.place);
+	if (slot.k)
+		slot.high = slot.k->high;
+	return slot;
 }
 
 /* Looks up a destination, given in network order. Initial entries of zeros are harmless: they are entries of address 0, which
  * is never looked up. */
-static __always_inline void lookup4(__u64 version, __u32 dst, const struct own4 *own, struct way *way)
+static __always_inline void lookup4(__u64 version, __u32 dst, const struct dst_slot4 *slot, struct way *way)
 {
-	volatile struct known4 *k = own->k;
+	volatile struct dst_entry4 *k = slot->k;
 
-	if (likely((__u32)own->first == dst)) {
+	if (likely((__u32)slot->first == dst)) {
 		__u64 macs = k->macs, rest = k->rest;
-		if (likely((sealed(own->first, macs, rest) ^ k->seal) == version)) {
+		if (likely((sealed(slot->first, macs, rest) ^ k->seal) == version)) {
 			way->macs = macs;
 			way->rest = rest;
-			way->index = own->first >> 32;
+			way->index = slot->first >> 32;
 			return;
 		}
 	}
 	/* Initialised, because before Linux 6.3 the verifier does not allow passing on uninitialised stack. */
 	struct way found = {};
-	find4(version, dst, own->place, &found);
+	find4(version, dst, slot->place, &found);
 	*way = found;
 }
 
-static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const struct own6 *own, struct way *way)
+static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const struct dst_slot6 *slot, struct way *way)
 {
-	volatile struct known6 *k = own->k;
+	volatile struct dst_entry6 *k = slot->k;
 
-	if (likely(own->high == high && k->low == low)) {
+	if (likely(slot->high == high && k->low == low)) {
 		__u64 macs = k->macs, rest = k->rest, index = k->index;
-		if (likely((sealed(own->mixed ^ index, macs, rest) ^ k->seal) == version)) {
+		if (likely((sealed(slot->mixed ^ index, macs, rest) ^ k->seal) == version)) {
 			way->macs = macs;
 			way->rest = rest;
 			way->index = index;
@@ -259,7 +259,7 @@ static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const 
 		}
 	}
 	struct way found = {};
-	find6(version, high, low, own->place, &found);
+	find6(version, high, low, slot->place, &found);
 	*way = found;
 }
 
