@@ -222,7 +222,7 @@ int bywash_tc(struct __sk_buff *skb)
 	if (!(flags & BYWASH_ENABLED))
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
-	if (!(flags & BYWASH_DRIVER))
+	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);

@@ -35,7 +35,7 @@ enum bywash_reason {
 
 enum bywash_flag {
 	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed */
-	BYWASH_DRIVER = 1 << 1,  /* the program forwards what it can */
+	BYWASH_FORWARD = 1 << 1,  /* the program forwards what it can */
 	BYWASH_PARTIAL = 1 << 2, /* frames may have an unfinished checksum, and lose that mark when redirected */
 	BYWASH_RAW = 1 << 3,     /* a switch's port: every frame that fits goes to user space */
 	BYWASH_KERNEL4 = 1 << 6, /* IPv4 packets are passed to the kernel */

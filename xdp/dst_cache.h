@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is
  * written into the frame, which replaces the read of the next hop. An entry is valid as long as the version under which it was
- * found, which every change of routes and next hops ends (crates/port/src/af_xdp/driver.rs).
+ * found, which every change of routes and next hops ends (crates/port/src/af_xdp/datapath.rs).
  *
  * Each CPU has entries of its own. The hash gives a destination's slot; if another destination of the same version is there,
  * one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words are written one
@@ -83,7 +83,7 @@ static __always_inline __u32 way_port(const struct way *w)
 	return w->rest >> 48 & 0xff;
 }
 
-/* Flags of the ingress port that exclude this way; BYWASH_DRIVER, with inverted meaning, excludes it when it is unset. */
+/* Flags of the ingress port that exclude this way; BYWASH_FORWARD, with inverted meaning, excludes it when it is unset. */
 static __always_inline __u32 way_unless(const struct way *w)
 {
 	return w->rest >> 56;
@@ -93,7 +93,7 @@ static __always_inline void set_way(struct way *w, const struct bywash_hop *hop,
 {
 	if (hop && hop->kind == HOP_FORWARD && hop->mtu) {
 		__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
-		__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_DRIVER : BYWASH_DRIVER | BYWASH_NATIVE;
+		__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_FORWARD : BYWASH_FORWARD | BYWASH_NATIVE;
 
 		unless |= v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
 

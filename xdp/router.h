@@ -23,7 +23,7 @@ struct frame {
 	void *end;                    /* end of the linear data, which has at least the headers */
 	__u32 bytes;                  /* length of the frame: for XDP its linear part, for an skb all of it */
 	__u32 gso_size;               /* payload of each packet that an skb will be segmented into; 0: one packet */
-	__u32 flags;                  /* the port's, read once; BYWASH_DRIVER is cleared for packets that failed validation */
+	__u32 flags;                  /* the port's, read once; BYWASH_FORWARD is cleared for packets that failed validation */
 #ifndef BYWASH_PLAIN
 	struct way way;               /* set by the lookup */
 #endif
@@ -134,7 +134,7 @@ static __always_inline int exception6(const __u8 *ip)
 }
 
 #ifndef BYWASH_PLAIN
-/* Returns the tables' version. Must be read before the tables and the next hop: see crates/port/src/af_xdp/driver.rs. */
+/* Returns the tables' version. Must be read before the tables and the next hop: see crates/port/src/af_xdp/datapath.rs. */
 static __always_inline __u64 current_version(const struct bywash_port *port)
 {
 	return *(const volatile __u64 *)&port->version;
@@ -191,7 +191,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const __u8 
 		return TO_USER;
 	if (hop->kind >= HOP_LOCAL)
 		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
-	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_DRIVER))
+	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_FORWARD))
 		return TO_USER;
 	set_way(&f->way, member(version, hop, group_hash(f, ip, v6)), 0, v6);
 	return NEXT;
@@ -237,7 +237,7 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 		reason = v6 ? exception6(ip) : exception4(ip);
 		if (reason != NEXT)
 			return reason;
-		f->flags &= ~BYWASH_DRIVER;
+		f->flags &= ~BYWASH_FORWARD;
 	}
 	__u64 version = current_version(f->port);
 	if (v6)
@@ -259,9 +259,9 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	/* One test for all rare cases: the port's gate is closed for the family; with native XDP the device takes no redirected
 	 * frames; redirects are on; the source must be validated. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
-	if (unlikely((f->flags ^ BYWASH_DRIVER) & (way_unless(&f->way) | rare)) ||
+	if (unlikely((f->flags ^ BYWASH_FORWARD) & (way_unless(&f->way) | rare)) ||
 	    (!v6 && unlikely(own_bit(f->port->own, ip + 12)))) {
-		if ((f->flags ^ BYWASH_DRIVER) & way_unless(&f->way))
+		if ((f->flags ^ BYWASH_FORWARD) & way_unless(&f->way))
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
 			return TO_USER;

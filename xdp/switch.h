@@ -306,7 +306,7 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 	(void)mine;
 	if (unlikely(f->data + ETH_HLEN > f->end))
 		return PASS_SHORT;
-	return f->flags & BYWASH_DRIVER ? NEXT : TO_USER;
+	return f->flags & BYWASH_FORWARD ? NEXT : TO_USER;
 }
 
 static __always_inline int route(struct frame *f)

@@ -3,7 +3,7 @@
 use super::lab;
 use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
-use bywash_daemon::driver::{Driver, Targets};
+use bywash_daemon::driver::{Targets, XdpTableSink};
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};
@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// `bywash bench driver`
 #[derive(Debug, Args)]
-pub struct DriverArgs {
+pub struct XdpTableSinkArgs {
     /// IP version
     #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
     pub family: Family,
@@ -105,14 +105,14 @@ fn measure<A: Addr + synth::Random>(
     ends: impl Fn(A) -> (IpAddr, IpAddr),
 ) -> anyhow::Result<Figures> {
     let (from, to) = (LinkInfo::query("p0")?, LinkInfo::query("p1")?);
-    let mut driver = Driver { program: af_xdp::Driver::load()?, targets: Targets::default() };
+    let mut driver = XdpTableSink { program: af_xdp::XdpDatapath::load()?, targets: Targets::default() };
     let mut program = Program::attach_to(&driver.program, 0, &from, XdpAttach::Native)?;
     let _other = Program::attach_to(&driver.program, 1, &to, XdpAttach::Native)?;
     driver.program.set_device(1, to.index)?;
     // Configured as for a router's port between veth interfaces, where the program has the most checks.
     program.set_config(XdpConfig {
         enabled: true,
-        driver: true,
+        forward: true,
         partial: true,
         max_frame: 1514,
         ..program.config()
@@ -123,7 +123,7 @@ fn measure<A: Addr + synth::Random>(
         Hop { macs, kind: HopKind::Forward, flags: TAKES_FRAMES, port: 1, mtu: 1500, ..Hop::default() }
     };
     driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[], 0);
-    let [memory4, memory6] = control::Driver::memory(&mut driver);
+    let [memory4, memory6] = control::TableSink::memory(&mut driver);
     let mut table = Table::shared(&Qsbr::new(), if family == 4 { memory4 } else { memory6 })?;
     table.load(routes.iter().copied());
     let frames = synth::under(routes, args.destinations, SEED).into_iter().map(|address| {

@@ -16,8 +16,8 @@ use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::af_xdp::{
-    self, Driver, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach,
-    XdpConfig,
+    self, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach, XdpConfig,
+    XdpDatapath,
 };
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
@@ -247,7 +247,7 @@ fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames:
 
 /// The program on every port, and tables that the program and the router share.
 struct Twin {
-    driver: Driver,
+    datapath: XdpDatapath,
     programs: Vec<(Program, u32)>,
     domain: Qsbr,
     tables: Arc<Published<Tables>>,
@@ -260,17 +260,17 @@ struct Twin {
 
 impl Twin {
     fn new() -> Self {
-        let driver = Driver::load().unwrap();
+        let datapath = XdpDatapath::load().unwrap();
         let mut programs = vec![];
         for id in 0..PORTS {
             let link = LinkInfo::query(&format!("p{id}")).unwrap();
-            programs.push((Program::attach_to(&driver, id, &link, XdpAttach::Native).unwrap(), link.index));
+            programs.push((Program::attach_to(&datapath, id, &link, XdpAttach::Native).unwrap(), link.index));
             if id != NO_TARGET {
-                driver.set_device(id, link.index).unwrap();
+                datapath.set_device(id, link.index).unwrap();
             }
         }
         let domain = Qsbr::new();
-        let memory = |family| Box::new(Memory(driver.segments(family).unwrap()));
+        let memory = |family| Box::new(Memory(datapath.segments(family).unwrap()));
         let mut table4 = Table4::shared(&domain, memory(Family::V4)).unwrap();
         let mut table6 = Table6::shared(&domain, memory(Family::V6)).unwrap();
         let entries = entries();
@@ -299,7 +299,7 @@ impl Twin {
             table4.insert(net, id);
         }
         let own4 = Own4::default().with(OWN.into());
-        driver.publish(&hops(&entries), &BUCKETS, own4.octets());
+        datapath.publish(&hops(&entries), &BUCKETS, own4.octets());
         let port = |id| PortInfo {
             index: 1,
             mac: mac(id),
@@ -322,7 +322,7 @@ impl Twin {
             hash6: HashPolicy::L4,
         };
         let tables = Arc::new(Published::new(&domain, tables));
-        Self { driver, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
+        Self { datapath, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
     }
 
     /// Moves the subnet of each next hop to the following one. Most of their addresses have been looked up before, so
@@ -334,7 +334,7 @@ impl Twin {
             self.fibs.0.insert(net4, (id + 1) % ids);
             self.fibs.1.insert(net6, (id + 1) % ids);
         }
-        self.driver.changed();
+        self.datapath.changed();
     }
 
     fn set_up(&mut self, mode: Mode) {
@@ -367,7 +367,7 @@ impl Twin {
                 enabled: true,
                 mac,
                 max_frame,
-                driver: true,
+                forward: true,
                 partial: true,
                 redirects: mode.redirects,
                 source_check,
@@ -394,7 +394,8 @@ impl Twin {
     fn drive(&self, frame: &[u8], skb: bool) -> (&'static str, Option<u16>, Vec<u8>) {
         let before = self.counters();
         let from = self.programs[0].1;
-        let tried = if skb { self.driver.try_skb(from, frame) } else { self.driver.try_frame(from, frame) }.unwrap();
+        let tried =
+            if skb { self.datapath.try_skb(from, frame) } else { self.datapath.try_frame(from, frame) }.unwrap();
         let after = self.counters();
         let counted = |name: &str, port: usize| after[port][name] - before[port][name];
         let reasons: Vec<_> = REASONS.into_iter().filter(|r| counted(r, 0) > 0).collect();

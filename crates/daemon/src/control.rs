@@ -1,7 +1,7 @@
 //! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
 //! step.
 
-use crate::driver::{Driver, Targets};
+use crate::driver::{Targets, XdpTableSink};
 use crate::instance;
 use crate::live::Live;
 use crate::modes::{self, Parts, Setup};
@@ -102,7 +102,7 @@ impl Runtime {
         // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
         let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
-        let load = move || if switch { af_xdp::Driver::load_switch(count) } else { af_xdp::Driver::load() };
+        let load = move || if switch { af_xdp::XdpDatapath::load_switch(count) } else { af_xdp::XdpDatapath::load() };
         let driver = interfaces.then(|| std::thread::spawn(load));
 
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();
@@ -125,12 +125,12 @@ impl Runtime {
 
         let mut ports: Vec<Opened> = vec![];
         let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
-        if let Some(why) = driver.as_ref().and_then(af_xdp::Driver::refused) {
+        if let Some(why) = driver.as_ref().and_then(af_xdp::XdpDatapath::refused) {
             tracing::warn!(
                 "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
             );
         }
-        let driver = driver.map(|program| Driver { program, targets: Targets::default() });
+        let driver = driver.map(|program| XdpTableSink { program, targets: Targets::default() });
         let dpdk = Dpdk::start(&config.ports, &pools)?;
         let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
         for (id, port) in config.ports.iter().enumerate() {

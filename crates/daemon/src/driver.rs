@@ -1,4 +1,4 @@
-//! The XDP program as the router's driver: it forwards with the same tables as the workers.
+//! The XDP program as a consumer of the router's tables: it forwards with the same tables as the workers.
 
 use bywash_fib::Shared;
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
@@ -42,16 +42,16 @@ impl Targets {
     }
 }
 
-/// [`control::Driver`] that publishes the router's tables to the XDP program.
+/// [`control::TableSink`] that publishes the router's tables to the XDP program.
 #[derive(Clone)]
-pub struct Driver {
+pub struct XdpTableSink {
     /// The XDP program and its maps.
-    pub program: af_xdp::Driver,
+    pub program: af_xdp::XdpDatapath,
     /// Devices that the program sends to.
     pub targets: Targets,
 }
 
-impl control::Driver for Driver {
+impl control::TableSink for XdpTableSink {
     fn memory(&mut self) -> [Box<dyn Shared>; 2] {
         [Family::V4, Family::V6].map(|family| Box::new(Memory(self.program.segments(family))) as Box<dyn Shared>)
     }
@@ -66,7 +66,7 @@ impl control::Driver for Driver {
     }
 }
 
-impl Driver {
+impl XdpTableSink {
     fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
         let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
         let kind = match entry.kind {

@@ -72,7 +72,7 @@ pub struct PortReport {
     pub state: PortState,
     /// Frames it holds, including its TX queue.
     pub held: usize,
-    /// Driver-specific names and values to show.
+    /// Names and values to show that only ports of its kind have.
     pub details: Vec<(&'static str, String)>,
 }
 

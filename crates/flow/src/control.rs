@@ -116,7 +116,7 @@ pub struct FlowControl {
     workers: Vec<WorkerEnd>,
     meter_slots: HashMap<u32, u32>,
     /// Flow tables of the workers in the driver.
-    driver: Option<Flows>,
+    offload: Option<Flows>,
     tended: Instant,
     /// Number of times a learned address moved to another port.
     pub moved: u64,
@@ -144,7 +144,7 @@ impl FlowControl {
             mac_clock: 0,
             workers: Vec::new(),
             meter_slots: HashMap::new(),
-            driver: None,
+            offload: None,
             tended: Instant::now(),
             moved: 0,
         }
@@ -153,7 +153,7 @@ impl FlowControl {
     /// Lets the driver forward by the flows of all workers created from now on.
     pub fn drive(&mut self, flows: Flows) {
         flows.set_generation(self.live.generation);
-        self.driver = Some(flows);
+        self.offload = Some(flows);
     }
 
     /// Creates the [`Switch`] of another worker. `seed` keys its hashes and must be unpredictable to senders.
@@ -161,7 +161,7 @@ impl FlowControl {
         let (learn, inbox) = rtrb::RingBuffer::new(LEARN_QUEUE);
         let (stats, counters) = (Arc::new(FlowStats::default()), Arc::new(CacheCounters::default()));
         (0..self.next_slot).step_by(1024).chain(self.next_slot.checked_sub(1)).for_each(|slot| stats.make_room(slot));
-        let table = self.driver.as_ref().and_then(|driver| driver.table(self.workers.len(), random_seed()));
+        let table = self.offload.as_ref().and_then(|offload| offload.table(self.workers.len(), random_seed()));
         self.workers.push(WorkerEnd { stats: stats.clone(), counters: counters.clone(), learn: inbox });
         Switch::new(self.published.clone(), config, Ends { stats, counters, learn, seed, table })
     }
@@ -185,7 +185,7 @@ impl FlowControl {
         }
         let generation = self.live.generation + 1;
         // Do this first: from here on the driver uses no entry until a worker has confirmed it for this generation.
-        self.driver.iter().for_each(|driver| driver.set_generation(generation));
+        self.offload.iter().for_each(|offload| offload.set_generation(generation));
         for end in 0..2 {
             // No reader holds the spare any more: `replace` waited for that.
             let spare = Arc::get_mut(&mut self.spare).expect("the spare has no other owner");
@@ -196,8 +196,8 @@ impl FlowControl {
             }
         }
         let asked_for = self.changes.iter().any(|change| !matches!(change, Change::Learn(..)));
-        if let Some(driver) = self.driver.as_ref().filter(|driver| asked_for && driver.in_use()) {
-            driver.grace();
+        if let Some(offload) = self.offload.as_ref().filter(|offload| asked_for && offload.in_use()) {
+            offload.grace();
         }
         self.changes.clear();
     }
@@ -582,9 +582,9 @@ impl FlowControl {
         let any = !learned.is_empty();
         learned.into_iter().for_each(|l| self.learn(l, now));
         self.commit();
-        if let Some(driver) = self.driver.as_ref().filter(|_| now - self.tended > TEND) {
+        if let Some(offload) = self.offload.as_ref().filter(|_| now - self.tended > TEND) {
             self.tended = now;
-            driver.tend();
+            offload.tend();
         }
         any
     }

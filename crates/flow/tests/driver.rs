@@ -11,7 +11,7 @@ use bywash_flow::model::FlowFilter;
 use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
 use bywash_lab::{End, Namespace, Veth, require, require_lab, wait_until};
-use bywash_port::af_xdp::{Driver, LinkInfo, Program, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{LinkInfo, Program, XdpAttach, XdpConfig, XdpDatapath};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use common::generate::Random;
@@ -68,7 +68,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
 
 /// Ports with their XDP programs, and the switch.
 struct Twin {
-    driver: Driver,
+    datapath: XdpDatapath,
     programs: Vec<(Program, u32)>,
     rig: Rig,
     /// Frames forwarded by the program, their bytes as sent, and their bytes as received.
@@ -81,19 +81,19 @@ struct Twin {
 
 impl Twin {
     fn new(vlans: [Vlans; PORTS as usize]) -> Self {
-        let driver = Driver::load_switch(1).unwrap();
-        assert_eq!(driver.refused(), None);
-        let flows = driver.flows().unwrap();
+        let datapath = XdpDatapath::load_switch(1).unwrap();
+        assert_eq!(datapath.refused(), None);
+        let flows = datapath.flows().unwrap();
         let mut programs = vec![];
         for id in 0..PORTS {
             let link = LinkInfo::query(&format!("p{id}")).unwrap();
-            let mut program = Program::attach_to(&driver, id, &link, XdpAttach::Native).unwrap();
-            driver.set_device(id, link.index).unwrap();
+            let mut program = Program::attach_to(&datapath, id, &link, XdpAttach::Native).unwrap();
+            datapath.set_device(id, link.index).unwrap();
             let config = XdpConfig {
                 enabled: true,
                 max_frame: 2000,
                 raw: true,
-                driver: true,
+                forward: true,
                 partial: true,
                 ..XdpConfig::default()
             };
@@ -108,7 +108,7 @@ impl Twin {
             (port.vlans, port.partial_checksums) = (vlans, true);
         }
         rig.control.set_ports(ports, &[], vec![]);
-        Self { driver, programs, rig, driven: 0, sent_bytes: 0, received_bytes: 0, grown: [0; 3] }
+        Self { datapath, programs, rig, driven: 0, sent_bytes: 0, received_bytes: 0, grown: [0; 3] }
     }
 
     fn flows(&mut self, flows: &[&str]) {
@@ -127,7 +127,7 @@ impl Twin {
     /// or `None` if the program leaves the frame to the worker.
     fn drive(&mut self, of: u16, frame: &[u8]) -> Option<(u16, Vec<u8>)> {
         let before = self.tx_frames();
-        let tried = self.driver.try_frame(self.programs[usize::from(of) - 1].1, frame).unwrap();
+        let tried = self.datapath.try_frame(self.programs[usize::from(of) - 1].1, frame).unwrap();
         if !tried.redirected() {
             // Without an AF_XDP socket, frames for the worker are passed to the kernel.
             assert!(tried.passed(), "{}", tried.verdict);

@@ -94,7 +94,7 @@ pub(crate) fn takes_source(check: SourceCheck, back: &Entry, from: PortId) -> bo
 /// Filter of the host's own IPv4 addresses, from which the kernel takes no packets (fib_validate_source) unless
 /// `accept_local` is set. A hit may be false: the address then has to be looked up.
 ///
-/// Workers and the driver's program have a filter each, since what is cheap in one costs in the other: three bits by one
+/// Workers and the XDP program have a filter each, since what is cheap in one costs in the other: three bits by one
 /// multiplication, eight packets at once, and one bit by the last octet (`own_bit` of `xdp/forward.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own4 {
@@ -122,7 +122,7 @@ impl Own4 {
         self
     }
 
-    /// Returns the driver's filter: bit 63 - n for addresses whose last octet is n, modulo 64.
+    /// Returns the XDP program's filter: bit 63 - n for addresses whose last octet is n, modulo 64.
     pub const fn octets(self) -> u64 {
         self.octets
     }
@@ -191,7 +191,7 @@ mod tests {
         assert!(own.iter().all(|addr| bit(*addr) == 1));
         let hits = (0..64_000).filter(|n| bit(Ipv4Addr::from(0x0b00_0000 + n * 7)) == 1).count();
         assert!(hits < 64_000 / 40, "{hits}");
-        // By the driver's filter, those with the same last octet and those 64 from it.
+        // By the XDP program's filter, those with the same last octet and those 64 from it.
         let signs = (0..=255u8).filter(|last| ((filter.octets() << (last & 63)) as i64) < 0);
         assert_eq!(signs.collect::<Vec<_>>(), [1, 65, 129, 193]);
     }

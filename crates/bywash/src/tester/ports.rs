@@ -3,7 +3,9 @@
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::Port as _;
-use bywash_port::af_xdp::{AfXdpPort, Driver, LinkInfo, Program, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    AfXdpPort, LinkInfo, Program, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
+};
 use bywash_tester::Bench;
 use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -50,7 +52,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     let arena = Arena::new(ArenaConfig { cells, cell, ..ArenaConfig::default() })?;
     let pools = PoolSet::new(arena.clone(), &[PoolConfig::stack("tester", cells)])?;
     let umem = Umem::new(&arena);
-    let driver = Driver::load()?;
+    let datapath = XdpDatapath::load()?;
     let mut ports = Ports {
         bench: Bench::new(Buffers::attach(&pools, 0)),
         links: vec![],
@@ -62,7 +64,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
         let link = LinkInfo::query(&want.name)?;
         let port = AfXdpPort::open(&umem, &link, 0, &config).with_context(|| format!("port `{}`", want.name))?;
         if want.receives {
-            let mut program = Program::attach_to(&driver, id as u16, &link, XdpAttach::Auto)?;
+            let mut program = Program::attach_to(&datapath, id as u16, &link, XdpAttach::Auto)?;
             if !program.note().is_empty() {
                 tracing::warn!("{}: {} XDP: {}", want.name, program.mode(), program.note());
             }

@@ -10,7 +10,7 @@ mod switch;
 
 pub use router::placed;
 
-use crate::driver::Driver;
+use crate::driver::XdpTableSink;
 use crate::ports::Opened;
 use crate::shared::Shared;
 use crate::view::View;
@@ -34,7 +34,7 @@ pub struct Setup<'a> {
     pub domain: &'a Qsbr,
     pub pools: &'a Arc<PoolSet>,
     /// XDP program of the AF_XDP ports, if there are any.
-    pub driver: Option<&'a Driver>,
+    pub driver: Option<&'a XdpTableSink>,
     /// Number of workers.
     pub workers: usize,
 }

@@ -4,7 +4,7 @@ use super::opened::{End, Opened};
 use super::xdp::Xdp;
 use super::{forwarding, interface, queues};
 use crate::below::{Below, TAKES_TAGS_OFF};
-use crate::driver::Driver;
+use crate::driver::XdpTableSink;
 use anyhow::Context as _;
 use bywash_config::{self as config, Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub fn attach(
     (id, port): (usize, &PortConfig),
     umem: &Arc<Umem>,
-    (shared, raw): (&Driver, bool),
+    (shared, raw): (&XdpTableSink, bool),
     journal: &mut Journal,
     from: Option<Attachment>,
 ) -> anyhow::Result<Opened> {

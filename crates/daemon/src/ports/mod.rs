@@ -10,7 +10,7 @@ pub use opened::Opened;
 pub use xdp::Xdp;
 
 use crate::below::Below;
-use crate::driver::Driver;
+use crate::driver::XdpTableSink;
 use crate::succession::{self, Predecessor};
 use anyhow::{Context as _, bail};
 use bywash_config::{self as config, MemifRole, PortConfig, PortKind, Queues};
@@ -42,7 +42,7 @@ fn interface(port: &PortConfig) -> anyhow::Result<&str> {
 pub struct Opener {
     pub umem: Arc<Umem>,
     /// The program for AF_XDP ports; `None` if there are no such ports.
-    pub driver: Option<Driver>,
+    pub driver: Option<XdpTableSink>,
     /// DPDK, for ports of that kind.
     pub dpdk: Dpdk,
     /// Set if every frame goes to user space and none to the kernel: in every mode but a router's.

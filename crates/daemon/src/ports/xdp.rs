@@ -96,7 +96,7 @@ impl Xdp {
         }
         let config = XdpConfig {
             enabled: self.left().is_none() && self.level != Level::Kernel,
-            driver: matches!(self.level(), Level::Driver),
+            forward: matches!(self.level(), Level::Driver),
             ..self.program.config()
         };
         self.program.set_config(config)?;

@@ -57,7 +57,7 @@ pub(crate) const FLOW_WORKERS: usize = 16;
 pub(crate) const FLOW_MASKS: usize = 8;
 
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
-pub(crate) const FLAG_DRIVER: u16 = 1 << 1;
+pub(crate) const FLAG_FORWARD: u16 = 1 << 1;
 pub(crate) const FLAG_PARTIAL: u16 = 1 << 2;
 pub(crate) const FLAG_RAW: u16 = 1 << 3;
 pub(crate) const FLAG_KERNEL4: u16 = 1 << 6;
@@ -273,7 +273,7 @@ mod tests {
     fn flags_are_the_programs() {
         let ours = [
             ("BYWASH_ENABLED", FLAG_ENABLED),
-            ("BYWASH_DRIVER", FLAG_DRIVER),
+            ("BYWASH_FORWARD", FLAG_FORWARD),
             ("BYWASH_PARTIAL", FLAG_PARTIAL),
             ("BYWASH_RAW", FLAG_RAW),
             ("BYWASH_KERNEL4", FLAG_KERNEL4),

@@ -1,7 +1,7 @@
 //! Distribution of one queue's frames over several sending CPUs: `xdp/cpumap.h`.
 
 use super::abi::{PORT_CPUS, PORTS};
-use super::driver::mapped;
+use super::datapath::mapped;
 use super::program::{chain, named};
 use super::shared::Words;
 use aya::Ebpf;

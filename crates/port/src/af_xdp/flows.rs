@@ -10,7 +10,7 @@
 
 use super::abi::{FLOW_MASKS, FLOWS, PORTS, QUEUES, Traffic};
 use super::shared::{self, Words};
-use super::{Driver, Error};
+use super::{Error, XdpDatapath};
 use bywash_sync::random::splitmix64;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,9 +152,9 @@ impl Memory {
         }
     }
 
-    pub fn set_level(&self, id: u16, driver: bool) {
+    pub fn set_level(&self, id: u16, forward: bool) {
         let bit = 1u64.checked_shl(id.into()).unwrap_or(0);
-        match driver {
+        match forward {
             true => self.levels.fetch_or(bit, Ordering::Relaxed),
             false => self.levels.fetch_and(!bit, Ordering::Relaxed),
         };
@@ -176,13 +176,13 @@ impl Memory {
 /// Control side's handle on the flows.
 #[derive(Clone)]
 pub struct Flows {
-    driver: Driver,
+    datapath: XdpDatapath,
     memory: Arc<Memory>,
 }
 
 impl Flows {
-    pub(super) fn new(driver: Driver, memory: Arc<Memory>) -> Self {
-        Self { driver, memory }
+    pub(super) fn new(datapath: XdpDatapath, memory: Arc<Memory>) -> Self {
+        Self { datapath, memory }
     }
 
     /// Returns the table of worker `n`, counted from 0; `None` if the program has no table for it. Must be called once
@@ -202,7 +202,7 @@ impl Flows {
 
     /// Makes only flows valid for `generation` match, from the next frame on.
     pub fn set_generation(&self, generation: u64) {
-        self.driver.set_generation(generation);
+        self.datapath.set_generation(generation);
     }
 
     /// Returns whether the frames of any port are forwarded by flows.

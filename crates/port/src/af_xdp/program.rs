@@ -1,11 +1,11 @@
 //! The built-in XDP program on one interface: attachment and per-port configuration.
 
 use super::abi::{
-    FLAG_DEFRAG, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4, FLAG_L3_HASH6, FLAG_NATIVE,
+    FLAG_DEFRAG, FLAG_ENABLED, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4, FLAG_L3_HASH6, FLAG_NATIVE,
     FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
-use super::{Driver, Error, LinkInfo};
+use super::{Error, LinkInfo, XdpDatapath};
 use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub struct XdpConfig {
     /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
     pub raw: bool,
     /// Whether the program forwards what it can.
-    pub driver: bool,
+    pub forward: bool,
     /// Whether frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
     /// go to user space, which completes the checksums.
     pub partial: bool,
@@ -97,7 +97,7 @@ pub enum SourceCheck {
 /// One owner, the control thread; the kernel sees each change at once and as a whole.
 pub struct Program {
     interface: String,
-    // Declared before the driver: detached before its maps are closed.
+    // Declared before the datapath: detached before its maps are closed.
     xdp: Option<Attached>,
     tc: Option<Attached>,
     native: bool,
@@ -107,7 +107,7 @@ pub struct Program {
     cpus: u16,
     id: u16,
     index: u32,
-    driver: Driver,
+    datapath: XdpDatapath,
     /// Whether another process's program is still attached: see [`Program::succeed`].
     waits: bool,
     /// Whether another process will replace the attached program: see [`Program::hand_over`].
@@ -129,9 +129,9 @@ impl Program {
     /// Loads a program and attaches it as port 0: see [`Program::attach_to`].
     ///
     /// # Errors
-    /// Errors of [`Driver::load`] and [`Program::attach_to`].
+    /// Errors of [`XdpDatapath::load`] and [`Program::attach_to`].
     pub fn attach(link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
-        Self::attach_to(&Driver::load()?, 0, link, how)
+        Self::attach_to(&XdpDatapath::load()?, 0, link, how)
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace, as port `id`. It is disabled:
@@ -139,10 +139,10 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::AnotherProgram`] if one is attached already; [`Error::Attach`] with the kernel's reasons.
-    pub fn attach_to(driver: &Driver, id: u16, link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
+    pub fn attach_to(datapath: &XdpDatapath, id: u16, link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
         let interface = link.name.clone();
         refuse_other(link)?;
-        let mut inner = driver.lock();
+        let mut inner = datapath.lock();
         let (native, mut note) = match how {
             // A bond runs a native program on its members, and the kernel does not deliver their frames to the bond's
             // sockets.
@@ -189,20 +189,20 @@ impl Program {
 
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
-        let (index, driver) = (link.index, driver.clone());
-        Ok(Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, driver, waits: false, left: false })
+        let (index, datapath) = (link.index, datapath.clone());
+        Ok(Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, datapath, waits: false, left: false })
     }
 
     /// Takes over another process's attachment, as port `id`: what is attached stays as it is until
     /// [`Program::take_over`].
-    pub fn succeed(driver: &Driver, id: u16, link: &LinkInfo, from: Attachment) -> Self {
+    pub fn succeed(datapath: &XdpDatapath, id: u16, link: &LinkInfo, from: Attachment) -> Self {
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
-        let (index, driver, interface) = (link.index, driver.clone(), link.name.clone());
+        let (index, datapath, interface) = (link.index, datapath.clone(), link.name.clone());
         let (native, note) = (from.native, if from.native { "" } else { "taken over from another process" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
-        driver.lock().own_links.extend(ids);
-        Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, driver, waits: true, left: false }
+        datapath.lock().own_links.extend(ids);
+        Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, datapath, waits: true, left: false }
     }
 
     /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
@@ -216,7 +216,7 @@ impl Program {
         }
         let failed = |reason: String| Error::Attach { interface: self.interface.clone(), reason };
         {
-            let mut inner = self.driver.lock();
+            let mut inner = self.datapath.lock();
             if inner.ebpf.program("bywash_tc").is_none() {
                 // XDP does everything; it is attached below if it was not.
                 self.tc = None;
@@ -286,20 +286,20 @@ impl Program {
         // If everything goes to the kernel, XDP is not attached: after generic XDP, traffic-control filters no longer
         // find the Ethernet header.
         let kept = config.gate.v4 && config.gate.v6;
-        let for_user = config.enabled && !config.driver && !kept;
+        let for_user = config.enabled && !config.forward && !kept;
         if for_user && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
             // renamed.
             let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
-            let attached = attach_xdp(&mut self.driver.lock().ebpf, &link, Hook::XdpSkb);
+            let attached = attach_xdp(&mut self.datapath.lock().ebpf, &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
-            (config.driver, FLAG_DRIVER),
+            (config.forward, FLAG_FORWARD),
             (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
             (config.redirects, FLAG_REDIRECTS),
@@ -315,7 +315,7 @@ impl Program {
             flags |= if on { flag } else { 0 };
         }
         let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
-        self.named(self.driver.set_port(RawPort { mac, flags, max_frame, ifindex, id, cpus }))?;
+        self.named(self.datapath.set_port(RawPort { mac, flags, max_frame, ifindex, id, cpus }))?;
         self.config = config;
         if !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
@@ -337,19 +337,19 @@ impl Program {
             let reason = "without native XDP each frame has an skb; use receive packet steering (RPS) instead".into();
             return Err(Error::Spread { interface: self.interface.clone(), reason });
         }
-        self.named(self.driver.set_cpus(self.id, cpus))?;
+        self.named(self.datapath.set_cpus(self.id, cpus))?;
         let before = std::mem::replace(&mut self.cpus, cpus.len() as u16);
         self.set_config(self.config).inspect_err(|_| self.cpus = before)
     }
 
     /// Returns the frames of this port that each CPU sent, indexed by CPU.
     pub fn forwarded_by_cpu(&self) -> Vec<u64> {
-        self.driver.forwarded_by_cpu(self.id)
+        self.datapath.forwarded_by_cpu(self.id)
     }
 
     /// Sets the longest frame in bytes that a switch's program may send on this port; 0: none.
     pub fn set_target(&self, longest: u32) {
-        self.driver.set_target(self.id, longest);
+        self.datapath.set_target(self.id, longest);
     }
 
     /// Directs the frames of `queue` to this socket. The kernel removes the entry when the socket is closed.
@@ -357,7 +357,7 @@ impl Program {
     /// # Errors
     /// [`Error::Map`] with the kernel's reason, or for a queue beyond the program's limit of 256.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.named(self.driver.set_socket(self.id, queue, socket))
+        self.named(self.datapath.set_socket(self.id, queue, socket))
     }
 
     /// Returns the counters of the port since the program was loaded.
@@ -365,10 +365,10 @@ impl Program {
     /// # Errors
     /// [`Error::Map`] with the kernel's reason.
     pub fn counters(&self) -> Result<XdpCounters, Error> {
-        self.named(self.driver.counters(self.id))
+        self.named(self.datapath.counters(self.id))
     }
 
-    /// Adds the interface's name to an error of the driver, which does not know it.
+    /// Adds the interface's name to an error of the datapath, which does not know it.
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|e| match e {
             Error::Map { map, reason, .. } => Error::Map { interface: self.interface.clone(), map, reason },
@@ -384,9 +384,9 @@ impl Drop for Program {
             return;
         }
         // Frames still queued for a CPU must not leave on the next port with this id.
-        self.driver.clear_device(self.id);
-        // Cleared next, before the driver can be dropped; an error cannot be handled here.
-        let _ = self.driver.set_port(RawPort { id: self.id, ..RawPort::default() });
+        self.datapath.clear_device(self.id);
+        // Cleared next, before the datapath can be dropped; an error cannot be handled here.
+        let _ = self.datapath.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::program::{chain, loader};
 use super::test_run::TestRun;
-use super::{Driver, Error};
+use super::{Error, XdpDatapath};
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, Xdp};
 use std::os::fd::AsFd;
@@ -25,8 +25,8 @@ pub struct Timed {
     pub verdict: u32,
 }
 
-impl Driver {
-    /// Runs the program `repeat` times over the frames in turn and returns the mean time; see [`Driver::try_frame`].
+impl XdpDatapath {
+    /// Runs the program `repeat` times over the frames in turn and returns the mean time; see [`XdpDatapath::try_frame`].
     ///
     /// # Errors
     /// [`Error::TestRun`] with the kernel's reason.

@@ -5,7 +5,7 @@ use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, patience};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    AfXdpPort, Driver, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig,
+    AfXdpPort, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig, XdpDatapath,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub fn pools(frames: usize) -> Arc<PoolSet> {
 /// One port on one interface: its program and the socket of queue 0. Must be made and used inside the router's
 /// namespace.
 pub struct Taken {
-    pub driver: Driver,
+    pub datapath: XdpDatapath,
     pub program: Program,
     pub port: AfXdpPort,
 }
@@ -52,8 +52,8 @@ pub struct Taken {
 impl Taken {
     pub fn new(umem: &Arc<Umem>, interface: &str, raw: bool, config: &SocketConfig) -> Self {
         let link = LinkInfo::query(interface).unwrap();
-        let driver = Driver::load().unwrap();
-        let mut program = Program::attach_to(&driver, 0, &link, XdpAttach::Auto).unwrap();
+        let datapath = XdpDatapath::load().unwrap();
+        let mut program = Program::attach_to(&datapath, 0, &link, XdpAttach::Auto).unwrap();
         let port = AfXdpPort::open(umem, &link, 0, config).unwrap();
         program.set_socket(0, port.fd().unwrap()).unwrap();
         program
@@ -65,7 +65,7 @@ impl Taken {
                 ..XdpConfig::default()
             })
             .unwrap();
-        Self { driver, program, port }
+        Self { datapath, program, port }
     }
 }
 
@@ -82,10 +82,10 @@ impl bywash_fib::Shared for Memory {
     }
 }
 
-/// Forwarding tables of a driver.
-pub fn tables(driver: &Driver) -> (Table4, Table6) {
+/// Forwarding tables of a datapath.
+pub fn tables(datapath: &XdpDatapath) -> (Table4, Table6) {
     let domain = bywash_sync::Qsbr::new();
-    let memory = |family| Box::new(Memory(driver.segments(family).unwrap()));
+    let memory = |family| Box::new(Memory(datapath.segments(family).unwrap()));
     (Table4::shared(&domain, memory(Family::V4)).unwrap(), Table6::shared(&domain, memory(Family::V6)).unwrap())
 }
 

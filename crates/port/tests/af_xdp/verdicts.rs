@@ -25,7 +25,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             let mut a = Taken::new(&umem, "r0", false, &SocketConfig::default());
             let mut b = Taken::new(&umem, "r1", false, &SocketConfig::default());
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
-            let (mut table4, mut table6) = tables(&a.driver);
+            let (mut table4, mut table6) = tables(&a.datapath);
             let mut route4 = |a: [u8; 4], len, id| {
                 table4.insert(Net4::new(u32::from_be_bytes(a), len).unwrap(), id);
             };
@@ -37,7 +37,7 @@ fn each_frame_goes_to_whom_it_belongs() {
             const LOCAL: u32 = 1;
             const KERNEL: u32 = 2;
             const USER: u32 = 3;
-            a.driver.publish(&hops, &[], 0);
+            a.datapath.publish(&hops, &[], 0);
             route4([10, 0, 1, 1], 32, LOCAL);
             route4([10, 0, 1, 255], 32, LOCAL);
             route4([10, 9, 0, 0], 16, LOCAL);

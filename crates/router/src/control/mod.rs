@@ -108,8 +108,8 @@ impl Applied {
     }
 }
 
-/// An XDP program that forwards by the same tables as the workers.
-pub trait Driver: Send {
+/// Another consumer of the workers' tables: an XDP program that forwards by them.
+pub trait TableSink: Send {
     /// Provides memory for the IPv4 and the IPv6 table. Called once.
     fn memory(&mut self) -> [Box<dyn Shared>; 2];
 
@@ -133,7 +133,7 @@ pub struct Control {
     rib6: Rib<V6>,
     fib4: Table4,
     fib6: Table6,
-    driver: Option<Box<dyn Driver>>,
+    sink: Option<Box<dyn TableSink>>,
     /// Destinations of the last [`Control::set_policies`].
     excepted: Vec<Prefix>,
     /// IPv4 routes of types local, broadcast, anycast and multicast: table, prefix and metric. Loopback and multicast
@@ -176,7 +176,7 @@ impl Control {
     /// # Panics
     /// If the port numbers do not count from 0 without gaps.
     pub fn new(domain: &Qsbr, ports: Vec<PortSpec>) -> io::Result<Self> {
-        Self::with_driver(domain, ports, None)
+        Self::with_sink(domain, ports, None)
     }
 
     /// Same as [`Control::new`], with an XDP program that forwards by the same tables as the workers.
@@ -186,16 +186,16 @@ impl Control {
     ///
     /// # Panics
     /// Same as [`Control::new`].
-    pub fn with_driver(
+    pub fn with_sink(
         domain: &Qsbr,
         mut ports: Vec<PortSpec>,
-        mut driver: Option<Box<dyn Driver>>,
+        mut sink: Option<Box<dyn TableSink>>,
     ) -> io::Result<Self> {
         ports.sort_by_key(|p| p.id);
         assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
-        let (fib4, fib6) = match &mut driver {
-            Some(driver) => {
-                let [memory4, memory6] = driver.memory();
+        let (fib4, fib6) = match &mut sink {
+            Some(sink) => {
+                let [memory4, memory6] = sink.memory();
                 (Table4::shared(domain, memory4)?, Table6::shared(domain, memory6)?)
             }
             None => (Table4::new(domain)?, Table6::new(domain)?),
@@ -217,8 +217,8 @@ impl Control {
             hash4: HashPolicy::default(),
             hash6: HashPolicy::default(),
         };
-        if let Some(driver) = &mut driver {
-            driver.publish(&first);
+        if let Some(sink) = &mut sink {
+            sink.publish(&first);
         }
         Ok(Self {
             domain: domain.clone(),
@@ -232,7 +232,7 @@ impl Control {
             rib6: Rib::new(),
             fib4,
             fib6,
-            driver,
+            sink,
             excepted: Vec::new(),
             local4: BTreeSet::new(),
             selective: BTreeSet::new(),
@@ -242,7 +242,7 @@ impl Control {
         })
     }
 
-    /// Publishes the tables again, for a driver that now interprets them differently.
+    /// Publishes the tables again, for a sink that now interprets them differently.
     pub fn republish(&mut self) {
         self.publish();
     }
@@ -468,10 +468,10 @@ impl Control {
         let changed = !ops4.is_empty() || !ops6.is_empty();
         carry_out(&mut self.fib4, &mut self.hops, ops4);
         carry_out(&mut self.fib6, &mut self.hops, ops6);
-        if let Some(driver) = &mut self.driver
+        if let Some(sink) = &mut self.sink
             && changed
         {
-            driver.changed();
+            sink.changed();
         }
         self.fib4.reclaim();
         self.fib6.reclaim();
@@ -515,8 +515,8 @@ impl Control {
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],
         };
-        if let Some(driver) = &mut self.driver {
-            driver.publish(&tables);
+        if let Some(sink) = &mut self.sink {
+            sink.publish(&tables);
         }
         self.published.replace(tables);
     }

@@ -53,8 +53,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     warn_if_kernel_does_not_forward();
     // A program that the kernel does not allow to forward needs no tables.
     let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
-    let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::Driver>);
-    let control = Control::with_driver(setup.domain, setup.specs(), boxed)?;
+    let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::TableSink>);
+    let control = Control::with_sink(setup.domain, setup.specs(), boxed)?;
     let tables = control.tables();
     let gates = Gates::closed();
     let program = setup.driver.map(|driver| driver.program.clone());

@@ -27,7 +27,7 @@ pub type Told = Arc<Mutex<Vec<Kept>>>;
 pub struct Guard {
     watcher: Watcher,
     gates: Gates,
-    program: Option<af_xdp::Driver>,
+    program: Option<af_xdp::XdpDatapath>,
     ports: Vec<PortLink>,
     respect: Respect,
     /// Newest reading, judged again when ports or configuration change.
@@ -43,14 +43,14 @@ impl Guard {
     /// Closes the gates and starts to follow the kernel's policies.
     pub fn start(
         ports: Vec<PortLink>,
-        program: Option<af_xdp::Driver>,
+        program: Option<af_xdp::XdpDatapath>,
         gates: Gates,
         config: &KernelConfig,
     ) -> anyhow::Result<Self> {
         let (all, driver) = (gates.clone(), program.clone());
         let close = move || {
             all.close_all();
-            driver.iter().for_each(af_xdp::Driver::close);
+            driver.iter().for_each(af_xdp::XdpDatapath::close);
         };
         close();
         let (others, own) = (program.clone(), program.is_some());
@@ -107,7 +107,7 @@ impl Guard {
                     tracing::error!("the kernel's policies can no longer be followed: the kernel forwards from now on");
                     self.failed = true;
                     self.gates.close_all();
-                    self.program.iter().for_each(af_xdp::Driver::close);
+                    self.program.iter().for_each(af_xdp::XdpDatapath::close);
                     return;
                 }
             }
@@ -160,7 +160,7 @@ impl Guard {
             for (port, gate) in &verdict.gates {
                 gates.set(PortId(*port), *gate);
             }
-            program.iter().for_each(af_xdp::Driver::open);
+            program.iter().for_each(af_xdp::XdpDatapath::open);
         });
     }
 

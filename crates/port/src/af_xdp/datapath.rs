@@ -2,21 +2,21 @@
 //!
 //! # Shared tables
 //! The memory of the forwarding tables is made here, in segments that the process maps and the program reads
-//! ([`Driver::segments`]): one store by the control side changes a route for both. The next hops that routes name are
-//! published as a whole ([`Driver::publish`]), as they are for the workers.
+//! ([`XdpDatapath::segments`]): one store by the control side changes a route for both. The next hops that routes name are
+//! published as a whole ([`XdpDatapath::publish`]), as they are for the workers.
 //!
 //! # Ordering
 //! The program reads the version of the next hops first, then the table, then the next hop. So the control side
 //! publishes next hops before a route names them, and may reuse a next hop's id once no route names it: a program that
-//! reads the newer version reads the newer table too. [`Driver::publish`] ends with a grace period, after which no
+//! reads the newer version reads the newer table too. [`XdpDatapath::publish`] ends with a grace period, after which no
 //! program is running that read an older version.
 //!
 //! The program caches the result of a lookup under the version it had read before (`xdp/dst_cache.h`). So when a table has
-//! changed, the control side calls [`Driver::changed`], at the latest before it publishes next hops that no route named
+//! changed, the control side calls [`XdpDatapath::changed`], at the latest before it publishes next hops that no route named
 //! until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
-    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_DRIVER, FLAG_ENABLED, FLAG_KERNEL4, FLAG_KERNEL6,
+    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6,
     FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters, RawPort, Traffic, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
@@ -48,12 +48,12 @@ const TC_ACT_REDIRECT: i32 = 7;
 /// Bytes of a segment of a forwarding table.
 pub const SEGMENT: usize = 2 << 20;
 
-/// The program and its maps. Clones share one instance, which is unloaded with the last clone.
+/// The loaded XDP program and its maps. Clones share one instance, which is unloaded with the last clone.
 ///
 /// # Thread-safety
 /// Shared freely between threads; the kernel sees each change at once and as a whole.
 #[derive(Clone)]
-pub struct Driver(Arc<Mutex<Inner>>);
+pub struct XdpDatapath(Arc<Mutex<Inner>>);
 
 pub(super) struct Inner {
     pub ebpf: Ebpf,
@@ -75,7 +75,7 @@ pub(super) struct Inner {
     /// Error if the kernel cannot spread frames over CPUs: the reason.
     cpu_queues: Result<CpuQueues, String>,
     version: u64,
-    /// Whether the gates of all ports are closed: see [`Driver::close`].
+    /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
     /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,
@@ -133,7 +133,7 @@ pub enum Family {
     V6,
 }
 
-/// Result of [`Driver::try_frame`] or [`Driver::try_skb`].
+/// Result of [`XdpDatapath::try_frame`] or [`XdpDatapath::try_skb`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// Verdict of the program, as an XDP action (linux/bpf.h); traffic-control verdicts are translated.
@@ -191,23 +191,23 @@ impl Inner {
     }
 }
 
-impl Driver {
+impl XdpDatapath {
     /// Loads the program without attaching it. If the kernel refuses the forwarding program, because of its verifier or
     /// because it cannot provide memory shared by both, loads a plain program that leaves forwarding to user space; see
-    /// [`Driver::refused`].
+    /// [`XdpDatapath::refused`].
     ///
     /// # Errors
     /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons if it accepts neither.
     pub fn load() -> Result<Self, Error> {
-        let whole = Self::load_object(Kind::Router, None).and_then(|driver| driver.has_memory().map(|()| driver));
+        let whole = Self::load_object(Kind::Router, None).and_then(|datapath| datapath.has_memory().map(|()| datapath));
         Self::or_plain(whole)
     }
 
-    /// Loads the program of a switch with tables for the flows of `workers` workers ([`Driver::flows`]), clamped to 1
+    /// Loads the program of a switch with tables for the flows of `workers` workers ([`XdpDatapath::flows`]), clamped to 1
     /// to 16. If the kernel refuses it, loads the plain program.
     ///
     /// # Errors
-    /// Errors of [`Driver::load`].
+    /// Errors of [`XdpDatapath::load`].
     pub fn load_switch(workers: usize) -> Result<Self, Error> {
         Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), None))
     }
@@ -317,7 +317,7 @@ impl Driver {
     }
 
     /// Returns the memory of a family's table, to be made segment by segment. `None` if it has been handed out already
-    /// or the program does not route ([`Driver::refused`]).
+    /// or the program does not route ([`XdpDatapath::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
         self.lock().fibs[family as usize].take().map(Segments)
     }
@@ -385,10 +385,10 @@ impl Driver {
         try_program(program.fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
     }
 
-    /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`Driver::try_frame`].
+    /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`XdpDatapath::try_frame`].
     ///
     /// # Errors
-    /// Errors of [`Driver::try_frame`]; also for an unknown verdict of the program.
+    /// Errors of [`XdpDatapath::try_frame`]; also for an unknown verdict of the program.
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
         let program: &mut SchedClassifier = named(&mut inner.ebpf, "bywash_tc").map_err(Error::TestRun)?;
@@ -404,7 +404,7 @@ impl Driver {
         Ok(tried)
     }
 
-    /// Sets the CPUs that send for a port. The program learns their number from [`Driver::set_port`].
+    /// Sets the CPUs that send for a port. The program learns their number from [`XdpDatapath::set_port`].
     pub(super) fn set_cpus(&self, id: u16, cpus: &[usize]) -> Result<(), Error> {
         let refused = |reason: &str| Error::Spread { interface: String::new(), reason: reason.into() };
         if cpus.len() > PORT_CPUS {
@@ -443,7 +443,7 @@ impl Driver {
         Ok(all.into_iter().filter(|program| !own.contains(&program.link)).collect())
     }
 
-    /// Ends [`Driver::close`]: each port's own [`super::XdpGate`] applies again.
+    /// Ends [`XdpDatapath::close`]: each port's own [`super::XdpGate`] applies again.
     pub fn open(&self) {
         self.lock().set_closed(false);
     }
@@ -451,7 +451,7 @@ impl Driver {
     /// Sets a port's entry in the program; removes it if `ifindex` is 0.
     pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
-        let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_DRIVER != 0;
+        let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
         let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
         let at = inner.places.iter().position(mine);
@@ -510,7 +510,7 @@ impl Driver {
     }
 }
 
-/// Memory of one forwarding table; see [`Driver::segments`].
+/// Memory of one forwarding table; see [`XdpDatapath::segments`].
 pub struct Segments(OwnedFd);
 
 impl Segments {
