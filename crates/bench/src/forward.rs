@@ -5,7 +5,7 @@ use super::captured::{self, Captured, Cost};
 use crate::args::{SECONDS, flows, frames, number, routes, size};
 use anyhow::{Context as _, bail};
 use bywash_config::{Pages, PoolKind};
-use bywash_engine::{App, Context, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{App, Context, Idle, PortTable, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
@@ -204,7 +204,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
 
     let domain = Qsbr::new();
     let tables = tables(&domain, &traffic)?;
-    let mut out = Outputs::new();
+    let mut out = PortTable::new();
     let mut ports: Vec<Arc<PortCounters>> = vec![];
     if traffic.frames.iter().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");

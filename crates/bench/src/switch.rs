@@ -4,7 +4,7 @@ use super::forward::record;
 use crate::args::{OnOff, SECONDS, flows, frames, size};
 use anyhow::Context as _;
 use bywash_config::Pages;
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{Idle, PortTable, PortId, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;
@@ -171,7 +171,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         caches.exact = 0;
     }
     let switch = control.worker(caches, random_seed());
-    let (flows, mut out) = (source.len(), Outputs::new());
+    let (flows, mut out) = (source.len(), PortTable::new());
     out.add(Box::new(PcapPort::replay(source.repeated())), TxQueue::new(TxQueueConfig::default()));
     let null = NullPort::new();
     let sent = null.counters();

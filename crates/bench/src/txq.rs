@@ -6,7 +6,7 @@
 
 use crate::args::{OnOff, frames, number, size};
 use bywash_config::Transmit;
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_engine::{Idle, PortTable, PortId, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;
@@ -404,7 +404,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     }
 
     let target = target(args, &pools, lab, cpus[0])?;
-    let mut out = Outputs::new();
+    let mut out = PortTable::new();
     out.add(Box::new(PcapPort::replay(traffic(args, flows)?)), TxQueue::new(TxQueueConfig::default()));
     let queue = TxQueue::new(queue);
     let stats: Arc<TxQueueStats> = queue.stats();

@@ -11,7 +11,7 @@
 #[path = "driver/kernel.rs"]
 mod kernel;
 
-use bywash_engine::{DROP_REASONS, Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{DROP_REASONS, Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
@@ -228,16 +228,16 @@ fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames:
     let mut inbox = Some(inbox);
     let log = Arc::new(Mutex::new(vec![]));
     let counters = Arc::new(OnceLock::new());
-    let mut out = Outputs::new();
+    let mut table = PortTable::new();
     for port in 0..PORTS {
         let frames = if port == 0 { frames.to_vec() } else { vec![] };
         let (inbox, log, counters) = (inbox.take(), log.clone(), counters.clone());
         let line = Line { frames: frames.into_iter(), inbox, log, counters, counted: vec![], port };
-        out.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
     let router = Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects });
     let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
-    let worker = Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
     assert!(counters.set(worker.counters()).is_ok());
     worker.run_turns(frames.len() as u64 + 2);
     let (missing, wrong) = pools.verify();

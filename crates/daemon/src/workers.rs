@@ -6,7 +6,7 @@
 use crate::ports::Opened;
 use anyhow::Context as _;
 use bywash_config::{Config, Idle, Plan, PortConfig};
-use bywash_engine::{App, Change, Outputs, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Change, PortTable, PortId, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;
@@ -145,7 +145,7 @@ pub fn start(
 
     let mut running = vec![];
     for (w, (shares, app)) in own.into_iter().zip(apps).enumerate() {
-        let mut out = Outputs::new();
+        let mut out = PortTable::new();
         let mut queues = vec![];
         let mut more = vec![];
         for (share, opened) in shares.into_iter().zip(ports.iter()) {

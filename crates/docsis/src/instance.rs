@@ -4,7 +4,7 @@ use crate::group::Group;
 use crate::lower::{Lower, LowerConfig, LowerStats};
 use crate::seal::SealError;
 use crate::upper::Upper;
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig, WorkerExit, WorkerHandle};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
@@ -69,10 +69,10 @@ impl Instance {
         let ring = TxQueue::new(TxQueueConfig::default());
         let unused = TxQueue::new(TxQueueConfig::default());
         let ends = |input: Box<dyn Port>, before: TxQueue, output: Box<dyn Port>, queue: TxQueue| {
-            let mut out = Outputs::new();
-            let ids = (out.add(input, before), out.add(output, queue));
+            let mut table = PortTable::new();
+            let ids = (table.add(input, before), table.add(output, queue));
             debug_assert_eq!(ids, (INPUT, OUTPUT));
-            out
+            table
         };
         let lower = Lower::new(group.clone(), arena.clone(), &config.lower, INPUT, OUTPUT)?;
         let stats = lower.stats();

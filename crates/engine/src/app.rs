@@ -1,6 +1,6 @@
 //! Applications that run on a worker: the stages of a router, a switch, a tester.
 
-use crate::{DropReason, Event, Outputs, PortId, WorkerCounters};
+use crate::{DropReason, Event, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
 use bywash_sync::{Reader, clock::tsc};
 use std::cell::Cell;
@@ -49,7 +49,7 @@ pub struct Context<'a> {
     pub reader: &'a Reader,
     /// Time-stamp counter at the start of this turn.
     pub now: u64,
-    pub(crate) out: &'a mut Outputs,
+    pub(crate) ports: &'a mut PortTable,
     pub(crate) counters: &'a WorkerCounters,
     pub(crate) trash: &'a mut Batch,
     /// Whether this turn's stages are timed.
@@ -66,7 +66,7 @@ impl Context<'_> {
     /// `tx-full` (or `port-down`), counted for its ingress port `from`.
     #[inline]
     pub fn send(&mut self, from: PortId, to: PortId, frame: Frame) {
-        if let Err((frame, reason)) = self.out.push(self.bufs, to, frame, self.now) {
+        if let Err((frame, reason)) = self.ports.push(self.bufs, to, frame, self.now) {
             self.drop(from, reason, frame);
         }
     }
@@ -74,7 +74,7 @@ impl Context<'_> {
     /// Sends a whole batch as [`Context::send`] does, and leaves it empty.
     #[inline]
     pub fn send_batch(&mut self, from: PortId, to: PortId, batch: &mut Batch) {
-        let reason = self.out.push_batch(self.bufs, to, batch, self.now);
+        let reason = self.ports.push_batch(self.bufs, to, batch, self.now);
         if !batch.is_empty() {
             batch.drain().for_each(|frame| self.drop(from, reason, frame));
         }
@@ -90,7 +90,7 @@ impl Context<'_> {
     #[inline]
     pub fn drop(&mut self, from: PortId, reason: DropReason, frame: Frame) {
         self.counters.count_drops(from, reason, 1);
-        self.out.note_dropped(self.bufs, from, reason, &frame);
+        self.ports.note_dropped(self.bufs, from, reason, &frame);
         self.discard(frame);
     }
 

@@ -10,13 +10,13 @@ mod app;
 mod counters;
 pub mod cpus;
 mod drops;
-mod outputs;
+mod port_table;
 mod worker;
 
 pub use app::{App, Context};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
-pub use outputs::Outputs;
+pub use port_table::PortTable;
 pub use worker::{Change, Idle, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 
 /// Number of a port in this process: its index in configuration order.

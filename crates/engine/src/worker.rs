@@ -1,7 +1,7 @@
 //! The worker: a pinned thread, its ports and its application.
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
-use crate::{App, Context, Outputs, PortId, WorkerCounters};
+use crate::{App, Context, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
 use bywash_sync::{Reader, clock};
@@ -112,7 +112,7 @@ struct Mailbox {
 /// A worker that is not started yet.
 pub struct Worker {
     config: WorkerConfig,
-    out: Outputs,
+    ports: PortTable,
     extra: Vec<(Box<dyn Port>, Role)>,
     app: Box<dyn App>,
     bufs: Buffers,
@@ -141,13 +141,13 @@ pub struct WorkerHandle {
 }
 
 impl Worker {
-    /// Creates a worker that sends by `out`, allocates frames from `bufs` and runs `app`.
-    pub fn new(config: WorkerConfig, out: Outputs, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
-        let counters = Arc::new(WorkerCounters::new(out.len(), app.stages()));
-        Self { config, out, extra: Vec::new(), app, bufs, reader, counters, turn_ticks: 0 }
+    /// Creates a worker that receives and sends by `ports`, allocates frames from `bufs` and runs `app`.
+    pub fn new(config: WorkerConfig, ports: PortTable, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
+        let counters = Arc::new(WorkerCounters::new(ports.len(), app.stages()));
+        Self { config, ports, extra: Vec::new(), app, bufs, reader, counters, turn_ticks: 0 }
     }
 
-    /// Adds a receiving end in addition to those in `out`.
+    /// Adds a receiving end in addition to those in `ports`.
     pub fn add(&mut self, port: Box<dyn Port>, role: Role) {
         self.extra.push((port, role));
     }
@@ -229,15 +229,15 @@ impl Worker {
     /// pending.
     #[inline]
     fn turn(&mut self, now: u64) -> (usize, bool) {
-        let Self { out, extra, app, bufs, reader, counters, turn_ticks, .. } = self;
+        let Self { ports, extra, app, bufs, reader, counters, turn_ticks, .. } = self;
         let mut trash = Batch::new();
         let mut batch = Batch::new();
         let timed = counters.turns.get().is_multiple_of(SAMPLE);
-        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, timed, mark: now.into() };
+        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed, mark: now.into() };
         let mut work = 0;
-        for i in 0..cx.out.len() {
+        for i in 0..cx.ports.len() {
             let id = PortId(i as u16);
-            let n = cx.out.receive(cx.bufs, id, &mut batch);
+            let n = cx.ports.receive(cx.bufs, id, &mut batch);
             work += Self::handle(&mut cx, app.as_mut(), Role::Receive(id), n, &mut batch);
         }
         for (port, role) in extra.iter_mut() {
@@ -250,11 +250,11 @@ impl Worker {
         }
         // Estimated time at which the next turn reaches this point.
         let next = now.saturating_add(2 * *turn_ticks);
-        let sent = cx.out.flush(cx.bufs, now, next, counters);
+        let sent = cx.ports.flush(cx.bufs, now, next, counters);
         if sent > 0 {
             cx.account(STAGE_TX, sent);
         }
-        pending |= cx.out.waiting();
+        pending |= cx.ports.waiting();
         for (port, _) in extra.iter_mut() {
             port.housekeep(bufs);
         }
@@ -273,7 +273,7 @@ impl Worker {
         cx.account(STAGE_RX, n);
         match role {
             Role::Receive(from) => {
-                cx.out.note_received(cx.bufs, from, batch.as_slice());
+                cx.ports.note_received(cx.bufs, from, batch.as_slice());
                 app.process(cx, from, batch);
             }
             Role::Transit(to) => batch.drain().for_each(|f| cx.send(to, to, f)),
@@ -293,9 +293,9 @@ impl Worker {
                 changes.into_iter().for_each(|change| self.change(change));
                 let _ = done.send(());
             }
-            Command::Record(recorder) => self.out.add_recorder(recorder),
+            Command::Record(recorder) => self.ports.add_recorder(recorder),
             Command::StopRecording(id, back) => {
-                if let Some(recorder) = self.out.take_recorder(id) {
+                if let Some(recorder) = self.ports.take_recorder(id) {
                     let _ = back.send(recorder);
                 }
             }
@@ -306,16 +306,16 @@ impl Worker {
         match change {
             Change::Set(id, port, queue) => {
                 self.counters.reset_port(id);
-                self.out.set(&mut self.bufs, id, port, *queue);
+                self.ports.set(&mut self.bufs, id, port, *queue);
             }
             Change::Replace(id, port) => {
                 self.close_extra(id);
-                self.out.replace(&mut self.bufs, id, port);
+                self.ports.replace(&mut self.bufs, id, port);
             }
             Change::Add(port, role) => self.extra.push((port, role)),
             Change::Remove(id) => {
                 self.close_extra(id);
-                self.out.remove(&mut self.bufs, id);
+                self.ports.remove(&mut self.bufs, id);
             }
             Change::Idle(idle) => self.config.idle = idle,
             Change::Cpu(cpu) => {
@@ -342,7 +342,7 @@ impl Worker {
             held: port.held() + queued,
             details: port.details(),
         };
-        let main = self.out.ends().enumerate().map(|(i, (p, queued))| end(p, PortId(i as u16), None, queued));
+        let main = self.ports.ends().enumerate().map(|(i, (p, queued))| end(p, PortId(i as u16), None, queued));
         let extra = self.extra.iter().map(|(p, role)| {
             let (Role::Receive(id) | Role::Transit(id)) = *role;
             end(p.as_ref(), id, Some(*role), 0)
@@ -353,13 +353,13 @@ impl Worker {
 
     /// Returns how long the worker may sleep without missing a TX queue's deadline; `None` if it must not sleep.
     fn nap(&self, now: u64) -> Option<Duration> {
-        let Some(left) = self.out.patience(now) else { return Some(NAP) };
+        let Some(left) = self.ports.patience(now) else { return Some(NAP) };
         Duration::from_nanos(clock::ticks_to_ns(left)).checked_sub(LATE).filter(|nap| !nap.is_zero())
     }
 
     fn sleep(&mut self, nap: Duration) {
         use rustix::event::{PollFd, PollFlags, poll};
-        let ports = self.out.ports().chain(self.extra.iter().map(|(p, _)| p.as_ref()));
+        let ports = self.ports.ports().chain(self.extra.iter().map(|(p, _)| p.as_ref()));
         let mut must_poll = false;
         let mut fds = Vec::new();
         for port in ports.filter(|p| p.state() == PortState::Up) {
@@ -382,12 +382,12 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        let Self { out, extra, app, bufs, reader, counters, .. } = self;
+        let Self { ports, extra, app, bufs, reader, counters, .. } = self;
         let mut trash = Batch::new();
         let now = clock::tsc();
-        let mut cx = Context { bufs, reader, now, out, counters, trash: &mut trash, timed: false, mark: now.into() };
+        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed: false, mark: now.into() };
         app.close(&mut cx);
-        out.close(bufs);
+        ports.close(bufs);
         extra.iter_mut().for_each(|(p, _)| p.close(bufs));
         bufs.free(&mut trash);
         counters.held.set(0);

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-use bywash_engine::{App, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters, WorkerExit, WorkerHandle};
+use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters, WorkerExit, WorkerHandle};
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Buffers, PoolConfig, PoolError, PoolSet};
 use bywash_port::af_xdp::{self, AfXdpPort, LinkInfo, Program, Promiscuous, SocketConfig, Umem, XdpAttach, XdpConfig};
 use bywash_port::{Port, TxQueue, TxQueueConfig};
@@ -115,12 +115,12 @@ impl Kit {
     /// cannot be enabled.
     pub fn start(self, app: impl App + 'static) -> Result<Running, Error> {
         let Self { pools, umem, ports, mut programs, promiscuous } = self;
-        let mut out = Outputs::new();
+        let mut table = PortTable::new();
         for port in ports {
-            out.add(port, TxQueue::new(TxQueueConfig::default()));
+            table.add(port, TxQueue::new(TxQueueConfig::default()));
         }
         let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Sleep };
-        let worker = Worker::new(config, out, Box::new(app), Buffers::attach(&pools, 0), Qsbr::new().register());
+        let worker = Worker::new(config, table, Box::new(app), Buffers::attach(&pools, 0), Qsbr::new().register());
         let worker = worker.spawn().map_err(Error::Worker)?;
         // The worker reports after its first turn, in which its ports have posted buffers.
         if worker.report(BEGIN).is_none() {

@@ -1,7 +1,7 @@
 //! Sends bursts through the router and compares with a reference that processes one packet at a time by the plain
 //! functions of `wire`.
 
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
@@ -186,16 +186,16 @@ proptest! {
         let tables = Arc::new(Published::new(&domain, tables(&domain)));
         let (requests, _inbox) = rtrb::RingBuffer::new(16);
         let router = Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects: false });
-        let mut out = Outputs::new();
+        let mut table = PortTable::new();
         let mut sent = vec![];
         for port in 0..2 {
             let line = Line { bursts: if port == 0 { bursts.clone() } else { vec![] }, ..Default::default() };
             sent.push(line.sent.clone());
-            out.add(Box::new(line), TxQueue::new(TxQueueConfig::default()));
+            table.add(Box::new(line), TxQueue::new(TxQueueConfig::default()));
         }
         let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
         let turns = bursts.len() as u64 + 1;
-        Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register()).run_turns(turns);
+        Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register()).run_turns(turns);
 
         let want: Vec<_> = bursts.iter().rev().flatten().filter_map(|p| twin(p)).collect();
         let mut got: Vec<_> = sent.iter().map(|s| s.lock().unwrap().clone().into_iter().peekable()).collect();

@@ -1,6 +1,6 @@
 //! Packets that the router answers, punts to the kernel, or queues: one at a time, each in a burst of its own.
 
-use bywash_engine::{Event, Idle, Outputs, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
@@ -127,15 +127,15 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 4096)]).unwrap();
     let (requests, mut inbox) = rtrb::RingBuffer::new(8192);
     let router = Router::new(tables, requests, RouterConfig { icmp_rate: 1000, redirects: false });
-    let (mut out, sent) = (Outputs::new(), Arc::new(Mutex::new(vec![])));
+    let (mut table, sent) = (PortTable::new(), Arc::new(Mutex::new(vec![])));
     let turns = frames.len() as u64 + 2;
     frames.reverse();
     for port in 0..2 {
         let line = Line { frames: std::mem::take(&mut frames), sent: sent.clone(), port };
-        out.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
     let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
-    let worker = Worker::new(config, out, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
     let counters = worker.counters();
     worker.run_turns(turns);
     let mut bufs = Buffers::attach(&pools, 0);

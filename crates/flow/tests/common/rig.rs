@@ -1,6 +1,6 @@
 //! Test switch on one worker, with ports in memory.
 
-use bywash_engine::{Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::pipeline::SwitchPort;
@@ -76,15 +76,15 @@ impl Rig {
         let mut control = FlowControl::new(&domain, ports(n), BridgeConfig::default());
         flows.into_iter().for_each(|flows| control.drive(flows));
         let switch = control.worker(caches, 12345);
-        let (mut out, output, mut inputs) = (Outputs::new(), Arc::new(Mutex::new(vec![])), vec![]);
+        let (mut table, output, mut inputs) = (PortTable::new(), Arc::new(Mutex::new(vec![])), vec![]);
         for of in 1..=n {
             let input = Arc::new(Mutex::new(VecDeque::new()));
             inputs.push(input.clone());
             let port = TestPort { of, input, output: output.clone(), counters: Arc::default(), burst };
-            out.add(Box::new(port), TxQueue::new(TxQueueConfig::default()));
+            table.add(Box::new(port), TxQueue::new(TxQueueConfig::default()));
         }
         let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Sleep };
-        let worker = Worker::new(config, out, Box::new(switch), Buffers::attach(&pools, 0), domain.register());
+        let worker = Worker::new(config, table, Box::new(switch), Buffers::attach(&pools, 0), domain.register());
         let worker = Some(worker.spawn().unwrap());
         Self { control, inputs, output, pools, worker }
     }

@@ -3,7 +3,7 @@
 
 use crate::workers::ANSWER;
 use bywash_api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
-use bywash_engine::{DROP_REASONS, Idle, Outputs, PortId, Worker, WorkerConfig};
+use bywash_engine::{DROP_REASONS, Idle, PortTable, PortId, Worker, WorkerConfig};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
 use bywash_router::gates::Gates;
@@ -75,7 +75,7 @@ impl Tracer {
         let arena = arena.map_err(|why| failed("no buffers", &why))?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("trace", PoolKind::Stack, CELLS)]);
         let pools = pools.map_err(|why| failed("no pool", &why))?;
-        let (mut out, mut far) = (Outputs::new(), vec![]);
+        let (mut out, mut far) = (PortTable::new(), vec![]);
         for _ in 0..ports {
             let (here, there) = pair(64);
             out.add(Box::new(here), TxQueue::new(TxQueueConfig::default()));

@@ -13,13 +13,13 @@ struct Slot {
 
 /// A worker's end of every port, by [`PortId`], each behind its TX queue.
 #[derive(Default)]
-pub struct Outputs {
+pub struct PortTable {
     slots: Vec<Slot>,
     /// Active packet captures; usually empty.
     recorders: Vec<Recorder>,
 }
 
-impl Outputs {
+impl PortTable {
     /// Creates an instance without ports.
     pub fn new() -> Self {
         Self::default()
