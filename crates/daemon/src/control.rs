@@ -291,7 +291,7 @@ impl Runtime {
     fn look(&mut self) {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
-            self.shared.pools.look();
+            self.shared.pools.sample_occupancy();
             self.collect_pools();
             if self.shared.umem.held() > 0 {
                 self.shared.umem.reclaim(&mut Buffers::attach(&self.shared.pools, 0));

@@ -69,13 +69,13 @@ impl Heads {
     /// Reads the heads of `frames`, at most [`BATCH`] of them.
     #[inline]
     pub fn read<'a>(&mut self, arena: &'a Arena, frames: &'a mut [Frame]) -> Burst<'a> {
-        let whole = self.look(arena, frames);
+        let whole = self.read_shared(arena, frames);
         Burst { arena, whole: whole && frames.len() <= BATCH, frames }
     }
 
     /// Reads like [`Heads::read`], but leaves the frames shared. Returns whether every packet has all words.
     #[inline]
-    pub fn look(&mut self, arena: &Arena, frames: &[Frame]) -> bool {
+    pub fn read_shared(&mut self, arena: &Arena, frames: &[Frame]) -> bool {
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor supports AVX2.
             unsafe { self.read_avx2(arena, frames) }

@@ -2,9 +2,9 @@
 
 mod blocks;
 mod cells;
+mod custom;
 mod guard;
-mod looks;
-mod own;
+mod occupancy;
 mod ring;
 mod set;
 mod slots;
@@ -19,9 +19,9 @@ use blocks::Blocks;
 use bywash_sync::Counter;
 use bywash_sync::facade::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use cells::CellPool;
-use looks::Looks;
-use own::Own;
-pub use own::Policy;
+use custom::Custom;
+pub use custom::Policy;
+use occupancy::OccupancySamples;
 use ring::Ring;
 use serde::{Deserialize, Serialize};
 pub use set::{Audit, PoolSet};
@@ -230,7 +230,7 @@ enum Backend {
     Ring(Ring),
     Stack(Stack),
     Blocks(Blocks),
-    Own(Own),
+    Custom(Custom),
 }
 
 /// Counters of one worker's handle on a pool: written by that worker, read by all threads.
@@ -260,7 +260,7 @@ pub struct Pool {
     /// Frames refused because they were freed twice or belong to another arena.
     surplus: AtomicU64,
     handles: Mutex<Vec<Arc<HandleStats>>>,
-    looks: Mutex<Looks>,
+    occupancy: Mutex<OccupancySamples>,
     /// Number of workers that allocate from the pool.
     takers: AtomicU32,
     /// Set when the pool is to be removed as soon as it has no takers and all frames are back.
@@ -286,7 +286,7 @@ pub struct PoolStats {
     pub parked: usize,
     /// Frames held by ports, queues and workers; packets for `typewriter`, whose cells hold several.
     pub in_use: usize,
-    /// Median of the sampled `in_use` ([`PoolSet::look`]); the current value before the first sample.
+    /// Median of the sampled `in_use` ([`PoolSet::sample_occupancy`]); the current value before the first sample.
     pub normal: usize,
     /// Maximum of the sampled `in_use`.
     pub peak: usize,
@@ -333,7 +333,7 @@ impl Pool {
             low_water: AtomicU32::new(frames as u32),
             surplus: AtomicU64::new(0),
             handles: Mutex::new(Vec::new()),
-            looks: Mutex::default(),
+            occupancy: Mutex::default(),
             takers: AtomicU32::new(0),
             drains: AtomicBool::new(false),
             config,
@@ -358,7 +358,7 @@ impl Pool {
             Backend::Ring(r) => r.len(),
             Backend::Stack(s) => s.len(),
             Backend::Blocks(b) => b.free() >> self.lines(),
-            Backend::Own(own) => own.free(),
+            Backend::Custom(custom) => custom.free(),
         }
     }
 
@@ -419,8 +419,8 @@ impl Pool {
                 }
                 true
             }
-            Backend::Own(own) => {
-                own.put(cells);
+            Backend::Custom(custom) => {
+                custom.put(cells);
                 true
             }
         };
@@ -449,12 +449,12 @@ impl Pool {
                     (n, None) => return n,
                 }
             }
-            Backend::Own(own) => {
-                let (n, wrong) = own.take(out);
+            Backend::Custom(custom) => {
+                let (n, wrong) = custom.take(out);
                 if wrong > 0 {
                     self.refused(wrong);
                 }
-                (n, own.free())
+                (n, custom.free())
             }
         };
         self.lower(left);
@@ -515,7 +515,7 @@ impl Pool {
             // Count packets: a cell holds several.
             Some(_) => allocated.saturating_sub(freed) as usize,
         };
-        let looks = self.looks.lock().expect("looks");
+        let occupancy = self.occupancy.lock().expect("occupancy samples");
         PoolStats {
             name: self.config.name.clone(),
             kind: self.config.kind,
@@ -525,8 +525,8 @@ impl Pool {
             cached,
             parked,
             in_use,
-            normal: looks.median().unwrap_or(in_use),
-            peak: looks.peak().max(in_use),
+            normal: occupancy.median().unwrap_or(in_use),
+            peak: occupancy.peak().max(in_use),
             high_water: self.config.frames - self.low_water.load(Ordering::Relaxed) as usize,
             allocated,
             freed,

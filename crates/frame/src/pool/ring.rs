@@ -109,11 +109,11 @@ impl Ring {
     }
 
     fn publish(ends: &Ends, head: u32, n: u32) {
-        let mut looks = 0u32;
+        let mut tries = 0u32;
         while ends.tail.load(Ordering::Acquire) != head {
-            looks += 1;
+            tries += 1;
             // The thread ahead is probably preempted: with more threads than CPUs, spinning would keep it from running.
-            if looks.is_multiple_of(PATIENCE) { thread::yield_now() } else { spin_loop() }
+            if tries.is_multiple_of(PATIENCE) { thread::yield_now() } else { spin_loop() }
         }
         ends.tail.store(head.wrapping_add(n), Ordering::Release);
     }

@@ -125,7 +125,7 @@ impl PoolSet {
         // (Reported as the nearest built-in kind: single cells without a cache.)
         let config = PoolConfig::stack(name, cells);
         config.check(&arena, arena.cells())?;
-        let pool = Pool::with_backend(config, 0, None, Backend::Own(Own::new(policy, cells)));
+        let pool = Pool::with_backend(config, 0, None, Backend::Custom(Custom::new(policy, cells)));
         Ok(Self::with_pools(arena, vec![pool], cfg!(debug_assertions)))
     }
 
@@ -239,10 +239,10 @@ impl PoolSet {
     }
 
     /// Samples the number of frames in use, for [`PoolStats::normal`] and [`PoolStats::peak`]. Call it periodically.
-    pub fn look(&self) {
+    pub fn sample_occupancy(&self) {
         for pool in self.pools().iter() {
             let in_use = pool.in_use();
-            pool.looks.lock().expect("looks").note(in_use);
+            pool.occupancy.lock().expect("occupancy samples").add(in_use);
         }
     }
 

@@ -139,12 +139,12 @@ pub(super) mod threads {
     }
 
     #[test]
-    fn occupancy_is_looked_at() {
+    fn occupancy_is_sampled() {
         let pools = set(&[PoolConfig::stack("p", 256)]);
         let mut bufs = Buffers::attach(&pools, 0);
         for n in [10, 10, 10, 60, 64] {
             let (mut batch, _) = take(&mut bufs, n);
-            pools.look();
+            pools.sample_occupancy();
             bufs.free(&mut batch);
         }
         let s = pools.pools()[0].stats();

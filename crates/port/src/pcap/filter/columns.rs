@@ -51,7 +51,7 @@ impl Matcher {
             return 0;
         }
         let Self { filter, heads, registers, reached } = self;
-        let whole = heads.look(arena, frames);
+        let whole = heads.read_shared(arena, frames);
         widest(Pass { program: &filter.0, arena, frames, heads, whole, registers, reached })
     }
 }

@@ -5,26 +5,26 @@ const KEPT: usize = 1024;
 
 /// Latest samples of the number of frames in use, and the maximum of all samples.
 #[derive(Default)]
-pub(super) struct Looks {
-    seen: Vec<u32>,
+pub(super) struct OccupancySamples {
+    samples: Vec<u32>,
     next: usize,
     peak: usize,
 }
 
-impl Looks {
-    pub fn note(&mut self, in_use: usize) {
+impl OccupancySamples {
+    pub fn add(&mut self, in_use: usize) {
         self.peak = self.peak.max(in_use);
-        if self.seen.len() < KEPT {
-            self.seen.push(in_use as u32);
+        if self.samples.len() < KEPT {
+            self.samples.push(in_use as u32);
         } else {
-            self.seen[self.next] = in_use as u32;
+            self.samples[self.next] = in_use as u32;
         }
         self.next = (self.next + 1) % KEPT;
     }
 
     /// Returns the median of the samples kept; `None` before the first.
     pub fn median(&self) -> Option<usize> {
-        let mut sorted = self.seen.clone();
+        let mut sorted = self.samples.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).map(|n| *n as usize)
     }

@@ -22,12 +22,12 @@ pub trait Policy: Send + Sync {
 }
 
 /// A policy, and a record of the cells in use.
-pub(super) struct Own {
+pub(super) struct Custom {
     policy: Box<dyn Policy>,
     out: Box<[AtomicBool]>,
 }
 
-impl Own {
+impl Custom {
     /// Creates the pool part for cells 0 to `cells` - 1, all of which count as in use at first.
     pub fn new(policy: Box<dyn Policy>, cells: usize) -> Self {
         Self { policy, out: (0..cells).map(|_| AtomicBool::new(true)).collect() }
