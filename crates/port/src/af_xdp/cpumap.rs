@@ -39,8 +39,8 @@ impl CpuQueues {
         Ok(Self { queues, by_port, program, counts: false })
     }
 
-    /// Sets the CPUs, at most [`PORT_CPUS`], that send for a port; the program uses them once the port's entry has their
-    /// number. Queues are kept once made.
+    /// Sets the CPUs, at most [`PORT_CPUS`], that send for a port; the program uses them once the port's entry has
+    /// their number. Queues are kept once made.
     pub fn set(&mut self, ebpf: &mut Ebpf, id: u16, cpus: &[usize]) -> Result<(), String> {
         if !self.counts {
             let dropped: &mut RawTracePoint = named(ebpf, "bywash_cpumap_enqueue")?;

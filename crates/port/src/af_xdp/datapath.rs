@@ -2,8 +2,8 @@
 //!
 //! # Shared tables
 //! The memory of the forwarding tables is made here, in segments that the process maps and the program reads
-//! ([`XdpDatapath::segments`]): one store by the control side changes a route for both. The next hops that routes name are
-//! published as a whole ([`XdpDatapath::publish`]), as they are for the workers.
+//! ([`XdpDatapath::segments`]): one store by the control side changes a route for both. The next hops that routes name
+//! are published as a whole ([`XdpDatapath::publish`]), as they are for the workers.
 //!
 //! # Ordering
 //! The program reads the version of the next hops first, then the table, then the next hop. So the control side
@@ -11,9 +11,9 @@
 //! reads the newer version reads the newer table too. [`XdpDatapath::publish`] ends with a grace period, after which no
 //! program is running that read an older version.
 //!
-//! The program caches the result of a lookup under the version it had read before (`xdp/dst_cache.h`). So when a table has
-//! changed, the control side calls [`XdpDatapath::changed`], at the latest before it publishes next hops that no route named
-//! until then: the version advances, and results cached under older versions become invalid.
+//! The program caches the result of a lookup under the version it had read before (`xdp/dst_cache.h`). So when a table
+//! has changed, the control side calls [`XdpDatapath::changed`], at the latest before it publishes next hops that no
+//! route named until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
     BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6,
@@ -203,8 +203,8 @@ impl XdpDatapath {
         Self::or_plain(whole)
     }
 
-    /// Loads the program of a switch with tables for the flows of `workers` workers ([`XdpDatapath::flows`]), clamped to 1
-    /// to 16. If the kernel refuses it, loads the plain program.
+    /// Loads the program of a switch with tables for the flows of `workers` workers ([`XdpDatapath::flows`]), clamped
+    /// to 1 to 16. If the kernel refuses it, loads the plain program.
     ///
     /// # Errors
     /// Errors of [`XdpDatapath::load`].

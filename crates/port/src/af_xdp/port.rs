@@ -1,6 +1,6 @@
 //! AF_XDP port: moves frames between the rings and the pools.
 
-use super::custody::Custody;
+use super::in_flight::InFlight;
 use super::inject::{Injector, Way};
 use super::long::{Long, MORE};
 use super::order::Order;
@@ -45,8 +45,8 @@ pub struct AfXdpPort {
     injector: Option<Injector>,
     /// Interface index.
     index: u32,
-    custody: Custody,
-    /// Cells in flight to be sent, instead of in `custody`, while completion in order is relied on.
+    in_flight: InFlight,
+    /// Cells to be sent, which are here instead of in `in_flight` while completion in order is relied on.
     order: Option<Order>,
     /// Present if cells are larger than chunks.
     long: Option<Long>,
@@ -133,7 +133,7 @@ impl AfXdpPort {
             umem: umem.clone(),
             injector,
             index: link.index,
-            custody: Custody::new(arena.cells()),
+            in_flight: InFlight::new(arena.cells()),
             long: umem.long().then(|| Long::new(arena, umem.chunk())),
             order: in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
@@ -190,7 +190,7 @@ impl AfXdpPort {
             if n == 0 {
                 return;
             }
-            let (custody, arena) = (&mut self.custody, self.umem.arena());
+            let (in_flight, arena) = (&mut self.in_flight, self.umem.arena());
             if let Some(order) = &mut self.order {
                 let came = (0..n).map(|i| arena.cell_of(socket.completion.get(i)));
                 let wrong = n as usize - order.agree(came);
@@ -205,7 +205,7 @@ impl AfXdpPort {
                 }
                 // The driver reorders: from now on free by what the ring says.
                 self.counters.tx_reordered.add(wrong as u64);
-                order.take(usize::MAX).for_each(|cell| custody.give(cell));
+                order.take(usize::MAX).for_each(|cell| in_flight.give(cell));
                 self.order = None;
             }
             let (mut wrong, long) = (0, &mut self.long);
@@ -215,13 +215,13 @@ impl AfXdpPort {
                 if long.as_mut().is_some_and(|long| !long.completed(cell)) {
                     return None;
                 }
-                if !custody.take(cell) {
+                if !in_flight.take(cell) {
                     wrong += 1;
                     return None;
                 }
                 Some(RawFrame { addr, len: 0, options: 0 })
             });
-            // SAFETY: custody says that each was given to the kernel, and `take` lets it come back once.
+            // SAFETY: `in_flight` says that each was given to the kernel, and `take` lets it come back once.
             unsafe { bufs.free_raw(frames) };
             self.stray += wrong;
             self.sending = self.sending.saturating_sub(n);
@@ -241,9 +241,9 @@ impl AfXdpPort {
                 break;
             }
             let n = bufs.alloc(&mut batch, free as usize);
-            let (custody, arena) = (&mut self.custody, self.umem.arena());
+            let (in_flight, arena) = (&mut self.in_flight, self.umem.arena());
             batch.take_front(n, |i, raw| {
-                custody.give(arena.cell_of(raw.addr));
+                in_flight.give(arena.cell_of(raw.addr));
                 socket.fill.put(i as u32, arena.cell_addr(arena.cell_of(raw.addr)));
             });
             socket.fill.submit(n as u32);
@@ -371,20 +371,20 @@ impl AfXdpPort {
             self.counters.tx_refused.add(injector.len() as u64);
         }
         let arena = self.umem.arena();
-        let mut cells = self.custody.take_all();
+        let mut cells = self.in_flight.take_all();
         cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
         if let Some(frame) = self.long.as_mut().and_then(Long::clear) {
             bufs.free_one(frame);
         }
         if self.zero_copy() {
             // Must come before the close, so that a later bind of the queue shows that these cells are free.
-            self.umem.limbo().put((self.index, self.queue), std::mem::take(&mut cells));
+            self.umem.unreturned().put((self.index, self.queue), std::mem::take(&mut cells));
         }
         self.socket = None;
         let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
-        // SAFETY: custody says that each was given to the kernel and has not come back. With the socket closed and its
-        // rings unmapped the kernel no longer returns it nor, because of the linger on close, sends from it. A device
-        // only had a copy; in zero-copy mode `cells` is empty here.
+        // SAFETY: `in_flight` says that each was given to the kernel and has not come back. With the socket closed and
+        // its rings unmapped the kernel no longer returns it nor, because of the linger on close, sends from it. A
+        // device only had a copy; in zero-copy mode `cells` is empty here.
         unsafe { bufs.free_raw(frames) };
         self.sending = 0;
         self.unkicked = 0;
@@ -509,14 +509,14 @@ impl Port for AfXdpPort {
             let cell = arena.cell_of(raw.addr);
             let more = raw.options & MORE != 0;
             let inside = arena.cell_of(raw.addr + u64::from(raw.len).saturating_sub(1)) == cell;
-            if !self.custody.take(cell) {
+            if !self.in_flight.take(cell) {
                 wrong += 1;
                 continue;
             }
             let raw = if inside { RawFrame { options: 0, ..raw } } else { RawFrame { len: 0, options: 0, ..raw } };
             bytes += u64::from(raw.len);
-            // SAFETY: custody says that the cell was with the kernel, which handed it back, and the data lies inside
-            // the cell.
+            // SAFETY: `in_flight` says that the cell was with the kernel, which handed it back, and the data lies
+            // inside the cell.
             let mut frame = unsafe { Frame::from_raw(raw) };
             if let Some(long) = &mut self.long {
                 match long.join(bufs, frame, more) {
@@ -563,7 +563,7 @@ impl Port for AfXdpPort {
         }
         let Some(socket) = &mut self.socket else { return refused };
         let (mut bytes, lane) = (0, socket.lane());
-        let (custody, arena) = (&mut self.custody, self.umem.arena());
+        let (in_flight, arena) = (&mut self.in_flight, self.umem.arena());
         let mut sent = n as usize;
         if let Some(long) = &mut self.long {
             let mut at = 0;
@@ -571,7 +571,7 @@ impl Port for AfXdpPort {
             frames.take_front(sent, |_, raw| {
                 bytes += u64::from(raw.len);
                 let cell = arena.cell_of(raw.addr);
-                custody.give(cell);
+                in_flight.give(cell);
                 long.send(cell, raw, |piece| {
                     lane.put(at, piece);
                     at += 1;
@@ -588,7 +588,7 @@ impl Port for AfXdpPort {
         } else {
             frames.take_front(n as usize, |i, raw| {
                 bytes += u64::from(raw.len);
-                custody.give(arena.cell_of(raw.addr));
+                in_flight.give(arena.cell_of(raw.addr));
                 lane.put(i as u32, RawFrame { options: 0, ..raw });
             });
         }
@@ -629,7 +629,7 @@ impl Port for AfXdpPort {
     }
 
     fn held(&self) -> usize {
-        self.custody.count() + self.order.as_ref().map_or(0, Order::len) + self.long.as_ref().map_or(0, Long::held)
+        self.in_flight.count() + self.order.as_ref().map_or(0, Order::len) + self.long.as_ref().map_or(0, Long::held)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

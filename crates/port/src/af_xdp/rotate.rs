@@ -26,7 +26,8 @@ pub struct Timed {
 }
 
 impl XdpDatapath {
-    /// Runs the program `repeat` times over the frames in turn and returns the mean time; see [`XdpDatapath::try_frame`].
+    /// Runs the program `repeat` times over the frames in turn and returns the mean time; see
+    /// [`XdpDatapath::try_frame`].
     ///
     /// # Errors
     /// [`Error::TestRun`] with the kernel's reason.

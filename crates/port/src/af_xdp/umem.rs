@@ -1,6 +1,6 @@
 //! UMEM: the arena registered with the kernel for AF_XDP sockets.
 
-use super::limbo::{self, Limbo};
+use super::unreturned::{self, Unreturned};
 use bywash_frame::{Arena, Buffers, RawFrame};
 use rustix::net::sockopt;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
@@ -47,7 +47,7 @@ pub struct Umem {
     arena: Arc<Arena>,
     layout: Layout,
     members: Mutex<Vec<Member>>,
-    limbo: Limbo,
+    unreturned: Unreturned,
 }
 
 struct Member {
@@ -65,7 +65,12 @@ impl Umem {
 
     /// Like [`Umem::new`], with another layout.
     pub fn with_layout(arena: &Arc<Arena>, layout: Layout) -> Arc<Self> {
-        Arc::new(Self { arena: arena.clone(), layout, members: Mutex::new(Vec::new()), limbo: Limbo::default() })
+        Arc::new(Self {
+            arena: arena.clone(),
+            layout,
+            members: Mutex::new(Vec::new()),
+            unreturned: Unreturned::default(),
+        })
     }
 
     /// Returns the layout.
@@ -118,7 +123,7 @@ impl Umem {
     /// Returns the number of frames of closed zero-copy ports that their devices may still access. They belong to no
     /// pool until [`Umem::reclaim`] finds that the kernel has taken them from the driver.
     pub fn held(&self) -> usize {
-        self.limbo.len()
+        self.unreturned.len()
     }
 
     /// Frees the frames of closed zero-copy ports that no device accesses any more; returns how many are still held. If
@@ -126,9 +131,10 @@ impl Umem {
     /// network namespace of the ports.
     pub fn reclaim(&self, bufs: &mut Buffers) -> usize {
         if self.held() > 0 {
-            let cells = self.limbo.take(limbo::is_free);
+            let cells = self.unreturned.take(unreturned::is_free);
             let frames = cells.iter().map(|&cell| RawFrame { addr: self.arena.cell_addr(cell), len: 0, options: 0 });
-            // SAFETY: each was in a closed port's custody, which it left only once, and the kernel no longer uses it.
+            // SAFETY: each was in flight through a closed port's socket, was taken from that set once, and the kernel
+            // no longer uses it.
             unsafe { bufs.free_raw(frames) };
         }
         self.held()
@@ -146,13 +152,13 @@ impl Umem {
         }
     }
 
-    pub(super) fn limbo(&self) -> &Limbo {
-        &self.limbo
+    pub(super) fn unreturned(&self) -> &Unreturned {
+        &self.unreturned
     }
 
     /// Registers a bound socket as one that later sockets can join.
     pub(super) fn joined(&self, socket: &Arc<OwnedFd>, zero_copy: bool, place: (u32, u32)) {
-        self.limbo.bound(place);
+        self.unreturned.bound(place);
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(Member { socket: Arc::downgrade(socket), zero_copy, place });
     }

@@ -1,17 +1,17 @@
 //! Set of cells owned by the kernel.
 
 /// Set of cells given to the kernel through one socket's rings and not yet returned. The kernel may hold a frame that
-/// no ring shows (in a driver's receive descriptors, or a packet in flight); this set says which cells to take back
-/// when the socket is closed. It also prevents an unexpected descriptor from becoming a second frame over the same
+/// no ring shows (in a driver's receive descriptors, or an skb that is being sent); this set says which cells to take
+/// back when the socket is closed. It also prevents an unexpected descriptor from becoming a second frame over the same
 /// cell.
 ///
 /// Uses one bit per cell of the arena: 2 KiB for 16,384 cells.
-pub(crate) struct Custody {
+pub(crate) struct InFlight {
     words: Vec<u64>,
     count: usize,
 }
 
-impl Custody {
+impl InFlight {
     pub(crate) fn new(cells: usize) -> Self {
         Self { words: vec![0; cells.div_ceil(64)], count: 0 }
     }
@@ -61,25 +61,25 @@ impl Custody {
 
 #[cfg(test)]
 mod tests {
-    use super::Custody;
+    use super::InFlight;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     proptest! {
         #[test]
         fn is_a_set(steps in proptest::collection::vec((any::<bool>(), 0u32..210), 0..400)) {
-            let mut custody = Custody::new(200);
+            let mut in_flight = InFlight::new(200);
             let mut model = BTreeSet::new();
             for (give, cell) in steps {
                 if give && cell < 200 && model.insert(cell) {
-                    custody.give(cell);
+                    in_flight.give(cell);
                 } else if !give {
-                    prop_assert_eq!(custody.take(cell), model.remove(&cell));
+                    prop_assert_eq!(in_flight.take(cell), model.remove(&cell));
                 }
-                prop_assert_eq!(custody.count(), model.len());
+                prop_assert_eq!(in_flight.count(), model.len());
             }
-            prop_assert_eq!(custody.take_all(), model.into_iter().collect::<Vec<_>>());
-            prop_assert_eq!(custody.count(), 0);
+            prop_assert_eq!(in_flight.take_all(), model.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(in_flight.count(), 0);
         }
     }
 }

@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 
 /// Cells of closed sockets, by queue.
 #[derive(Default)]
-pub(super) struct Limbo {
+pub(super) struct Unreturned {
     held: Mutex<Vec<(Place, Vec<u32>)>>,
     /// Total number of cells held.
     cells: AtomicUsize,
@@ -27,7 +27,7 @@ pub(super) struct Limbo {
     free: Mutex<Vec<u32>>,
 }
 
-impl Limbo {
+impl Unreturned {
     /// Adds the cells of the socket at `place`. Must be called before that socket is closed.
     pub fn put(&self, place: Place, cells: Vec<u32>) {
         self.cells.fetch_add(cells.len(), Ordering::AcqRel);
@@ -86,14 +86,14 @@ mod tests {
 
     #[test]
     fn gives_back_what_is_free() {
-        let limbo = Limbo::default();
-        limbo.put((1, 0), vec![1, 2]);
-        limbo.put((1, 1), vec![3]);
-        limbo.put((2, 0), vec![4]);
-        assert_eq!((limbo.len(), limbo.take(|_| false)), (4, vec![]));
-        assert_eq!((limbo.take(|place| place == (1, 1)), limbo.len()), (vec![3], 3));
-        limbo.bound((1, 0));
-        assert_eq!((limbo.take(|_| false), limbo.len()), (vec![1, 2], 1));
-        assert_eq!((limbo.take(|_| true), limbo.len()), (vec![4], 0));
+        let unreturned = Unreturned::default();
+        unreturned.put((1, 0), vec![1, 2]);
+        unreturned.put((1, 1), vec![3]);
+        unreturned.put((2, 0), vec![4]);
+        assert_eq!((unreturned.len(), unreturned.take(|_| false)), (4, vec![]));
+        assert_eq!((unreturned.take(|place| place == (1, 1)), unreturned.len()), (vec![3], 3));
+        unreturned.bound((1, 0));
+        assert_eq!((unreturned.take(|_| false), unreturned.len()), (vec![1, 2], 1));
+        assert_eq!((unreturned.take(|_| true), unreturned.len()), (vec![4], 0));
     }
 }
