@@ -242,7 +242,7 @@ impl Runner {
             }
             self.wait();
             let mut changed = self.hear();
-            changed.extend(self.look());
+            changed.extend(self.poll_unannounced());
             if !changed.is_empty() {
                 self.keeper.close();
                 self.dirty.extend(changed);
@@ -275,7 +275,7 @@ impl Runner {
     }
 
     /// Polls the state that is not announced and returns the kinds that have changed.
-    fn look(&mut self) -> BTreeSet<Kind> {
+    fn poll_unannounced(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
         if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.ports = ports;

@@ -20,13 +20,13 @@ fn churn<A: Addr + synth::Random>(cover: Net<A>, lengths: &'static [u8]) {
         places.iter().map(|p| lengths.iter().map(|l| Net::new(*p, *l).unwrap()).collect()).collect();
     let places: Vec<A> = places.into_iter().map(|p| Net::new(p, A::BITS).unwrap().addr()).collect();
     let stop = Arc::new(AtomicBool::new(false));
-    let looked = Arc::new(AtomicU64::new(0));
+    let rounds = Arc::new(AtomicU64::new(0));
     let specific = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = [Kernel::Avx512, Kernel::Scalar]
         .into_iter()
         .map(|kernel| {
             let (fib, mut reader) = (table.reader(), domain.register());
-            let (stop, looked, specific, places) = (stop.clone(), looked.clone(), specific.clone(), places.clone());
+            let (stop, rounds, specific, places) = (stop.clone(), rounds.clone(), specific.clone(), places.clone());
             std::thread::spawn(move || {
                 let mut out = vec![0; places.len()];
                 while !stop.load(Ordering::Relaxed) {
@@ -39,7 +39,7 @@ fn churn<A: Addr + synth::Random>(cover: Net<A>, lengths: &'static [u8]) {
                         let id = fib.lookup(places[0]);
                         id == 1 || id / 16 == 1
                     });
-                    looked.fetch_add(1, Ordering::Relaxed);
+                    rounds.fetch_add(1, Ordering::Relaxed);
                     reader.quiescent();
                 }
             })
@@ -47,7 +47,7 @@ fn churn<A: Addr + synth::Random>(cover: Net<A>, lengths: &'static [u8]) {
         .collect();
     let end = std::time::Instant::now() + std::time::Duration::from_millis(1500);
     let mut changes = 0u64;
-    while std::time::Instant::now() < end || (looked.load(Ordering::Relaxed) < 200 && changes < 1 << 32) {
+    while std::time::Instant::now() < end || (rounds.load(Ordering::Relaxed) < 200 && changes < 1 << 32) {
         for _ in 0..256 {
             let i = rng.below(u64::from(PLACES)) as usize;
             let net = nets[i][rng.below(lengths.len() as u64) as usize];

@@ -22,9 +22,9 @@ impl Trip<'_, '_> {
     /// Sends the packet to the port where its destination was learned, or floods it in its VLAN, and learns its source
     /// address.
     pub(crate) fn normal(&mut self, own: OfPort) {
-        self.look_field(Field::DlSrc);
-        self.look_field(Field::DlDst);
-        self.look(&Field::VlanTci.mask(u128::from(0xfff | TAGGED)));
+        self.unwildcard_field(Field::DlSrc);
+        self.unwildcard_field(Field::DlDst);
+        self.unwildcard(&Field::VlanTci.mask(u128::from(0xfff | TAGGED)));
         self.t.bridged = true;
         let pipeline = self.pipeline;
         let flow = &self.now.flow;
@@ -92,7 +92,7 @@ impl Trip<'_, '_> {
             _ if self.tci() & TAGGED == 0 && vlan == 0 => {}
             // Remove a tag without a VLAN, unless it carries a priority.
             _ => {
-                self.look(&Field::VlanTci.mask(u128::MAX));
+                self.unwildcard(&Field::VlanTci.mask(u128::MAX));
                 self.put_tag(if vlan | pcp == 0 { 0 } else { vlan | pcp | TAGGED });
             }
         }

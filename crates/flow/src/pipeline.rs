@@ -260,21 +260,21 @@ impl Pipeline {
 
     /// Returns `true` if a bucket is live: its watched port is up or its watched group has a live bucket. A bucket that
     /// watches nothing is live except in a fast-failover group. Each bucket of a watched group that is examined takes
-    /// one of `looks`; when none are left, the watched group counts as dead.
-    pub(crate) fn alive(&self, group: &Group, bucket: usize, looks: &mut u32) -> bool {
-        self.alive_below(group, bucket, 0, looks)
+    /// one from `budget`; at zero, the watched group counts as dead.
+    pub(crate) fn alive(&self, group: &Group, bucket: usize, budget: &mut u32) -> bool {
+        self.alive_below(group, bucket, 0, budget)
     }
 
-    fn alive_below(&self, group: &Group, bucket: usize, depth: usize, looks: &mut u32) -> bool {
+    fn alive_below(&self, group: &Group, bucket: usize, depth: usize, budget: &mut u32) -> bool {
         let bucket = &group.spec.buckets[bucket];
         let port = bucket.watch_port.map(|of| self.port(of).is_some_and(|p| p.up));
         let watched = bucket.watch_group.map(|id| {
             let Some(watched) = self.groups.get(&id).filter(|_| depth < 8) else { return false };
             (0..watched.spec.buckets.len()).any(|b| {
                 // Groups that all watch each other would be examined once per path, which is exponential.
-                *looks > 0 && {
-                    *looks -= 1;
-                    self.alive_below(watched, b, depth + 1, looks)
+                *budget > 0 && {
+                    *budget -= 1;
+                    self.alive_below(watched, b, depth + 1, budget)
                 }
             })
         });

@@ -122,17 +122,17 @@ impl Subtable {
         // `top` may stay too high, which only costs a needless lookup.
     }
 
-    /// Returns the best match for `flow`; `look` receives the bits that decide the result.
-    fn find(&self, flow: &Flow, look: &mut impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
+    /// Returns the best match for `flow`; `unwildcard` receives the bits that decide the result.
+    fn find(&self, flow: &Flow, unwildcard: &mut impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
         let mut words = [0; FLOW_WORDS];
         for (mask, seen) in &self.stages {
             let n = pack(flow, mask, &mut words);
             if !seen.contains_key(&words[..n]) {
-                look(mask);
+                unwildcard(mask);
                 return None;
             }
         }
-        look(&self.mask);
+        unwildcard(&self.mask);
         let n = pack(flow, &self.mask, &mut words);
         self.flows.get(&words[..n])?.first()
     }
@@ -171,15 +171,16 @@ impl Table {
         }
     }
 
-    /// Returns the matching flow with the highest priority; among several with the same priority, any of them. `look`
-    /// receives the bits that decide the result: every packet that agrees in these bits has the same result.
-    pub fn lookup(&self, flow: &Flow, mut look: impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
+    /// Returns the matching flow with the highest priority; among several with the same priority, any of them.
+    /// `unwildcard` receives the bits that decide the result: every packet that agrees in these bits has the same
+    /// result.
+    pub fn lookup(&self, flow: &Flow, mut unwildcard: impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
         let mut best: Option<&Arc<Rule>> = None;
         for subtable in &self.subtables {
             if best.is_some_and(|b| b.spec.priority >= subtable.top) {
                 break;
             }
-            if let Some(found) = subtable.find(flow, &mut look)
+            if let Some(found) = subtable.find(flow, &mut unwildcard)
                 && best.is_none_or(|b| found.spec.priority > b.spec.priority)
             {
                 best = Some(found);
@@ -281,11 +282,11 @@ mod tests {
             prop_assert_eq!(table.rules().count(), list.len());
             for (packet, noise) in packets {
                 let best = list.iter().filter(|r| r.spec.matches.matches(&packet)).map(|r| r.spec.priority).max();
-                let mut looked = Flow::default();
-                let found = table.lookup(&packet, |mask| looked = looked | *mask);
+                let mut unwildcarded = Flow::default();
+                let found = table.lookup(&packet, |mask| unwildcarded = unwildcarded | *mask);
                 prop_assert_eq!(found.map(|r| r.spec.priority), best);
                 prop_assert!(found.is_none_or(|r| r.spec.matches.matches(&packet)));
-                let other = packet.or_else(&looked, &noise);
+                let other = packet.or_else(&unwildcarded, &noise);
                 prop_assert_eq!(table.lookup(&other, |_| ()).map(|r| r.slot), found.map(|r| r.slot));
             }
         }

@@ -169,7 +169,7 @@ impl Trip<'_, '_> {
     }
 
     /// Records that the result depends on these bits.
-    pub(crate) fn look(&mut self, bits: &Flow) {
+    pub(crate) fn unwildcard(&mut self, bits: &Flow) {
         let mut bits = *bits & !self.now.known;
         // A decremented TTL depends on every bit of the packet's own TTL.
         if bits.u8(at::NW_TTL) != 0 {
@@ -178,8 +178,8 @@ impl Trip<'_, '_> {
         self.t.mask = self.t.mask | bits;
     }
 
-    pub(crate) fn look_field(&mut self, field: Field) {
-        self.look(&field.mask(u128::MAX));
+    pub(crate) fn unwildcard_field(&mut self, field: Field) {
+        self.unwildcard(&field.mask(u128::MAX));
     }
 
     /// Records that the result depends on these bits of the received packet, even if they have been overwritten since.
@@ -214,8 +214,8 @@ impl Trip<'_, '_> {
                 if !self.has(Needs::Icmp6) {
                     return false;
                 }
-                self.look_field(Field::Icmp6Type);
-                self.look_field(Field::Icmp6Code);
+                self.unwildcard_field(Field::Icmp6Type);
+                self.unwildcard_field(Field::Icmp6Code);
                 let (kind, code) = (Field::Icmp6Type.get(&self.now.flow), Field::Icmp6Code.get(&self.now.flow));
                 code == 0
                     && match needs {
@@ -228,7 +228,7 @@ impl Trip<'_, '_> {
     }
 
     fn protocol(&mut self) -> u8 {
-        self.look_field(Field::NwProto);
+        self.unwildcard_field(Field::NwProto);
         self.now.flow.u8(at::NW_PROTO)
     }
 
@@ -261,7 +261,7 @@ impl Trip<'_, '_> {
         match *action {
             Action::Output(port) => self.output(port),
             Action::OutputReg(from) => {
-                self.look(&from.field.mask(from.mask()));
+                self.unwildcard(&from.field.mask(from.mask()));
                 if let Ok(port) = u16::try_from(from.get(&self.now.flow)) {
                     self.output(OfPort(port));
                 }
@@ -289,7 +289,7 @@ impl Trip<'_, '_> {
     }
 
     fn copy(&mut self, src: Subfield, dst: Subfield) {
-        self.look(&src.field.mask(src.mask()));
+        self.unwildcard(&src.field.mask(src.mask()));
         let value = src.get(&self.now.flow);
         self.set(dst.field, value << dst.low, dst.mask());
     }

@@ -12,9 +12,9 @@ pub struct Source {
     pub missing: Option<String>,
 }
 
-/// Returns all counters that are looked for.
+/// Returns all counters that Bywash uses, available or not.
 pub fn sources() -> Vec<Source> {
-    look(Path::new("/sys"), Path::new("/proc"))
+    sources_in(Path::new("/sys"), Path::new("/proc"))
 }
 
 /// Returns why the processor's own counters are not available; `None` if they are.
@@ -26,7 +26,7 @@ fn virtual_machine(cpuinfo: &str) -> bool {
     cpuinfo.lines().any(|l| l.starts_with("flags") && l.split_whitespace().any(|f| f == "hypervisor"))
 }
 
-fn look(sys: &Path, proc: &Path) -> Vec<Source> {
+fn sources_in(sys: &Path, proc: &Path) -> Vec<Source> {
     let devices = sys.join("bus/event_source/devices");
     let names: Vec<String> = std::fs::read_dir(&devices)
         .map(|dir| dir.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
@@ -67,13 +67,13 @@ mod tests {
         std::fs::create_dir_all(&proc).unwrap();
         std::fs::write(proc.join("cpuinfo"), "flags : fpu hypervisor cqm_mbm_total\n").unwrap();
         let missing = |sources: Vec<Source>| sources.into_iter().map(|s| s.missing).collect::<Vec<_>>();
-        let all = missing(look(&sys, &proc));
+        let all = missing(sources_in(&sys, &proc));
         assert!(all[0].as_ref().unwrap().contains("hypervisor") && all[1].as_ref().unwrap().contains("uncore_imc"));
         assert!(all[2].as_ref().unwrap().contains("mount -t resctrl"));
         for there in ["bus/event_source/devices/cpu", "bus/event_source/devices/uncore_imc_0", "fs/resctrl/mon_data"] {
             std::fs::create_dir_all(sys.join(there)).unwrap();
         }
-        assert_eq!(missing(look(&sys, &proc)), [None, None, None]);
+        assert_eq!(missing(sources_in(&sys, &proc)), [None, None, None]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

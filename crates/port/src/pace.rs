@@ -32,14 +32,14 @@ impl Pace {
         Self { due: 0, pause: 0, shortest: ticks(SHORTEST), longest: ticks(LONGEST) }
     }
 
-    /// Calls `look`, which returns the number of entries found, unless the pause after the previous read is not over.
+    /// Calls `read`, which returns the number of entries found, unless the pause after the previous read is not over.
     #[inline]
-    pub fn look(&mut self, look: impl FnOnce() -> usize) {
+    pub fn poll(&mut self, read: impl FnOnce() -> usize) {
         let now = clock::tsc();
         if now < self.due {
             return;
         }
-        let pause = match look() as u64 {
+        let pause = match read() as u64 {
             0 => 0,
             1..ENOUGH => 2 * self.pause,
             ENOUGH..=MANY => self.pause,
@@ -56,26 +56,26 @@ mod tests {
 
     /// Returns the reads made in 100,000 tries, and the most possible in that time at the shortest and at the longest
     /// pause.
-    fn looks(found: usize) -> (u64, u64, u64) {
-        let (mut pace, mut looks) = (Pace::new(), 0);
+    fn reads(found: usize) -> (u64, u64, u64) {
+        let (mut pace, mut reads) = (Pace::new(), 0);
         let start = clock::tsc();
         for _ in 0..100_000 {
-            pace.look(|| {
-                looks += 1;
+            pace.poll(|| {
+                reads += 1;
                 found
             });
         }
         let took = clock::tsc() - start;
-        (looks, 1 + took / pace.shortest, 8 + took / pace.longest)
+        (reads, 1 + took / pace.shortest, 8 + took / pace.longest)
     }
 
     #[test]
     fn who_finds_little_comes_later() {
-        let (none, at_shortest, _) = looks(0);
+        let (none, at_shortest, _) = reads(0);
         assert!((1..=at_shortest).contains(&none), "{none} of {at_shortest}");
-        let (few, _, at_longest) = looks(1);
+        let (few, _, at_longest) = reads(1);
         assert!((1..=at_longest).contains(&few), "{few} of {at_longest}");
-        let (many, at_shortest, _) = looks(1000);
+        let (many, at_shortest, _) = reads(1000);
         assert!((1..=at_shortest).contains(&many), "{many} of {at_shortest}");
     }
 }

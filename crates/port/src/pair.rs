@@ -99,7 +99,7 @@ impl PairPort {
     }
 
     /// Leaves the RX half to the peer. If the peer has already closed, returns both halves for the caller to drain: a
-    /// frame sent after the first end's last look is freed by no one else.
+    /// frame sent after the first end's last poll is freed by no one else.
     fn retire(&mut self) -> [Option<Consumer<RawFrame>>; 2] {
         let Some(rx) = self.rx.take() else { return [None, None] };
         let mut left = self.left();

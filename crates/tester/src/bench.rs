@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Interval in nanoseconds at which port states are checked and progress is reported.
-const LOOK: u64 = 20_000_000;
+const CHECK: u64 = 20_000_000;
 /// Relative shortfall of the rate from which on the generator counts as the limit.
 const TOLERANCE: f64 = 0.001;
 
@@ -448,7 +448,7 @@ impl Run {
         mut sources_run: impl FnMut() -> bool,
     ) -> Result<(), TrialError> {
         self.began = now_ns();
-        let (mut look, mut done) = (self.began + LOOK, None);
+        let (mut check, mut done) = (self.began + CHECK, None);
         let mut outcome = Ok(());
         let mut sources_done = !sources_run();
         loop {
@@ -476,8 +476,8 @@ impl Run {
             {
                 event(&mut bench.devices, now);
             }
-            if now >= look {
-                look = now + LOOK;
+            if now >= check {
+                check = now + CHECK;
                 sources_done = !sources_run();
                 outcome = bench.up();
                 let unpaced = matches!(trial.length, Length::Time(time) if now - self.began >= time);

@@ -21,15 +21,16 @@ impl<'t> Trip<'_, 't> {
     /// Returns the actions of the flow in this table that matches the packet in its current state.
     fn find(&mut self, table: u8) -> Option<&'t [Action]> {
         self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
-        let mut looked = Flow::default();
+        let mut unwildcarded = Flow::default();
         let mut flow = self.now.flow;
         // Flows see no ports and no ICMP type in fragments, including the first, so that all fragments of a packet
         // match the same flow: OVS's default, `set-frags normal` (ovs-ofctl(8)).
         if flow.u8(at::NW_FRAG) & FRAG_ANY != 0 {
             flow.put(at::TP_SRC, &[0; 4]);
         }
-        let found = self.pipeline.table(table).and_then(|t| t.lookup(&flow, |bits| looked = looked | *bits));
-        self.look(&looked);
+        let found =
+            self.pipeline.table(table).and_then(|t| t.lookup(&flow, |bits| unwildcarded = unwildcarded | *bits));
+        self.unwildcard(&unwildcarded);
         match found {
             Some(rule) => {
                 if self.t.rules.len() < MAX_RULES && !self.t.rules.contains(&rule.slot) {
@@ -155,12 +156,12 @@ impl<'t> Trip<'_, 't> {
     /// Returns the index of the bucket to run, or of the first one if all are to be run.
     fn pick(&mut self, group: &Group) -> Option<usize> {
         let n = group.spec.buckets.len();
-        let mut looks = RESUBMITS.saturating_sub(self.t.resubmits);
+        let mut budget = RESUBMITS.saturating_sub(self.t.resubmits);
         let picked = match group.spec.kind {
             GroupKind::All | GroupKind::Indirect => (n > 0).then_some(0),
-            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, &mut looks)),
+            GroupKind::FastFailover => (0..n).find(|b| self.pipeline.alive(group, *b, &mut budget)),
             GroupKind::Select => {
-                self.look(&group.hashed);
+                self.unwildcard(&group.hashed);
                 let hash = hash_words(&(self.now.flow & group.hashed).0, u64::from(group.spec.id));
                 // Weighted rendezvous hashing: each bucket draws a number for the flow, and the highest one, adjusted
                 // by weight, wins. If a bucket is added or removed, only its own flows move.
@@ -171,11 +172,11 @@ impl<'t> Trip<'_, 't> {
                     uniform.ln() / f64::from(bucket.weight)
                 };
                 let weighs = (0..n).filter(|b| group.spec.buckets[*b].weight > 0);
-                let usable = weighs.filter(|b| self.pipeline.alive(group, *b, &mut looks));
+                let usable = weighs.filter(|b| self.pipeline.alive(group, *b, &mut budget));
                 usable.max_by(|a, b| score(*a).total_cmp(&score(*b)))
             }
         };
-        self.t.resubmits = RESUBMITS - looks;
+        self.t.resubmits = RESUBMITS - budget;
         picked
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval in milliseconds of checks whether the socket still works, and of reading its statistics.
-const LOOK_EVERY_MS: u64 = 50;
+const CHECK_EVERY_MS: u64 = 50;
 /// Most system calls per turn to empty the TX ring: enough for a full ring of 2,048 with a budget of 32 frames per
 /// call.
 const MAX_KICKS: usize = 64;
@@ -70,7 +70,7 @@ pub struct AfXdpPort {
     stray: u64,
     turns: u32,
     /// Time of the last check, in milliseconds of the coarse clock.
-    looked: u64,
+    checked_at: u64,
 }
 
 impl AfXdpPort {
@@ -151,7 +151,7 @@ impl AfXdpPort {
             details,
             stray: 0,
             turns: 0,
-            looked: 0,
+            checked_at: 0,
         })
     }
 
@@ -291,7 +291,7 @@ impl AfXdpPort {
             self.counters.tx_refused.add(done.refused);
             if errno != Errno::NOBUFS {
                 // The interface is down or gone: the socket reports which.
-                self.look(bufs);
+                self.check(bufs);
             }
         }
     }
@@ -345,7 +345,7 @@ impl AfXdpPort {
         let Some(socket) = &mut self.socket else { return };
         if socket.rx.ready(BATCH as u32) < self.burst as u32 {
             self.counters.busy_polls.add(1);
-            // An error means that nothing was received or the device is gone; `look` detects the latter.
+            // An error means that nothing was received or the device is gone; `check` detects the latter.
             let _ = socket.kick_rx();
         }
     }
@@ -417,7 +417,7 @@ impl AfXdpPort {
 
     /// Reads the kernel's statistics and checks whether the socket still works.
     #[cold]
-    fn look(&mut self, bufs: &mut Buffers) {
+    fn check(&mut self, bufs: &mut Buffers) {
         let Some(socket) = &mut self.socket else { return };
         if let Ok(s) = sockopt::xdp_statistics(&*socket.fd) {
             let c = &self.counters;
@@ -493,7 +493,7 @@ impl Port for AfXdpPort {
         let Some(socket) = &mut self.socket else { return 0 };
         let want = out.room().min(self.burst) as u32;
         if socket.rx.waiting() < want {
-            self.pace.look(|| socket.rx.ready(want) as usize);
+            self.pace.poll(|| socket.rx.ready(want) as usize);
         }
         let n = socket.rx.waiting().min(want);
         if n == 0 {
@@ -621,9 +621,9 @@ impl Port for AfXdpPort {
         if self.turns.is_multiple_of(16) {
             let now = clock_gettime(ClockId::MonotonicCoarse);
             let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
-            if now >= self.looked + LOOK_EVERY_MS {
-                self.looked = now;
-                self.look(bufs);
+            if now >= self.checked_at + CHECK_EVERY_MS {
+                self.checked_at = now;
+                self.check(bufs);
             }
         }
     }

@@ -96,7 +96,7 @@ impl MemifPort {
 
     /// Processes a change of the connection's state.
     #[cold]
-    fn look(&mut self, bufs: &mut Buffers) {
+    fn follow(&mut self, bufs: &mut Buffers) {
         let Some(control) = &self.control else { return };
         let news = control.desk.news();
         let mut state = control.desk.state();
@@ -171,14 +171,14 @@ impl MemifPort {
 
 impl Using {
     /// Returns the index up to which to receive. Reads it from the ring only if fewer than a burst are known and a new
-    /// look is due.
+    /// poll is due.
     #[inline]
-    fn look(&mut self) -> u16 {
+    fn poll(&mut self) -> u16 {
         if matches!(self.waiting(self.known), Ok(BATCH..)) {
             return self.known;
         }
         let Self { link, side, known, pace, .. } = self;
-        pace.look(|| {
+        pace.poll(|| {
             *known = side.limit(link);
             side.waiting(link, *known).unwrap_or(BATCH)
         });
@@ -218,13 +218,13 @@ impl Port for MemifPort {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         if self.control.as_ref().is_none_or(|control| control.desk.news() != self.seen) {
-            self.look(bufs);
+            self.follow(bufs);
         }
         if self.asleep.get() {
             self.awake();
         }
         let Some(using) = &mut self.using else { return 0 };
-        let limit = using.last.unwrap_or_else(|| using.look());
+        let limit = using.last.unwrap_or_else(|| using.poll());
         let from = (&using.link, limit);
         let counters = &*self.counters;
         let got = match &mut using.side {
@@ -286,7 +286,7 @@ impl Port for MemifPort {
     #[inline]
     fn housekeep(&mut self, bufs: &mut Buffers) {
         if self.control.as_ref().is_some_and(|control| control.desk.news() != self.seen) {
-            self.look(bufs);
+            self.follow(bufs);
         }
         let Some(Using { link, side: Side::Client(lending), last: None, .. }) = &mut self.using else { return };
         // A turn that sends has reclaimed in `tx_burst`.

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 pub(super) const NOWHERE: u16 = u16::MAX;
 
 /// Turns between two checks for dropped channels.
-const LOOK: u32 = 1024;
+const CHECK: u32 = 1024;
 
 /// Counters of the device. Written by its thread, readable by any.
 #[derive(Debug, Default)]
@@ -144,8 +144,8 @@ impl Device {
             self.collect(lane);
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(LOOK) {
-            self.look();
+        if self.turns.is_multiple_of(CHECK) {
+            self.free_dropped();
         }
         self.transmit();
     }
@@ -216,7 +216,7 @@ impl Device {
     }
 
     /// Frees packets dispatched to channels that were dropped since.
-    pub(super) fn look(&mut self) {
+    pub(super) fn free_dropped(&mut self) {
         for lane in &mut self.lanes {
             let inbox = lane.left.lock().unwrap_or_else(PoisonError::into_inner).inbox.take();
             if let Some(mut inbox) = inbox {
@@ -256,7 +256,7 @@ impl Device {
                 left.outbox = lane.outbox.take();
             }
         }
-        self.look();
+        self.free_dropped();
         for hand in &mut self.hands {
             hand.cells.drain(..).for_each(|cell| self.staging.free_one(cell));
         }

@@ -32,7 +32,7 @@ impl Device {
             self.hand_over(&mut engine, lane)?;
         }
         self.counters.no_buffer.add(engine.lost()?);
-        self.look();
+        self.free_dropped();
         self.transmit();
         self.engine = Some(engine);
         Ok(())
