@@ -55,13 +55,15 @@ static __always_inline int own_bit(__u64 own, const __u8 *address)
 	return (__s64)own < 0;
 }
 
-/* Validates an IPv4 header (RFC 1812 5.2.2) with TTL above 1 and no options. Packet and padding have `room` bytes. */
+/* Validates an IPv4 header (RFC 1812 5.2.2, by step; (1) has been checked) with TTL above 1 and no options. Packet and padding
+ * have `room` bytes. */
 static __always_inline int valid4(const __u8 *ip, __u32 room)
 {
 	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
 
-	return ip[0] == 0x45 && total >= 20 && total <= room && ip[8] > 1 && sums_up(sum_words(ip, 5)) &&
-	       plain4(*(const __u32 *)(ip + 12)) && plain4(*(const __u32 *)(ip + 16));
+	return ip[0] == 0x45 /* (3), (4) */ && total >= 20 /* (5) */ && total <= room && ip[8] > 1 /* 5.3.1 */ &&
+	       sums_up(sum_words(ip, 5)) /* (2) */ && plain4(*(const __u32 *)(ip + 12)) /* 5.3.7 */ &&
+	       plain4(*(const __u32 *)(ip + 16));
 }
 
 static __always_inline int link_local6(const __u8 *address)
@@ -87,6 +89,7 @@ static __always_inline int plain6(const __u8 *address)
 	return address[0] != 0xff && !link_local6(address);
 }
 
+/* Validates an IPv6 header (RFC 8200 3; addresses by RFC 4291 2.5 and 2.7) with hop limit above 1. */
 static __always_inline int valid6(const __u8 *ip, __u32 room)
 {
 	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));

@@ -5,7 +5,7 @@ use super::captured::{self, Captured, Cost};
 use crate::args::{SECONDS, flows, frames, number, routes, size};
 use anyhow::{Context as _, bail};
 use bywash_config::{Pages, PoolKind};
-use bywash_engine::{App, Context, Idle, PortTable, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};

@@ -4,7 +4,7 @@ use super::forward::record;
 use crate::args::{OnOff, SECONDS, flows, frames, size};
 use anyhow::Context as _;
 use bywash_config::Pages;
-use bywash_engine::{Idle, PortTable, PortId, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;

@@ -6,7 +6,7 @@
 
 use crate::args::{OnOff, frames, number, size};
 use bywash_config::Transmit;
-use bywash_engine::{Idle, PortTable, PortId, Worker, WorkerConfig};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;

@@ -538,7 +538,7 @@ fn sum(bytes: &[u8]) -> usize {
 struct Shape {
     v6: bool,
     target: prop::sample::Index,
-    odd: u8,
+    unusual: u8,
     ttl: u8,
     proto: u8,
     checksum: u8,
@@ -555,7 +555,7 @@ impl Shape {
         let mut l3 = vec![0; header];
         l3.extend_from_slice(&self.body);
         let total = l3.len() as u16;
-        let odd4 = [
+        let unusual4 = [
             [0, 1, 2, 3],
             [127, 0, 0, 1],
             [224, 0, 0, 5],
@@ -572,13 +572,13 @@ impl Shape {
             l3[8..16].copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, s as u8]);
             l3[22..24].copy_from_slice(&s.to_be_bytes());
             l3[24..40].copy_from_slice(&self.target.get(targets6).to_be_bytes());
-            let odd6 = [[0xff, 2], [0xfe, 0x80], [0xfe, 0xc0], [0, 0], [0xfc, 0], [0xfe, 0xbf]];
+            let unusual6 = [[0xff, 2], [0xfe, 0x80], [0xfe, 0xc0], [0, 0], [0xfc, 0], [0xfe, 0xbf]];
             let at = if s & 1 == 0 { 8 } else { 24 };
-            if let Some(odd) = odd6.get(usize::from(self.odd)) {
+            if let Some(unusual) = unusual6.get(usize::from(self.unusual)) {
                 l3[at..at + 16].fill(0);
-                l3[at..at + 2].copy_from_slice(odd);
+                l3[at..at + 2].copy_from_slice(unusual);
                 l3[at + 15] = (s >> 8) as u8 % 4;
-            } else if self.odd == 6 {
+            } else if self.unusual == 6 {
                 l3[8..20].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
             }
         } else {
@@ -588,8 +588,8 @@ impl Shape {
             l3[12..16].copy_from_slice(&[10, 200, (s >> 8) as u8, s as u8]);
             l3[16..20].copy_from_slice(&self.target.get(targets4).to_be_bytes());
             let at = if s & 1 == 0 { 12 } else { 16 };
-            if let Some(odd) = odd4.get(usize::from(self.odd)) {
-                l3[at..at + 4].copy_from_slice(odd);
+            if let Some(unusual) = unusual4.get(usize::from(self.unusual)) {
+                l3[at..at + 4].copy_from_slice(unusual);
             }
         }
         // The type of an ICMP message. Mostly errors, which are hashed by the packet they quote.
@@ -659,13 +659,13 @@ fn a_shape() -> impl Strategy<Value = Shape> {
     let ttl = prop_oneof![10 => 2u8.., 1 => 0u8..3];
     let padding = prop_oneof![4 => Just(0usize), 1 => 0usize..120];
     let fault = prop_oneof![20 => Just(255u8), 10 => 0u8..13];
-    let odd = prop_oneof![20 => Just(255u8), 1 => 0u8..8];
+    let unusual = prop_oneof![20 => Just(255u8), 1 => 0u8..8];
     let rest = (fault, body, padding, any::<u16>());
-    (any::<bool>(), any::<prop::sample::Index>(), odd, ttl, proto, 0u8..6, rest).prop_map(
-        |(v6, target, odd, ttl, proto, checksum, (fault, body, padding, seed))| Shape {
+    (any::<bool>(), any::<prop::sample::Index>(), unusual, ttl, proto, 0u8..6, rest).prop_map(
+        |(v6, target, unusual, ttl, proto, checksum, (fault, body, padding, seed))| Shape {
             v6,
             target,
-            odd,
+            unusual,
             ttl,
             proto,
             checksum,

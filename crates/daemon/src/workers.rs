@@ -6,7 +6,7 @@
 use crate::ports::Opened;
 use anyhow::Context as _;
 use bywash_config::{Config, Idle, Plan, PortConfig};
-use bywash_engine::{App, Change, PortTable, PortId, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Change, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
 use bywash_sync::Qsbr;

@@ -35,7 +35,8 @@ struct raw {
 	uint32_t options;
 };
 
-struct odd {
+// Counts of received frames that are not in one cell of the pool.
+struct rx_exceptions {
 	uint64_t copied;
 	uint64_t lost;
 };
@@ -618,7 +619,8 @@ static bool copy(struct rte_mbuf *m, struct raw *to)
 	return fits;
 }
 
-uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected, struct odd *odd)
+uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected,
+			struct rx_exceptions *exceptions)
 {
 	struct rte_mbuf *mbufs[BURST];
 	enter(expected);
@@ -632,10 +634,10 @@ uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t
 			out[good].options = 0;
 			good++;
 		} else if (copy(m, &out[good])) {
-			odd->copied++;
+			exceptions->copied++;
 			good++;
 		} else {
-			odd->lost++;
+			exceptions->lost++;
 		}
 	}
 	leave();

@@ -12,10 +12,10 @@ pub struct Hooks {
     pub log: extern "C" fn(level: u32, text: *const c_char, len: usize),
 }
 
-/// Counts of received frames that were not in one of the arena's cells.
+/// `struct rx_exceptions` of the shim: counts of received frames that were not in one of the arena's cells.
 #[repr(C)]
 #[derive(Default)]
-pub struct Odd {
+pub struct RxExceptions {
     pub copied: u64,
     pub lost: u64,
 }
@@ -60,7 +60,14 @@ unsafe extern "C" {
     pub fn bywash_dpdk_names(what: u32, bits: u64, text: *mut c_char, room: usize) -> c_int;
     pub fn bywash_dpdk_speed(port: u16) -> u32;
     pub fn bywash_dpdk_xstats(port: u16, text: *mut c_char, room: usize) -> c_int;
-    pub fn bywash_dpdk_rx(port: u16, queue: u16, out: *mut RawFrame, most: u16, expected: u16, odd: *mut Odd) -> u16;
+    pub fn bywash_dpdk_rx(
+        port: u16,
+        queue: u16,
+        out: *mut RawFrame,
+        most: u16,
+        expected: u16,
+        exceptions: *mut RxExceptions,
+    ) -> u16;
     pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16) -> u16;
     pub fn bywash_dpdk_reclaim(port: u16, queue: u16) -> c_int;
 }

@@ -2,7 +2,7 @@
 
 use crate::cells;
 use crate::eal::Eal;
-use crate::ffi::{self, Device, Odd};
+use crate::ffi::{self, Device, RxExceptions};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
 use bywash_port::{Port, PortCounters, PortState};
 use std::ffi::{CStr, CString, c_char};
@@ -243,17 +243,17 @@ impl Port for DpdkPort {
             return 0;
         }
         let mut raw = [RawFrame::default(); BATCH];
-        let mut odd = Odd::default();
+        let mut exceptions = RxExceptions::default();
         let (port, queue, most, last) = (self.shared.device.port, self.queue, out.room() as u16, self.last);
         // SAFETY: an open queue that only this worker uses; `raw` has room for a batch, and `out` has at most that much
         // room.
         let (n, more) = cells::with(bufs, || unsafe {
-            ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, most.min(last), &mut odd)
+            ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, most.min(last), &mut exceptions)
         });
         self.last = n;
         let n = usize::from(n);
         self.held += more - n as i64;
-        if n == 0 && odd.lost == 0 {
+        if n == 0 && exceptions.lost == 0 {
             return 0;
         }
         let mut bytes = 0;
@@ -265,10 +265,10 @@ impl Port for DpdkPort {
         }
         self.counters.rx_packets.add(n as u64);
         self.counters.rx_bytes.add(bytes);
-        if odd.copied + odd.lost > 0 {
-            self.shared.copied.fetch_add(odd.copied, Ordering::Relaxed);
-            self.shared.lost.fetch_add(odd.lost, Ordering::Relaxed);
-            self.counters.rx_no_buffer.add(odd.lost);
+        if exceptions.copied + exceptions.lost > 0 {
+            self.shared.copied.fetch_add(exceptions.copied, Ordering::Relaxed);
+            self.shared.lost.fetch_add(exceptions.lost, Ordering::Relaxed);
+            self.counters.rx_no_buffer.add(exceptions.lost);
         }
         n
     }

@@ -12,9 +12,9 @@ mod flow;
 pub mod gates;
 mod icmp;
 mod slow;
-mod sound;
 mod stages;
 pub mod tables;
+mod valid;
 mod waiting;
 
 pub use stages::{Request, Router, RouterConfig};

@@ -5,9 +5,9 @@
 
 use crate::gates::Gates;
 use crate::icmp::{About, Limits};
-use crate::sound::martian4;
 use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::valid::martian4;
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::Frame;
@@ -106,7 +106,7 @@ impl SlowPath {
         };
         // The kernel validates the source before it checks the TTL.
         let dubious =
-            matches!(verdict, Ok(Sound::Forward) | Err(DropReason::TtlExceeded)) && !sourced(tables, from, data);
+            matches!(verdict, Ok(Validated::Forward) | Err(DropReason::TtlExceeded)) && !sourced(tables, from, data);
         match verdict {
             _ if dubious => self.punt(cx, from, frame),
             // Packets to this host are not forwarded, so their TTL does not matter: routing protocols send with a TTL
@@ -118,8 +118,8 @@ impl SlowPath {
                 self.refuse(cx, tables, from, frame, DropReason::TtlExceeded, Answer::TtlExceeded);
             }
             Err(reason) => cx.drop(from, reason, frame),
-            Ok(Sound::Forward) => self.route(cx, tables, from, frame),
-            Ok(Sound::Kernel) => self.punt(cx, from, frame),
+            Ok(Validated::Forward) => self.route(cx, tables, from, frame),
+            Ok(Validated::Kernel) => self.punt(cx, from, frame),
         }
     }
 
@@ -423,22 +423,25 @@ enum Message {
     V6(Icmp6Error, Ipv6Addr),
 }
 
-enum Sound {
+/// Treatment of a valid packet.
+enum Validated {
     Forward,
     Kernel,
 }
 
 /// Validates an IPv4 packet: RFC 1812 5.2.2 (header) and 5.3.7 (martian addresses), in that order, then options and
 /// TTL.
-fn check4(ip: &[u8]) -> Result<Sound, DropReason> {
+fn check4(ip: &[u8]) -> Result<Validated, DropReason> {
     use ipv4::Ipv4Error as E;
     let info = ipv4::check(ip).map_err(|e| match e {
+        // Steps of RFC 1812 5.2.2: (1), (3), (4), (5), (2).
         E::Runt => DropReason::Runt,
         E::Version => DropReason::BadVersion,
         E::HeaderLength => DropReason::BadHeaderLength,
         E::Length => DropReason::BadLength,
         E::Checksum => DropReason::BadChecksum,
     })?;
+    // RFC 1812 5.3.7.
     if martian4(info.src) {
         return Err(DropReason::MartianSource);
     }
@@ -446,32 +449,34 @@ fn check4(ip: &[u8]) -> Result<Sound, DropReason> {
         return Err(DropReason::MartianDestination);
     }
     if info.has_options() {
-        return Ok(Sound::Kernel);
+        return Ok(Validated::Kernel);
     }
-    if info.ttl <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Sound::Forward) }
+    // RFC 1812 5.3.1.
+    if info.ttl <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Validated::Forward) }
 }
 
 /// Validates an IPv6 packet: RFC 8200 3 (header), then the addresses that no router forwards, hop-by-hop options and
 /// the hop limit.
-fn check6(ip: &[u8]) -> Result<Sound, DropReason> {
+fn check6(ip: &[u8]) -> Result<Validated, DropReason> {
     use ipv6::Ipv6Error as E;
     let info = ipv6::check(ip).map_err(|e| match e {
         E::Runt => DropReason::Runt,
         E::Version => DropReason::BadVersion,
         E::Length => DropReason::BadLength,
     })?;
-    // Linux drops IPv4-mapped sources on arrival (ip6_rcv_core).
+    // RFC 4291 2.5.2, 2.5.3, 2.5.6 and 2.7; and Linux drops IPv4-mapped sources on arrival (ip6_rcv_core).
     if martian6(info.src) || info.src >> 32 == 0xffff {
         return Err(DropReason::MartianSource);
     }
     if martian6(info.dst) {
         return Err(DropReason::MartianDestination);
     }
-    // Every router must process hop-by-hop options; the kernel does.
+    // Every router must process hop-by-hop options (RFC 8200 4.3); the kernel does.
     if info.next_header == proto::HOP_BY_HOP {
-        return ipv6::walk(ip, &info).map(|_| Sound::Kernel).map_err(|_| DropReason::BadExtension);
+        return ipv6::walk(ip, &info).map(|_| Validated::Kernel).map_err(|_| DropReason::BadExtension);
     }
-    if info.hop_limit <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Sound::Forward) }
+    // RFC 8200 3.
+    if info.hop_limit <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Validated::Forward) }
 }
 
 /// Decrements the packet's TTL or hop limit.

@@ -3,8 +3,8 @@
 use crate::flow::flow_hash;
 use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
-use crate::sound::{OWN, Sound4};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::valid::{OWN, Validation4};
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
 use bywash_sync::{Published, hint::prefetch};
@@ -57,7 +57,7 @@ const FORWARD: usize = 2;
 const SLOW: usize = 3;
 
 /// Marks a packet for the slow path, in place of a next-hop id.
-const ODD: u32 = u32::MAX;
+const EXCEPTION: u32 = u32::MAX;
 /// Set in a next-hop id when the packet is IPv6.
 const V6: u32 = 1 << 31;
 /// The router of one worker.
@@ -71,11 +71,11 @@ pub struct Router {
 /// cleared.
 struct Work {
     heads: Heads,
-    sound: Sound4,
+    validation: Validation4,
     /// Valid packets of a mixed burst, by family.
     v4: Lookup<u32>,
     v6: Lookup<u128>,
-    /// Next hop of each packet: its id, with `V6` for an IPv6 packet, or `ODD`.
+    /// Next hop of each packet: its id, with `V6` for an IPv6 packet, or `EXCEPTION`.
     next: [u32; BATCH],
     /// Egress port of each packet, or `NOWHERE`.
     to: [PortId; BATCH],
@@ -114,10 +114,10 @@ impl Router {
         let path = SlowPath::new(requests, config);
         let work = Work {
             heads: Heads::default(),
-            sound: Sound4::new(),
+            validation: Validation4::new(),
             v4: Lookup::new(),
             v6: Lookup::new(),
-            next: [ODD; BATCH],
+            next: [EXCEPTION; BATCH],
             to: [NOWHERE; BATCH],
         };
         Self { tables, work: Box::new(work), path }
@@ -138,8 +138,8 @@ impl Work {
     fn input<'a>(&mut self, arena: &'a Arena, tables: &Tables, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
         let burst = self.heads.read(arena, frames);
         let n = burst.frames().len().min(BATCH);
-        let faults = self.sound.judge(&self.heads, n, tables.own4);
-        let mixed = if faults & OWN != 0 { self.look_again(tables, n) } else { faults != 0 };
+        let faults = self.validation.validate(&self.heads, n, tables.own4);
+        let mixed = if faults & OWN != 0 { self.check_own_sources(tables, n) } else { faults != 0 };
         if mixed {
             self.sort(arena, burst.frames());
         }
@@ -148,10 +148,10 @@ impl Work {
 
     /// Looks up the sources that may be the host's own addresses; returns whether any packet has a fault.
     #[cold]
-    fn look_again(&mut self, tables: &Tables, n: usize) -> bool {
+    fn check_own_sources(&mut self, tables: &Tables, n: usize) -> bool {
         let sources = &self.heads.words[SOURCES];
         let mut all = 0;
-        for (fault, src) in self.sound.faults[..n].iter_mut().zip(sources) {
+        for (fault, src) in self.validation.faults[..n].iter_mut().zip(sources) {
             let back = || entry(tables, tables.fib4.lookup(src.swap_bytes())).kind;
             if *fault == OWN && !matches!(back(), Kind::Local | Kind::Policy) {
                 *fault = 0;
@@ -163,14 +163,14 @@ impl Work {
 
     /// Looks up the sources of IPv4 packets and marks those that the kernel may not accept for the slow path.
     #[cold]
-    fn validate(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
+    fn check_sources(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
         let Self { heads, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
         let n = n.min(BATCH);
         heads.words[SOURCES].iter().zip(&mut *sources).for_each(|(raw, src)| *src = raw.swap_bytes());
         tables.fib4.lookup_batch(&sources[..n], &mut back[..n]);
         for (next, back) in next[..n].iter_mut().zip(&*back).filter(|(next, _)| **next & V6 == 0) {
             if !takes_source(check, entry(tables, *back), from) {
-                *next = ODD;
+                *next = EXCEPTION;
             }
         }
     }
@@ -178,9 +178,9 @@ impl Work {
     fn sort(&mut self, arena: &Arena, frames: &[Frame]) {
         (self.v4.n, self.v6.n) = (0, 0);
         for (i, frame) in frames.iter().enumerate().take(BATCH) {
-            if self.sound.faults[i] == 0 {
-                self.v4.add(i, self.sound.dst[i]);
-            } else if let Some(dst) = arena.head(frame).and_then(|h| sound6(h, frame.len() - HEADER_LEN)) {
+            if self.validation.faults[i] == 0 {
+                self.v4.add(i, self.validation.dst[i]);
+            } else if let Some(dst) = arena.head(frame).and_then(|h| valid6(h, frame.len() - HEADER_LEN)) {
                 self.v6.add(i, dst);
             }
         }
@@ -189,12 +189,12 @@ impl Work {
     /// Looks up the next hops of the `n` packets. `all4` if all of them are valid IPv4 packets.
     #[inline]
     fn lookup(&mut self, tables: &Tables, n: usize, all4: bool) {
-        let Self { sound, v4, v6, next, .. } = self;
+        let Self { validation, v4, v6, next, .. } = self;
         let n = n.min(BATCH);
         if all4 {
-            tables.fib4.lookup_batch(&sound.dst[..n], &mut next[..n]);
+            tables.fib4.lookup_batch(&validation.dst[..n], &mut next[..n]);
         } else {
-            next.fill(ODD);
+            next.fill(EXCEPTION);
             tables.fib4.lookup_batch(&v4.dst[..v4.n.min(BATCH)], &mut v4.id[..v4.n.min(BATCH)]);
             for (id, at) in v4.id.iter().zip(&v4.at).take(v4.n) {
                 next[usize::from(*at) % BATCH] = *id;
@@ -242,7 +242,7 @@ impl Work {
     // Not in line: with the registers that the rest of `process` wants, its loop reloads two of them for each packet.
     #[inline(never)]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
-        let Self { sound, next, to, .. } = self;
+        let Self { validation, next, to, .. } = self;
         let Some(heads) = burst.heads_mut() else {
             to.fill(NOWHERE);
             return None;
@@ -251,7 +251,7 @@ impl Work {
         // The ports are compared as they are found: loading from `to` in longer words right after the stores would wait
         // for them to leave the store buffer.
         let (mut all, mut differ) = (true, 0);
-        let found = next.iter().zip(&sound.total).zip(&sound.hop);
+        let found = next.iter().zip(&validation.total).zip(&validation.hop);
         for ((head, to), ((&id, &total), &new)) in heads.zip(to).zip(found) {
             match tables.entries.get(id as usize) {
                 Some(hop) if hop.kind == Kind::Forward && total <= hop.mtu => {
@@ -267,22 +267,22 @@ impl Work {
 
     /// Rewrites the packets of either family that have no port yet, by their next hop or a member of its group.
     fn rewrite_rest(&mut self, arena: &Arena, tables: &Tables, frames: &mut [Frame], back: PortId) {
-        let Self { sound, next, to, .. } = self;
+        let Self { validation, next, to, .. } = self;
         for (i, frame) in frames.iter_mut().enumerate().take(BATCH) {
             let (id, v6) = (next[i] & !V6, next[i] & V6 != 0);
-            if next[i] == ODD || to[i] != NOWHERE {
+            if next[i] == EXCEPTION || to[i] != NOWHERE {
                 continue;
             }
             let hop = entry(tables, resolve(tables, id, arena.data(frame)));
             let Some(head) = arena.head_mut::<HEAD4>(frame) else { continue };
-            let len = if v6 { 40 + be16(&head[HEADER_LEN + 4..]) } else { sound.total[i] };
+            let len = if v6 { 40 + be16(&head[HEADER_LEN + 4..]) } else { validation.total[i] };
             if hop.kind != Kind::Forward || len > hop.mtu || hop.port == back {
                 continue;
             }
             if v6 {
                 rewrite6(hop, head);
             } else {
-                rewrite4(hop, sound.hop[i], head);
+                rewrite4(hop, validation.hop[i], head);
             }
             to[i] = hop.port;
         }
@@ -315,7 +315,7 @@ impl App for Router {
         cx.stage(INPUT, n);
         work.lookup(tables, n, all4);
         if let Some(port) = port.filter(|p| p.source_check != SourceCheck::Off) {
-            work.validate(tables, n, from, port.source_check);
+            work.check_sources(tables, n, from, port.source_check);
         }
         cx.stage(LOOKUP, n);
         let back = if path.config.redirects { from } else { NOWHERE };
@@ -407,19 +407,19 @@ fn part(
     path: &mut SlowPath,
 ) {
     let n = batch.len();
-    let mut odd = Batch::new();
+    let mut exceptions = Batch::new();
     for (frame, &to) in batch.drain().zip(ways) {
         if to == NOWHERE {
-            let pushed = odd.push(frame);
+            let pushed = exceptions.push(frame);
             debug_assert!(pushed.is_ok());
         } else {
             cx.send(from, to, frame);
         }
     }
     cx.sent(n);
-    if !odd.is_empty() {
-        let n = odd.len();
-        odd.drain().for_each(|frame| path.slow(cx, tables, from, frame));
+    if !exceptions.is_empty() {
+        let n = exceptions.len();
+        exceptions.drain().for_each(|frame| path.slow(cx, tables, from, frame));
         cx.stage(SLOW, n);
     }
 }
@@ -443,16 +443,16 @@ pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
 
 /// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
 #[inline]
-fn sound6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
+fn valid6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let h = head[HEADER_LEN..].first_chunk::<40>()?;
     let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
-    // The slow path handles hop-by-hop headers (next header 0).
-    let sound =
+    // RFC 8200 3, RFC 4291 2.5 and 2.7. The slow path handles hop-by-hop headers (next header 0).
+    let valid =
         ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
-    sound.then_some(dst)
+    valid.then_some(dst)
 }
 
 /// Returns whether packets from or to an address are never forwarded: multicast, link-local, loopback, unspecified (RFC
@@ -493,7 +493,7 @@ pub(crate) fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// Rewrites a valid IPv4 packet for sending; `new` is its [`Sound4::hop`].
+/// Rewrites a valid IPv4 packet for sending; `new` is its [`Validation4::hop`].
 #[inline(always)]
 fn rewrite4(hop: &Entry, new: u32, head: &mut [u8; HEAD4]) {
     head[..12].copy_from_slice(&hop.macs);

@@ -20,7 +20,7 @@ fn l3(frame: &[u8]) -> &[u8] {
 
 proptest! {
     #[test]
-    fn every_frame_is_sound_and_known_again(
+    fn every_frame_is_valid_and_known_again(
         number in any::<u16>(), sequence in any::<u32>(), time in any::<u64>(), place in 0usize..60,
         size in 84usize..1519, six in any::<bool>(), random in any::<bool>(),
     ) {

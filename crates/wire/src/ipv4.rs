@@ -127,18 +127,18 @@ impl Ipv4Info {
     }
 }
 
-/// Reason why a header is invalid (RFC 1812 5.2.2).
+/// Reason why a header is invalid: the failed step of RFC 1812 5.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ipv4Error {
-    /// Fewer than 20 bytes.
+    /// (1) Fewer than 20 bytes.
     Runt,
-    /// Version is not 4.
+    /// (3) Version is not 4.
     Version,
-    /// Header length below 20 bytes.
+    /// (4) Header length below 20 bytes.
     HeaderLength,
-    /// Total length below the header length, or beyond the frame.
+    /// (5) Total length below the header length, or beyond the frame.
     Length,
-    /// Wrong header checksum.
+    /// (2) Wrong header checksum.
     Checksum,
 }
 

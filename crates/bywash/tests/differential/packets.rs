@@ -24,15 +24,15 @@ pub struct Pool {
     v6: Vec<(u128, u8)>,
     /// The router's addresses that the configuration adds.
     owns: Vec<IpAddr>,
-    odd: bool,
+    unusual: bool,
     own: bool,
 }
 
 impl Pool {
-    /// Collects the prefixes in the text of a configuration and those of the links. `odd` adds packets that no host
+    /// Collects the prefixes in the text of a configuration and those of the links. `unusual` adds packets that no host
     /// would send, `own` packets from the router's own addresses.
-    pub fn new(text: &str, odd: bool, own: bool) -> Self {
-        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], odd, own };
+    pub fn new(text: &str, unusual: bool, own: bool) -> Self {
+        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], unusual, own };
         for line in text.lines().filter_map(|line| line.split_once("address add ")) {
             pool.owns.extend(line.1.split([' ', '/']).next().and_then(|address| address.parse::<IpAddr>().ok()));
         }
@@ -85,7 +85,7 @@ impl Pool {
             70..85 => Self::host4(random, port),
             85..88 => Ipv4Addr::new(10, 0, port as u8 + 1, 1),
             88..90 => Ipv4Addr::new(10, 0, port as u8 + 1, 255),
-            90..94 if self.odd => random.pick(&[
+            90..94 if self.unusual => random.pick(&[
                 Ipv4Addr::BROADCAST,
                 Ipv4Addr::UNSPECIFIED,
                 Ipv4Addr::LOCALHOST,
@@ -110,7 +110,7 @@ impl Pool {
             }
             70..85 => Self::host6(random, port),
             85..88 => Ipv6Addr::new(0xfd00, port as u16 + 1, 0, 0, 0, 0, 0, 1),
-            88..94 if self.odd => random.pick(&[
+            88..94 if self.unusual => random.pick(&[
                 Ipv6Addr::UNSPECIFIED,
                 Ipv6Addr::LOCALHOST,
                 Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
@@ -143,11 +143,11 @@ impl Pool {
     pub fn packet(&self, random: &Random, number: u32) -> Sent {
         let port = random.below(PORTS);
         let v6 = random.chance(47);
-        let odd = self.odd && random.chance(45);
+        let unusual = self.unusual && random.chance(45);
         let mut frame =
-            if v6 { self.packet6(random, port, number, odd) } else { self.packet4(random, port, number, odd) };
+            if v6 { self.packet6(random, port, number, unusual) } else { self.packet4(random, port, number, unusual) };
         let macs = |random: &Random| {
-            let to = match random.below(if odd { 30 } else { 1000 }) {
+            let to = match random.below(if unusual { 30 } else { 1000 }) {
                 0 => [0xff; 6],
                 1 => [1, 0, 0x5e, 0, 0, 1],
                 2 => [0x33, 0x33, 0, 0, 0, 1],
@@ -159,11 +159,11 @@ impl Pool {
         };
         let [to, from] = macs(random);
         let mut ethertype = if v6 { 0x86dd } else { 0x800 };
-        if odd && random.chance(2) {
+        if unusual && random.chance(2) {
             ethertype = random.pick(&[0x86dd, 0x800, 0x88b5, 0x8847, 0x88cc, 0x0800 >> 4, 0x8864]);
         }
         frame = ethernet(to, from, ethertype, frame);
-        if odd {
+        if unusual {
             match random.below(60) {
                 0 => frame = tagged(frame, 0x8100, random.pick(&[0, 1, 5, 0x2005, 0x6000, 4095])),
                 1 => frame = tagged(tagged(frame, 0x8100, 5), 0x88a8, 7),
@@ -185,7 +185,7 @@ impl Pool {
         Sent { port, number, frame }
     }
 
-    fn packet4(&self, random: &Random, port: usize, number: u32, odd: bool) -> Vec<u8> {
+    fn packet4(&self, random: &Random, port: usize, number: u32, unusual: bool) -> Vec<u8> {
         let dst = self.v4(random);
         let mut src = if random.chance(85) { Self::host4(random, port) } else { self.v4(random) };
         if !self.own && self.is_own(src.into()) {
@@ -200,7 +200,7 @@ impl Pool {
         };
         ip.tos = random.pick(&[0, 0, 0, 0x10, 0x08, 0x04, 0xb8, 0x01, 0x03, 0xff]);
         ip.fragment = if random.chance(40) { 0x4000 } else { 0 };
-        if odd {
+        if unusual {
             match random.below(16) {
                 0 => ip.ttl = 0,
                 1 => ip.fragment |= random.pick(&[0x2000, 0x2000, 0x8000, 0xa000]),
@@ -209,10 +209,10 @@ impl Pool {
                 _ => {}
             }
         }
-        let (protocol, payload) = transport4(random, &ip, self.size(random, 20), number, odd);
+        let (protocol, payload) = transport4(random, &ip, self.size(random, 20), number, unusual);
         ip.protocol = protocol;
         let mut packet = ip.packet(&payload);
-        if odd {
+        if unusual {
             match random.below(24) {
                 0 => packet[10] ^= 0x40,
                 1 => build::set_length4(&mut packet, random),
@@ -225,7 +225,7 @@ impl Pool {
         packet
     }
 
-    fn packet6(&self, random: &Random, port: usize, number: u32, odd: bool) -> Vec<u8> {
+    fn packet6(&self, random: &Random, port: usize, number: u32, unusual: bool) -> Vec<u8> {
         let dst = self.v6(random);
         let mut src = if random.chance(85) { Self::host6(random, port) } else { self.v6(random) };
         if !self.own && self.is_own(src.into()) {
@@ -240,16 +240,16 @@ impl Pool {
             limit: random.pick(&[64, 64, 64, 64, 255, 2, 1]),
             extensions: vec![],
         };
-        if odd {
+        if unusual {
             match random.below(12) {
                 0 => ip.limit = 0,
                 1..5 => ip.extensions = build::extensions(random, number),
                 _ => {}
             }
         }
-        let (protocol, payload) = transport6(random, &ip, self.size(random, 40), number, odd);
+        let (protocol, payload) = transport6(random, &ip, self.size(random, 40), number, unusual);
         let mut packet = ip.packet(protocol, &payload);
-        if odd {
+        if unusual {
             match random.below(40) {
                 0 => packet[0] = random.pick(&[0x40, 0x50, 0x70, 0x00]),
                 1 => packet[4..6].copy_from_slice(&random.pick(&[0u16, 1, 8, 39, 1400, 65535]).to_be_bytes()),

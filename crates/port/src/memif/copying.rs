@@ -71,7 +71,7 @@ impl Copying {
             plain += 1;
         }
         if plain == 0 {
-            return self.odd(link, waiting, bufs, out, counters);
+            return self.receive_exception(link, waiting, bufs, out, counters);
         }
         let mut frames = Batch::new();
         let n = bufs.alloc(&mut frames, plain);
@@ -91,7 +91,7 @@ impl Copying {
 
     /// Receives the next packet, which is chained or invalid.
     #[cold]
-    fn odd(
+    fn receive_exception(
         &mut self,
         link: &Link,
         waiting: usize,

@@ -164,14 +164,14 @@ impl Lending {
         counters.rx_packets.add(done as u64);
         counters.rx_bytes.add(bytes);
         if done == 0 && n > 0 {
-            return self.odd(link, waiting, bufs, out, counters);
+            return self.receive_exception(link, waiting, bufs, out, counters);
         }
         Ok(done)
     }
 
     /// Receives the next packet, which is chained or invalid. Reassembles a chain in the first part's cell.
     #[cold]
-    fn odd(
+    fn receive_exception(
         &mut self,
         link: &Link,
         waiting: usize,

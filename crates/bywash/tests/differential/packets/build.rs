@@ -179,10 +179,10 @@ fn tcp(random: &Random, size: usize, number: u32) -> Vec<u8> {
     tcp
 }
 
-/// Writes the checksum: the correct one, or in odd packets sometimes a wrong or unfinished one.
-fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, odd: bool) {
+/// Writes the checksum: the correct one, or in unusual packets sometimes a wrong or unfinished one.
+fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, unusual: bool) {
     let mut sum = (pseudo + Sum::of(payload)).checksum();
-    if odd {
+    if unusual {
         match random.below(25) {
             0 => sum ^= 0x1234,
             1 => sum = 0,
@@ -194,15 +194,15 @@ fn finish(random: &Random, payload: &mut [u8], at: usize, pseudo: Sum, odd: bool
 }
 
 /// Returns the protocol and the payload.
-pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
+pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, unusual: bool) -> (u8, Vec<u8>) {
     // Unique: if two packets had the same one, NAT would replace one of them at random.
     let id = (number as u16).to_be_bytes();
-    let kind = random.below(if odd { 100 } else { 85 });
+    let kind = random.below(if unusual { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
         0..50 => (17, udp(random, size, number), 6),
         50..70 => (6, tcp(random, size, number), 16),
         70..85 => {
-            let kind = if odd { random.pick(&[8, 8, 0, 13, 17, 10, 15, 42]) } else { 8 };
+            let kind = if unusual { random.pick(&[8, 8, 0, 13, 17, 10, 15, 42]) } else { 8 };
             (1, [&[kind, 0, 0, 0, id[0], id[1], 0, 1][..], &data(random, size, number)].concat(), 2)
         }
         85..93 => {
@@ -225,20 +225,20 @@ pub fn transport4(random: &Random, ip: &Ipv4, size: usize, number: u32, odd: boo
         let header: [u8; 20] = ip.header(0)[..20].try_into().unwrap();
         pseudo4(&header, protocol, payload.len() as u16)
     };
-    finish(random, &mut payload, at, pseudo, odd && protocol != 1);
+    finish(random, &mut payload, at, pseudo, unusual && protocol != 1);
     (protocol, payload)
 }
 
 /// Returns the protocol and the payload.
-pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, odd: bool) -> (u8, Vec<u8>) {
+pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, unusual: bool) -> (u8, Vec<u8>) {
     // Unique: if two packets had the same one, NAT would replace one of them at random.
     let id = (number as u16).to_be_bytes();
-    let kind = random.below(if odd { 100 } else { 85 });
+    let kind = random.below(if unusual { 100 } else { 85 });
     let (protocol, mut payload, at) = match kind {
         0..50 => (17, udp(random, size, number), 6),
         50..70 => (6, tcp(random, size, number), 16),
         70..85 => {
-            let kind = if odd { random.pick(&[128, 128, 129, 1, 133, 135, 143, 200, 101]) } else { 128 };
+            let kind = if unusual { random.pick(&[128, 128, 129, 1, 133, 135, 143, 200, 101]) } else { 128 };
             (58, [&[kind, 0, 0, 0, id[0], id[1], 0, 1][..], &data(random, size, number)].concat(), 2)
         }
         85..93 => {
@@ -257,7 +257,7 @@ pub fn transport6(random: &Random, ip: &Ipv6, size: usize, number: u32, odd: boo
     };
     let header: [u8; 40] = ip.header(0, 0).try_into().unwrap();
     let pseudo = pseudo6(&header, protocol, payload.len() as u32);
-    finish(random, &mut payload, at, pseudo, odd && protocol != 58);
+    finish(random, &mut payload, at, pseudo, unusual && protocol != 58);
     (protocol, payload)
 }
 

@@ -3,7 +3,7 @@
 
 use crate::workers::ANSWER;
 use bywash_api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
-use bywash_engine::{DROP_REASONS, Idle, PortTable, PortId, Worker, WorkerConfig};
+use bywash_engine::{DROP_REASONS, Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
 use bywash_router::gates::Gates;

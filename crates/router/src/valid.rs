@@ -1,5 +1,5 @@
-//! Selects the packets of a burst that may take the fast path and computes their new header fields, for the whole burst
-//! at once, column by column.
+//! Validation of a burst's packets for the fast path, and their new header fields: for the whole burst at once, column
+//! by column.
 
 use crate::tables::Own4;
 use bywash_frame::{BATCH, Heads};
@@ -14,7 +14,7 @@ const LANES: usize = 16;
 
 /// Results for a burst's packets, treated as if all were IPv4.
 #[repr(C, align(64))]
-pub(crate) struct Sound4 {
+pub(crate) struct Validation4 {
     /// Not zero if the packet may not take the fast path.
     pub faults: [u32; BATCH],
     /// Destination address, in host order.
@@ -25,30 +25,32 @@ pub(crate) struct Sound4 {
     pub hop: [u32; BATCH],
 }
 
-impl Sound4 {
+impl Validation4 {
     pub fn new() -> Self {
         Self { faults: [0; BATCH], dst: [0; BATCH], total: [0; BATCH], hop: [0; BATCH] }
     }
 
     /// Checks the first `n` packets of `heads`; returns the OR of all their faults.
     #[inline]
-    pub fn judge(&mut self, heads: &Heads, n: usize, own: Own4) -> u32 {
-        widest(Judge { heads, n: n.min(BATCH), own, out: self })
+    pub fn validate(&mut self, heads: &Heads, n: usize, own: Own4) -> u32 {
+        widest(Validate4 { heads, n: n.min(BATCH), own, out: self })
     }
 }
 
-struct Judge<'a> {
+struct Validate4<'a> {
     heads: &'a Heads,
     n: usize,
     own: Own4,
-    out: &'a mut Sound4,
+    out: &'a mut Validation4,
 }
 
-impl Wide for Judge<'_> {
+impl Wide for Validate4<'_> {
     type Out = u32;
 
     /// A packet may take the fast path if it is valid by RFC 1812 5.2.2, has no options, has a TTL above 1, and neither
-    /// address is martian. Faults are collected instead of branched on, because nearly all packets have none.
+    /// address is martian. Faults are collected instead of branched on, because nearly all packets have none. Numbers
+    /// in parentheses are the steps of 5.2.2; (1) holds, since [`Heads`] reads zeros, which are no version 4, of a
+    /// packet that is too short for a header.
     #[inline(always)]
     fn run(self) -> u32 {
         let Self { heads, n, own, out } = self;
@@ -66,10 +68,15 @@ impl Wide for Judge<'_> {
                 out.total[i] = total;
                 out.hop[i] = one_hop(hop[i]);
                 out.faults[i] = (kind[i] >> 16 ^ u32::from(ethertype::IPV4.swap_bytes()))
+                    // (3) version; (4) header length, which is 20 bytes without options.
                     | (size[i] & 0xff ^ 0x45)
+                    // (5) total length, which the frame must have room for, too.
                     | u32::from(total.wrapping_sub(20) > room.wrapping_sub(20))
+                    // RFC 1812 5.3.1.
                     | u32::from(hop[i] & 0xff < 2)
+                    // RFC 1812 5.3.7.
                     | u32::from(martian4(from) | martian4(to))
+                    // (2) checksum.
                     | u32::from(sum != 0xffff)
                     | own.bit(src[i]) << 31;
             }
