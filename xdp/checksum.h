@@ -5,6 +5,10 @@
 #define BYWASH_CHECKSUM_H
 
 #include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -17,7 +21,7 @@ static __always_inline int sums_up(__u64 sum)
 	return 0 - sum * most <= most;
 }
 
-static __always_inline __u64 sum_words(const __u8 *p, int words)
+static __always_inline __u64 sum_words(const void *p, int words)
 {
 	__u64 sum = 0;
 
@@ -28,19 +32,23 @@ static __always_inline __u64 sum_words(const __u8 *p, int words)
 
 /* Returns whether a TCP or UDP checksum field has only the pseudo-header's sum (crates/wire/src/partial.rs). Both addresses
  * together have `words` 32-bit words. */
-static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *end, __u32 len, const __u8 *addresses,
+static __always_inline int unfinished(__u8 proto, const void *l4, const void *end, __u32 len, const void *addresses,
 				      int words)
 {
 	__u16 field;
 
-	if (proto == 17) {
-		if ((void *)l4 + 8 > end)
+	if (proto == IPPROTO_UDP) {
+		const struct udphdr *udp = l4;
+
+		if ((void *)(udp + 1) > end)
 			return 0;
-		field = *(const __u16 *)(l4 + 6);
-	} else if (proto == 6) {
-		if ((void *)l4 + 18 > end)
+		field = udp->check;
+	} else if (proto == IPPROTO_TCP) {
+		const struct tcphdr *tcp = l4;
+
+		if ((void *)&tcp->urg_ptr > end)
 			return 0;
-		field = *(const __u16 *)(l4 + 16);
+		field = tcp->check;
 	} else {
 		return 0;
 	}
@@ -51,9 +59,9 @@ static __always_inline int unfinished(__u8 proto, const __u8 *l4, const void *en
 
 /* Lowers the TTL, which must be larger than `n`, and updates the header checksum (RFC 1624). The TTL is the high byte of its
  * 16-bit word; the checksum, in the same 32 bits, gains what that word loses, with end-around carry. */
-static __always_inline void lower_ttl(__u8 *ip, __u32 n)
+static __always_inline void lower_ttl(struct iphdr *ip, __u32 n)
 {
-	__u32 *ttl = (void *)(ip + 8), word = *ttl;
+	__u32 *ttl = (void *)&ip->ttl, word = *ttl;
 
 	*ttl = word - n + ((word < (0xffff - n) << 16 ? n : n + 1) << 16);
 }

@@ -59,10 +59,10 @@ __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 			break;
 		at += 2;
 	}
-	if (type == bpf_htons(ETH_P_IP) && at + 20 <= end)
-		return flow_hash4(at, end);
-	if (type == bpf_htons(ETH_P_IPV6) && at + 40 <= end)
-		return flow_hash6(at, end);
+	if (type == bpf_htons(ETH_P_IP) && at + sizeof(struct iphdr) <= end)
+		return flow_hash4((const void *)at, end);
+	if (type == bpf_htons(ETH_P_IPV6) && at + sizeof(struct ipv6hdr) <= end)
+		return flow_hash6((const void *)at, end);
 	return flow_mix(*(const __u64 *)eth, *(const __u32 *)(eth + 8)) >> 32;
 }
 

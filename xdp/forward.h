@@ -6,6 +6,8 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
@@ -47,9 +49,9 @@ static __always_inline int plain4(__u32 address)
 
 /* Whether an IPv4 address may be one of the host's own, by its last octet: bit 63 - n stands for n modulo 64. An address
  * whose bit is set has to be looked up. BPF shifts by the lowest six bits of a register alone, C does not promise that. */
-static __always_inline int own_bit(__u64 own, const __u8 *address)
+static __always_inline int own_bit(__u64 own, const __be32 *address)
 {
-	__u64 last = address[3];
+	__u64 last = ((const __u8 *)address)[3];
 
 	asm("%0 <<= %1" : "+r"(own) : "r"(last));
 	return (__s64)own < 0;
@@ -57,45 +59,47 @@ static __always_inline int own_bit(__u64 own, const __u8 *address)
 
 /* Validates an IPv4 header (RFC 1812 5.2.2, by step; (1) has been checked) with TTL above 1 and no options. Packet and padding
  * have `room` bytes. */
-static __always_inline int valid4(const __u8 *ip, __u32 room)
+static __always_inline int valid4(const struct iphdr *ip, __u32 room)
 {
-	__u32 total = bpf_ntohs(*(const __u16 *)(ip + 2));
+	__u32 total = bpf_ntohs(ip->tot_len);
 
-	return ip[0] == 0x45 /* (3), (4) */ && total >= 20 /* (5) */ && total <= room && ip[8] > 1 /* 5.3.1 */ &&
-	       sums_up(sum_words(ip, 5)) /* (2) */ && plain4(*(const __u32 *)(ip + 12)) /* 5.3.7 */ &&
-	       plain4(*(const __u32 *)(ip + 16));
+	return *(const __u8 *)ip == 0x45 /* (3), (4) */ && total >= sizeof(*ip) /* (5) */ && total <= room &&
+	       ip->ttl > 1 /* 5.3.1 */ && sums_up(sum_words(ip, 5)) /* (2) */ &&
+	       plain4(ip->saddr) && plain4(ip->daddr) /* 5.3.7 */;
 }
 
-static __always_inline int link_local6(const __u8 *address)
+static __always_inline int link_local6(const struct in6_addr *address)
 {
-	return (*(const __u16 *)address & bpf_htons(0xffc0)) == bpf_htons(0xfe80);
+	return (address->s6_addr16[0] & bpf_htons(0xffc0)) == bpf_htons(0xfe80);
 }
 
 /* :: or ::1 */
-static __always_inline int reserved6(const __u8 *address)
+static __always_inline int reserved6(const struct in6_addr *address)
 {
-	return !*(const __u64 *)address && !(*(const __u64 *)(address + 8) & ~bpf_cpu_to_be64(1));
+	const __u64 *words = (const void *)address;
+
+	return !words[0] && !(words[1] & ~bpf_cpu_to_be64(1));
 }
 
 /* Returns whether a source is in ::/64, which has those that Linux drops on arrival (::1 and the IPv4-mapped ::ffff:0:0/96,
  * ip6_rcv_core) or does not forward (::), and no host's address. */
-static __always_inline int dubious6(const __u8 *source)
+static __always_inline int dubious6(const struct in6_addr *source)
 {
 	return !*(const __u64 *)source;
 }
 
-static __always_inline int plain6(const __u8 *address)
+static __always_inline int plain6(const struct in6_addr *address)
 {
-	return address[0] != 0xff && !link_local6(address);
+	return address->s6_addr[0] != 0xff && !link_local6(address);
 }
 
 /* Validates an IPv6 header (RFC 8200 3; addresses by RFC 4291 2.5 and 2.7) with hop limit above 1. */
-static __always_inline int valid6(const __u8 *ip, __u32 room)
+static __always_inline int valid6(const struct ipv6hdr *ip, __u32 room)
 {
-	__u32 payload = bpf_ntohs(*(const __u16 *)(ip + 4));
+	__u32 payload = bpf_ntohs(ip->payload_len);
 
-	return ip[0] >> 4 == 6 && ip[6] && payload + 40 <= room && ip[7] > 1 && plain6(ip + 8) && !dubious6(ip + 8) &&
-	       plain6(ip + 24) && !reserved6(ip + 24);
+	return ip->version == 6 && ip->nexthdr && payload + (__u32)sizeof(*ip) <= room && ip->hop_limit > 1 &&
+	       plain6(&ip->saddr) && !dubious6(&ip->saddr) && plain6(&ip->daddr) && !reserved6(&ip->daddr);
 }
 
 #endif

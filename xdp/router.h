@@ -8,6 +8,10 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
@@ -29,43 +33,46 @@ struct frame {
 #endif
 };
 
+/* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
+static __always_inline __u16 ether_type(const struct frame *f)
+{
+	return *(const __u16 *)(f->data + 12);
+}
+
 /* Returns the port flag that leaves packets of a family to the kernel. */
 static __always_inline __u32 kernel_flag(const int v6)
 {
 	return v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
 }
 
-static __always_inline int is_fragment4(const __u8 *ip)
+static __always_inline int is_fragment4(const struct iphdr *ip)
 {
-	return *(const __u16 *)(ip + 6) & bpf_htons(0x3fff);
+	return ip->frag_off & bpf_htons(0x3fff);
 }
 
 /* Returns whether the next header is a fragment header, or an extension header that may precede one. */
 static __always_inline int may_be_fragment6(__u8 next)
 {
-	return next == 0 || next == 43 || next == 44 || next == 51 || next == 60;
+	return next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_FRAGMENT || next == IPPROTO_AH ||
+	       next == IPPROTO_DSTOPTS;
 }
 
 /* Returns whether the port's gate leaves the packet to the kernel. User space gets, and drops, truncated headers. */
 static __always_inline int is_kernels(const struct frame *f)
 {
-	const __u8 *ip = f->data + ETH_HLEN;
+	const struct iphdr *ip4 = f->data + ETH_HLEN;
+	const struct ipv6hdr *ip6 = f->data + ETH_HLEN;
 
-	if (f->data + ETH_HLEN + 20 > f->end)
+	if ((void *)(ip4 + 1) > f->end)
 		return 0;
-	switch (*(const __u16 *)(f->data + 12)) {
+	switch (ether_type(f)) {
 	case bpf_htons(ETH_P_IP):
-		return f->flags & BYWASH_KERNEL4 || (f->flags & BYWASH_DEFRAG && is_fragment4(ip));
+		return f->flags & BYWASH_KERNEL4 || (f->flags & BYWASH_DEFRAG && is_fragment4(ip4));
 	case bpf_htons(ETH_P_IPV6):
-		return f->flags & BYWASH_KERNEL6 || (f->flags & BYWASH_DEFRAG && may_be_fragment6(ip[6]));
+		return f->flags & BYWASH_KERNEL6 || (f->flags & BYWASH_DEFRAG && may_be_fragment6(ip6->nexthdr));
 	default:
 		return 0;
 	}
-}
-
-static __always_inline __u16 be16(const __u8 *p)
-{
-	return bpf_ntohs(*(const __u16 *)p);
 }
 
 #ifdef BYWASH_PLAIN
@@ -89,23 +96,25 @@ static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *t
 #else
 /* Returns the bytes behind the IP header of each packet that an skb will be segmented into, or more than any MTU if unknown:
  * UDP may be a tunnel, with headers of its own in each packet. */
-static __always_inline __u32 segment(const struct frame *f, __u8 proto, const __u8 *l4)
+static __always_inline __u32 segment(const struct frame *f, __u8 proto, const void *l4)
 {
-	if (proto == 6 && (void *)l4 + 13 <= f->end)
-		return f->gso_size + (l4[12] >> 4) * 4;
+	const __u8 *offset = l4 + 12; /* the byte of struct tcphdr's field doff */
+
+	if (proto == IPPROTO_TCP && (void *)(offset + 1) <= f->end)
+		return f->gso_size + (*offset >> 4) * 4;
 	return 1 << 16;
 }
 #endif
 
 /* Owner of an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable header go to user
  * space, which drops them with a reason. */
-static __always_inline int exception4(const __u8 *ip)
+static __always_inline int exception4(const struct iphdr *ip)
 {
-	const __u8 *dst = ip + 16, *src = ip + 12;
+	const __u8 *dst = (const void *)&ip->daddr, *src = (const void *)&ip->saddr;
 
-	if (ip[0] >> 4 != 4)
+	if (ip->version != 4)
 		return TO_USER;
-	if ((ip[0] & 15) > 5)
+	if (ip->ihl > 5)
 		return PASS_OPTIONS;
 	if (dst[0] >= 224 && (dst[0] < 240 || (dst[0] == 255 && dst[1] == 255 && dst[2] == 255 && dst[3] == 255)))
 		return PASS_MULTICAST;
@@ -116,21 +125,19 @@ static __always_inline int exception4(const __u8 *ip)
 	return NEXT;
 }
 
-static __always_inline int exception6(const __u8 *ip)
+static __always_inline int exception6(const struct ipv6hdr *ip)
 {
-	const __u8 *dst = ip + 24, *src = ip + 8;
-
-	if (ip[0] >> 4 != 6)
+	if (ip->version != 6)
 		return TO_USER;
-	if (ip[6] == 0)
+	if (ip->nexthdr == IPPROTO_HOPOPTS)
 		return PASS_OPTIONS;
-	if (dst[0] == 0xff)
+	if (ip->daddr.s6_addr[0] == 0xff)
 		return PASS_MULTICAST;
-	if (link_local6(dst) || link_local6(src))
+	if (link_local6(&ip->daddr) || link_local6(&ip->saddr))
 		return PASS_LINK_LOCAL;
-	if (reserved6(dst))
+	if (reserved6(&ip->daddr))
 		return PASS_RESERVED;
-	return dubious6(src) ? PASS_SOURCE : NEXT;
+	return dubious6(&ip->saddr) ? PASS_SOURCE : NEXT;
 }
 
 #ifndef BYWASH_PLAIN
@@ -150,7 +157,7 @@ static __always_inline int segments_fit(const struct frame *f)
 	       mtu <= way_mtu(&f->way);
 }
 
-static __always_inline __u32 group_hash(const struct frame *f, const __u8 *ip, const int v6)
+static __always_inline __u32 group_hash(const struct frame *f, const void *ip, const int v6)
 {
 	if (unlikely(f->flags & (v6 ? BYWASH_L3_HASH6 : BYWASH_L3_HASH4)))
 		return v6 ? flow_l3_hash6(ip, f->end) : flow_l3_hash4(ip, f->end);
@@ -182,7 +189,7 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a
  * member is selected; and those left to user space. */
-static __always_inline int other_way(struct frame *f, __u64 version, const __u8 *ip, const int v6)
+static __always_inline int other_way(struct frame *f, __u64 version, const void *ip, const int v6)
 {
 	__u32 key = f->way.macs;
 	const struct bywash_hop *hop = hop_at(key);
@@ -199,51 +206,53 @@ static __always_inline int other_way(struct frame *f, __u64 version, const __u8 
 #endif
 
 /* Looks up the destination and returns the verdict; on NEXT the packet has been rewritten for its next hop. */
-static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
+static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 {
+	struct iphdr *ip4 = ip;
+	struct ipv6hdr *ip6 = ip;
 	int reason;
 
 #ifdef BYWASH_PLAIN
 	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2 };
 
-	reason = v6 ? exception6(ip) : exception4(ip);
+	reason = v6 ? exception6(ip6) : exception4(ip4);
 	if (reason != NEXT)
 		return reason;
 	if (v6) {
-		__builtin_memcpy(to.ipv6_src, ip + 8, 16);
-		__builtin_memcpy(to.ipv6_dst, ip + 24, 16);
+		__builtin_memcpy(to.ipv6_src, &ip6->saddr, 16);
+		__builtin_memcpy(to.ipv6_dst, &ip6->daddr, 16);
 	} else {
-		__builtin_memcpy(&to.ipv4_src, ip + 12, 4);
-		__builtin_memcpy(&to.ipv4_dst, ip + 16, 4);
+		to.ipv4_src = ip4->saddr;
+		to.ipv4_dst = ip4->daddr;
 	}
 	return whose(f, &to);
 #else
-	const int head = v6 ? 40 : 20;
-	const __u8 *l4 = ip + head;
-	const __u64 *dst = (void *)(ip + (v6 ? 24 : 16));
-	__u8 proto = v6 ? ip[6] : ip[9];
+	const int head = v6 ? sizeof(*ip6) : sizeof(*ip4);
+	const void *l4 = ip + head;
+	const __u64 *dst6 = (const void *)&ip6->daddr;
+	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
 	__u32 room = f->bytes - ETH_HLEN;
 	struct dst_slot4 slot4;
 	struct dst_slot6 slot6;
 
 	if (v6)
-		slot6 = read_slot6(dst[0], dst[1]);
+		slot6 = read_slot6(dst6[0], dst6[1]);
 	else
-		slot4 = read_slot4(*(const __u32 *)dst);
+		slot4 = read_slot4(ip4->daddr);
 	/* Never true: there is always a slot. The verifier needs the check. */
 	if (unlikely(!(v6 ? (void *)slot6.k : (void *)slot4.k)))
 		return TO_USER;
-	if (unlikely(!(v6 ? valid6(ip, room) : valid4(ip, room)))) {
-		reason = v6 ? exception6(ip) : exception4(ip);
+	if (unlikely(!(v6 ? valid6(ip6, room) : valid4(ip4, room)))) {
+		reason = v6 ? exception6(ip6) : exception4(ip4);
 		if (reason != NEXT)
 			return reason;
 		f->flags &= ~BYWASH_FORWARD;
 	}
 	__u64 version = current_version(f->port);
 	if (v6)
-		lookup6(version, dst[0], dst[1], &slot6, &f->way);
+		lookup6(version, dst6[0], dst6[1], &slot6, &f->way);
 	else
-		lookup4(version, *(const __u32 *)dst, &slot4, &f->way);
+		lookup4(version, ip4->daddr, &slot4, &f->way);
 
 	/* For an skb, its segments count. Otherwise padding counts too: the device would refuse too long a frame, uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
@@ -260,32 +269,33 @@ static __always_inline int route_ip(struct frame *f, __u8 *ip, const int v6)
 	 * frames; redirects are on; the source must be validated. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
 	if (unlikely((f->flags ^ BYWASH_FORWARD) & (way_unless(&f->way) | rare)) ||
-	    (!v6 && unlikely(own_bit(f->port->own, ip + 12)))) {
+	    (!v6 && unlikely(own_bit(f->port->own, &ip4->saddr)))) {
 		if ((f->flags ^ BYWASH_FORWARD) & way_unless(&f->way))
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
 			return TO_USER;
-		if (!v6 && !takes_source(version, *(const __u32 *)(ip + 12), f->port->id, f->flags))
+		if (!v6 && !takes_source(version, ip4->saddr, f->port->id, f->flags))
 			return PASS_SOURCE;
 	}
 	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {
-		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip)))
+		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip4)))
 			return PASS_POLICY;
-		__u32 len = f->gso_size ? longest - head : be16(ip + (v6 ? 4 : 2)) - (v6 ? 0 : head);
+		__u32 len = f->gso_size ? longest - head :
+			    v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 		/* Only user space looks for checksums behind extension headers. */
-		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == 43 || proto == 60))
+		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS))
 			return TO_USER;
-		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip)) &&
-		    unlikely(unfinished(proto, l4, f->end, len, ip + (v6 ? 8 : 12), v6 ? 8 : 2)))
+		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip4)) &&
+		    unlikely(unfinished(proto, l4, f->end, len, v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
 			return TO_USER;
 	}
 	/* Two stores, because the compiler copies byte by byte if it does not know the alignment. */
 	*(__u64 *)f->data = f->way.macs;
 	*(__u32 *)(f->data + 8) = f->way.rest;
 	if (v6) {
-		ip[7]--;
+		ip6->hop_limit--;
 	} else {
-		lower_ttl(ip, 1);
+		lower_ttl(ip4, 1);
 	}
 	return NEXT;
 #endif
@@ -312,13 +322,13 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 /* Network layer. Packets with a truncated header go to user space, which drops them with a reason. */
 static __always_inline int route(struct frame *f)
 {
-	__u8 *ip = f->data + ETH_HLEN;
-	__u16 type = *(const __u16 *)(f->data + 12);
+	void *ip = f->data + ETH_HLEN;
+	__u16 type = ether_type(f);
 
 	if (likely(type == bpf_htons(ETH_P_IP)))
-		return f->data + ETH_HLEN + 20 > f->end ? TO_USER : route_ip(f, ip, 0);
+		return ip + sizeof(struct iphdr) > f->end ? TO_USER : route_ip(f, ip, 0);
 	if (likely(type == bpf_htons(ETH_P_IPV6)))
-		return f->data + ETH_HLEN + 40 > f->end ? TO_USER : route_ip(f, ip, 1);
+		return ip + sizeof(struct ipv6hdr) > f->end ? TO_USER : route_ip(f, ip, 1);
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD) ? PASS_VLAN : PASS_ETHERTYPE;
 }
 

@@ -10,6 +10,11 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
@@ -111,18 +116,18 @@ static __always_inline __u64 six_and(__u64 six, __u16 two)
 /* Reads the transport fields at `l4`, `after` bytes into the frame, `len` bytes long. Called on each family's own path: Linux
  * 6.1's verifier does not track that a packet of one family is not later of the other. */
 static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4, __u32 after,
-					  __u32 len, const __u8 *addresses, int words)
+					  __u32 len, const void *addresses, int words)
 {
 	__u64 flags = 0;
 
 	/* A negative length is, unsigned, larger than any frame. */
 	if (len > f->bytes || after + len > f->bytes)
 		return 0;
-	if (proto == 6) {
-		if ((void *)l4 + 20 > f->end || l4[12] >> 4 < 5 || (__u32)(l4[12] >> 4) * 4 > len)
+	if (proto == IPPROTO_TCP) {
+		if ((void *)l4 + sizeof(struct tcphdr) > f->end || l4[12] >> 4 < 5 || (__u32)(l4[12] >> 4) * 4 > len)
 			return 0;
 		flags = (l4[12] & 15) | (__u64)l4[13] << 8;
-	} else if (proto != 17 || (void *)l4 + 8 > f->end || len < 8) {
+	} else if (proto != IPPROTO_UDP || (void *)l4 + sizeof(struct udphdr) > f->end || len < sizeof(struct udphdr)) {
 		return 0;
 	}
 	if (f->flags & BYWASH_PARTIAL && unfinished(proto, l4, f->end, len, addresses, words))
@@ -156,25 +161,30 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	ip = p->tagged ? eth + ETH_HLEN + 4 : eth + ETH_HLEN;
 	p->v6 = type == bpf_htons(ETH_P_IPV6);
 	if (p->v6) {
-		if ((void *)ip + 40 > f->end || ip[0] >> 4 != 6)
+		const struct ipv6hdr *ip6 = (const void *)ip;
+
+		if ((void *)(ip6 + 1) > f->end || ip6->version != 6)
 			return 0;
-		p->key[2] = (__u64)(__u8)(ip[0] << 4 | ip[1] >> 4) << 16 | (__u64)ip[7] << 24;
+		p->key[2] = (__u64)(__u8)(ip[0] << 4 | ip[1] >> 4) << 16 | (__u64)ip6->hop_limit << 24;
 		p->key[3] = tpid << 32 | (__u64)(ip[1] & 15) << 40 | (__u64)*(const __u16 *)(ip + 2) << 48;
 		p->key[4] = 0;
 		for (int i = 0; i < KEY_WORDS - KEY_WORDS4; i++)
 			p->key[KEY_WORDS4 + i] = *(const __u64 *)(ip + 8 + 8 * i);
-		return read_transport(f, p, ip[6], ip + 40, p->l3 + 40, bpf_ntohs(*(const __u16 *)(ip + 4)), ip + 8, 8);
+		return read_transport(f, p, ip6->nexthdr, (const void *)(ip6 + 1), p->l3 + sizeof(*ip6),
+				      bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
 	}
-	if (type != bpf_htons(ETH_P_IP) || (void *)ip + 20 > f->end || ip[0] != 0x45 ||
-	    *(const __u16 *)(ip + 6) & bpf_htons(0x3fff))
+	const struct iphdr *ip4 = (const void *)ip;
+
+	if (type != bpf_htons(ETH_P_IP) || (void *)(ip4 + 1) > f->end || ip[0] != 0x45 || ip4->frag_off & bpf_htons(0x3fff))
 		return 0;
-	p->key[2] = (__u64)ip[1] << 16 | (__u64)ip[8] << 24;
+	p->key[2] = (__u64)ip4->tos << 16 | (__u64)ip4->ttl << 24;
 	p->key[3] = tpid << 32;
 	p->key[4] = *(const __u64 *)(ip + 12);
 	/* Never read; initialised for that verifier. */
 	for (int i = KEY_WORDS4; i < KEY_WORDS; i++)
 		p->key[i] = 0;
-	return read_transport(f, p, ip[9], ip + 20, p->l3 + 20, bpf_ntohs(*(const __u16 *)(ip + 2)) - 20u, ip + 12, 2);
+	return read_transport(f, p, ip4->protocol, (const void *)(ip4 + 1), p->l3 + sizeof(*ip4),
+			      bpf_ntohs(ip4->tot_len) - (__u32)sizeof(*ip4), &ip4->saddr, 2);
 }
 
 static __always_inline __u64 hash(const struct packet *p, const __u64 *mask, const __u64 *factors)
@@ -273,9 +283,9 @@ static __always_inline int rewrite(struct frame *f, const struct bywash_flow *fl
 		*(__u16 *)(eth + 14) = flow->tci;
 	if (flow->ttl) {
 		if (p->v6) {
-			ip[7] -= flow->ttl;
+			((struct ipv6hdr *)ip)->hop_limit -= flow->ttl;
 		} else {
-			lower_ttl(ip, flow->ttl);
+			lower_ttl((struct iphdr *)ip, flow->ttl);
 		}
 	}
 	return NEXT;
