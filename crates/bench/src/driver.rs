@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// `bywash bench driver`
 #[derive(Debug, Args)]
-pub struct XdpTableSinkArgs {
+pub struct DriverArgs {
     /// IP version
     #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
     pub family: Family,
