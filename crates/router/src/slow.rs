@@ -134,6 +134,10 @@ impl SlowPath {
                 if self.config.redirects && hop.port == from && !v6 {
                     self.redirect(cx, tables, from, &frame, id);
                 }
+                if frame.len() > HEADER_LEN + hop.mtu as usize {
+                    // Padding, which would make the frame too long for the device.
+                    frame.truncate(HEADER_LEN + len as usize);
+                }
                 let data = cx.bufs.arena().data_mut(&mut frame);
                 charge(data);
                 rewrite_macs(hop, data);

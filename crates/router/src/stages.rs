@@ -251,10 +251,10 @@ impl Work {
         // The ports are compared as they are found: loading from `to` in longer words right after the stores would wait
         // for them to leave the store buffer.
         let (mut all, mut differ) = (true, 0);
-        let found = next.iter().zip(&validation.total).zip(&validation.hop);
-        for ((head, to), ((&id, &total), &new)) in heads.zip(to).zip(found) {
+        let found = next.iter().zip(&validation.room).zip(&validation.hop);
+        for ((head, to), ((&id, &room), &new)) in heads.zip(to).zip(found) {
             match tables.entries.get(id as usize) {
-                Some(hop) if hop.kind == Kind::Forward && total <= hop.mtu => {
+                Some(hop) if hop.kind == Kind::Forward && room <= hop.mtu => {
                     rewrite4(hop, new, head);
                     *to = hop.port;
                     differ |= hop.port.0 ^ first.0;
@@ -274,9 +274,10 @@ impl Work {
                 continue;
             }
             let hop = entry(tables, resolve(tables, id, arena.data(frame)));
+            // Padding counts, too: the device would refuse too long a frame. The slow path removes it.
+            let room = (frame.len() as u32).wrapping_sub(HEADER_LEN as u32);
             let Some(head) = arena.head_mut::<HEAD4>(frame) else { continue };
-            let len = if v6 { 40 + be16(&head[HEADER_LEN + 4..]) } else { validation.total[i] };
-            if hop.kind != Kind::Forward || len > hop.mtu || hop.port == back {
+            if hop.kind != Kind::Forward || room > hop.mtu || hop.port == back {
                 continue;
             }
             if v6 {

@@ -19,15 +19,15 @@ pub(crate) struct Validation4 {
     pub faults: [u32; BATCH],
     /// Destination address, in host order.
     pub dst: [u32; BATCH],
-    /// Total length of header and data, in bytes.
-    pub total: [u32; BATCH],
+    /// Bytes behind the Ethernet header: the packet, and padding.
+    pub room: [u32; BATCH],
     /// TTL, protocol and checksum after the hop, as they lie in memory.
     pub hop: [u32; BATCH],
 }
 
 impl Validation4 {
     pub fn new() -> Self {
-        Self { faults: [0; BATCH], dst: [0; BATCH], total: [0; BATCH], hop: [0; BATCH] }
+        Self { faults: [0; BATCH], dst: [0; BATCH], room: [0; BATCH], hop: [0; BATCH] }
     }
 
     /// Checks the first `n` packets of `heads`; returns the OR of all their faults.
@@ -65,7 +65,7 @@ impl Wide for Validate4<'_> {
                 let room = heads.lens[i].wrapping_sub(HEADER_LEN as u32);
                 let (from, to) = (src[i].swap_bytes(), dst[i].swap_bytes());
                 out.dst[i] = to;
-                out.total[i] = total;
+                out.room[i] = room;
                 out.hop[i] = one_hop(hop[i]);
                 out.faults[i] = (kind[i] >> 16 ^ u32::from(ethertype::IPV4.swap_bytes()))
                     // (3) version; (4) header length, which is 20 bytes without options.

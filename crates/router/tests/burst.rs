@@ -119,6 +119,12 @@ fn twin(frame: &[u8]) -> Option<(Vec<u8>, u32)> {
     .filter(|(_, id)| (1..4).contains(id))
 }
 
+/// Returns the length of the frame's IP packet.
+fn ip_len(frame: &[u8]) -> usize {
+    let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    if frame[12] == 8 { word(16) } else { 40 + word(18) }
+}
+
 /// Returns a packet; `fault` selects its fault, if any.
 fn packet(fault: u8, dst: u8, ttl: u8, body: &[u8], seed: u16) -> Vec<u8> {
     let v6 = fault == 20;
@@ -197,8 +203,17 @@ proptest! {
         let turns = bursts.len() as u64 + 1;
         Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register()).run_turns(turns);
 
-        let want: Vec<_> = bursts.iter().rev().flatten().filter_map(|p| twin(p)).collect();
-        let mut got: Vec<_> = sent.iter().map(|s| s.lock().unwrap().clone().into_iter().peekable()).collect();
+        let want = bursts.iter().rev().flatten().filter_map(|p| twin(p));
+        let (padded, want): (Vec<_>, Vec<_>) = want.partition(|(bytes, _)| bytes.len() > 14 + MTU as usize);
+        let mut got: Vec<_> = sent.iter().map(|s| s.lock().unwrap().clone()).collect();
+        // The slow path, which keeps no order, removes padding that makes a frame too long.
+        for (mut bytes, _) in padded {
+            bytes.truncate(14 + ip_len(&bytes));
+            let found = got.iter_mut().find_map(|sent| Some((sent.iter().position(|f| f[12..] == bytes[12..])?, sent)));
+            prop_assert!(found.is_some(), "not sent: {bytes:02x?}");
+            found.map(|(at, sent)| sent.remove(at));
+        }
+        let mut got: Vec<_> = got.into_iter().map(|sent| sent.into_iter().peekable()).collect();
         for (mut bytes, id) in want {
             // A packet to a group leaves by either port, according to its flow hash.
             let goes = (0..2u16).find(|&port| {

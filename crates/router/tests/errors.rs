@@ -273,3 +273,12 @@ fn a_fragment_whose_pieces_would_wrap_is_the_kernels() {
     let outcome = run(SourceCheck::Off, &[], vec![last.clone()]);
     assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &[last][..]));
 }
+
+#[test]
+fn padding_makes_no_packet_too_big() {
+    let mut padded = udp(host(10, 1), FAR, 400);
+    padded.resize(1000, 0);
+    let outcome = run(SourceCheck::Off, &[], vec![padded, udp(host(10, 1), FAR, 400)]);
+    let lengths: Vec<usize> = outcome.sent.iter().map(|(_, frame)| frame.len()).collect();
+    assert_eq!((lengths, outcome.punted.len()), (vec![442, 442], 0));
+}
