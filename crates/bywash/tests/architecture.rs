@@ -81,8 +81,8 @@ fn files(path: &Path, depth: usize, each: &mut impl FnMut(&str, usize)) {
     }
 }
 
-/// Returns the first names of all paths that begin with `crate::`, or with as many `super::` as the file is deep, except
-/// in comments and in tests at the end.
+/// Returns the first names of all paths that begin with `crate::`, or with as many `super::` as the file is deep,
+/// except in comments and in tests at the end.
 fn imports(text: &str, depth: usize) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();

@@ -144,8 +144,8 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Restores the settings that a killed run changed in this network namespace. Returns the recorded changes, and an error
-/// for each one that could not be restored.
+/// Restores the settings that a killed run changed in this network namespace. Returns the recorded changes, and an
+/// error for each one that could not be restored.
 pub fn restore() -> anyhow::Result<(Vec<serde_json::Value>, Vec<String>)> {
     let mut journal = Journal::open(journal::settings())?;
     let all = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
