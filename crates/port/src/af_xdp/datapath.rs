@@ -77,6 +77,8 @@ pub(super) struct Inner {
     version: u64,
     /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
+    /// Whether any port has ever been enabled: until then no program reads the tables.
+    enabled: bool,
     /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,
 }
@@ -306,6 +308,7 @@ impl XdpDatapath {
             cpu_queues,
             version: 0,
             closed: false,
+            enabled: false,
             own_links: vec![],
             ebpf,
         };
@@ -323,8 +326,8 @@ impl XdpDatapath {
     }
 
     /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
-    /// (`own_bit` in `xdp/forward.h`), all at once. Blocks for a grace period of some milliseconds; after it no program
-    /// uses older ones.
+    /// (`own_bit` in `xdp/forward.h`), all at once. Once a port has been enabled, blocks for a grace period of some
+    /// milliseconds; after it no program uses older ones.
     ///
     /// Packets to next hops beyond [`HOPS`], or to groups beyond [`BUCKETS`], go to user space.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32], own: u64) {
@@ -351,8 +354,11 @@ impl XdpDatapath {
             inner.ports.store(at * RawPort::WORDS + RawPort::OWN, own);
         }
         inner.set_version(next);
+        let read = inner.enabled;
         drop(inner);
-        shared::grace();
+        if read {
+            shared::grace();
+        }
     }
 
     /// Announces that the tables have changed: from now on the program does not use cached lookup results.
@@ -451,6 +457,7 @@ impl XdpDatapath {
     /// Sets a port's entry in the program; removes it if `ifindex` is 0.
     pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
+        inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
         let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
