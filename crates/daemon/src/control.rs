@@ -87,6 +87,7 @@ impl Runtime {
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
+        let heap = Heap::new();
         // Follow the kernel before anything else, so that no change from here on is missed.
         let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
@@ -182,6 +183,7 @@ impl Runtime {
             halted: Mutex::new(None),
             live: Mutex::new(Arc::new(Live::new(config))),
         });
+        heap.started();
         let mut runtime = Self {
             shared,
             opener,
@@ -190,7 +192,7 @@ impl Runtime {
             asked_for,
             successor: None,
             looked: Instant::now(),
-            heap: Heap::new(),
+            heap,
             tended: Instant::now(),
             asked: Instant::now(),
             watch: None,

@@ -15,6 +15,11 @@ const END: libc::c_int = 1 << 20;
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 4 << 20;
 
+/// Heaps: the main thread's, and one that all others share. By default each thread gets its own, of which some pages
+/// stay in use for good. Threads that forward do not allocate.
+#[cfg(target_env = "gnu")]
+const HEAPS: libc::c_int = 2;
+
 /// Trims the process's heap when worthwhile. For threads that do not forward: concurrent allocations wait for the trim.
 #[derive(Debug)]
 pub struct Heap {
@@ -23,16 +28,28 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Creates a `Heap` and sets the process's allocator to keep as little free memory as practical.
+    /// Creates a `Heap` and has all threads but the main one share a heap. Call it before threads are started.
     #[cfg(target_env = "gnu")]
     pub fn new() -> Self {
+        // SAFETY: sets a number, under the allocator's lock.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, HEAPS) };
+        Self { faults: 0 }
+    }
+
+    /// Sets the process's allocator to keep as little free memory as practical. Call it when the large allocations of
+    /// the start are made: until then, each is best a mapping of its own.
+    #[cfg(target_env = "gnu")]
+    pub fn started(&self) {
         // SAFETY: sets two numbers, under the allocator's lock.
         unsafe {
             libc::mallopt(libc::M_TRIM_THRESHOLD, END);
             libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
         }
-        Self { faults: 0 }
     }
+
+    /// Does nothing: there is nothing to set for this allocator.
+    #[cfg(not(target_env = "gnu"))]
+    pub fn started(&self) {}
 
     /// Creates a `Heap`; there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
@@ -85,6 +102,7 @@ mod tests {
     #[test]
     fn what_lies_between_is_given_back_again_and_again() {
         let mut heap = Heap::new();
+        heap.started();
         for _ in 0..3 {
             let mut pieces: Vec<Option<Box<[u8; 2048]>>> = (0..50_000).map(|_| Some(Box::new([1; 2048]))).collect();
             for (at, piece) in pieces.iter_mut().enumerate() {
