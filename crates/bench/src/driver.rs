@@ -3,7 +3,7 @@
 use super::lab;
 use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
-use bywash_daemon::driver::{Targets, XdpTableSink};
+use bywash_daemon::table_sink::{Targets, XdpTableSink};
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Read timeout, after which the loop checks whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Captures until a signal or `--count` ends it, then prints the number of packets captured and lost.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
@@ -28,7 +28,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     warn_of_what_is_not_seen(&args.socket, &args.ports);
-    let mut capture = client::capture(&args.socket, &query(args), &filter, LOOK)?;
+    let mut capture = client::capture(&args.socket, &query(args), &filter, POLL)?;
     eprintln!("capturing; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
     let (mut packets, mut lost, mut ending) = (0u64, 0u64, false);
@@ -67,7 +67,7 @@ pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<V
     let ports = [port.to_owned()];
     warn_of_what_is_not_seen(socket, &ports);
     let query = [("port", port.to_owned()), ("way", "rx".into())];
-    let mut capture = client::capture(socket, &query, &filter, LOOK)?;
+    let mut capture = client::capture(socket, &query, &filter, POLL)?;
     eprintln!("waiting for a packet; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
     loop {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Size of each worker's ring to the writer, in bytes.
 const RING: usize = 4 << 20;
 /// Interval at which an idle writer checks the rings.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 /// Interval between statistics blocks, which carry the number of lost packets.
 const STATISTICS: Duration = Duration::from_secs(1);
 /// Default snap length, in bytes: the whole packet, whatever a cell can hold.
@@ -115,7 +115,7 @@ fn follow(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>, stop: &
         if n > 0 || due {
             file.flush()?;
         } else {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
     }
     Ok(())

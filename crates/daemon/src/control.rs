@@ -1,7 +1,6 @@
 //! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
 //! step.
 
-use crate::driver::{Targets, XdpTableSink};
 use crate::instance;
 use crate::live::Live;
 use crate::modes::{self, Parts, Setup};
@@ -10,8 +9,9 @@ use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
 use crate::relations::Relations;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Shared, Source};
-use crate::succession::{self, Predecessor};
 use crate::successor::Successor;
+use crate::table_sink::{Targets, XdpTableSink};
+use crate::takeover::{self, Predecessor};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(16);
 /// Interval between samples of the pools' fill level: their median is over the last 100 s.
-const LOOK: Duration = Duration::from_millis(100);
+const SAMPLE: Duration = Duration::from_millis(100);
 /// Interval between returns of free memory to the kernel: that of withdrawn routes, or of long answers.
 const TEND: Duration = Duration::from_secs(2);
 /// Interval between checks whether frames can be redirected to the ports' interfaces.
@@ -191,7 +191,7 @@ impl Runtime {
             mode,
             asked_for,
             successor: None,
-            looked: Instant::now(),
+            sampled: Instant::now(),
             heap,
             tended: Instant::now(),
             asked: Instant::now(),
@@ -269,7 +269,7 @@ impl Runtime {
             }
             busy |= self.mode.tick(&self.shared, &self.mirror);
             tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
-            self.look();
+            self.sample();
             self.tend(busy);
             self.ask();
             while let Ok(ask) = self.asked_for.try_recv() {
@@ -279,7 +279,7 @@ impl Runtime {
                 self.reload_by_signal();
             }
             if upgrade.swap(false, Ordering::AcqRel) {
-                succession::upgrade();
+                takeover::upgrade();
             }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended without a request") };
@@ -290,9 +290,9 @@ impl Runtime {
     }
 
     /// Samples how full the pools are, and reclaims frames of closed zero-copy sockets.
-    fn look(&mut self) {
-        if self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
+    fn sample(&mut self) {
+        if self.sampled.elapsed() >= SAMPLE {
+            self.sampled = Instant::now();
             self.shared.pools.sample_occupancy();
             self.collect_pools();
             if self.shared.umem.held() > 0 {
@@ -398,14 +398,14 @@ impl Runtime {
         self.warn();
         let programs = self.shared.xdp.lock().expect("programs");
         // `count` calls `look` on every program; `any` would stop at the first change.
-        let news = programs.iter().flatten().filter(|xdp| xdp.look()).count() > 0;
+        let news = programs.iter().flatten().filter(|xdp| xdp.query_target()).count() > 0;
         drop(programs);
         if news {
             self.mode.targets_changed();
         }
     }
 
-    /// Takes everything apart for the process that takes over, and notifies it ([`crate::succession`]). The caller
+    /// Takes everything apart for the process that takes over, and notifies it ([`crate::takeover`]). The caller
     /// drops the returned connection when this process has nothing left to do.
     pub fn hand_over(mut self) -> Option<Successor> {
         self.watch = None;

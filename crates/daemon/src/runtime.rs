@@ -32,7 +32,7 @@ pub struct Runtime {
     pub asked_for: mpsc::Receiver<Ask>,
     /// Process that prepares to take over.
     pub successor: Option<Successor>,
-    pub looked: Instant,
+    pub sampled: Instant,
     pub heap: Heap,
     pub tended: Instant,
     pub asked: Instant,

@@ -1,7 +1,7 @@
-//! The process that takes over, as the running one sees it: its half of [`crate::succession`].
+//! The process that takes over, as the running one sees it: its half of [`crate::takeover`].
 
 use crate::shared::Shared;
-use crate::succession::{Line, Message, can_follow, line, why_not};
+use crate::takeover::{Line, Message, can_follow, line, why_not};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::Attachment;
 use rustix::net::{SocketAddrUnix, connect};

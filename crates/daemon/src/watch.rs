@@ -49,7 +49,7 @@ struct Turns(Vec<(Sample, Duration)>);
 
 impl Turns {
     /// Adds a sample of each worker. Returns the numbers of the workers that hang.
-    fn look(&mut self, samples: impl Iterator<Item = Sample>) -> Vec<usize> {
+    fn check(&mut self, samples: impl Iterator<Item = Sample>) -> Vec<usize> {
         for ((seen, still), now) in self.0.iter_mut().zip(samples) {
             let own =
                 if now.runnable { Duration::from_nanos(now.ran.saturating_sub(seen.ran)).min(EVERY) } else { EVERY };
@@ -74,7 +74,7 @@ impl Watch {
         let thread = std::thread::Builder::new().name("bywash-watch".into()).spawn(move || {
             let mut turns = Turns(vec![Default::default(); shared.workers.len()]);
             while !stopped.load(Ordering::Acquire) {
-                let hung = turns.look(shared.workers.iter().map(Sample::of));
+                let hung = turns.check(shared.workers.iter().map(Sample::of));
                 shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)));
                 std::thread::park_timeout(EVERY);
             }
@@ -132,21 +132,21 @@ impl Shared {
 mod tests {
     use super::*;
 
-    const LOOKS: u64 = (HANGS.as_millis() / EVERY.as_millis()) as u64;
+    const CHECKS: u64 = (HANGS.as_millis() / EVERY.as_millis()) as u64;
 
     #[test]
     fn who_does_not_turn_hangs() {
         let mut turns = Turns(vec![Default::default(); 3]);
-        // The second worker stops after its fifth turn; the third turns every `LOOKS` checks.
-        let at = |look: u64| [look, look.min(5), look / LOOKS].map(|turns| Sample { turns, ..Sample::default() });
-        for look in 1..5 + LOOKS {
-            assert_eq!(turns.look(at(look).into_iter()), [0; 0], "{look}");
+        // The second worker stops after its fifth turn; the third turns every `CHECKS` checks.
+        let at = |n: u64| [n, n.min(5), n / CHECKS].map(|turns| Sample { turns, ..Sample::default() });
+        for n in 1..5 + CHECKS {
+            assert_eq!(turns.check(at(n).into_iter()), [0; 0], "{n}");
         }
-        for look in 5 + LOOKS..40 {
-            assert_eq!(turns.look(at(look).into_iter()), [1], "{look}");
+        for n in 5 + CHECKS..40 {
+            assert_eq!(turns.check(at(n).into_iter()), [1], "{n}");
         }
         let turned = [40, 6, 9].map(|turns| Sample { turns, ..Sample::default() });
-        assert_eq!(turns.look(turned.into_iter()), [0; 0]);
+        assert_eq!(turns.check(turned.into_iter()), [0; 0]);
     }
 
     #[test]
@@ -154,9 +154,9 @@ mod tests {
         let mut turns = Turns(vec![Default::default(); 2]);
         let all = EVERY.as_nanos() as u64;
         // Both wait for a CPU most of the time; the second gets a tenth of one and does not turn in that time.
-        let at = |look: u64| [0, look * all / 10].map(|ran| Sample { turns: 1, ran, runnable: true });
-        let hung = (0..=10 * LOOKS).map(|look| turns.look(at(look).into_iter())).collect::<Vec<_>>();
-        assert!(hung[..10 * LOOKS as usize].iter().all(Vec::is_empty));
-        assert_eq!(hung[10 * LOOKS as usize], [1]);
+        let at = |n: u64| [0, n * all / 10].map(|ran| Sample { turns: 1, ran, runnable: true });
+        let hung = (0..=10 * CHECKS).map(|n| turns.check(at(n).into_iter())).collect::<Vec<_>>();
+        assert!(hung[..10 * CHECKS as usize].iter().all(Vec::is_empty));
+        assert_eq!(hung[10 * CHECKS as usize], [1]);
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time between the two samples.
-const LOOK: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 /// Threshold for the fraction of a pool's buffers in use, and of a worker's busy time.
 const NEARLY: f64 = 0.9;
 
@@ -43,7 +43,7 @@ fn grown<T>(before: &[T], now: &T, like: impl Fn(&T, &T) -> bool, count: impl Fn
 
 /// Examines the instance by comparing `before` with a new sample.
 pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
-    std::thread::sleep(LOOK);
+    std::thread::sleep(INTERVAL);
     Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default()
 }
 

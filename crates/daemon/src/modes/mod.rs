@@ -10,9 +10,9 @@ mod switch;
 
 pub use router::placed;
 
-use crate::driver::XdpTableSink;
 use crate::ports::Opened;
 use crate::shared::Shared;
+use crate::table_sink::XdpTableSink;
 use crate::view::View;
 use bywash_config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};

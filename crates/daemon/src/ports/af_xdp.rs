@@ -4,7 +4,7 @@ use super::opened::{End, Opened};
 use super::xdp::Xdp;
 use super::{forwarding, interface, queues};
 use crate::below::{Below, TAKES_TAGS_OFF};
-use crate::driver::XdpTableSink;
+use crate::table_sink::XdpTableSink;
 use anyhow::Context as _;
 use bywash_config::{self as config, Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
@@ -103,7 +103,7 @@ pub fn attach(
         zero_copy: false,
         _promiscuous: promiscuous.transpose().with_context(|| format!("cannot make {interface} promiscuous"))?,
     };
-    xdp.look();
+    xdp.query_target();
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }
 

@@ -10,8 +10,8 @@ pub use opened::Opened;
 pub use xdp::Xdp;
 
 use crate::below::Below;
-use crate::driver::XdpTableSink;
-use crate::succession::{self, Predecessor};
+use crate::table_sink::XdpTableSink;
+use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
 use bywash_config::{self as config, MemifRole, PortConfig, PortKind, Queues};
 use bywash_port::af_xdp::{Attachment, Injector, Journal, LinkInfo, Umem, may_inject};
@@ -74,7 +74,7 @@ impl Opener {
         journal: &mut Journal,
         from: &mut Predecessor,
     ) -> anyhow::Result<Opened> {
-        anyhow::ensure!(succession::can_follow(port), "{}", succession::why_not(port));
+        anyhow::ensure!(takeover::can_follow(port), "{}", takeover::why_not(port));
         match port.kind {
             PortKind::AfXdp => {
                 let mut opened = self.attach((id, port), journal, from.take(interface(port)?))?;

@@ -1,7 +1,7 @@
 //! XDP programs in front of ports: their levels, and the conditions under which they hand over frames.
 
-use crate::driver::{Target, Targets};
 use crate::relations::Relations;
+use crate::table_sink::{Target, Targets};
 use bywash_config::Level;
 use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, max_frame, takes_frames};
 use std::borrow::Cow;
@@ -196,7 +196,7 @@ impl Xdp {
     }
 
     /// Queries whether the program can send to this port. Returns `true` if the answer has changed.
-    pub fn look(&self) -> bool {
+    pub fn query_target(&self) -> bool {
         let ifindex = if self.left.is_some() { 0 } else { self.index };
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
         self.program.set_target(self.longest(target));
