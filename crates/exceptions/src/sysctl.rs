@@ -107,8 +107,8 @@ impl Sysctls {
 
     /// Returns whether the kernel answers neighbour discovery for others on any port (`proxy_ndp`).
     pub fn proxies_discovery(&self) -> bool {
-        let of_ports = self.ports.iter().filter_map(|(_, switches)| switches.last());
-        self.global.last().into_iter().chain(of_ports).any(|switch| switch.value.unwrap_or(0) != 0)
+        let all = self.global.iter().chain(self.ports.iter().flat_map(|(_, switches)| switches));
+        all.filter(|switch| switch.path.ends_with("proxy_ndp")).any(|switch| switch.value.unwrap_or(0) != 0)
     }
 
     /// Returns the settings to apply, and the effects of switches that the dataplane does not implement.

@@ -1,9 +1,10 @@
 //! Requests neighbour resolution from the kernel.
 
 use crate::error::Error;
+use crate::parse::{Event, parse};
 use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
-use crate::wire::{Attributes, Messages, Request, u16_at, u32_at};
+use crate::wire::{Message, Messages, Request, u16_at, u32_at};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -121,8 +122,8 @@ fn change(
     let mut undone = None;
     while let Ok(received @ (Received::Datagram(_) | Received::Lost)) = heard.receive(buffer) {
         let Received::Datagram(length) = received else { continue };
-        let announced = Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH);
-        let fixed = announced.filter(|message| is_of(message.body, index, addr) && is_fixed(message.body));
+        let is_of = |message: &Message<'_>| matches!(parse(message), Ok(Some(Event::Neighbour(n))) if (n.index, n.addr) == (index, addr));
+        let fixed = Messages::new(&buffer[..length]).filter(|message| is_of(message) && is_fixed(message.body));
         undone = fixed.last().map(|message| message.body.to_vec()).or(undone);
     }
     if let Some(body) = undone {
@@ -131,17 +132,6 @@ fn change(
         return false;
     }
     true
-}
-
-/// Returns whether a neighbour message is about `addr` on interface `index`.
-fn is_of(body: &[u8], index: u32, addr: IpAddr) -> bool {
-    let destination = Attributes::after(body, 12).find(|(kind, _)| *kind == NDA_DST);
-    let same = |octets: &[u8]| destination.is_some_and(|(_, value)| value == octets);
-    u32_at(body, 4) == Some(index)
-        && match addr {
-            IpAddr::V4(addr) => same(&addr.octets()),
-            IpAddr::V6(addr) => same(&addr.octets()),
-        }
 }
 
 /// Returns whether a neighbour message has a permanent or NOARP entry.
