@@ -299,7 +299,7 @@ pub fn rate(time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::
 pub struct Bywash {
     /// The process.
     pub process: Process,
-    /// Its API socket.
+    /// API socket of the instance.
     pub socket: PathBuf,
 }
 

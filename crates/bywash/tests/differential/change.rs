@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// One command. All but [`Change::Host`] run in the router's namespace.
+/// Command that changes a router; all but [`Change::Host`] run in the router's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// A line of `ip -batch`, in the router's namespace.

@@ -15,7 +15,7 @@ pub struct Shrunk {
     pub frames: String,
     pub changes: Vec<Change>,
     pub packet: Sent,
-    /// Whether the difference appears with new routers, too.
+    /// Set if the difference appears with new routers, too.
     pub again: bool,
 }
 
