@@ -499,7 +499,7 @@ mod tests {
             let mut body = vec![family];
             body.extend(fixed);
             body.extend(attributes);
-            let message = Message { kind, flags, sequence: 0, body: &body };
+            let message = Message { kind, flags, sequence: 0, port: 0, body: &body };
             if let Ok(Some(Event::Route { key, .. })) = parse(&message) {
                 let longest = if key.prefix.addr.is_ipv4() { 32 } else { 128 };
                 prop_assert!(key.prefix.len <= longest);
@@ -512,8 +512,8 @@ mod tests {
         let mut body = [0; 12];
         body[0] = AF_INET;
         body[8..].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
-        assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, body: &body }), Ok(None));
+        assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
         let body = [7; 16];
-        assert_eq!(parse(&Message { kind: RTM_DELLINK, flags: 0, sequence: 0, body: &body }), Ok(None));
+        assert_eq!(parse(&Message { kind: RTM_DELLINK, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
     }
 }

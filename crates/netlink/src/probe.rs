@@ -76,7 +76,7 @@ impl Prober {
             Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
             _ => return false,
         }
-        change((socket, heard), buffer, (index, addr), |sequence| use_it(sequence, index, addr, 0))
+        change((socket, heard), buffer, (index, addr), NLM_F_REPLACE, |sequence| use_it(sequence, index, addr, 0))
     }
 
     /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
@@ -90,7 +90,7 @@ impl Prober {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
         };
-        change((socket, heard), buffer, (index, addr), delete)
+        change((socket, heard), buffer, (index, addr), NLM_F_CREATE | NLM_F_EXCL, delete)
     }
 }
 
@@ -108,30 +108,45 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
 /// Sends a request that changes an entry, unless the entry is permanent or NOARP. Returns whether it was changed.
 ///
 /// Netlink has no request on condition. If the entry was made permanent between the question and the request, the
-/// request undid that: it is made permanent again, as announced.
+/// request undid that: it is made permanent again, as announced, unless it was deleted since. `again` holds the
+/// flags of that request: without `NLM_F_CREATE`, a deleted entry does not come back.
 fn change(
     (socket, heard): (&mut Socket, &Socket),
     buffer: &mut [u8],
     (index, addr): (u32, IpAddr),
+    again: u16,
     request: impl FnOnce(u32) -> Request,
 ) -> bool {
     while !matches!(heard.receive(buffer), Ok(Received::Empty) | Err(_)) {}
-    if !may_change(socket, buffer, index, addr) || ask(socket, buffer, request) != Some(0) {
+    let Some(own) = may_change(socket, buffer, index, addr) else { return false };
+    if ask(socket, buffer, request) != Some(0) {
         return false;
     }
     let mut undone = None;
     while let Ok(received @ (Received::Datagram(_) | Received::Lost)) = heard.receive(buffer) {
         let Received::Datagram(length) = received else { continue };
-        let is_of = |message: &Message<'_>| matches!(parse(message), Ok(Some(Event::Neighbour(n))) if (n.index, n.addr) == (index, addr));
-        let fixed = Messages::new(&buffer[..length]).filter(|message| is_of(message) && is_fixed(message.body));
-        undone = fixed.last().map(|message| message.body.to_vec()).or(undone);
+        for message in Messages::new(&buffer[..length]).filter(|message| is_about(message, index, addr)) {
+            undone = after(&message, own).unwrap_or(undone);
+        }
     }
-    if let Some(body) = undone {
-        let flags = NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
-        ask(socket, buffer, |sequence| Request::new(RTM_NEWNEIGH, flags, sequence, &body));
-        return false;
+    let Some(body) = undone else { return true };
+    tracing::info!("neighbour {addr} on interface {index} became permanent while it was probed: made permanent again");
+    ask(socket, buffer, |sequence| Request::new(RTM_NEWNEIGH, again | NLM_F_ACK, sequence, &body));
+    false
+}
+
+/// Returns the permanent entry to be restored after the announcement of a neighbour's state: `Some(None)` if there is
+/// none any more, `None` if the announcement changes nothing. `own` is the number of the socket that sends requests.
+fn after(message: &Message<'_>, own: u32) -> Option<Option<Vec<u8>>> {
+    let state = u16_at(message.body, 8).unwrap_or(NUD_NONE);
+    match message.kind {
+        RTM_NEWNEIGH if is_fixed(message.body) => Some(Some(message.body.to_vec())),
+        // neigh_delete() announces this state first, with the socket that asked for the deletion.
+        RTM_NEWNEIGH if state & NUD_FAILED != 0 && ![0, own].contains(&message.port) => Some(None),
+        // The entry went with its interface or address: a deletion announces the last state.
+        RTM_DELNEIGH if is_fixed(message.body) => Some(None),
+        _ => None,
     }
-    true
 }
 
 /// Returns whether a neighbour message has a permanent or NOARP entry.
@@ -139,17 +154,27 @@ fn is_fixed(body: &[u8]) -> bool {
     u16_at(body, 8).is_some_and(|state| state & (NUD_PERMANENT | NUD_NOARP) != 0)
 }
 
-/// Returns whether the kernel may change the state of an entry, that is, it is neither permanent nor NOARP.
-fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> bool {
+/// Returns whether a message is about this neighbour.
+fn is_about(message: &Message<'_>, index: u32, addr: IpAddr) -> bool {
+    match parse(message) {
+        Ok(Some(Event::Neighbour(there))) => (there.index, there.addr) == (index, addr),
+        Ok(Some(Event::NeighbourGone(at, there))) => (at, there) == (index, addr),
+        _ => false,
+    }
+}
+
+/// Asks for an entry. Returns the number of `socket` (`nlmsg_pid`); `None` if there is no entry or the kernel may not
+/// change its state, that is, it is permanent or NOARP.
+fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> Option<u32> {
     let asked =
         socket.send(|sequence| destination(Request::new(RTM_GETNEIGH, 0, sequence, &body(index, addr, 0)), addr));
-    let mut may = false;
+    let mut may = None;
     while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
         for message in Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH) {
-            may = !is_fixed(message.body);
+            may = (!is_fixed(message.body)).then_some(message.port);
         }
     }
-    asked.is_ok() && may
+    asked.ok().and(may)
 }
 
 fn use_it(sequence: u32, index: u32, addr: IpAddr, flags: u16) -> Request {
@@ -171,5 +196,40 @@ fn destination(request: Request, addr: IpAddr) -> Request {
     match addr {
         IpAddr::V4(addr) => request.attribute(NDA_DST, &addr.octets()),
         IpAddr::V6(addr) => request.attribute(NDA_DST, &addr.octets()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: u32 = 7;
+    const OTHER: u32 = 8;
+
+    /// Returns whether a permanent entry is to be restored after these announcements: type, state and socket of each.
+    fn restored(announced: &[(u16, u16, u32)]) -> bool {
+        let mut undone = None;
+        for &(kind, state, port) in announced {
+            let mut body = body(1, IpAddr::from([10, 0, 0, 1]), 0);
+            body[8..10].copy_from_slice(&state.to_ne_bytes());
+            let message = Message { kind, flags: 0, sequence: 0, port, body: &body };
+            undone = after(&message, OWN).unwrap_or(undone);
+        }
+        undone.is_some()
+    }
+
+    #[test]
+    fn only_what_the_request_undid_is_restored() {
+        let made = (RTM_NEWNEIGH, NUD_PERMANENT, OTHER);
+        let deleted = |by| [(RTM_NEWNEIGH, NUD_FAILED, by), (RTM_DELNEIGH, NUD_FAILED, 0)];
+        assert!(!restored(&deleted(OWN)));
+        assert!(restored(&[made]));
+        assert!(restored(&[&[made][..], &deleted(OWN)].concat()));
+        assert!(restored(&[&deleted(OTHER)[..], &[made]].concat()));
+        // Resolution may fail at once: announced for no socket.
+        assert!(restored(&[made, (RTM_NEWNEIGH, NUD_FAILED, 0)]));
+        assert!(!restored(&[&[made][..], &deleted(OTHER)].concat()));
+        assert!(!restored(&[made, (RTM_DELNEIGH, NUD_PERMANENT, 0)]));
+        assert!(restored(&[made, (RTM_DELNEIGH, NUD_PERMANENT, 0), made]));
     }
 }

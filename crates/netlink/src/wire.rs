@@ -15,6 +15,8 @@ pub struct Message<'a> {
     pub flags: u16,
     /// Sequence number of the request that this message answers.
     pub sequence: u32,
+    /// Socket whose request this message answers or announces (`nlmsg_pid`); 0 if there was none.
+    pub port: u32,
     /// Payload after the header.
     pub body: &'a [u8],
 }
@@ -57,6 +59,7 @@ impl<'a> Iterator for Messages<'a> {
             kind: u16_at(whole, 4)?,
             flags: u16_at(whole, 6)?,
             sequence: u32_at(whole, 8)?,
+            port: u32_at(whole, 12)?,
             body: &whole[HEADER..],
         })
     }
