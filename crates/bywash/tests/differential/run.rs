@@ -236,6 +236,8 @@ impl Epoch {
             // On a busy machine the first try may come too late; each further one waits longer.
             let mut again = None;
             for quiet in [60, 250, 1000] {
+                // Of flows that NAT maps to one tuple, the first keeps it: the other packets decide over this one.
+                self.forget_connections();
                 again = alone(&self.pair, case.sent, Duration::from_millis(quiet));
                 if again.is_none() {
                     break;
@@ -337,7 +339,8 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
             }
             for (mut summary, (packets, frames)) in by_summary {
                 if !unlike.is_empty() {
-                    summary = "a permanent neighbour is gone".into();
+                    summary = "permanent neighbours differ".into();
+                    println!("{}", epoch.pair.log("permanent"));
                     if findings.is_old(&summary) {
                         break;
                     }

@@ -221,6 +221,12 @@ impl Pair {
         assert!(state.contains(") ") && !state.contains(") Z"), "Bywash ended: {}", process.output());
     }
 
+    /// Returns the lines of Bywash's log that contain `word`.
+    pub fn log(&self, word: &str) -> String {
+        let output = self.bywash.as_ref().map(|bywash| bywash.process.output()).unwrap_or_default();
+        output.lines().filter(|line| line.contains(word)).map(|line| format!("{line}\n")).collect()
+    }
+
     /// Makes the same changes on both sides. Returns for each side and change whether it was accepted.
     pub fn apply(&self, changes: &[Change]) -> [Vec<bool>; 2] {
         std::thread::scope(|scope| {
@@ -244,8 +250,9 @@ impl Pair {
         let [kernel, bywash] = self.sides.each_ref().map(|side| side.tables(&all).concat());
         let mut unlike = String::new();
         for (name, one, other) in [("kernel", &kernel, &bywash), ("bywash", &bywash, &kernel)] {
-            // The kernel makes such entries for multicast addresses, too, as it needs them.
-            let compared = |line: &&str| !["lladdr 01:00:5e", "lladdr 33:33"].iter().any(|mac| line.contains(mac));
+            // The kernel makes such entries as it needs them: for multicast addresses, and for its own.
+            let made = ["lladdr 01:00:5e", "lladdr 33:33", "dev lo lladdr"];
+            let compared = |line: &&str| !made.iter().any(|made| line.contains(made));
             for line in one.lines().filter(compared).filter(|line| !other.lines().any(|there| there == *line)) {
                 writeln!(unlike, "  only the {name}'s: {line}").unwrap();
             }
