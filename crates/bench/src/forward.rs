@@ -4,10 +4,9 @@
 use super::captured::{self, Captured, Cost};
 use crate::args::{SECONDS, flows, frames, number, routes, size};
 use anyhow::{Context as _, bail};
-use bywash_config::{Pages, PoolKind};
 use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net4, Table4, Table6, synth};
-use bywash_frame::{Batch, Buffers, PoolConfig, PoolSet};
+use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
@@ -198,8 +197,8 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     // A cache in front of a pool hides the pool's policy from a worker that frees its own buffers. The policy is
     // measured here, so there is no cache unless one is requested.
     let cache = args.cache.unwrap_or(0);
-    let kind = bywash_frame::PoolKind::from(args.pool);
-    let arena = super::arena(kind, args.frames, args.pages.into())?;
+    let kind = args.pool;
+    let arena = super::arena(kind, args.frames, args.pages)?;
     let pools = PoolSet::new(arena, &[PoolConfig { cache, ..PoolConfig::new("bench", kind, args.frames) }])?;
 
     let domain = Qsbr::new();

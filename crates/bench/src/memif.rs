@@ -3,7 +3,6 @@
 
 use crate::args::{SECONDS, size};
 use anyhow::{Context as _, ensure};
-use bywash_config::MemifRole;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, Line, PoolConfig, PoolSet};
 use bywash_port::memif::{Config, MemifPort, Role};
 use bywash_port::{Port as _, PortCounters, PortState};
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant};
 pub struct MemifArgs {
     /// Our side of the memif; without --socket, the other thread is the other side
     #[arg(long, value_name = "server|client", default_value = "client", hide_possible_values = true)]
-    pub role: MemifRole,
+    pub role: Role,
     /// Direction of the packets, as seen from our side
     #[arg(long, value_name = "send|receive", default_value = "send", hide_possible_values = true)]
     pub way: MemifWay,
@@ -143,15 +142,10 @@ pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
     let placement = bywash_engine::cpus::Placement::of(2)?;
     let own = PathBuf::from(format!("@bywash-bench-{}", std::process::id()));
     let socket = args.socket.clone().unwrap_or(own);
-    let config = |role: MemifRole| Config {
-        socket: socket.clone(),
-        role: if role == MemifRole::Server { Role::Server } else { Role::Client },
-        ring: args.ring,
-        sealed: false,
-        ..Config::default()
-    };
-    let other = |role| if role == MemifRole::Server { MemifRole::Client } else { MemifRole::Server };
-    let name = |role| if role == MemifRole::Server { "server" } else { "client" };
+    let config =
+        |role: Role| Config { socket: socket.clone(), role, ring: args.ring, sealed: false, ..Config::default() };
+    let other = |role| if role == Role::Server { Role::Client } else { Role::Server };
+    let name = |role| if role == Role::Server { "server" } else { "client" };
     let stop = Arc::new(AtomicBool::new(false));
     let sends = args.way == MemifWay::Send;
     let cpu = |thread| args.cpu.filter(|_| thread == 0).unwrap_or(placement.cpu(thread));

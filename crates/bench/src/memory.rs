@@ -5,7 +5,6 @@
 //! two threads run on one core and share its second-level cache, as in the reference document.
 
 use crate::args::{OnOff, frames, gbits, number};
-use bywash_config as config;
 use bywash_frame::{
     Arena, ArenaConfig, Batch, Buffers, DATA_OFFSET, Frame, META, Pages, PoolConfig, PoolKind, PoolSet,
 };
@@ -24,7 +23,7 @@ pub struct MemoryArgs {
     pub instances: Vec<usize>,
     /// Pool kinds to model; savings are relative to the first
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack")]
-    pub kinds: Vec<config::PoolKind>,
+    pub kinds: Vec<PoolKind>,
     /// Rate of each instance in Gbit/s
     #[arg(long, value_name = "GBITS", default_value_t = 5.0, value_parser = gbits)]
     pub rate: f64,
@@ -136,7 +135,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
         // The kinds have separate caches, so they can be modelled in parallel.
         let figures = std::thread::scope(|threads| {
             let one = |kind: PoolKind| threads.spawn(move || modelled(args, kind, instances));
-            let all: Vec<_> = args.kinds.iter().map(|kind| one((*kind).into())).collect();
+            let all: Vec<_> = args.kinds.iter().map(|kind| one(*kind)).collect();
             all.into_iter().map(|t| t.join().expect("the model")).collect::<anyhow::Result<Vec<_>>>()
         })?;
         for (&kind, (read_gbs, write_gbs)) in args.kinds.iter().zip(figures) {
@@ -144,9 +143,9 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
                 let all = base.read_gbs + base.write_gbs;
                 100.0 * (1.0 - (read_gbs + write_gbs) / all)
             });
-            let pair = PoolKind::from(args.kinds[0]) == PoolKind::Ring && PoolKind::from(kind) == PoolKind::Stack;
+            let pair = args.kinds[0] == PoolKind::Ring && kind == PoolKind::Stack;
             let document_percent = document(args, instances).filter(|_| pair);
-            let kind = PoolKind::from(kind).to_string();
+            let kind = kind.to_string();
             rows.push(Row { kind, instances, read_gbs, write_gbs, drop_percent, document_percent, source: "modelled" });
         }
     }
@@ -419,7 +418,7 @@ mod tests {
     fn gbs(kind: PoolKind, instances: usize, crc: OnOff, in_flight: usize) -> f64 {
         let args = MemoryArgs {
             instances: vec![instances],
-            kinds: vec![config::PoolKind::Ring, config::PoolKind::Stack],
+            kinds: vec![PoolKind::Ring, PoolKind::Stack],
             rate: 5.0,
             crc,
             frames: 32768,

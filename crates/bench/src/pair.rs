@@ -1,8 +1,7 @@
 //! Benchmark of two workers connected by in-memory ports: the cost of passing frames between CPUs.
 
 use crate::args::{SECONDS, frames, touch};
-use bywash_config::PoolKind;
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
 use clap::Args;
@@ -45,7 +44,7 @@ struct Figures {
 
 /// Runs `bywash bench pair`: one thread allocates and sends frames, the other receives and frees them.
 pub fn run(args: &PairArgs) -> anyhow::Result<()> {
-    let kind = args.pool.into();
+    let kind = args.pool;
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
     let (mut here, mut there) = pair(1024);

@@ -2,9 +2,8 @@
 //! and frees them.
 
 use crate::args::{SECONDS, block, frames, number, touch};
-use bywash_config as config;
 use bywash_engine::cpus;
-use bywash_frame::{Batch, Buffers, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
 use bywash_sync::clock;
 use bywash_sync::hint::{prefetch_at, prefetch_to_write};
@@ -19,7 +18,7 @@ use std::time::Duration;
 pub struct PoolArgs {
     /// Pool kinds to measure, in this order
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "ring,stack,sdb,tabm")]
-    pub kinds: Vec<config::PoolKind>,
+    pub kinds: Vec<PoolKind>,
     /// Number of threads: 1, which allocates and frees, or an even number, half of which allocate and half free
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = pool_threads)]
     pub threads: usize,
@@ -34,7 +33,7 @@ pub struct PoolArgs {
     pub touch: usize,
     /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "auto")]
-    pub pages: config::Pages,
+    pub pages: Pages,
     /// Measure the pool kinds in turn for five rounds and print the medians
     #[arg(long)]
     pub alternate: bool,
@@ -90,7 +89,7 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
     let mut rows: Vec<Vec<Row>> = args.kinds.iter().map(|_| vec![]).collect();
     for _ in 0..rounds {
         for (kind, rows) in args.kinds.iter().zip(&mut rows) {
-            rows.push(measure(args, (*kind).into(), &cpus)?);
+            rows.push(measure(args, *kind, &cpus)?);
         }
     }
     let rows = rows.into_iter().map(|mut of_kind| {
@@ -114,7 +113,7 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::Result<Row> {
-    let arena = super::arena(kind, args.frames, args.pages.into())?;
+    let arena = super::arena(kind, args.frames, args.pages)?;
     let config = PoolConfig { block: args.block, ..PoolConfig::new("bench", kind, args.frames) };
     let pools = PoolSet::new(arena, std::slice::from_ref(&config))?;
     let stop = Arc::new(AtomicBool::new(false));

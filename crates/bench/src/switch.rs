@@ -3,14 +3,13 @@
 use super::forward::record;
 use crate::args::{OnOff, SECONDS, flows, frames, size};
 use anyhow::Context as _;
-use bywash_config::Pages;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax;
-use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Buffers, Pages, PoolConfig, PoolSet};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -155,7 +154,7 @@ fn print(f: &Figures) {
 }
 
 fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result<Figures> {
-    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages.into(), ..Default::default() })?;
+    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
     let domain = Qsbr::new();
     let mut control =

@@ -5,9 +5,8 @@
 //! thread that forwards a packet also writes it, in place of the device's DMA, which no CPU's TLB is involved in.
 
 use crate::args::{block, frames, number};
-use bywash_config as config;
 use bywash_engine::cpus;
-use bywash_frame::{BATCH, Batch, Buffers, Frame, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{BATCH, Batch, Buffers, Frame, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
 use bywash_sync::{CachePadded, Counter, clock};
@@ -23,7 +22,7 @@ use std::time::Duration;
 pub struct TabmArgs {
     /// Pool kinds to measure in turn: sdb, tabm, typewriter
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "sdb,tabm")]
-    pub kinds: Vec<config::PoolKind>,
+    pub kinds: Vec<PoolKind>,
     /// Thread counts to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
     pub threads: Vec<usize>,
@@ -38,7 +37,7 @@ pub struct TabmArgs {
     pub block: usize,
     /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "4k")]
-    pub pages: config::Pages,
+    pub pages: Pages,
     /// Reuse a thread's blocks in the order they were freed, as `sdb` does, instead of the last freed first
     #[arg(long)]
     pub fifo: bool,
@@ -98,7 +97,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     let most = args.threads.iter().copied().max().unwrap_or(1);
     let cpus = cpus::Placement::of(most)?;
     let tlb = processor::this().unwrap_or(&bywash_measure::XEON_GOLD_6148);
-    let kinds: Vec<PoolKind> = args.kinds.iter().map(|kind| PoolKind::from(*kind)).collect();
+    let kinds = &args.kinds;
     if let Some(kind) = kinds.iter().find(|kind| !kind.blocks()) {
         anyhow::bail!("pools of kind {kind} have no blocks: expected sdb, tabm, typewriter");
     }
@@ -162,7 +161,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
 
 /// Creates the pools: one of all cells for `sdb`, else one per thread.
 fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
-    let arena = super::arena(kind, args.frames, args.pages.into())?;
+    let arena = super::arena(kind, args.frames, args.pages)?;
     let lifo = kind != PoolKind::Sdb && !args.fifo;
     let pool = |name: &str, frames| PoolConfig { block: args.block, lifo, ..PoolConfig::new(name, kind, frames) };
     let share = args.frames / threads / args.block * args.block;
@@ -331,7 +330,7 @@ fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
 fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &Processor) -> anyhow::Result<f64> {
     let pools = region(args, kind, threads)?;
     // Model the requested page size even if this machine cannot provide it: the policy's addresses matter.
-    let page = if args.pages == bywash_config::Pages::Small { PageSize::Small } else { PageSize::Huge };
+    let page = if args.pages == Pages::Small { PageSize::Small } else { PageSize::Huge };
     let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
     let mut device = Device::new(&pools, channels, size);
     let mut bufs = Buffers::attach(&pools, 0);

@@ -5,7 +5,6 @@
 //! possible. Each address matches a flow of its own, and all flows lead to one port.
 
 use crate::args::{OnOff, frames, number, size};
-use bywash_config::Transmit;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -13,7 +12,7 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Topology, counters};
-use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Umem};
+use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Transmit, Umem};
 use bywash_port::memif::{self, MemifPort, Role};
 use bywash_port::pcap::{Pace, PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig, TxQueueStats, WaitCounts, pair};
@@ -276,7 +275,7 @@ fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Opt
         (TxqPort::Veth, Some(lab)) => {
             let umem = Umem::new(pools.arena());
             let interface = lab.topology.b().router_interface.clone();
-            let config = SocketConfig { transmit: args.transmit.into(), ..SocketConfig::default() };
+            let config = SocketConfig { transmit: args.transmit, ..SocketConfig::default() };
             let port = lab.topology.r().enter(|| {
                 let link = LinkInfo::query(&interface)?;
                 AfXdpPort::open(&umem, &link, 0, &config)

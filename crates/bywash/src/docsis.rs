@@ -47,7 +47,7 @@ fn protection(args: &SealArgs) -> Protection {
 fn seal(args: &SealArgs) -> anyhow::Result<()> {
     let how = protection(args);
     let arena = Arena::new(ArenaConfig { cells: 1, ..Default::default() })?;
-    let mut sealer = Sealer::new(args.crypto.into(), how, &arena, &[(args.key, args.iv)])?;
+    let mut sealer = Sealer::new(args.crypto, how, &arena, &[(args.key, args.iv)])?;
     lines(|mut pdu| {
         pdu.resize(pdu.len() + how.added(), 0);
         sealer.seal_bytes(&mut pdu, 0);

@@ -1,5 +1,10 @@
 //! Types of values that are words: the names of an enumeration, or a word instead of a number or list.
 
+pub use bywash_docsis::{queue::Overflow, seal::Crypto};
+pub use bywash_engine::Idle;
+pub use bywash_frame::{Pages, PoolKind};
+pub use bywash_port::af_xdp::{RingSizes, Transmit, ZeroCopy};
+pub use bywash_port::{memif::Role as MemifRole, pcap::LinkType};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -42,62 +47,6 @@ pub enum Queues {
     List(Vec<usize>),
 }
 
-/// Buffer pool policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolKind {
-    /// Last in, first out
-    #[default]
-    Stack,
-    /// First in, first out, behind a cache per worker
-    Ring,
-    /// Blocks of consecutive buffers, one shared by all workers
-    Sdb,
-    /// Blocks of consecutive buffers, one per worker
-    Tabm,
-    /// Like tabm, but each packet takes only the space it needs
-    Typewriter,
-}
-
-impl From<PoolKind> for bywash_frame::PoolKind {
-    fn from(kind: PoolKind) -> Self {
-        match kind {
-            PoolKind::Stack => Self::Stack,
-            PoolKind::Ring => Self::Ring,
-            PoolKind::Sdb => Self::Sdb,
-            PoolKind::Tabm => Self::Tabm,
-            PoolKind::Typewriter => Self::Typewriter,
-        }
-    }
-}
-
-/// Page size of the buffer memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Pages {
-    /// 2 MiB, reserved or transparent, if available, else 4 KiB
-    #[default]
-    Auto,
-    /// 2 MiB; an error if unavailable
-    #[serde(rename = "2m")]
-    #[value(name = "2m")]
-    Huge,
-    /// 4 KiB
-    #[serde(rename = "4k")]
-    #[value(name = "4k")]
-    Small,
-}
-
-impl From<Pages> for bywash_frame::Pages {
-    fn from(pages: Pages) -> Self {
-        match pages {
-            Pages::Auto => Self::Auto,
-            Pages::Huge => Self::Huge,
-            Pages::Small => Self::Small,
-        }
-    }
-}
-
 /// Operating mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -129,63 +78,6 @@ impl Mode {
             Self::Router => "router",
             Self::Switch => "switch",
             Self::Cmts => "cmts",
-        }
-    }
-}
-
-/// Behaviour of a worker that has no packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Idle {
-    /// Back off, then sleep until a packet arrives
-    #[default]
-    Sleep,
-    /// Keep polling: lowest latency, but uses a whole CPU
-    Spin,
-}
-
-/// Use of AF_XDP zero-copy mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ZeroCopy {
-    /// If the driver supports it
-    #[default]
-    Auto,
-    /// Always; an error if the driver does not support it
-    Require,
-    /// Never
-    Off,
-}
-
-impl From<ZeroCopy> for bywash_port::af_xdp::ZeroCopy {
-    fn from(zero_copy: ZeroCopy) -> Self {
-        match zero_copy {
-            ZeroCopy::Auto => Self::Auto,
-            ZeroCopy::Require => Self::Require,
-            ZeroCopy::Off => Self::Off,
-        }
-    }
-}
-
-/// Transmit method of an AF_XDP port in copy mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Transmit {
-    /// Injection on veth, else the AF_XDP socket
-    #[default]
-    Auto,
-    /// AF_XDP socket
-    Socket,
-    /// Injection by a BPF program, through the interface's queueing discipline
-    Inject,
-}
-
-impl From<Transmit> for bywash_port::af_xdp::Transmit {
-    fn from(transmit: Transmit) -> Self {
-        match transmit {
-            Transmit::Auto => Self::Auto,
-            Transmit::Socket => Self::Socket,
-            Transmit::Inject => Self::Inject,
         }
     }
 }
@@ -286,69 +178,4 @@ pub enum Regard {
     Respect,
     /// Forward such packets without regard to it
     Ignore,
-}
-
-/// Side of a memif.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum MemifRole {
-    /// Listens, and copies packets
-    #[default]
-    Server,
-    /// Connects, and shares its buffers with the peer
-    Client,
-}
-
-/// Link type of a capture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Link {
-    /// Ethernet frames
-    #[default]
-    Ethernet,
-    /// DOCSIS MAC frames
-    Docsis,
-}
-
-/// Implementation that encrypts PDUs and computes their CRC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Crypto {
-    /// libipsec-mb if it is installed, else portable code
-    #[default]
-    Auto,
-    /// libipsec-mb; an error if it is not installed
-    IpsecMb,
-    /// Portable code
-    Portable,
-}
-
-impl From<Crypto> for bywash_docsis::seal::Crypto {
-    fn from(crypto: Crypto) -> Self {
-        match crypto {
-            Crypto::Auto => Self::Auto,
-            Crypto::IpsecMb => Self::IpsecMb,
-            Crypto::Portable => Self::Portable,
-        }
-    }
-}
-
-/// Packet to drop when the queue of a flow is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Overflow {
-    /// The arriving packet
-    #[default]
-    Tail,
-    /// The oldest packet in the queue
-    Head,
-}
-
-impl From<Overflow> for bywash_docsis::queue::Overflow {
-    fn from(overflow: Overflow) -> Self {
-        match overflow {
-            Overflow::Tail => Self::Tail,
-            Overflow::Head => Self::Head,
-        }
-    }
 }

@@ -626,7 +626,7 @@ pub static PORT: Section = Section {
             .doc("Replay rate. `auto`: as fast as packets are taken.")
             .example("1000")
             .of(PCAP),
-        key("link", Choice(names::<Link>), "\"ethernet\"", "")
+        key("link", Choice(names::<LinkType>), "\"ethernet\"", "")
             .doc("Frame type of the capture: Ethernet frames, or DOCSIS MAC frames of a cable downstream.")
             .example("\"docsis\"")
             .of(PCAP),

@@ -15,33 +15,10 @@ use std::path::PathBuf;
 /// bursts being collected for transmission.
 const SPARE: usize = 1024;
 
-/// Sizes of an AF_XDP socket's four rings, in descriptors: powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rings {
-    /// RX ring: received frames.
-    pub rx: usize,
-    /// TX ring: frames to send.
-    pub tx: usize,
-    /// Fill ring: empty buffers for the device to receive into.
-    pub fill: usize,
-    /// Completion ring: buffers of sent frames to be reclaimed.
-    pub completion: usize,
-}
-
-impl Rings {
-    /// Returns the maximum number of buffers that the rings hold at once.
-    pub fn frames(&self) -> usize {
-        self.rx + self.tx + self.fill + self.completion
-    }
-}
-
 /// Deserializes the sizes of the four rings, or one size for all.
-fn rings<'de, D: Deserializer<'de>>(from: D) -> Result<Rings, D::Error> {
+fn rings<'de, D: Deserializer<'de>>(from: D) -> Result<RingSizes, D::Error> {
     match toml::Value::deserialize(from)? {
-        toml::Value::Integer(size) => {
-            let size = usize::try_from(size).map_err(D::Error::custom)?;
-            Ok(Rings { rx: size, tx: size, fill: size, completion: size })
-        }
+        toml::Value::Integer(size) => Ok(RingSizes::all(size.try_into().map_err(D::Error::custom)?)),
         table => table.try_into().map_err(D::Error::custom),
     }
 }
@@ -173,8 +150,7 @@ pub struct PoolConfig {
 impl PoolConfig {
     /// Returns the size of each worker's cache in buffers.
     pub fn cache_frames(&self) -> usize {
-        let default = || bywash_frame::PoolKind::from(self.kind).default_cache();
-        self.cache.set().copied().unwrap_or_else(default)
+        self.cache.set().copied().unwrap_or_else(|| self.kind.default_cache())
     }
 
     /// Returns the size, in buffers, of a pool that must hold `needed` buffers.
@@ -193,18 +169,18 @@ impl PoolConfig {
 
     /// Returns true if cells are handed out and reclaimed in blocks.
     pub fn blocks(&self) -> bool {
-        bywash_frame::PoolKind::from(self.kind).blocks()
+        self.kind.blocks()
     }
 
     /// Returns true if a cell can hold several packets.
     pub fn packed(&self) -> bool {
-        bywash_frame::PoolKind::from(self.kind).packed()
+        self.kind.packed()
     }
 
     /// Returns the parameters of a pool of this kind with `frames` buffers.
     pub fn pool(&self, name: &str, frames: usize) -> bywash_frame::PoolConfig {
         let (cache, block) = (self.cache_frames(), self.block);
-        bywash_frame::PoolConfig { cache, block, ..bywash_frame::PoolConfig::new(name, self.kind.into(), frames) }
+        bywash_frame::PoolConfig { cache, block, ..bywash_frame::PoolConfig::new(name, self.kind, frames) }
     }
 }
 
@@ -365,7 +341,7 @@ pub struct AfXdpConfig {
     pub queues: Queues,
     /// Sizes of the four rings.
     #[serde(deserialize_with = "rings")]
-    pub ring: Rings,
+    pub ring: RingSizes,
     /// Use of zero-copy mode.
     pub zero_copy: ZeroCopy,
     /// Transmit method.
@@ -424,7 +400,7 @@ pub struct PcapConfig {
     /// Replay rate in packets per second; auto: as fast as packets are taken.
     pub rate: Auto<u64>,
     /// Frame type of the files.
-    pub link: Link,
+    pub link: LinkType,
     /// File to write sent frames to; `None` to discard them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<PathBuf>,

@@ -110,7 +110,7 @@ impl Runtime {
         let arena_config = ArenaConfig {
             cells: total + config.pool.reserve,
             cell: config.pool.cell,
-            pages: config.pool.pages.into(),
+            pages: config.pool.pages,
             node: None,
             packed: config.pool.packed(),
         };

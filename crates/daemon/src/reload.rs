@@ -208,7 +208,7 @@ impl Runtime {
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
                 Step::Idle(_, idle) => {
                     for worker in &self.shared.workers {
-                        worker.handle.change(vec![Change::Idle(workers::idle(*idle))], ANSWER);
+                        worker.handle.change(vec![Change::Idle(*idle)], ANSWER);
                     }
                 }
                 _ => {}

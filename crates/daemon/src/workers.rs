@@ -5,7 +5,7 @@
 
 use crate::ports::Opened;
 use anyhow::Context as _;
-use bywash_config::{Config, Idle, Plan, PortConfig};
+use bywash_config::{Config, Plan, PortConfig};
 use bywash_engine::{App, Change, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
@@ -101,14 +101,6 @@ pub fn tx_queue(settings: &PortConfig) -> TxQueue {
     TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
 }
 
-/// Converts the configured idle behaviour to the engine's.
-pub fn idle(idle: Idle) -> bywash_engine::Idle {
-    match idle {
-        Idle::Sleep => bywash_engine::Idle::Sleep,
-        Idle::Spin => bywash_engine::Idle::Spin,
-    }
-}
-
 /// Starts the workers of `plan`, each with its own entry of `apps`, and moves the ends out of `ports`. A ring joins
 /// each pair of workers in `links`; it is the last port of both.
 pub fn start(
@@ -158,7 +150,7 @@ pub fn start(
             out.add(ring, TxQueue::new(TxQueueConfig::default()));
         }
         let cpu = plan.workers[w].cpu;
-        let worker_config = WorkerConfig { id: w, cpu, idle: idle(config.workers.idle) };
+        let worker_config = WorkerConfig { id: w, cpu, idle: config.workers.idle };
         // The worker's own pool, or the only one if all share it.
         let own = w.min(pools.pools().len() - 1);
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());

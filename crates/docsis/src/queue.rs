@@ -6,14 +6,15 @@ use std::collections::VecDeque;
 /// Number of priorities.
 pub const PRIORITIES: usize = 8;
 
-/// Drop policy for a packet whose flow's queue is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// Packet to drop when the queue of a flow is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// Drops the new packet.
+    /// The arriving packet.
     #[default]
     Tail,
-    /// Drops the oldest packet in the queue.
+    /// The oldest packet in the queue.
     Head,
 }
 

@@ -6,14 +6,15 @@ use bywash_frame::{Arena, Frame};
 use bywash_ipsec_mb::{Job, Library, Manager, Unavailable};
 use std::sync::Arc;
 
-/// Implementation used for sealing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// Implementation that encrypts PDUs and computes their CRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Crypto {
-    /// libipsec-mb where it is installed, otherwise the portable code.
+    /// libipsec-mb if it is installed, else portable code.
     #[default]
     Auto,
-    /// libipsec-mb; an error if it is not available.
+    /// libipsec-mb; an error if it is not installed.
     IpsecMb,
     /// Portable code.
     Portable,

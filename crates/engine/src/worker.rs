@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Idle behaviour of a worker.
+/// Behaviour of a worker that has no packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Idle {
-    /// Sleeps until a port has packets, after polling for a while without any.
+    /// Back off, then sleep until a packet arrives.
     #[default]
     Sleep,
-    /// Keeps polling: lowest latency, at the cost of one busy CPU.
+    /// Keep polling: lowest latency, but uses a whole CPU.
     Spin,
 }
 

@@ -12,16 +12,19 @@ const MADV_COLLAPSE: i32 = 25;
 
 /// Requested page size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Pages {
-    /// The best available: hugetlb, else transparent huge pages, else 4 KiB.
+    /// 2 MiB, reserved or transparent, if available, else 4 KiB.
     #[default]
     Auto,
-    /// 2 MiB pages of either kind, or an error.
+    /// 2 MiB; an error if unavailable.
     #[serde(rename = "2m")]
+    #[cfg_attr(feature = "clap", value(name = "2m"))]
     Huge,
-    /// 4 KiB pages only, for comparison.
+    /// 4 KiB.
     #[serde(rename = "4k")]
+    #[cfg_attr(feature = "clap", value(name = "4k"))]
     Small,
 }
 

@@ -3,7 +3,9 @@
 
 use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters, WorkerExit, WorkerHandle};
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Buffers, PoolConfig, PoolError, PoolSet};
-use bywash_port::af_xdp::{self, AfXdpPort, LinkInfo, Program, Promiscuous, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    self, AfXdpPort, LinkInfo, Program, Promiscuous, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig,
+};
 use bywash_port::{Port, TxQueue, TxQueueConfig};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
@@ -85,7 +87,8 @@ impl Kit {
     pub fn interface(&mut self, name: &str) -> Result<PortId, Error> {
         let link = LinkInfo::query(name)?;
         let mut program = Program::attach(&link, XdpAttach::Auto)?;
-        let port = AfXdpPort::open(&self.umem, &link, 0, &SocketConfig::default())?;
+        let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };
+        let port = AfXdpPort::open(&self.umem, &link, 0, &config)?;
         if let Some(socket) = port.fd() {
             program.set_socket(0, socket)?;
         }

@@ -5,7 +5,9 @@
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::Port;
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, RingSizes, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{
+    AfXdpPort, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig,
+};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
@@ -22,8 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [a, b, ..] = &arguments[..] else { return Err("usage: xsk_forward IF IF [options]".into()) };
 
     let rings = value("--rings", 2048) as u32;
-    let rings = RingSizes { fill: rings, rx: rings, tx: rings, completion: rings };
-    let config = SocketConfig { rings, ..SocketConfig::default() };
+    let rings = RingSizes::all(rings);
+    let config = SocketConfig { rings, transmit: Transmit::Socket, ..SocketConfig::default() };
     let arena = Arena::new(ArenaConfig { cells: 16384, ..Default::default() })?;
     let pools = PoolSet::new(arena, &[PoolConfig::ring("main", 16384)])?;
     let umem = Umem::new(pools.arena());

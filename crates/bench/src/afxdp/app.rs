@@ -113,7 +113,7 @@ struct Settings {
 
 impl Settings {
     fn of(args: &AfxdpArgs) -> Self {
-        let rings = RingSizes { fill: args.ring, rx: args.ring, tx: args.ring, completion: args.ring };
+        let rings = RingSizes::all(args.ring);
         let polling = match args.mode {
             AfxdpMode::Rtc => Polling::Rtc,
             AfxdpMode::Poll => Polling::Poll,
@@ -130,13 +130,13 @@ impl Settings {
             mode: args.mode,
             batch: args.batch,
             frames: args.frames,
-            pages: args.pages.into(),
+            pages: args.pages,
             layout,
             socket: SocketConfig {
                 rings,
                 polling,
-                zero_copy: args.zero_copy.into(),
-                transmit: args.transmit.into(),
+                zero_copy: args.zero_copy,
+                transmit: args.transmit,
                 budget: args.budget,
                 burst: args.batch,
                 // Forwarded frames are read, if only to be copied.

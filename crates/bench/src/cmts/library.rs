@@ -27,7 +27,7 @@ pub struct Figures {
 
 pub fn measure(args: &CmtsArgs, cpus: &Placement) -> anyhow::Result<Figures> {
     let (cpu, seconds) = (cpus.cpu(0), Duration::from_secs(args.seconds));
-    let (crypto, how, modems) = (args.crypto.into(), protection(args), args.modems);
+    let (crypto, how, modems) = (args.crypto, protection(args), args.modems);
     // Use a separate thread, because it is pinned.
     let thread = std::thread::spawn(move || -> anyhow::Result<Figures> {
         super::super::pin(Some(cpu))?;

@@ -10,15 +10,16 @@ mod trial;
 
 use crate::args::{OnOff, SECONDS, frames, gbits, number};
 use anyhow::Context as _;
-use bywash_config::{Crypto, Pages, PoolKind};
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::classify::Rule;
 use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
 use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::{Overflow, QueueLimits};
+use bywash_docsis::seal::Crypto;
 use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
 use bywash_engine::cpus;
+use bywash_frame::{Pages, PoolKind};
 use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
 use clap::{Args, ValueEnum};
@@ -212,7 +213,7 @@ struct Bench<'a> {
 pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
     let bench = Bench::new(args)?;
     let library = if args.library { Some(library::measure(args, &bench.cpus)?) } else { None };
-    let mut rows = args.kinds.iter().map(|kind| bench.row((*kind).into())).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut rows = args.kinds.iter().map(|kind| bench.row(*kind)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(library) = &library {
         rows.iter_mut().for_each(|row| row.of_library = Some(row.gbps / args.instances as f64 / library.gbps));
     }
@@ -303,7 +304,7 @@ impl<'a> Bench<'a> {
     fn lower(&self) -> LowerConfig {
         LowerConfig {
             protection: self.protection(),
-            crypto: self.args.crypto.into(),
+            crypto: self.args.crypto,
             assist: self.args.assist == OnOff::On,
             queues: QueueLimits { flow: QUEUE, total: QUEUE, overflow: Overflow::Tail },
             channels: vec![0; CHANNELS],
@@ -325,7 +326,7 @@ impl<'a> Bench<'a> {
         (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
     }
 
-    fn row(&self, kind: bywash_frame::PoolKind) -> anyhow::Result<Row> {
+    fn row(&self, kind: PoolKind) -> anyhow::Result<Row> {
         let load = match self.args.rate {
             Some(gbps) => Load::Paced(self.packets_per_second(gbps)),
             None => Load::Closed,

@@ -132,7 +132,7 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
 impl Rig {
     fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
         let args = bench.args;
-        let arena = super::super::arena(kind, args.frames, args.pages.into())?;
+        let arena = super::super::arena(kind, args.frames, args.pages)?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
         let output = NullPort::new();
         let sent = output.counters();

@@ -3,9 +3,7 @@
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::Port as _;
-use bywash_port::af_xdp::{
-    AfXdpPort, LinkInfo, Program, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
-};
+use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig, XdpDatapath};
 use bywash_tester::Bench;
 use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -59,7 +57,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
         zero_copy: vec![],
         held: Held::default(),
     };
-    let config = SocketConfig { transmit: Transmit::Auto, ..SocketConfig::default() };
+    let config = SocketConfig::default();
     for (id, want) in wanted.iter().enumerate() {
         let link = LinkInfo::query(&want.name)?;
         let port = AfXdpPort::open(&umem, &link, 0, &config).with_context(|| format!("port `{}`", want.name))?;

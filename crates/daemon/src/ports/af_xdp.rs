@@ -6,11 +6,11 @@ use super::{forwarding, interface, queues};
 use crate::below::{Below, TAKES_TAGS_OFF};
 use crate::table_sink::XdpTableSink;
 use anyhow::Context as _;
-use bywash_config::{self as config, Checksum, Level, PortConfig, XdpMode};
+use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
 use bywash_port::af_xdp::{
-    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, RingSizes, SocketConfig, Umem,
-    XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
+    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig, Umem, XdpAttach,
+    XdpConfig, XdpGate, ZeroCopy, max_frame,
 };
 use std::sync::Arc;
 
@@ -112,15 +112,13 @@ pub fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal
     let af_xdp = opened.config.af_xdp.clone().unwrap_or_default();
     let interface = interface(&opened.config)?;
     let link = LinkInfo::query(interface)?;
-    let r = af_xdp.ring;
-    let rings = RingSizes { rx: r.rx as u32, tx: r.tx as u32, fill: r.fill as u32, completion: r.completion as u32 };
     let mut config = SocketConfig {
-        rings,
+        rings: af_xdp.ring,
         zero_copy: match (af_xdp.zero_copy, af_xdp.level) {
-            (config::ZeroCopy::Auto, Level::Driver) => ZeroCopy::Off,
-            (wanted, _) => wanted.into(),
+            (ZeroCopy::Auto, Level::Driver) => ZeroCopy::Off,
+            (wanted, _) => wanted,
         },
-        transmit: af_xdp.transmit.into(),
+        transmit: af_xdp.transmit,
         burst: af_xdp.rx_burst,
         need_wakeup: af_xdp.need_wakeup,
         in_order: af_xdp.in_order,

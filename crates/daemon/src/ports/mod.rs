@@ -13,10 +13,10 @@ use crate::below::Below;
 use crate::table_sink::XdpTableSink;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
-use bywash_config::{self as config, MemifRole, PortConfig, PortKind, Queues};
+use bywash_config::{PortConfig, PortKind, Queues};
 use bywash_port::af_xdp::{Attachment, Injector, Journal, LinkInfo, Umem, may_inject};
 use bywash_port::memif::{self, MemifPort};
-use bywash_port::pcap::{LinkType, Pace, PcapPort, PcapRecorder, PcapSource};
+use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort};
 use opened::{Device, End};
 use std::sync::Arc;
@@ -113,10 +113,7 @@ impl Opener {
                 let Some(memif) = &port.memif else { bail!("port `{}` has no socket", port.name) };
                 let config = memif::Config {
                     socket: memif.socket.clone(),
-                    role: match memif.role {
-                        MemifRole::Server => memif::Role::Server,
-                        MemifRole::Client => memif::Role::Client,
-                    },
+                    role: memif.role,
                     id: memif.id,
                     secret: memif.secret.clone(),
                     ring: memif.ring,
@@ -144,11 +141,7 @@ impl Opener {
                     Some(rate) => source.paced(Pace::PacketsPerSecond(*rate)),
                     None => source,
                 });
-                let link = match pcap.link {
-                    config::Link::Ethernet => LinkType::Ethernet,
-                    config::Link::Docsis => LinkType::Docsis,
-                };
-                let record = |path| PcapRecorder::create_linked(path, link);
+                let record = |path| PcapRecorder::create_linked(path, pcap.link);
                 let sink = pcap.record.as_ref().map(record).transpose()?;
                 opened.ends = single(Box::new(PcapPort::new(source, sink)));
             }

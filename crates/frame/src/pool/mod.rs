@@ -29,19 +29,30 @@ use stack::Stack;
 use std::sync::{Arc, Mutex};
 
 /// Allocation policy of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum PoolKind {
-    /// FIFO ring, shared without a lock, with a LIFO cache per worker in front of it.
-    Ring,
-    /// LIFO stack, shared under a spin lock that is taken once per burst.
+    /// Last in, first out.
+    ///
+    /// Shared under a spin lock that is taken once per burst.
+    #[default]
     Stack,
-    /// Blocks of cells at consecutive addresses, all threads taking from one open block: self-described buffers, the
-    /// baseline of the TABM paper.
+    /// First in, first out, behind a cache per worker.
+    ///
+    /// Shared without a lock; the caches are LIFO.
+    Ring,
+    /// Blocks of consecutive buffers, one shared by all workers.
+    ///
+    /// Self-described buffers, the baseline of the TABM paper.
     Sdb,
-    /// Blocks of cells at consecutive addresses, one open block per taker: thread-affine buffer management.
+    /// Blocks of consecutive buffers, one per worker.
+    ///
+    /// Thread-affine buffer management.
     Tabm,
-    /// Like `tabm`, with a stride that follows the packet lengths: a cell holds as many packets as fit.
+    /// Like tabm, but each packet takes only the space it needs.
+    ///
+    /// A cell holds as many packets as fit.
     Typewriter,
 }
 

@@ -676,7 +676,7 @@ mod tests {
     /// Returns a port that takes its socket for zero-copy, as if the device accessed the frames themselves.
     fn open(umem: &Arc<Umem>, bufs: &mut Buffers) -> AfXdpPort {
         let link = LinkInfo::query("r0").unwrap();
-        let config = SocketConfig { bind_timeout_ms: 30_000, ..SocketConfig::default() };
+        let config = SocketConfig { transmit: Transmit::Socket, bind_timeout_ms: 30_000, ..SocketConfig::default() };
         let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
         port.housekeep(bufs);
         assert!(port.held() > 0);

@@ -33,40 +33,53 @@ const SO_BUSY_POLL_BUDGET: i32 = 70;
 /// Busy-poll time of blocking calls in microseconds. Our calls do not block; the value only must not be 0.
 const BUSY_POLL_US: u32 = 20;
 
-/// Choice between zero-copy and copy mode.
+/// Use of zero-copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Zero-copy if the driver supports it, otherwise copy; the reason for the latter is kept.
+    /// If the driver supports it.
+    ///
+    /// If not, the port keeps the reason.
     #[default]
     Auto,
-    /// Zero-copy only; otherwise an error.
+    /// Always; an error if the driver does not support it.
     Require,
-    /// Copy, even if the driver supports zero-copy.
+    /// Never.
     Off,
 }
 
-/// Numbers of entries of the four rings.
+/// Sizes of a socket's four rings in descriptors: powers of two from 64 to 65,536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RingSizes {
-    /// Fill ring: empty frames posted for the kernel to receive into.
-    pub fill: u32,
     /// RX ring: received frames.
     pub rx: u32,
     /// TX ring: frames to be sent.
     pub tx: u32,
+    /// Fill ring: empty frames posted for the kernel to receive into.
+    pub fill: u32,
     /// Completion ring: sent frames to be freed.
     pub completion: u32,
 }
 
 impl Default for RingSizes {
     fn default() -> Self {
-        Self { fill: 2048, rx: 2048, tx: 2048, completion: 2048 }
+        Self::all(2048)
     }
 }
 
 impl RingSizes {
+    /// Returns rings of the same size.
+    pub fn all(size: u32) -> Self {
+        Self { rx: size, tx: size, fill: size, completion: size }
+    }
+
+    /// Returns the maximum number of frames that the rings hold at once.
+    pub fn frames(&self) -> usize {
+        [self.rx, self.tx, self.fill, self.completion].map(|size| size as usize).iter().sum()
+    }
+
     fn check(self) -> Result<(), Error> {
         for (ring, size) in [("fill", self.fill), ("rx", self.rx), ("tx", self.tx), ("completion", self.completion)] {
             if !size.is_power_of_two() || !(64..=65536).contains(&size) {
@@ -77,16 +90,19 @@ impl RingSizes {
     }
 }
 
-/// Way of sending frames in copy mode.
+/// Transmit method in copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Transmit {
-    /// By injection on veth, where it is faster; otherwise through the socket.
-    Auto,
-    /// Through the socket.
+    /// Injection on veth, else the AF_XDP socket.
     #[default]
+    Auto,
+    /// AF_XDP socket.
     Socket,
-    /// By injection, from a thread in the interface's network namespace.
+    /// Injection by a BPF program, through the interface's queueing discipline.
+    ///
+    /// The sending thread must be in the interface's network namespace.
     Inject,
 }
 

@@ -26,6 +26,7 @@ use link::Link;
 pub use message::{AddRing, Hello, Init, Message, SIZE as MESSAGE_SIZE};
 pub use port::MemifPort;
 pub use refusal::Refusal;
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -35,12 +36,18 @@ pub const RING: RangeInclusive<usize> = 16..=1 << message::MAX_LOG2_RING;
 pub const SECRET: usize = message::SECRET;
 
 /// Role of a port in a memif connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Listens and copies packets. (Formerly called master.)
+    /// Listens, and copies packets.
+    ///
+    /// Formerly called master.
     #[default]
     Server,
-    /// Connects, retries until it succeeds, and provides the memory. (Formerly called slave.)
+    /// Connects, and shares its buffers with the peer.
+    ///
+    /// It tries to connect until it succeeds. Formerly called slave.
     Client,
 }
 

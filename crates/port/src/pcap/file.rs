@@ -1,11 +1,14 @@
 //! Writing capture files: pcap with nanoseconds (magic `a1b23c4d`), and pcapng (draft-ietf-opsawg-pcapng).
 
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
 /// Link type of a capture file's packets (LINKTYPE_ values of tcpdump.org).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
 #[repr(u16)]
 pub enum LinkType {
     /// Ethernet frames.

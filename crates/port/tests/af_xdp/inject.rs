@@ -1,8 +1,8 @@
 //! Frames returned to the kernel are received as if from the interface, whatever program is attached to it.
 
-use crate::rig::{Net, R0, Wire, frame, ipv4, ipv6, pools};
+use crate::rig::{Net, R0, Wire, frame, ipv4, ipv6, pools, socket};
 use bywash_lab::{require, require_lab};
-use bywash_port::af_xdp::{AfXdpPort, Injector, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{AfXdpPort, Injector, LinkInfo, Program, Umem, XdpAttach, XdpConfig};
 use std::time::Instant;
 
 const IPV4: u16 = 0x0800;
@@ -26,7 +26,7 @@ fn the_kernel_forwards_what_is_handed_back() {
                 let umem = Umem::new(pools.arena());
                 let link = LinkInfo::query("r0").unwrap();
                 let mut program = Program::attach(&link, how).unwrap();
-                let port = AfXdpPort::open(&umem, &link, 0, &SocketConfig::default()).unwrap();
+                let port = AfXdpPort::open(&umem, &link, 0, &socket()).unwrap();
                 program.set_socket(0, port.fd().unwrap()).unwrap();
                 program
                     .set_config(XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, ..XdpConfig::default() })

@@ -1,6 +1,6 @@
 //! Start, end, and failures in between.
 
-use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools};
+use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools, socket};
 use bywash_frame::{Batch, Buffers};
 use bywash_lab::{patience, require, require_lab};
 use bywash_port::af_xdp::{
@@ -26,8 +26,8 @@ fn an_empty_pool_recovers_by_itself() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let rings = RingSizes { fill: 128, rx: 128, tx: 128, completion: 128 };
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..Default::default() });
+            let rings = RingSizes::all(128);
+            let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..socket() });
             // All other frames of the pool and all received ones are held back.
             a.port.housekeep(&mut bufs);
             let mut hoard = vec![];
@@ -124,8 +124,8 @@ fn a_link_that_goes_down_comes_back() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
-            let mut b = Taken::new(&umem, "r1", true, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", true, &socket());
+            let mut b = Taken::new(&umem, "r1", true, &socket());
             net.router.ip(&["link", "set", "r0", "down"]).unwrap();
             assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
                 a.state() == PortState::Down("link is down".into())
@@ -153,7 +153,7 @@ fn frames_no_device_takes_are_refused_and_freed() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", true, &socket());
             let mut batch = Batch::new();
             for len in [60, 0, 1518, 1519, 100] {
                 let mut frame = bufs.alloc_one().unwrap();
@@ -195,7 +195,7 @@ fn what_cannot_be_opened_says_why() {
             assert_eq!(LinkInfo::query("r0").unwrap().program, None, "dropped, but still attached");
 
             // A queue in use, one that does not exist, invalid sizes, and a mode that veth does not support.
-            let config = SocketConfig { bind_timeout_ms: 100, ..Default::default() };
+            let config = SocketConfig { bind_timeout_ms: 100, ..socket() };
             let mut held = AfXdpPort::open(&umem, &link, 0, &config).unwrap();
             let started = Instant::now();
             let error = AfXdpPort::open(&umem, &link, 0, &config).err().unwrap();
@@ -222,7 +222,7 @@ fn what_cannot_be_opened_says_why() {
             held.housekeep(&mut bufs);
             held.close(&mut bufs);
             drop(held);
-            let mut again = AfXdpPort::open(&umem, &link, 0, &SocketConfig::default()).unwrap();
+            let mut again = AfXdpPort::open(&umem, &link, 0, &socket()).unwrap();
             again.close(&mut bufs);
         })
         .unwrap();
@@ -269,7 +269,7 @@ fn hold_r0_until_killed() {
     let pools = pools(4096);
     let umem = Umem::new(pools.arena());
     let mut bufs = Buffers::attach(&pools, 0);
-    let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+    let mut a = Taken::new(&umem, "r0", true, &socket());
     a.port.housekeep(&mut bufs);
     println!("held");
     std::thread::sleep(Duration::from_secs(60));
@@ -310,7 +310,7 @@ fn kill_9_leaves_nothing_attached() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", true, &socket());
             a.port.close(&mut bufs);
         })
         .unwrap();

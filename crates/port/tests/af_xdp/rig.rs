@@ -5,7 +5,7 @@ use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, patience};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    AfXdpPort, Family, LinkInfo, Program, Segments, SocketConfig, Umem, XdpAttach, XdpConfig, XdpDatapath,
+    AfXdpPort, Family, LinkInfo, Program, Segments, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +39,11 @@ impl Net {
 pub fn pools(frames: usize) -> Arc<PoolSet> {
     let arena = Arena::new(ArenaConfig { cells: frames, ..Default::default() }).unwrap();
     PoolSet::new(arena, &[PoolConfig::stack("main", frames)]).unwrap()
+}
+
+/// Returns the settings of a port that sends through its socket.
+pub fn socket() -> SocketConfig {
+    SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() }
 }
 
 /// One port on one interface: its program and the socket of queue 0. Must be made and used inside the router's

@@ -1,6 +1,6 @@
 //! Frames through the ports.
 
-use crate::rig::{Net, R0, R1, Taken, Wire, forward, frame, ipv4};
+use crate::rig::{Net, R0, R1, Taken, Wire, forward, frame, ipv4, socket};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
@@ -24,7 +24,7 @@ fn frames_cross_from_one_interface_to_the_other_and_back() {
 #[test]
 fn frames_cross_by_every_knob() {
     require!(require_lab());
-    let plain = SocketConfig::default();
+    let plain = socket();
     frames_cross(&SocketConfig { polling: Polling::BusyPoll, budget: 16, ..plain.clone() });
     frames_cross(&SocketConfig { polling: Polling::Poll, need_wakeup: false, burst: 7, ..plain.clone() });
     frames_cross(&SocketConfig { tx_sockets: 3, ..plain.clone() });

@@ -21,7 +21,7 @@ fn big_pools() -> Arc<PoolSet> {
 
 fn open(umem: &Arc<Umem>, transmit: Transmit) -> AfXdpPort {
     let link = LinkInfo::query("r1").unwrap();
-    let rings = RingSizes { fill: 128, rx: 128, tx: 128, completion: 128 };
+    let rings = RingSizes::all(128);
     AfXdpPort::open(umem, &link, 0, &SocketConfig { transmit, rings, ..Default::default() }).unwrap()
 }
 

@@ -1,11 +1,11 @@
 //! Frames that the program passes to the kernel and frames it keeps, with the live-frame generator as a source.
 
-use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools, tables};
+use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, ipv6, pools, socket, tables};
 use bywash_fib::{Net4, Net6};
 use bywash_frame::Buffers;
 use bywash_lab::{require, require_lab};
 use bywash_port::Port;
-use bywash_port::af_xdp::{Hop, HopKind, LiveGen, SocketConfig, Umem, XdpConfig};
+use bywash_port::af_xdp::{Hop, HopKind, LiveGen, Umem, XdpConfig};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const IPV4: u16 = 0x0800;
@@ -22,8 +22,8 @@ fn each_frame_goes_to_whom_it_belongs() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", false, &SocketConfig::default());
-            let mut b = Taken::new(&umem, "r1", false, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", false, &socket());
+            let mut b = Taken::new(&umem, "r1", false, &socket());
             forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
             let (mut table4, mut table6) = tables(&a.datapath);
             let mut route4 = |a: [u8; 4], len, id| {
@@ -155,7 +155,7 @@ fn generated_frames_are_valid_in_every_flow() {
         .enter(|| {
             let umem = Umem::new(pools.arena());
             let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", false, &SocketConfig::default());
+            let mut a = Taken::new(&umem, "r0", false, &socket());
             a.port.housekeep(&mut bufs);
             let first = u32::from_be_bytes([10, 0, 2, 250]);
             let to: Vec<_> = (first..first + FLOWS as u32).map(|to| Ipv4Addr::from(to).into()).collect();

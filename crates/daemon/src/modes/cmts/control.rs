@@ -79,9 +79,9 @@ fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {
     let CmtsConfig { crc, cipher, crypto, assist, queue, queues, overflow, channels } = &config.cmts;
     LowerConfig {
         protection: Protection { crc: *crc, cipher: *cipher, ..Protection::default() },
-        crypto: (*crypto).into(),
+        crypto: *crypto,
         assist: *assist,
-        queues: QueueLimits { flow: *queue, total: *queues, overflow: (*overflow).into() },
+        queues: QueueLimits { flow: *queue, total: *queues, overflow: *overflow },
         channels: channels.clone(),
         depi: group.depi.as_ref().map(depi),
     }
