@@ -1,6 +1,7 @@
 //! Meters: rate limits shared by all workers.
 
 use crate::model::MeterSpec;
+use bywash_sync::bucket::{Rate, SharedBucket};
 use bywash_sync::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,12 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Meter {
     /// Specification of the meter.
     pub spec: MeterSpec,
-    /// Time at which all packets let through so far would have been sent at the rate, in ticks.
-    busy_until: AtomicU64,
-    /// Ticks per packet, or per kilobit, times 2^16.
-    ticks: u128,
-    /// Number of ticks by which `busy_until` may be ahead of the current time: the burst.
-    ahead: u64,
+    /// Bucket of packets, or of bytes.
+    bucket: SharedBucket,
     /// Number of packets let through.
     pub passed: AtomicU64,
     /// Number of packets refused.
@@ -27,40 +24,20 @@ pub struct Meter {
 impl Meter {
     /// Creates a meter with its full burst available.
     pub fn new(spec: MeterSpec) -> Self {
-        let ticks = (u128::from(clock::tsc_hz()) << 16) / u128::from(spec.rate.max(1));
         let burst = if spec.burst == 0 { spec.rate } else { spec.burst };
-        let ahead = (ticks.saturating_mul(u128::from(burst)) >> 16).min(u128::from(u64::MAX / 4)) as u64;
-        Self {
-            spec,
-            busy_until: AtomicU64::new(0),
-            ticks,
-            ahead,
-            passed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }
+        // Bytes in a kilobit.
+        let unit = if spec.packets { 1 } else { 125 };
+        let rate = Rate::new(u64::from(spec.rate.max(1)) * unit, clock::tsc_hz(), u64::from(burst) * unit);
+        Self { spec, bucket: SharedBucket::new(rate), passed: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
     /// Returns how many of these packets, given by their lengths in bytes, may pass at time `now` in ticks. Packets
     /// pass in order: once one is refused, so are all later ones.
-    pub fn admit(&self, now: u64, lengths: impl Iterator<Item = usize>) -> usize {
-        let mut busy = self.busy_until.load(Relaxed).max(now.saturating_sub(1));
-        let start = busy;
-        let (mut passed, mut refused) = (0, 0);
-        for len in lengths {
-            let ticks = if self.spec.packets { self.ticks >> 16 } else { (self.ticks * len as u128 * 8 / 1000) >> 16 };
-            let next = busy.saturating_add(ticks as u64);
-            if refused == 0 && next.saturating_sub(now) <= self.ahead.max(ticks as u64) {
-                busy = next;
-                passed += 1;
-            } else {
-                refused += 1;
-            }
-        }
-        // Two workers at once may let one extra burst pass, which is within the accuracy of a rate limit.
-        self.busy_until.fetch_max(busy, Relaxed);
-        debug_assert!(busy >= start);
+    pub fn admit(&self, now: u64, lengths: impl ExactSizeIterator<Item = usize>) -> usize {
+        let all = lengths.len();
+        let passed = self.bucket.take(lengths.map(|len| if self.spec.packets { 1 } else { len as u32 }), now);
         self.passed.fetch_add(passed as u64, Relaxed);
-        self.refused.fetch_add(refused as u64, Relaxed);
+        self.refused.fetch_add((all - passed) as u64, Relaxed);
         passed
     }
 }

@@ -5,42 +5,16 @@
 //! discovery depends on "fragmentation needed" and "packet too big", which Linux does not limit; here they have a
 //! budget of their own.
 
+use bywash_sync::bucket::{Bucket, Rate};
 use bywash_sync::clock;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-/// A token bucket of `rate` errors per second, in bursts of up to a twentieth of that but at least ten (RFC 1812
+/// Creates a bucket of `rate` errors per second, in bursts of up to a twentieth of that but at least ten (RFC 1812
 /// 4.3.2.8, RFC 4443 2.4 f).
-struct Limiter {
-    ticks_per_token: u64,
-    burst: u64,
-    tokens: u64,
-    last: u64,
-}
-
-impl Limiter {
-    fn new(rate: u32) -> Self {
-        let burst = (u64::from(rate) / 20).max(u64::from(rate.min(10)));
-        let ticks_per_token = if rate == 0 { u64::MAX } else { clock::tsc_hz() / u64::from(rate) };
-        Self { ticks_per_token: ticks_per_token.max(1), burst, tokens: burst, last: clock::tsc() }
-    }
-
-    /// Adds the tokens accrued by `now`.
-    fn refill(&mut self, now: u64) {
-        let new = now.saturating_sub(self.last) / self.ticks_per_token;
-        if new > 0 {
-            self.last += new * self.ticks_per_token;
-            self.tokens = (self.tokens + new).min(self.burst);
-        }
-    }
-
-    /// Takes one token, if there is one.
-    fn take(&mut self) -> bool {
-        let has = self.tokens > 0;
-        self.tokens -= u64::from(has);
-        has
-    }
+fn bucket(rate: u32) -> Bucket {
+    Bucket::new(Rate::new(rate.into(), clock::tsc_hz(), (rate / 20).max(rate.min(10)).into()))
 }
 
 /// Class of an error for rate limiting.
@@ -71,18 +45,19 @@ const DESTINATIONS: usize = 1024;
 /// Slots in which a destination may be stored.
 const WAYS: usize = 4;
 
-/// Rate limit state of a destination: the time it has not used up, in ticks.
+/// Token bucket of a destination.
 #[derive(Clone, Copy, Default)]
 struct Account {
     key: u64,
+    /// Time of the last error, sent or not.
     last: u64,
-    saved: u64,
+    full_at: u64,
 }
 
 /// Limits of one worker. Does not allocate after creation.
 pub(crate) struct Limits {
-    size: Limiter,
-    other: Limiter,
+    size: Bucket,
+    other: Bucket,
     accounts: Vec<Account>,
     hasher: RandomState,
 }
@@ -91,13 +66,7 @@ impl Limits {
     /// Creates limits of `rate` errors per second, and as many about packets that are too big.
     pub fn new(rate: u32) -> Self {
         let accounts = vec![Account::default(); DESTINATIONS];
-        Self { size: Limiter::new(rate), other: Limiter::new(rate), accounts, hasher: RandomState::new() }
-    }
-
-    /// Adds the tokens accrued by `now`.
-    pub fn refill(&mut self, now: u64) {
-        self.size.refill(now);
-        self.other.refill(now);
+        Self { size: bucket(rate), other: bucket(rate), accounts, hasher: RandomState::new() }
     }
 
     /// Returns whether an error may be sent to `to`; if so, it counts as sent. A destination over its limit takes
@@ -114,49 +83,30 @@ impl Limits {
     }
 
     fn take(&mut self, to: IpAddr, about: About, (pace, burst): (u64, u64), now: u64) -> bool {
-        let pace = clock::us_to_ticks(pace);
-        let (account, saved) = self.account(self.hasher.hash_one((to, about, pace)), now, pace * burst);
+        let rate = Rate::new(1_000_000, pace * clock::tsc_hz(), burst);
+        let account = account(&mut self.accounts, self.hasher.hash_one((to, about, pace)), now);
         let all = if about == About::Size { &mut self.size } else { &mut self.other };
-        let allowed = saved >= pace && all.take();
-        self.accounts[account].saved = if allowed { saved - pace } else { saved };
-        allowed
+        let full_at = rate.conforms(account.full_at, 1, now).filter(|_| all.take(now));
+        account.full_at = full_at.unwrap_or(account.full_at);
+        full_at.is_some()
     }
+}
 
-    /// Returns the slot of a destination and the time it has saved by `now`, at most `most`.
-    fn account(&mut self, key: u64, now: u64, most: u64) -> (usize, u64) {
-        let set = key as usize % (DESTINATIONS / WAYS) * WAYS;
-        let ways = &mut self.accounts[set..set + WAYS];
-        let known = ways.iter().position(|account| account.key == key);
-        let oldest = || (0..WAYS).min_by_key(|way| ways[*way].last).unwrap_or(0);
-        let way = known.unwrap_or_else(oldest);
-        let account = &mut ways[way];
-        let saved = match known {
-            Some(_) => (account.saved + now.saturating_sub(account.last)).min(most),
-            None => most,
-        };
-        (account.key, account.last) = (key, now);
-        (set + way, saved)
-    }
+/// Returns the account of a destination, new and full if it is not known.
+fn account(accounts: &mut [Account], key: u64, now: u64) -> &mut Account {
+    let set = key as usize % (DESTINATIONS / WAYS) * WAYS;
+    let ways = &mut accounts[set..set + WAYS];
+    let known = ways.iter().position(|account| account.key == key);
+    let oldest = || (0..WAYS).min_by_key(|way| ways[*way].last).unwrap_or(0);
+    let account = &mut ways[known.unwrap_or_else(oldest)];
+    *account = Account { key, last: now, full_at: if known.is_some() { account.full_at } else { 0 } };
+    account
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
-
-    #[test]
-    fn rate_and_burst() {
-        let mut l = Limiter::new(1000);
-        let start = l.last;
-        assert_eq!((0..100).filter(|_| l.take()).count(), 50);
-        l.refill(start + clock::tsc_hz() / 100);
-        assert_eq!((0..100).filter(|_| l.take()).count(), 10);
-        l.refill(start + clock::tsc_hz() * 100);
-        assert_eq!((0..100).filter(|_| l.take()).count(), 50);
-        let mut none = Limiter::new(0);
-        none.refill(u64::MAX);
-        assert!(!none.take());
-    }
 
     fn host(n: u32) -> IpAddr {
         Ipv4Addr::from(n).into()
@@ -171,7 +121,6 @@ mod tests {
         assert!(limits.allow(host(2), About::Other, now));
         assert!(limits.allow(Ipv6Addr::LOCALHOST.into(), About::Other, now));
         let later = |us| now + clock::us_to_ticks(us);
-        limits.refill(later(1_100_000));
         assert!(limits.allow(host(1), About::Other, later(1_100_000)));
         assert!(!limits.allow(host(1), About::Other, later(1_100_000)));
     }

@@ -332,7 +332,6 @@ impl App for Router {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
-        self.path.limits.refill(cx.now);
         if !self.path.waiting.is_empty() {
             self.path.release(cx, self.tables.load(cx.reader));
         }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 //! This crate knows nothing about packets. It is the only one below `frame`.
 
+pub mod bucket;
 pub mod clock;
 pub mod counter;
 pub mod facade;

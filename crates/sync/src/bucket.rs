@@ -1,0 +1,138 @@
+//! Token buckets, stored as the time at which they will be full again. Times are ticks of any clock.
+
+use crate::facade::{AtomicU64, Ordering::Relaxed};
+
+/// Fraction bits of the number of ticks per token.
+const FRACTION: u32 = 24;
+
+/// Rate and depth of a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Ticks per token, with [`FRACTION`] bits of fraction.
+    per_token: u64,
+    /// Ticks from empty to full.
+    depth: u64,
+}
+
+impl Rate {
+    /// Rate of a bucket that is always full.
+    pub const UNLIMITED: Self = Self { per_token: 0, depth: u64::MAX };
+
+    /// Creates the rate of a bucket that holds `depth` tokens and gains `tokens` of them in `ticks`.
+    pub fn new(tokens: u64, ticks: u64, depth: u64) -> Self {
+        let per_token = (u128::from(ticks) << FRACTION) / u128::from(tokens.max(1));
+        // Clamped to avoid overflow: a token in half a minute, and a depth of decades.
+        let per_token = per_token.clamp(1, 1 << (FRACTION + 36)) as u64;
+        let depth = (u128::from(per_token) * u128::from(depth)) >> FRACTION;
+        Self { per_token, depth: depth.min(1 << 62) as u64 }
+    }
+
+    /// Returns the time at which a bucket that is full at `full_at` is full again if `tokens` are taken now. `None` if
+    /// it does not contain enough.
+    #[inline]
+    pub fn conforms(&self, full_at: u64, tokens: u32, now: u64) -> Option<u64> {
+        let after = u128::from(full_at.max(now)) + self.cost(tokens);
+        (after - u128::from(now) <= u128::from(self.depth)).then_some(after as u64)
+    }
+
+    #[inline]
+    fn cost(&self, tokens: u32) -> u128 {
+        (u128::from(self.per_token) * u128::from(tokens)) >> FRACTION
+    }
+}
+
+/// Token bucket of one thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    rate: Rate,
+    full_at: u64,
+}
+
+impl Bucket {
+    /// Creates a full bucket.
+    pub fn new(rate: Rate) -> Self {
+        Self { rate, full_at: 0 }
+    }
+
+    /// Takes one token; returns whether there was one.
+    #[inline]
+    pub fn take(&mut self, now: u64) -> bool {
+        let full_at = self.rate.conforms(self.full_at, 1, now);
+        self.full_at = full_at.unwrap_or(self.full_at);
+        full_at.is_some()
+    }
+}
+
+/// Token bucket shared by threads.
+///
+/// # Thread-safety
+/// May be used by any number of threads. Two at once may take a bucketful too much, which is within the accuracy of a
+/// rate limit.
+#[derive(Debug)]
+pub struct SharedBucket {
+    rate: Rate,
+    full_at: AtomicU64,
+}
+
+impl SharedBucket {
+    /// Creates a full bucket.
+    pub fn new(rate: Rate) -> Self {
+        Self { rate, full_at: AtomicU64::new(0) }
+    }
+
+    /// Takes these numbers of tokens in order, up to the first for which there are not enough; returns how many were
+    /// taken. A number larger than the bucket is taken if the bucket is full.
+    pub fn take(&self, numbers: impl IntoIterator<Item = u32>, now: u64) -> usize {
+        let mut full_at = self.full_at.load(Relaxed);
+        let mut taken = 0;
+        for tokens in numbers {
+            let full = || (full_at <= now).then(|| now.saturating_add(self.rate.cost(tokens) as u64));
+            let Some(after) = self.rate.conforms(full_at, tokens, now).or_else(full) else { break };
+            (full_at, taken) = (after, taken + 1);
+        }
+        self.full_at.fetch_max(full_at, Relaxed);
+        taken
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// With whole numbers of ticks per token no decision may differ; with others, a cost by a tick.
+        #[test]
+        fn buckets_decide_as_counts_of_tokens(ticks in 1..1_000_000i64, depth in 0..100_000u32, rate in 1..1u64 << 34,
+                                              takes in proptest::collection::vec((0..2000u32, 0..3_000_000i64), 400)) {
+            let (even, uneven) = (Rate::new(1, ticks as u64, depth.into()), Rate::new(rate, 1 << 31, 0));
+            let (shared, mut full_at, mut now) = (SharedBucket::new(even), 0, 0);
+            // Contents in ticks.
+            let most = i64::from(depth) * ticks;
+            let (mut own, mut all) = (most, most);
+            for (tokens, gap) in takes {
+                let (cost, exact) = (i64::from(tokens) * ticks, (u128::from(tokens) << 31) / u128::from(rate));
+                prop_assert!(exact - uneven.cost(tokens) <= 1);
+                now += gap as u64;
+                (own, all) = ((own + gap).min(most), (all + gap).min(most));
+                let after = even.conforms(full_at, tokens, now);
+                prop_assert_eq!(after.is_some(), cost <= own);
+                full_at = after.unwrap_or(full_at);
+                own -= if after.is_some() { cost } else { 0 };
+                let taken = shared.take([tokens], now);
+                prop_assert_eq!(taken == 1, cost <= all || all == most);
+                all -= cost * taken as i64;
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_are_taken_in_order() {
+        let shared = SharedBucket::new(Rate::new(1, 1, 10));
+        assert_eq!([shared.take([4, 4, 4, 1], 5), shared.take([2, 1], 5)], [2, 1]);
+        let mut own = Bucket::new(Rate::new(1, 100, 2));
+        assert_eq!([0, 0, 99, 100, 100].map(|now| own.take(now)), [true, true, false, true, false]);
+        assert!(!Bucket::new(Rate::new(0, 100, 0)).take(u64::MAX));
+        assert_eq!(Rate::UNLIMITED.conforms(0, u32::MAX, 7), Some(7));
+    }
+}
