@@ -221,7 +221,7 @@ impl Lab {
     pub fn start_up(&self) -> anyhow::Result<Duration> {
         let file = std::env::temp_dir().join(format!("bywash-start-{}.toml", std::process::id()));
         let ports = self.topology.router_interfaces();
-        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nmode = \"native\"\n");
+        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nxdp = \"native\"\n");
         let text = format!("[kernel]\nsysctls = \"ignore\"\n{}", ports.iter().map(port).collect::<String>());
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());

@@ -119,8 +119,8 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
     if let Some(transmit) = args.transmit {
         each_af_xdp(&mut draft, |port| port.transmit = transmit);
     }
-    if let Some(mode) = args.xdp {
-        each_af_xdp(&mut draft, |port| port.mode = mode);
+    if let Some(xdp) = args.xdp {
+        each_af_xdp(&mut draft, |port| port.xdp = xdp);
     }
     if let Some(idle) = args.idle {
         draft.set("workers.idle", |config| config.workers.idle = idle);

@@ -315,9 +315,9 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
                 let what = format!("{} CPUs are too many for port {}", af_xdp.spread.len(), port.name);
                 problems.push(Problem::at(path, what, format!("expected at most {PORT_CPUS}")));
             }
-            let (of_port, mode, zero_copy) = (|key: &str| format!("port.{at}.{key}"), af_xdp.mode, af_xdp.zero_copy);
+            let (of_port, xdp, zero_copy) = (|key: &str| format!("port.{at}.{key}"), af_xdp.xdp, af_xdp.zero_copy);
             for (wrong, what, key) in [
-                (mode == XdpMode::Generic, "`spread` requires native XDP", of_port("mode")),
+                (xdp == XdpMode::Generic, "`spread` requires native XDP", of_port("xdp")),
                 (
                     zero_copy == ZeroCopy::Require,
                     "the driver cannot forward what zero-copy sockets receive",

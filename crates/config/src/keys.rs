@@ -515,7 +515,7 @@ pub static PORT: Section = Section {
             )
             .example("true")
             .of(AF_XDP),
-        key("mode", Choice(names::<XdpMode>), "\"auto\"", "")
+        key("xdp", Choice(names::<XdpMode>), "\"auto\"", "")
             .doc(
                 "Attachment of the XDP program. `native`: XDP in the driver. `generic`: in front of the network stack, \
                  by traffic control (Linux 6.6), and by generic XDP while user space needs to receive frames. `auto`: \
@@ -675,6 +675,9 @@ pub static RING: Section = Section {
         key("completion", RING_SIZE, "2048", "").example("512"),
     ],
 };
+
+/// Keys that were renamed: the header of their section, the former and the present name.
+pub static RENAMED: &[(&str, &str, &str)] = &[("[[port]]", "mode", "xdp")];
 
 /// Top-level keys and tables of the file, in the order of the reference.
 pub static SECTIONS: &[&Section] =

@@ -355,7 +355,7 @@ pub struct AfXdpConfig {
     /// True if sent frames are expected to complete in order.
     pub in_order: bool,
     /// Attachment of the XDP program.
-    pub mode: XdpMode,
+    pub xdp: XdpMode,
     /// Handling of unfinished checksums.
     pub checksum: Checksum,
     /// Forwarding level of received packets.

@@ -2,6 +2,7 @@
 //! after an error, so that all errors are reported at once; serde would stop at the first.
 
 use crate::key::{Key, Section, Takes, kind};
+use crate::keys::RENAMED;
 use crate::problem::{Problem, Spans, nearest};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -33,9 +34,11 @@ impl Notes {
                 }
                 None => {
                     let known = || section.keys.iter().map(|key| key.name);
-                    let expected = match nearest(name.get_ref(), known()) {
-                        Some(name) => format!("did you mean `{name}`?"),
-                        None => "not a key here".into(),
+                    let renamed = |(header, old, _): &&(&str, _, _)| *header == section.header && old == name.get_ref();
+                    let expected = match (RENAMED.iter().find(renamed), nearest(name.get_ref(), known())) {
+                        (Some((.., new)), _) => format!("renamed to `{new}`"),
+                        (None, Some(name)) => format!("did you mean `{name}`?"),
+                        (None, None) => "not a key here".into(),
                     };
                     let what = format!("unknown key `{}` in {}", name.get_ref(), section.header);
                     let list = known().collect::<Vec<_>>().join(", ");

@@ -238,6 +238,8 @@ fn all_errors_at_once() {
     );
     assert!(errors.to_string().contains("did you mean `frames`?"));
     assert!(errors.to_string().contains("did you mean `pool`?"));
+    let (wrong, place) = problem(&format!("{PORT}mode = \"native\"\n"));
+    assert_eq!((wrong.expected.as_str(), place.as_str()), ("renamed to `xdp`", "mode = \"native\""));
 }
 
 #[test]
@@ -296,7 +298,7 @@ fn frames_are_spread_over_cpus_that_are_there_by_native_xdp() {
     let (wrong, place) = problem(&format!("{PORT}spread = [1, 7]\n"));
     assert_eq!((wrong.what.as_str(), wrong.expected.as_str()), ("there is no CPU 7", "this machine has 0-3"));
     assert_eq!(place, "[1, 7]");
-    let (wrong, place) = problem(&format!("{PORT}mode = \"generic\"\nspread = [1]\n"));
+    let (wrong, place) = problem(&format!("{PORT}xdp = \"generic\"\nspread = [1]\n"));
     assert_eq!((wrong.what.as_str(), place.as_str()), ("`spread` requires native XDP", "[1]"));
     let list = |n: usize| (0..n).map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(", ");
     let errors = load(&format!("{PORT}spread = [{}]\n", list(65))).unwrap_err().to_string();

@@ -248,7 +248,7 @@ pub fn a_policy_outlives_reload_takeover_and_kill() {
     require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"));
     let program = crate::harness::program();
     for (at, policy) in POLICIES.iter().enumerate() {
-        let level = ["level = \"user\"\n", "mode = \"native\"\nlevel = \"driver\"\n", "level = \"auto\"\n"][at % 3];
+        let level = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", "level = \"auto\"\n"][at % 3];
         let lab = Topology::router_n(3).unwrap();
         assert_eq!(answered(&lab), (2, 2), "the kernel does not forward");
         let file = File::new(&config(&[("r0", level), ("r1", level)]));

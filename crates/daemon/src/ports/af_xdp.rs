@@ -28,7 +28,7 @@ pub fn attach(
     let link = LinkInfo::query(interface)?;
     let below = Below::of(&link);
     let driver = below.driver();
-    let how = match af_xdp.mode {
+    let how = match af_xdp.xdp {
         // A native program on a veth takes segmentation offload from its peer: TCP sent there runs at less than half
         // the rate (docs/decisions/af_xdp.md). It pays off for packet rates, and then has to be configured. Modes other
         // than router cannot leave frames too long for a cell to the kernel: there the peer must segment.
@@ -41,7 +41,7 @@ pub fn attach(
         Some(from) => {
             let other = how != XdpAttach::Auto && from.native != (how == XdpAttach::Native);
             anyhow::ensure!(
-                !other || af_xdp.mode == XdpMode::Auto,
+                !other || af_xdp.xdp == XdpMode::Auto,
                 "{interface} cannot be taken over: its XDP program is {}; restart it",
                 if from.native { "native" } else { "not native" }
             );
@@ -49,9 +49,9 @@ pub fn attach(
         }
         None => {
             let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
-            if af_xdp.mode == XdpMode::Auto && how == XdpAttach::Generic {
+            if af_xdp.xdp == XdpMode::Auto && how == XdpAttach::Generic {
                 tracing::info!(
-                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (mode = \"native\" \
+                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (xdp = \"native\" \
                      for packet rate)"
                 );
             } else if !program.note().is_empty() {
