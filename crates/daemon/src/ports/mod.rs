@@ -78,7 +78,7 @@ impl Opener {
         match port.kind {
             PortKind::AfXdp => {
                 let mut opened = self.attach((id, port), journal, from.take(interface(port)?))?;
-                let transmit = port.af_xdp.clone().unwrap_or_default().transmit.into();
+                let transmit = port.af_xdp.clone().unwrap_or_default().transmit;
                 if may_inject(transmit, interface(port)?) {
                     // Opening the sockets retries an injector that cannot be loaded here, and reports the failure.
                     opened.injectors = queues(port)?.iter().filter_map(|_| Injector::new().ok()).collect();
