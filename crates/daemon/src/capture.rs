@@ -33,9 +33,10 @@ struct Prepared {
 
 /// Validates a request. Errors if a port or drop reason is unknown, or the filter is invalid.
 pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::Result<Box<dyn Capturing>, String> {
-    let live = shared.live();
-    let count = live.ports().map(|(at, _)| at + 1).max().unwrap_or(0);
-    let names: Vec<String> = (0..count).map(|at| live.name(at).to_owned()).collect();
+    let ports = shared.ports();
+    let count = ports.last_key_value().map_or(0, |(at, _)| at + 1);
+    let name = |at| ports.get(&at).map_or("?", |slot| &slot.config.name).to_owned();
+    let names: Vec<String> = (0..count).map(name).collect();
     let mut chosen = vec![request.ports.is_empty(); names.len()];
     for port in &request.ports {
         let at = names.iter().position(|name| name == port);
@@ -55,12 +56,11 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
     let filter = request.filter.as_ref().map(|text| Filter::parse(text).map(Arc::new));
     let filter = filter.transpose().map_err(|wrong| wrong.to_string())?;
     let snaplen = if request.snaplen == 0 { WHOLE } else { request.snaplen };
-    let wanted = shared.workers.iter().map(|worker| {
+    let wanted = (0..shared.workers.len()).map(|worker| {
         // A worker's ends of ports that it does not poll are rings to the workers that do: those record the packet.
         let own = |way| -> Vec<bool> {
             let asked = request.drops.is_empty() && request.way.is_none_or(|only| only == way);
-            let polls = worker.polls().clone();
-            let polled = |at| polls.iter().any(|(port, _)| *port == at);
+            let polled = |at| ports.get(&at).is_some_and(|slot| slot.polled_by(worker).next().is_some());
             chosen.iter().enumerate().map(|(at, chosen)| asked && *chosen && polled(at)).collect()
         };
         Wanted {

@@ -2,13 +2,13 @@
 //! step.
 
 use crate::instance;
-use crate::live::Live;
 use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
 use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
 use crate::relations::Relations;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Shared, Source};
+use crate::slots::programs;
 use crate::successor::Successor;
 use crate::table_sink::{Targets, XdpTableSink};
 use crate::takeover::{self, Predecessor};
@@ -16,15 +16,14 @@ use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, PortKind};
+use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
-use bywash_engine::{PortId, WorkerExit};
 use bywash_fib::model::Change;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_router::control::Applied;
 use bywash_sync::Qsbr;
-use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -163,12 +162,7 @@ impl Runtime {
                 opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
             }
         }
-        let counters = ports
-            .iter()
-            .enumerate()
-            .flat_map(|(i, p)| p.ends.iter().map(move |e| (PortId(i as u16), e.queue, e.counters.clone())));
-        let counters = counters.collect();
-        let workers = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
+        let (workers, slots) = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
         let (asks, asked_for) = mpsc::channel();
         let shared = Arc::new(Shared {
             source,
@@ -176,12 +170,10 @@ impl Runtime {
             pools,
             umem: opener.umem.clone(),
             view,
-            xdp: Mutex::new(ports.into_iter().map(|p| p.xdp).collect()),
-            counters: Mutex::new(counters),
-            levels: Mutex::new(vec![None; config.ports.len()]),
+            ports: Mutex::new(slots.into_iter().enumerate().collect()),
             workers,
             halted: Mutex::new(None),
-            live: Mutex::new(Arc::new(Live::new(config))),
+            config: Mutex::new(Arc::new(config)),
         });
         heap.started();
         let mut runtime = Self {
@@ -197,8 +189,6 @@ impl Runtime {
             asked: Instant::now(),
             watch: None,
             relations: Relations::default(),
-            unheeded: BTreeMap::new(),
-            tried: BTreeMap::new(),
             warned: vec![],
         };
         if predecessor.is_none() {
@@ -213,7 +203,7 @@ impl Runtime {
             }
         }
         runtime.mode.begin(&runtime.shared);
-        for xdp in runtime.shared.xdp.lock().expect("programs").iter_mut().flatten() {
+        for xdp in programs(&mut runtime.shared.ports()) {
             xdp.begin(&runtime.relations, None)?;
         }
         if let Some(predecessor) = predecessor {
@@ -327,34 +317,35 @@ impl Runtime {
 
     /// Updates the XDP programs after changes of their interfaces, and opens ports whose interface is back.
     fn carry_out(&mut self, applied: &Applied) {
-        let ports = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
-        let mut programs = self.shared.xdp.lock().expect("programs");
+        let views = if applied.ports_changed.is_empty() { vec![] } else { self.shared.view.ports() };
+        let mut ports = self.shared.ports();
         for id in &applied.ports_gone {
-            if let Some(xdp) = programs[usize::from(id.0)].take() {
+            if let Some(slot) = ports.get_mut(&id.0.into())
+                && let Some(xdp) = slot.xdp.take()
+            {
                 xdp.forget();
-                tracing::warn!(
-                    "port `{}`: its interface is gone; waiting for it",
-                    self.shared.live().name(id.0.into())
-                );
+                tracing::warn!("port `{}`: its interface is gone; waiting for it", slot.config.name);
             }
         }
-        for port in ports.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
-            if let (Some(xdp), Some(mac), Some(mtu)) = (&mut programs[usize::from(port.id.0)], port.mac, port.mtu)
+        for view in views.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
+            if let Some(xdp) = ports.get_mut(&view.id.0.into()).and_then(|slot| slot.xdp.as_mut())
+                && let (Some(mac), Some(mtu)) = (view.mac, view.mtu)
                 && let Err(e) = xdp.update(mac, mtu)
             {
                 tracing::error!("{e}");
             }
         }
-        drop(programs);
+        drop(ports);
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
     /// Leaves ports to the kernel, or takes them over again, according to the current relations.
     fn relate(&mut self) {
-        let ports = self.shared.view.ports();
-        let mut programs = self.shared.xdp.lock().expect("programs");
-        for port in ports {
-            match &mut programs[usize::from(port.id.0)] {
+        let views = self.shared.view.ports();
+        let mut ports = self.shared.ports();
+        for port in views {
+            let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
+            match &mut slot.xdp {
                 Some(xdp) => {
                     if let Err(e) = xdp.relate(&self.relations) {
                         tracing::error!("{e:#}");
@@ -363,7 +354,7 @@ impl Runtime {
                 None => {
                     let why = self.relations.left(port.index, false);
                     if let Some(why) = &why
-                        && self.unheeded.get(&port.id) != Some(why)
+                        && slot.unheeded.as_ref() != Some(why)
                     {
                         tracing::warn!(
                             "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
@@ -371,10 +362,7 @@ impl Runtime {
                             port.name
                         );
                     }
-                    match why {
-                        Some(why) => self.unheeded.insert(port.id, why),
-                        None => self.unheeded.remove(&port.id),
-                    };
+                    slot.unheeded = why;
                 }
             }
         }
@@ -396,10 +384,8 @@ impl Runtime {
         }
         self.asked = Instant::now();
         self.warn();
-        let programs = self.shared.xdp.lock().expect("programs");
-        // `count` calls `look` on every program; `any` would stop at the first change.
-        let news = programs.iter().flatten().filter(|xdp| xdp.query_target()).count() > 0;
-        drop(programs);
+        // `count` asks every program; `any` would stop at the first change.
+        let news = programs(&mut self.shared.ports()).filter(|xdp| xdp.query_target()).count() > 0;
         if news {
             self.mode.targets_changed();
         }
@@ -412,7 +398,7 @@ impl Runtime {
         let successor = self.successor.take();
         // Close the gates: this process no longer follows changes of the kernel's policies.
         self.opener.driver.iter().for_each(|driver| driver.program.close());
-        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::hand_over);
+        programs(&mut self.shared.ports()).for_each(Xdp::hand_over);
         // The successor has the queues, so there is nothing to wait for.
         self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
         successor
@@ -421,7 +407,7 @@ impl Runtime {
     /// Takes everything apart, the XDP programs first.
     pub fn stop(mut self) {
         self.watch = None;
-        self.shared.xdp.lock().expect("programs").iter_mut().flatten().for_each(Xdp::disable);
+        programs(&mut self.shared.ports()).for_each(Xdp::disable);
         self.take_apart(|| (), LET_GO);
     }
 
@@ -434,7 +420,7 @@ impl Runtime {
                 tracing::error!("worker {} had failed: {why}", worker.handle.id());
             }
         }
-        self.shared.xdp.lock().expect("programs").clear();
+        self.shared.ports().values_mut().for_each(|slot| slot.xdp = None);
         closed();
         let Self { shared, mode, .. } = self;
         mode.stop();

@@ -3,13 +3,14 @@
 use crate::api::{Capturing, Instance};
 use crate::modes;
 use crate::shared::Shared;
+use crate::slots::{self, PortSlot};
 use crate::workers::ANSWER;
 use bywash_api::{
     Answer, Arena, Audit, Blocks, CaptureRequest, CpuFrames, DropCount, Drops, EventCount, FlowsChanged, Health,
     LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage, Topic, Traced, TxQueue,
     Worker, WorkerTxQueue, XdpCount,
 };
-use bywash_config::{Idle, Level, Mode, PortConfig, PortKind};
+use bywash_config::{Idle, Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
@@ -30,7 +31,7 @@ impl Instance for Running {
             Topic::Drops => self.drops().into(),
             Topic::Placement => self.placement().into(),
             Topic::Config => {
-                let config = serde_json::to_value(&self.0.live().config);
+                let config = serde_json::to_value(&*self.0.config());
                 config.and_then(|config| Answer::read(topic, config)).map_err(|why| why.to_string())?
             }
             Topic::Sandbox => crate::sandbox::report().into(),
@@ -62,67 +63,53 @@ impl Instance for Running {
     fn trace(&self, packet: &str) -> Result<Traced, String> {
         let mut traced = self.0.view.trace(packet)?;
         // Only a router's trace names a level: a switch has no levels to choose from.
-        if self.0.live().config.mode == Mode::Router {
+        if self.0.config().mode == Mode::Router {
             modes::placed(&mut traced, &self.placement());
         }
         Ok(traced)
     }
 
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String> {
-        let live = self.0.live();
-        let mut chosen = vec![];
+        let config = self.0.config();
+        let mut slots = self.0.ports();
         for name in ports {
-            let at = live.number(name);
-            let names = || live.config.ports.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
-            let (at, config) = at.ok_or_else(|| format!("no port `{name}`: there are {}", names()))?;
-            if config.kind != PortKind::AfXdp {
-                return Err(format!("port `{name}` is {}: only af_xdp ports have levels", config.kind.name()));
+            let at = slots::number(&slots, name);
+            let names = || config.ports.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
+            let kind = slots[&at.ok_or_else(|| format!("no port `{name}`: there are {}", names()))?].config.kind;
+            if kind != PortKind::AfXdp {
+                return Err(format!("port `{name}` is {}: only af_xdp ports have levels", kind.name()));
             }
-            chosen.push(at);
         }
-        if level == Level::Driver && live.config.mode == Mode::Cmts {
-            let what = live.config.mode.name();
+        if level == Level::Driver && config.mode == Mode::Cmts {
+            let what = config.mode.name();
             return Err(format!("a {what} cannot forward in the driver: its ports can have level user or kernel"));
         }
-        if ports.is_empty() {
-            chosen.extend(live.ports().filter(|(_, port)| port.kind == PortKind::AfXdp).map(|(at, _)| at));
-        }
-        let mut levels = self.0.levels.lock().expect("levels");
-        let mut programs = self.0.xdp.lock().expect("programs");
-        for at in chosen {
-            // A port whose interface is gone gets its level when the interface is back.
-            if let Some(xdp) = &mut programs[at] {
-                xdp.set_level(level).map_err(|e| format!("{e:#}"))?;
-                tracing::info!(
-                    "port `{}`: level {} asked for, {} now",
-                    live.name(at),
-                    level.name(),
-                    xdp.level().name()
-                );
+        let chosen = |slot: &&mut PortSlot| match ports.is_empty() {
+            true => slot.config.kind == PortKind::AfXdp,
+            false => ports.contains(&slot.config.name),
+        };
+        for slot in slots.values_mut().filter(chosen) {
+            slot.set_level(level).map_err(|e| format!("{e:#}"))?;
+            if let Some(xdp) = &slot.xdp {
+                let (name, level, now) = (&slot.config.name, level.name(), xdp.level().name());
+                tracing::info!("port `{name}`: level {level} asked for, {now} now");
             }
-            levels[at] = Some(level);
         }
-        drop((levels, programs));
+        drop(slots);
         Ok(self.placement())
     }
 }
 
 impl Running {
-    /// Returns where each port's packets are handled, and why. Takes the locks in the same order as the control loop.
+    /// Returns where each port's packets are handled, and why.
     fn placement(&self) -> Vec<Placement> {
-        let live = self.0.live();
-        let levels = self.0.levels.lock().expect("levels");
-        let counters = self.0.counters.lock().expect("counters");
-        let programs = self.0.xdp.lock().expect("programs");
-        let ports = live.ports().map(|(at, config)| {
-            let configured = levels[at].or(config.af_xdp.as_ref().map(|af_xdp| af_xdp.level));
+        let row = |(at, slot): (&usize, &PortSlot)| {
             let mut row = Placement {
-                port: config.name.clone(),
-                configured: configured.map(|level| level.name().into()),
-                kept: self.0.view.kept(PortId(at as u16)),
+                port: slot.config.name.clone(),
+                configured: slot.asked().map(|level| level.name().into()),
                 ..Placement::default()
             };
-            match &programs[at] {
+            match &slot.xdp {
                 Some(xdp) => {
                     let counted = xdp.program.counters().unwrap_or_default();
                     let returned = counted.get("pass_returned");
@@ -146,17 +133,17 @@ impl Running {
                     row.target = Some(target);
                     row.target_why = Some(target_why.into());
                 }
-                None if config.kind == PortKind::AfXdp => row.why = "its interface is gone".into(),
+                None if slot.config.kind == PortKind::AfXdp => row.why = "its interface is gone".into(),
                 None => {
                     row.level = Some(Level::User.name().into());
                     row.why = "it has no XDP program".into();
-                    let mine = counters.iter().filter(|(id, _, _)| usize::from(id.0) == at);
-                    row.frames.user = mine.map(|(_, _, c)| c.rx_packets.get()).sum();
+                    row.frames.user = slot.counters.iter().map(|c| c.rx_packets.get()).sum();
                 }
             }
-            row
-        });
-        ports.collect()
+            (PortId(*at as u16), row)
+        };
+        let rows: Vec<_> = self.0.ports().iter().map(row).collect();
+        rows.into_iter().map(|(id, row)| Placement { kept: self.0.view.kept(id), ..row }).collect()
     }
 
     /// Returns the ends of every worker with the worker's number, and the number of buffers held by workers and
@@ -176,19 +163,16 @@ impl Running {
     fn ports(&self) -> Vec<Port> {
         let (ends, _) = self.reports();
         let views = self.0.view.ports();
-        let counters = self.0.counters.lock().expect("counters");
-        let xdp = self.0.xdp.lock().expect("programs");
-        let live = self.0.live();
-        let ports = live.ports().filter_map(|(at, config)| views.get(at).map(|view| (view, config)));
-        let ports = ports.map(|(view, config)| {
-            let id = view.id;
+        let slots = self.0.ports();
+        let ports = slots.iter().filter_map(|(at, slot)| views.get(*at).map(|view| (view, slot)));
+        let ports = ports.map(|(view, slot)| {
+            let (id, config, program) = (view.id, &slot.config, slot.xdp.as_ref());
             let mut sum = PortCounters::default();
-            for (_, _, c) in counters.iter().filter(|(port, _, _)| *port == id) {
+            for c in &slot.counters {
                 add!(c.as_ref(), bywash_port::PortCounters => sum; rx_packets, rx_bytes, tx_packets, tx_bytes,
                     rx_no_buffer, rx_ring_full, invalid, tx_full, tx_refused, rx_wakeups, tx_wakeups, polls, busy_polls,
                     tx_reordered);
             }
-            let program = xdp.get(usize::from(id.0)).and_then(Option::as_ref);
             if let Some(Ok(c)) = program.map(|x| x.program.counters()) {
                 // Count the port's frames whichever level they were handled at.
                 sum.rx_packets += c.get("to_port") + c.get("drop_port_gone") + c.get("drop_cpu_busy");
@@ -198,7 +182,6 @@ impl Running {
             }
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
             let (mut up, mut reason) = end_state.map_or(("up", None), state);
-            let queues_of = self.0.workers.iter().filter_map(|w| w.queues().get(usize::from(id.0)).cloned());
             let has_interface = config.interface.is_some();
             if has_interface && up == "up" && !view.running {
                 (up, reason) = ("down", Some("the link is down".into()));
@@ -219,7 +202,7 @@ impl Running {
                 tx_queue: PortTxQueue {
                     burst: config.tx_burst as u64,
                     deadline_us: config.tx_deadline_us.into(),
-                    stats: tx_queue(&queues_of.collect::<Vec<_>>()),
+                    stats: tx_queue(&slot.tx),
                 },
                 counters: sum,
             }
@@ -228,7 +211,8 @@ impl Running {
     }
 
     fn workers(&self) -> Vec<Worker> {
-        let live = self.0.live();
+        let idle = self.0.config().workers.idle;
+        let ports = self.0.ports();
         let workers = self.0.workers.iter().map(|w| {
             let c = w.handle.counters();
             let (cycles, busy) = (c.cycles.get(), c.busy_cycles.get());
@@ -239,19 +223,23 @@ impl Running {
                 let cycles_per_packet = cycles as f64 / packets.max(1) as f64;
                 Stage { name: s.name.into(), cycles, packets, bursts: s.bursts.get(), cycles_per_packet }
             });
-            let queues = w.queues();
-            let tx = live.ports().filter_map(|(at, port): (_, &PortConfig)| {
-                Some(WorkerTxQueue { port: port.name.clone(), stats: tx_queue(&[queues.get(at)?.clone()]) })
+            let id = w.handle.id();
+            let tx = ports.values().filter_map(|slot| {
+                let stats = tx_queue(slot.tx.get(id..=id)?);
+                Some(WorkerTxQueue { port: slot.config.name.clone(), stats })
             });
-            let polls = w.polls().clone().into_iter();
+            let polls = ports.values().flat_map(|slot| {
+                let port = slot.config.name.as_str();
+                slot.polled_by(id).map(move |queue| Poll { port: port.into(), queue: queue.into() })
+            });
             Worker {
-                id: w.handle.id() as u64,
+                id: id as u64,
                 cpu: w.cpu().map(|cpu| cpu as u64),
-                idle: match live.config.workers.idle {
+                idle: match idle {
                     Idle::Sleep => "sleep".into(),
                     Idle::Spin => "spin".into(),
                 },
-                polls: polls.map(|(p, q)| Poll { port: live.name(p).into(), queue: q as u64 }).collect(),
+                polls: polls.collect(),
                 turns: c.turns.get(),
                 idle_turns: c.idle_turns.get(),
                 sleeps: c.sleeps.get(),
@@ -294,10 +282,10 @@ impl Running {
     }
 
     fn drops(&self) -> Drops {
-        let live = self.0.live();
         let mut all = Drops::default();
-        for (i, port) in live.ports().map(|(at, config)| (at, config.name.as_str())) {
-            let id = PortId(i as u16);
+        let ports = self.0.ports();
+        for (at, slot) in ports.iter() {
+            let (id, port) = (PortId(*at as u16), slot.config.name.as_str());
             let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
             // Workers count a packet as punted, or as answered by the kernel, when they hand it over; the kernel may
             // still refuse it.
@@ -324,8 +312,7 @@ impl Running {
             }
         }
         // Packets that the kernel or the driver lost before or after the workers had them are drops, too.
-        for (id, _, c) in self.0.counters.lock().expect("counters").iter() {
-            let port = live.name(usize::from(id.0));
+        for (slot, c) in ports.values().flat_map(|slot| slot.counters.iter().map(move |c| (slot, c))) {
             for (reason, n) in [
                 ("rx-no-buffer", c.rx_no_buffer.get()),
                 ("rx-ring-full", c.rx_ring_full.get()),
@@ -333,16 +320,16 @@ impl Running {
                 ("tx-refused", c.tx_refused.get()),
             ] {
                 if n > 0 {
-                    all.drops.push(DropCount { port: port.into(), reason: reason.into(), packets: n });
+                    let port = slot.config.name.clone();
+                    all.drops.push(DropCount { port, reason: reason.into(), packets: n });
                 }
             }
         }
-        let xdp = self.0.xdp.lock().expect("programs");
-        for (at, config) in live.ports() {
-            if let Some(Ok(counters)) = xdp[at].as_ref().map(|x| x.program.counters()) {
+        for slot in ports.values() {
+            if let Some(Ok(counters)) = slot.xdp.as_ref().map(|x| x.program.counters()) {
                 let counted = counters.iter().filter(|(_, n)| *n > 0);
                 let row = |(verdict, packets): (&str, u64)| XdpCount {
-                    port: config.name.clone(),
+                    port: slot.config.name.clone(),
                     verdict: verdict.into(),
                     packets,
                 };

@@ -8,9 +8,10 @@ use crate::diff::Step;
 use crate::ports::places;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
+use crate::slots::{self, PortSlot};
 use crate::workers::ANSWER;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, PortConfig};
+use bywash_config::Config;
 use bywash_engine::{Change, PORTS};
 use bywash_frame::{Pool, PoolConfig};
 use std::ops::Range;
@@ -27,26 +28,22 @@ impl Shared {
     /// Returns the number of buffers that each worker needs for `steps`, while ports that are removed still have
     /// theirs.
     fn needed(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<usize>> {
-        let live = self.live();
-        let mut needed: Vec<usize> = vec![];
-        for worker in &self.workers {
-            let of = |&(port, _): &(usize, usize)| live.port(port).map_or(0, PortConfig::frames);
-            needed.push(worker.polls().iter().map(of).sum::<usize>() + new.pool.cache_frames());
+        let mut needed = vec![new.pool.cache_frames(); self.workers.len()];
+        let ports = self.ports();
+        // A reopened port releases its buffers before it takes new ones.
+        let reopened = |slot: &PortSlot| {
+            steps.iter().any(|step| matches!(step, Step::Reopen(port, _) if port.name == slot.config.name))
+        };
+        for slot in ports.values().filter(|slot| !reopened(slot)) {
+            slot.queues.iter().for_each(|(_, worker)| needed[*worker] += slot.config.frames());
         }
-        let mut at = live.free();
+        let mut at = slots::free(&ports);
+        drop(ports);
         for step in steps {
             let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
             let places = places(port, at, self.workers.len()).with_context(|| format!("port `{}`", port.name))?;
             places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
-            if let Some((number, before)) = live.number(&port.name) {
-                // A reopened port releases its buffers before it takes new ones.
-                for worker in &self.workers {
-                    let its = worker.polls().iter().filter(|(port, _)| *port == number).count() * before.frames();
-                    needed[worker.handle.id()] -= its;
-                }
-                continue;
-            }
-            at += 1;
+            at += usize::from(matches!(step, Step::Add(_)));
             if at > PORTS {
                 bail!("port `{}`: there can be {PORTS} ports", port.name);
             }

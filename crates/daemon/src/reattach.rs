@@ -21,15 +21,18 @@ impl Runtime {
         let Some(now) = self.relations.link(back.index).map(|link| (link.index, link.up, link.rx_queues)) else {
             return;
         };
-        let before = self.tried.insert(at, now);
+        let (config, queues, before) = match self.shared.ports().get_mut(&at) {
+            Some(slot) => (slot.config.clone(), slot.queues.clone(), slot.tried.replace(now)),
+            None => return,
+        };
         // An interface that only went down is no reason to retry: that precedes its deletion.
         if before.is_some_and(|before| before == now || (!now.1 && before.0 == now.0)) {
             return;
         }
-        let name = self.shared.live().name(at).to_owned();
-        match self.try_reattach(back) {
+        let name = &config.name;
+        match self.try_reattach(back, &config, &queues) {
             Ok(()) => {
-                self.tried.remove(&at);
+                self.shared.ports().get_mut(&at).into_iter().for_each(|slot| slot.tried = None);
                 tracing::info!("port `{name}` is back");
             }
             Err(e) => tracing::error!(
@@ -38,10 +41,9 @@ impl Runtime {
         }
     }
 
-    fn try_reattach(&mut self, back: &PortBack) -> anyhow::Result<()> {
+    /// `before`: its queues until now, each with its worker.
+    fn try_reattach(&mut self, back: &PortBack, config: &PortConfig, before: &[(u32, usize)]) -> anyhow::Result<()> {
         let (id, at) = (back.id, usize::from(back.id.0));
-        let live = self.shared.live();
-        let config = live.port(at).context("it is no longer configured")?;
         if config.kind != PortKind::AfXdp {
             self.still_works(id)?;
             self.mode.set_open(id, true);
@@ -51,36 +53,30 @@ impl Runtime {
         let mut opened = self.opener.open((at, config), &mut journal)?;
         let mut xdp = opened.xdp.take().context("it has no program")?;
         ensure!(opened.index == back.index, "its interface has changed again");
-        let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
-        self.shared.counters.lock().expect("counters").extend(counters);
-        let places = self.places_again(at, config)?;
-        let given = self.give_to_workers(id, &mut opened, &places, true);
+        // Each queue goes to the worker that polled it before, a new one as at the start.
+        let mut queues = places(config, at, self.shared.workers.len())?;
+        for (queue, worker) in &mut queues {
+            *worker = before.iter().find(|(q, _)| q == queue).map_or(*worker, |(_, worker)| *worker);
+        }
+        let counters: Vec<_> = opened.counters().collect();
+        let given = self.give_to_workers(id, &mut opened, &queues, None);
         let begun = given.and_then(|()| {
-            places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
+            queues.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
             self.mode.set_open(id, true);
             // A worker answers after a turn, in which the port filled its fill ring.
             self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
-            // Held until the port is back, so that a level requested meanwhile is either found here or finds the port.
-            let levels = self.shared.levels.lock().expect("levels");
-            xdp.begin(&self.relations, levels[at])?;
-            self.shared.xdp.lock().expect("programs")[at] = Some(xdp);
+            let mut ports = self.shared.ports();
+            let slot = ports.get_mut(&at).context("it is no longer configured")?;
+            // Held until the port is back: a level requested meanwhile is either found here or finds the program.
+            xdp.begin(&self.relations, slot.level)?;
+            slot.counters.extend(counters);
+            (slot.queues, slot.xdp) = (queues, Some(xdp));
             Ok(())
         });
         if begun.is_err() {
             self.close_again(id);
         }
         begun
-    }
-
-    /// Assigns queues to workers: each queue to the worker that polled it before, a new one as at the start.
-    fn places_again(&self, at: usize, config: &PortConfig) -> anyhow::Result<Vec<(u32, usize)>> {
-        let workers = &self.shared.workers;
-        let mut places = places(config, at, workers.len())?;
-        for (queue, worker) in &mut places {
-            let before = workers.iter().position(|w| w.polls().contains(&(at, *queue as usize)));
-            *worker = before.unwrap_or(*worker);
-        }
-        Ok(places)
     }
 
     /// Closes the ends of a port that could not be brought back.

@@ -6,11 +6,11 @@
 
 use crate::below::Below;
 use crate::diff::{Step, diff};
-use crate::live::Live;
 use crate::pools::Changed;
-use crate::ports::{Xdp, places};
+use crate::ports::places;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Ask, Shared};
+use crate::slots::{self, PortSlot};
 use crate::successor::Successor;
 use crate::workers::ANSWER;
 use crate::{journal, workers};
@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Level, PortConfig};
 use bywash_engine::{Change, PortId};
 use bywash_port::af_xdp::{Journal, LinkInfo};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Longest wait of a client for the control loop.
@@ -51,7 +51,7 @@ impl Shared {
 
     /// Returns the steps from the running configuration to `new`.
     fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
-        let steps = diff(&self.live().config, new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
+        let steps = diff(&self.config(), new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
         let mut all = self.pool_steps(new, &steps)?;
         all.extend(steps);
         all.extend(self.cpu_steps(new)?);
@@ -60,7 +60,7 @@ impl Shared {
 
     /// Returns the steps that move workers to other CPUs. Errors if `workers.cpus` has too few.
     fn cpu_steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
-        if new.workers.cpus == self.live().config.workers.cpus {
+        if new.workers.cpus == self.config().workers.cpus {
             return Ok(vec![]);
         }
         let (allowed, workers) = (Host::this().allowed, self.workers.len());
@@ -124,34 +124,34 @@ impl Runtime {
         if let Some(successor) = &self.successor {
             bail!("pid {} is taking over", successor.pid);
         }
-        let old = self.shared.live();
         // Compute the steps again: another reload may have been applied since the configuration was read.
         let steps = self.shared.steps(&new)?;
         if steps.iter().any(Step::is_of_ports)
             && let Err(why) = self.mode.ports_can_change()
         {
-            bail!("ports cannot be added or removed in a {}: {why}; restart it", old.config.mode.name());
+            bail!("ports cannot be added or removed in a {}: {why}; restart it", new.mode.name());
         }
         let mut undo = vec![];
-        let done = self.carry_out_all(&steps, &old, &mut undo);
+        let done = self.carry_out_all(&steps, &mut undo);
         if let Err(why) = done {
             for undo in undo.into_iter().rev() {
                 self.undo(undo);
             }
             return Err(why);
         }
-        let mut live = Live::clone(&self.shared.live());
-        live.config = new;
-        self.shared.set_live(live);
+        *self.shared.config.lock().expect("configuration") = Arc::new(new);
         let told: Vec<String> = steps.iter().map(Step::to_string).collect();
         told.iter().for_each(|line| tracing::info!("reload: {line}"));
         Ok(told)
     }
 
-    fn carry_out_all(&mut self, steps: &[Step], old: &Live, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
-        let number = |name: &str| old.number(name).map(|(at, _)| at).context("no such port");
-        let interfaces = |port: &PortConfig| port.interface.clone();
-        let taken: Vec<String> = old.ports().filter_map(|(_, port)| interfaces(port)).collect();
+    fn carry_out_all(&mut self, steps: &[Step], undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let shared = self.shared.clone();
+        let number = |name: &str| slots::number(&shared.ports(), name);
+        let on = |interface: &str| {
+            let ports = shared.ports();
+            ports.iter().find(|(_, slot)| slot.config.interface.as_deref() == Some(interface)).map(|(at, _)| *at)
+        };
         for step in steps {
             if let Step::Pool(workers, _, config) = step {
                 undo.push(Undo::Pool(self.change_pool(workers.clone(), config)?));
@@ -159,37 +159,31 @@ impl Runtime {
         }
         // A port on an interface that another port still has is added after that port is removed.
         let mut later = vec![];
-        let mut gone: Vec<usize> = vec![];
         for step in steps {
             if let Step::Add(port) = step {
-                match interfaces(port).filter(|interface| taken.contains(interface)) {
-                    Some(interface) => later.push((port, interface)),
-                    None => self.come(port, undo).with_context(|| format!("port `{}`", port.name))?,
+                match port.interface.as_deref().and_then(on) {
+                    Some(before) => later.push((port, before)),
+                    None => self.come(port, undo)?,
                 }
             }
         }
-        for (port, interface) in later {
-            let (at, _) =
-                old.ports().find(|(_, p)| p.interface.as_ref() == Some(&interface)).context("no such port")?;
-            self.go(at, undo);
-            gone.push(at);
-            self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+        for (port, before) in later {
+            undo.extend(self.go(before));
+            self.come(port, undo)?;
         }
         for step in steps {
             if let Step::Reopen(port, _) = step {
-                self.go(number(&port.name)?, undo);
-                self.come(port, undo).with_context(|| format!("port `{}`", port.name))?;
+                undo.extend(number(&port.name).and_then(|at| self.go(at)));
+                self.come(port, undo)?;
             }
         }
         for step in steps {
             if let Step::Level(name, _, level) = step {
-                let at = number(name)?;
-                let mut levels = self.shared.levels.lock().expect("levels");
-                if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
-                    undo.push(Undo::Level(at, xdp.asked()));
-                    xdp.set_level(*level)?;
-                }
-                levels[at] = Some(*level);
+                let mut ports = self.shared.ports();
+                let found = ports.iter_mut().find(|(_, slot)| slot.config.name == *name);
+                let (at, slot) = found.context("no such port")?;
+                undo.extend(slot.asked().map(|before| Undo::Level(*at, before)));
+                slot.set_level(*level)?;
             }
         }
         // No step from here on can fail.
@@ -198,12 +192,8 @@ impl Runtime {
         self.pools_changed(&pools);
         for step in steps {
             match step {
-                Step::Remove(name) => {
-                    let at = number(name)?;
-                    if !gone.contains(&at) {
-                        self.go(at, &mut vec![]);
-                    }
-                }
+                // It is gone already if another port came to its interface.
+                Step::Remove(name) => drop(number(name).and_then(|at| self.go(at))),
                 Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
                 Step::Idle(_, idle) => {
@@ -220,7 +210,7 @@ impl Runtime {
     fn undo(&mut self, undo: Undo) {
         let done = match undo {
             Undo::Remove(at) => {
-                self.go(at, &mut vec![]);
+                self.go(at);
                 Ok(())
             }
             Undo::Pool(changed) => {
@@ -228,11 +218,7 @@ impl Runtime {
                 Ok(())
             }
             Undo::Open(at, port) => self.install(at, &port).with_context(|| format!("port `{}`", port.name)),
-            Undo::Level(at, level) => {
-                self.shared.levels.lock().expect("levels")[at] = Some(level);
-                let xdp = &mut self.shared.xdp.lock().expect("programs")[at];
-                xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))
-            }
+            Undo::Level(at, level) => self.shared.ports().get_mut(&at).map_or(Ok(()), |slot| slot.set_level(level)),
         };
         if let Err(e) = done {
             tracing::error!("reload: a step could not be undone: {e:#}");
@@ -241,8 +227,8 @@ impl Runtime {
 
     /// Adds a port under a free number.
     fn come(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
-        let at = self.shared.live().free();
-        self.install(at, port)?;
+        let at = slots::free(&self.shared.ports());
+        self.install(at, port).with_context(|| format!("port `{}`", port.name))?;
         undo.push(Undo::Remove(at));
         Ok(())
     }
@@ -260,51 +246,27 @@ impl Runtime {
             }
         };
         let id = PortId(at as u16);
-        let counters = opened.ends.iter().map(|end| (id, end.queue, end.counters.clone()));
-        self.shared.counters.lock().expect("counters").extend(counters);
-        self.give_to_workers(id, &mut opened, &places, false)?;
-        places.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
-        let mut live = Live::clone(&self.shared.live());
-        live.set(at, Some(port.clone()));
-        {
-            let (mut levels, mut programs) = self.places_for(at);
-            levels[at] = None;
-            programs[at] = opened.xdp.take();
-        }
-        self.shared.set_live(live);
+        let mut slot = PortSlot::new(&mut opened, places);
+        self.give_to_workers(id, &mut opened, &slot.queues, Some(&mut slot.tx))?;
+        slot.queues.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
+        self.shared.ports().insert(at, slot);
         self.mode.add_port(opened.spec(at), port);
         self.mode.targets_changed();
         // A worker answers after a turn, in which the port filled its fill ring.
         self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
-        let begin = |xdp: &mut Xdp| xdp.begin(&self.relations, None);
-        let enabled = self.shared.xdp.lock().expect("programs")[at].as_mut().map_or(Ok(()), begin);
+        let begin = |slot: &mut PortSlot| slot.xdp.as_mut().map_or(Ok(()), |xdp| xdp.begin(&self.relations, None));
+        let enabled = self.shared.ports().get_mut(&at).map_or(Ok(()), begin);
         if enabled.is_err() {
-            self.go(at, &mut vec![]);
+            self.go(at);
         }
         enabled
     }
 
-    /// Locks levels and programs, and makes room for this port.
-    #[allow(clippy::type_complexity)]
-    fn places_for(
-        &self,
-        at: usize,
-    ) -> (std::sync::MutexGuard<'_, Vec<Option<Level>>>, std::sync::MutexGuard<'_, Vec<Option<Xdp>>>) {
-        let mut levels = self.shared.levels.lock().expect("levels");
-        let mut programs = self.shared.xdp.lock().expect("programs");
-        let len = levels.len().max(at + 1);
-        levels.resize(len, None);
-        programs.resize_with(len, || None);
-        (levels, programs)
-    }
-
-    /// Removes a port: it receives no more frames, then sends no more, and its ends are closed.
-    fn go(&mut self, at: usize, undo: &mut Vec<Undo>) {
+    /// Removes a port: it receives no more frames, then sends no more, and its ends are closed. `None` if the number
+    /// is free.
+    fn go(&mut self, at: usize) -> Option<Undo> {
         let id = PortId(at as u16);
-        let mut live = Live::clone(&self.shared.live());
-        let port = live.port(at).cloned();
-        undo.extend(port.clone().map(|port| Undo::Open(at, port.into())));
-        if let Some(xdp) = &mut self.shared.xdp.lock().expect("programs")[at] {
+        if let Some(xdp) = &mut self.shared.ports().get_mut(&at)?.xdp {
             xdp.disable();
             xdp.forget();
         }
@@ -312,19 +274,16 @@ impl Runtime {
         self.mode.targets_changed();
         std::thread::sleep(LAST_FRAMES);
         // First the workers that pass frames to others, then those that send.
-        let of_port = |worker: &&workers::Shown| worker.polls().iter().any(|(port, _)| *port == at);
-        let (senders, others): (Vec<_>, Vec<_>) = self.shared.workers.iter().partition(of_port);
-        for worker in others.into_iter().chain(senders) {
+        let senders: Vec<usize> = self.shared.ports().get(&at)?.queues.iter().map(|(_, worker)| *worker).collect();
+        let mut workers: Vec<_> = self.shared.workers.iter().collect();
+        workers.sort_by_key(|worker| senders.contains(&worker.handle.id()));
+        for worker in workers {
             worker.handle.change(vec![Change::Remove(id)], ANSWER);
-            worker.polls().retain(|(port, _)| *port != at);
         }
-        self.shared.counters.lock().expect("counters").retain(|(port, _, _)| *port != id);
-        self.shared.xdp.lock().expect("programs")[at] = None;
-        live.set(at, None);
-        self.shared.set_live(live);
-        if let Some(port) = port {
-            self.put_back(&port);
-        }
+        let PortSlot { config, xdp, .. } = self.shared.ports().remove(&at)?;
+        drop(xdp);
+        self.put_back(&config);
+        Some(Undo::Open(at, config.into()))
     }
 
     /// Restores the settings of a port's interface and of the devices below it, as they were before the port was
@@ -337,7 +296,8 @@ impl Runtime {
                 Err(_) => vec![interface.clone()],
             }
         };
-        let used: Vec<String> = self.shared.live().ports().flat_map(|(_, port)| stands_on(port)).collect();
+        let others: Vec<PortConfig> = self.shared.ports().values().map(|slot| slot.config.clone()).collect();
+        let used: Vec<String> = others.iter().flat_map(stands_on).collect();
         for interface in stands_on(port).iter().filter(|interface| !used.contains(interface)) {
             let done = Journal::open(journal::settings()).and_then(|mut journal| journal.restore_of(interface));
             match done {

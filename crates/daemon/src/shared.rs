@@ -1,19 +1,22 @@
 //! State that the control loop, the API and the watch share.
 
-use crate::live::Live;
-use crate::ports::Xdp;
+use crate::slots::Ports;
 use crate::view::View;
 use crate::workers;
-use bywash_config::{Config, ConfigErrors, Level};
-use bywash_engine::PortId;
+use bywash_config::{Config, ConfigErrors};
 use bywash_frame::PoolSet;
-use bywash_port::PortCounters;
 use bywash_port::af_xdp::Umem;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
-/// State shared by the control loop and the API.
+/// State shared by the control loop, the API and the watch.
+///
+/// # Thread-safety
+/// The control loop alone adds and removes ports, and gives them their programs; the API and the watch only change what
+/// it finds there. A thread that holds `ports` takes no lock of a mode and waits for no worker, so that the order of
+/// locks does not matter; no worker takes any of them.
 pub struct Shared {
-    pub live: Mutex<Arc<Live>>,
+    /// Configuration in effect.
+    pub config: Mutex<Arc<Config>>,
     /// Reads the configuration again, for a reload.
     pub source: Source,
     /// Requests to the control loop.
@@ -23,12 +26,7 @@ pub struct Shared {
     pub umem: Arc<Umem>,
     /// View of the mode.
     pub view: Arc<dyn View>,
-    /// XDP programs, by port number.
-    pub xdp: Mutex<Vec<Option<Xdp>>>,
-    /// Counters of every end, with its port and queue.
-    pub counters: Mutex<Vec<(PortId, u32, Arc<PortCounters>)>>,
-    /// Levels requested at run time, by port number. They apply to an interface that has come back, too.
-    pub levels: Mutex<Vec<Option<Level>>>,
+    pub ports: Mutex<Ports>,
     pub workers: Vec<workers::Shown>,
     /// Reason for which every port is left to the kernel, if it is: see [`crate::watch`].
     pub halted: Mutex<Option<String>>,
@@ -36,13 +34,13 @@ pub struct Shared {
 
 impl Shared {
     /// Returns the configuration in effect.
-    pub fn live(&self) -> Arc<Live> {
-        self.live.lock().expect("configuration").clone()
+    pub fn config(&self) -> Arc<Config> {
+        self.config.lock().expect("configuration").clone()
     }
 
-    /// Replaces the configuration in effect.
-    pub fn set_live(&self, live: Live) {
-        *self.live.lock().expect("configuration") = Arc::new(live);
+    /// Locks the ports.
+    pub fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().expect("ports")
     }
 
     /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.

@@ -1,6 +1,7 @@
 //! The process that takes over, as the running one sees it: its half of [`crate::takeover`].
 
 use crate::shared::Shared;
+use crate::slots::programs;
 use crate::takeover::{Line, Message, can_follow, line, why_not};
 use anyhow::{Context as _, bail};
 use bywash_port::af_xdp::Attachment;
@@ -23,7 +24,7 @@ impl Successor {
             .context("no process waits at that socket")?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
-        for xdp in shared.xdp.lock().expect("programs").iter().flatten() {
+        for xdp in programs(&mut shared.ports()) {
             let Attachment { native, xdp: link, tc } = xdp.program.attachment()?;
             let fds: Vec<BorrowedFd<'_>> = link.iter().chain(&tc).map(OwnedFd::as_fd).collect();
             let interface = xdp.interface.clone();
@@ -56,8 +57,8 @@ impl Successor {
 
 /// Checks that every port can be taken over. Errors if an interface would disappear with this process.
 fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
-    match shared.live().ports().find(|(_, port)| !can_follow(port)) {
-        Some((_, port)) => bail!("{}", why_not(port)),
+    match shared.ports().values().find(|slot| !can_follow(&slot.config)) {
+        Some(slot) => bail!("{}", why_not(&slot.config)),
         None => Ok(()),
     }
 }

@@ -7,6 +7,7 @@
 //! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker.
 
 use crate::shared::Shared;
+use crate::slots::programs;
 use crate::workers::Shown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,13 +97,12 @@ impl Drop for Watch {
 
 impl Shared {
     fn why_halted(&self, hung: &[usize]) -> String {
-        let live = self.live();
-        let of = |worker: &usize| {
-            let worker = &self.workers[*worker];
-            let mut ports: Vec<&str> = worker.polls().iter().map(|(port, _)| live.name(*port)).collect();
-            ports.dedup();
-            let thread = worker.handle.counters().thread.get();
-            format!("worker {} (thread {thread}, ports {}) hangs", worker.handle.id(), ports.join(", "))
+        let ports = self.ports();
+        let of = |&worker: &usize| {
+            let polled = ports.values().filter(|slot| slot.polled_by(worker).next().is_some());
+            let names: Vec<&str> = polled.map(|slot| slot.config.name.as_str()).collect();
+            let thread = self.workers[worker].handle.counters().thread.get();
+            format!("worker {worker} (thread {thread}, ports {}) hangs", names.join(", "))
         };
         hung.iter().map(of).collect::<Vec<_>>().join(", ")
     }
@@ -120,7 +120,7 @@ impl Shared {
             Some(_) => {}
             None => return,
         }
-        for xdp in self.xdp.lock().expect("programs").iter_mut().flatten() {
+        for xdp in programs(&mut self.ports()) {
             if let Err(e) = xdp.halt(why.as_deref()) {
                 tracing::error!("{}: {e:#}", xdp.interface);
             }

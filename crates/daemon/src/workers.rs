@@ -4,13 +4,14 @@
 //! memory, to a worker that has one.
 
 use crate::ports::Opened;
+use crate::slots::PortSlot;
 use anyhow::Context as _;
-use bywash_config::{Config, Plan, PortConfig};
+use bywash_config::{Config, Plan, PortConfig, WorkerPlan};
 use bywash_engine::{App, Change, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
-use bywash_port::{Port, TxQueue, TxQueueConfig, TxQueueStats, pair};
+use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longest wait for a worker's answer.
@@ -22,25 +23,11 @@ const HANDOFF: usize = 1024;
 pub struct Shown {
     pub handle: WorkerHandle,
     cpu: Mutex<Option<usize>>,
-    /// Queues it polls: port, queue.
-    pub polls: Mutex<Vec<(usize, usize)>>,
-    /// Statistics of its TX queues, by port number.
-    pub queues: Mutex<Vec<Arc<TxQueueStats>>>,
     /// Pool it allocates from.
     pub pool: Mutex<Arc<Pool>>,
 }
 
 impl Shown {
-    /// Locks the list of queues it polls.
-    pub fn polls(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
-        self.polls.lock().expect("what a worker polls")
-    }
-
-    /// Locks the statistics of its TX queues.
-    pub fn queues(&self) -> MutexGuard<'_, Vec<Arc<TxQueueStats>>> {
-        self.queues.lock().expect("a worker's tx queues")
-    }
-
     /// Returns the CPU it is pinned to; `None` if it is not pinned.
     pub fn cpu(&self) -> Option<usize> {
         *self.cpu.lock().expect("a worker's CPU")
@@ -101,8 +88,8 @@ pub fn tx_queue(settings: &PortConfig) -> TxQueue {
     TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
 }
 
-/// Starts the workers of `plan`, each with its own entry of `apps`, and moves the ends out of `ports`. A ring joins
-/// each pair of workers in `links`; it is the last port of both.
+/// Starts the workers of `plan`, each with its own entry of `apps`, and moves ends and programs out of `ports` into
+/// the returned run-time state. A ring joins each pair of workers in `links`; it is the last port of both.
 pub fn start(
     config: &Config,
     plan: &Plan,
@@ -111,18 +98,22 @@ pub fn start(
     domain: &Qsbr,
     apps: Vec<Box<dyn App>>,
     links: &[(usize, usize)],
-) -> anyhow::Result<Vec<Shown>> {
+) -> anyhow::Result<(Vec<Shown>, Vec<PortSlot>)> {
     let count = plan.workers.len();
     // Indexed by worker, then by port.
     let mut own: Vec<Vec<Share>> = (0..count).map(|_| vec![]).collect();
+    let mut slots = vec![];
     for (port, opened) in ports.iter_mut().enumerate() {
+        let of = |(w, worker): (usize, &WorkerPlan)| -> Vec<(u32, usize)> {
+            worker.queues.iter().filter(|(p, _)| *p == port).map(|(_, queue)| (*queue as u32, w)).collect()
+        };
+        let slot = PortSlot::new(opened, plan.workers.iter().enumerate().flat_map(of).collect());
         let mut ends = vec![];
-        for (w, worker) in plan.workers.iter().enumerate() {
-            for &(_, queue) in worker.queues.iter().filter(|(p, _)| *p == port) {
-                let at = opened.ends.iter().position(|e| e.queue as usize == queue);
-                ends.push((w, opened.ends.remove(at.context("a queue that was not opened")?).port));
-            }
+        for &(queue, worker) in &slot.queues {
+            let at = opened.ends.iter().position(|end| end.queue == queue);
+            ends.push((worker, opened.ends.remove(at.context("a queue that was not opened")?).port));
         }
+        slots.push(slot);
         let shares = deal(PortId(port as u16), ends, opened.from_kernel.take(), count);
         let shares = shares.with_context(|| format!("port `{}`", opened.config.name))?;
         own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
@@ -138,11 +129,10 @@ pub fn start(
     let mut running = vec![];
     for (w, (shares, app)) in own.into_iter().zip(apps).enumerate() {
         let mut out = PortTable::new();
-        let mut queues = vec![];
         let mut more = vec![];
-        for (share, opened) in shares.into_iter().zip(ports.iter()) {
-            let queue = tx_queue(&opened.config);
-            queues.push(queue.stats());
+        for (share, slot) in shares.into_iter().zip(&mut slots) {
+            let queue = tx_queue(&slot.config);
+            slot.tx.push(queue.stats());
             out.add(share.main, queue);
             more.extend(share.more);
         }
@@ -156,14 +146,7 @@ pub fn start(
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
-        let polls = Mutex::new(plan.workers[w].queues.clone());
-        running.push(Shown {
-            handle,
-            cpu: Mutex::new(cpu),
-            polls,
-            queues: Mutex::new(queues),
-            pool: Mutex::new(pools.pools()[own].clone()),
-        });
+        running.push(Shown { handle, cpu: Mutex::new(cpu), pool: Mutex::new(pools.pools()[own].clone()) });
     }
-    Ok(running)
+    Ok((running, slots))
 }

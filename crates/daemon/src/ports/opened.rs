@@ -40,6 +40,11 @@ impl Opened {
         }
     }
 
+    /// Returns the counters of its ends.
+    pub fn counters(&self) -> impl Iterator<Item = Arc<PortCounters>> {
+        self.ends.iter().map(|end| end.counters.clone())
+    }
+
     /// Returns the port as the control half follows it. `id` is its number.
     pub fn spec(&self, id: usize) -> PortSpec {
         PortSpec {

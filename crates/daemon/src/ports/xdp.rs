@@ -203,11 +203,6 @@ impl Xdp {
         self.targets.set(self.id, target)
     }
 
-    /// Returns the level asked for: the configured one, or that of a later request.
-    pub fn asked(&self) -> Level {
-        self.level
-    }
-
     /// Stops the program from sending to this port, which is about to be removed.
     pub fn forget(&self) {
         self.program.set_target(0);

@@ -200,14 +200,10 @@ impl Routing {
         }
         self.confirmed = Instant::now();
         let mut sent = vec![0; self.sent.len()];
-        for (id, _, counters) in shared.counters.lock().expect("counters").iter() {
-            sent[usize::from(id.0)] += counters.tx_packets.get();
+        for (at, slot) in shared.ports().iter() {
+            let by_program = slot.xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
+            sent[*at] = by_program + slot.counters.iter().map(|c| c.tx_packets.get()).sum::<u64>();
         }
-        let programs = shared.xdp.lock().expect("programs");
-        for (sent, xdp) in sent.iter_mut().zip(programs.iter()) {
-            *sent += xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
-        }
-        drop(programs);
         let control = self.control.lock().expect("control");
         let moved = |p: PortId| sent[usize::from(p.0)] != self.sent[usize::from(p.0)];
         for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {

@@ -168,8 +168,8 @@ impl Guard {
     fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
         let control = control.lock().expect("control");
         let settings = &self.verdict.settings;
-        let mut programs = shared.xdp.lock().expect("programs");
-        for (at, xdp) in programs.iter_mut().enumerate().filter_map(|(at, xdp)| Some((at as u16, xdp.as_mut()?))) {
+        let mut ports = shared.ports();
+        for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
             let obeyed = xdp.obey(|config| {
                 config.gate = self.verdict.gates.get(&at).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
                 config.source_check = program_check(control.source_check(PortId(at)));

@@ -1,0 +1,102 @@
+//! The ports of the running instance, by number: at the start the order in the file, which reloads may change.
+
+use crate::ports::{Opened, Xdp};
+use bywash_config::{Level, PortConfig};
+use bywash_port::{PortCounters, TxQueueStats};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Ports by number; free numbers are absent.
+pub type Ports = BTreeMap<usize, PortSlot>;
+
+/// State on which opening a port may depend beside its configuration: the interface's index, whether it is up, and its
+/// number of queues. Opening is retried only when this changes. Retrying at every message could go on forever: some
+/// drivers reset a NIC, and report it, when a program is attached.
+pub type Tried = (u32, bool, u32);
+
+/// Run-time state of a port.
+pub struct PortSlot {
+    /// Configuration with which it was opened.
+    pub config: PortConfig,
+    /// Level requested since then. It applies to an interface that has come back, too.
+    pub level: Option<Level>,
+    /// XDP program; `None` if the port has none, or its interface is gone.
+    pub xdp: Option<Xdp>,
+    /// Counters of every end, of those before its interface was recreated, too.
+    pub counters: Vec<Arc<PortCounters>>,
+    /// Queues, each with the worker that polls it.
+    pub queues: Vec<(u32, usize)>,
+    /// Statistics of its TX queues, by worker.
+    pub tx: Vec<Arc<TxQueueStats>>,
+    /// State of the interface when it could last not be opened; `None` if it is open.
+    pub tried: Option<Tried>,
+    /// Reason, as last logged, for which it should be left to the kernel, if it has no XDP program that could.
+    pub unheeded: Option<String>,
+}
+
+impl PortSlot {
+    /// Creates the state of a port that is about to be given to the workers of `queues`. Moves the program out of
+    /// `opened`.
+    pub fn new(opened: &mut Opened, queues: Vec<(u32, usize)>) -> Self {
+        Self {
+            config: opened.config.clone(),
+            level: None,
+            xdp: opened.xdp.take(),
+            counters: opened.counters().collect(),
+            queues,
+            tx: vec![],
+            tried: None,
+            unheeded: None,
+        }
+    }
+
+    /// Returns the level asked for: that of the last request, or else the configured one. `None` if the port's kind
+    /// has no levels.
+    pub fn asked(&self) -> Option<Level> {
+        self.level.or(self.config.af_xdp.as_ref().map(|af_xdp| af_xdp.level))
+    }
+
+    /// Requests a level. A port whose interface is gone gets it when the interface is back. On error the level asked
+    /// for stays unchanged.
+    pub fn set_level(&mut self, level: Level) -> anyhow::Result<()> {
+        self.xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))?;
+        self.level = Some(level);
+        Ok(())
+    }
+
+    /// Returns the queues that a worker polls.
+    pub fn polled_by(&self, worker: usize) -> impl Iterator<Item = u32> {
+        self.queues.iter().filter(move |(_, by)| *by == worker).map(|(queue, _)| *queue)
+    }
+}
+
+/// Returns the number of the port with this name.
+pub fn number(ports: &Ports, name: &str) -> Option<usize> {
+    ports.iter().find(|(_, slot)| slot.config.name == name).map(|(at, _)| *at)
+}
+
+/// Returns the lowest free number.
+pub fn free(ports: &Ports) -> usize {
+    ports.keys().enumerate().position(|(n, at)| n != *at).unwrap_or(ports.len())
+}
+
+/// Returns the XDP programs of the ports that have one.
+pub fn programs(ports: &mut Ports) -> impl Iterator<Item = &mut Xdp> {
+    ports.values_mut().filter_map(|slot| slot.xdp.as_mut())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stay_and_are_used_again() {
+        let slot = |name: &str| PortSlot::new(&mut Opened::none(&PortConfig::interface(name)), vec![]);
+        let mut ports: Ports = ["a", "b", "c"].map(slot).into_iter().enumerate().collect();
+        ports.remove(&1);
+        assert_eq!((number(&ports, "a"), number(&ports, "b"), number(&ports, "c")), (Some(0), None, Some(2)));
+        assert_eq!(free(&ports), 1);
+        ports.insert(1, slot("d"));
+        assert_eq!((number(&ports, "d"), free(&ports)), (Some(1), 3));
+    }
+}
