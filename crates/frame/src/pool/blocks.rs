@@ -9,10 +9,11 @@
 //! but lines of cells are handed out and counted: a packet gets as many lines as it needs, behind the previous packet,
 //! or at the start of the next cell if the current one has too few left.
 
+use super::out::Out;
 use super::ring::Ring;
 use super::stack::Stack;
 use crate::marks::Marks;
-use bywash_sync::facade::{AtomicU8, AtomicU32, AtomicU64, Ordering, thread};
+use bywash_sync::facade::{AtomicBool, AtomicU32, AtomicU64, Ordering, thread};
 use bywash_sync::{CachePadded, Counter};
 use serde::Serialize;
 
@@ -94,11 +95,11 @@ pub(super) struct Blocks {
     back: Option<Back>,
 }
 
-/// Cells returned to blocks that are not free yet, one byte per cell.
+/// Record of the cells returned to blocks that are not free yet: those are not out. In a free block all are.
 struct Back {
-    cells: Box<[AtomicU8]>,
+    out: Out,
     /// Lock: one taker at a time searches.
-    taken: AtomicU8,
+    taken: AtomicBool,
 }
 
 /// Number of a pool's blocks by state.
@@ -140,8 +141,7 @@ impl Blocks {
     /// Creates blocks like [`Blocks::drained`] whose returned cells can be reused before their block is free
     /// ([`Blocks::pick`]).
     pub fn picking(size: usize, blocks: usize, slots: usize, lifo: bool) -> Self {
-        let cells = (0..size * blocks).map(|_| AtomicU8::new(0)).collect();
-        let back = Some(Back { cells, taken: AtomicU8::new(0) });
+        let back = Some(Back { out: Out::new(size * blocks, true), taken: AtomicBool::new(false) });
         Self { back, ..Self::drained(0, size, blocks, slots, lifo) }
     }
 
@@ -267,7 +267,7 @@ impl Blocks {
     pub fn pick(&self, out: &mut [u32]) -> usize {
         let Some(back) = &self.back else { return 0 };
         // Wait instead of giving up: a second searcher must not conclude that nothing is free.
-        while back.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while back.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             thread::yield_now();
         }
         let mut got = 0;
@@ -282,7 +282,7 @@ impl Blocks {
             }
             got += self.pick_from(back, block, &mut out[got..]);
         }
-        back.taken.store(0, Ordering::Release);
+        back.taken.store(false, Ordering::Release);
         got
     }
 
@@ -298,8 +298,8 @@ impl Blocks {
         }
         let mut got = 0;
         for cell in self.cells(block) {
-            let came = &back.cells[(cell - self.first) as usize];
-            if got < out.len() && came.load(Ordering::Relaxed) == 1 && came.swap(0, Ordering::AcqRel) == 1 {
+            let place = cell - self.first;
+            if got < out.len() && !back.out.is_out(place) && back.out.claim(place) {
                 out[got] = cell;
                 got += 1;
             }
@@ -315,9 +315,7 @@ impl Blocks {
     #[inline]
     pub fn release(&self, cells: &[u32]) {
         if let Some(back) = &self.back {
-            for cell in cells {
-                back.cells[(cell - self.first) as usize].store(1, Ordering::Release);
-            }
+            cells.iter().for_each(|cell| back.out.put(cell - self.first));
         }
         self.release_all(cells, |_| 1);
     }
@@ -375,9 +373,7 @@ impl Blocks {
     fn whole(&self, block: u32) {
         let released = &self.released[block as usize];
         if let Some(back) = &self.back {
-            for cell in self.cells(block) {
-                back.cells[(cell - self.first) as usize].store(0, Ordering::Relaxed);
-            }
+            self.cells(block).for_each(|cell| back.out.take(cell - self.first));
             // Subtract instead of storing 0: a concurrent picker may have raised the counter.
             released.fetch_sub(self.size(), Ordering::AcqRel);
         } else {

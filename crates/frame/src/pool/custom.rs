@@ -1,6 +1,6 @@
 //! Policies implemented by the caller, and validation of what they hand out.
 
-use bywash_sync::facade::{AtomicBool, Ordering};
+use super::out::Out;
 
 /// Pool policy implemented by the caller: decides which free cells are handed out next.
 ///
@@ -24,13 +24,13 @@ pub trait Policy: Send + Sync {
 /// A policy, and a record of the cells in use.
 pub(super) struct Custom {
     policy: Box<dyn Policy>,
-    out: Box<[AtomicBool]>,
+    out: Out,
 }
 
 impl Custom {
     /// Creates the pool part for cells 0 to `cells` - 1, all of which count as in use at first.
     pub fn new(policy: Box<dyn Policy>, cells: usize) -> Self {
-        Self { policy, out: (0..cells).map(|_| AtomicBool::new(true)).collect() }
+        Self { policy, out: Out::new(cells, true) }
     }
 
     pub fn free(&self) -> usize {
@@ -39,7 +39,7 @@ impl Custom {
 
     /// Takes back cells that belong to the pool and are in use.
     pub fn put(&self, cells: &[u32]) {
-        cells.iter().for_each(|cell| self.out[*cell as usize].store(false, Ordering::Relaxed));
+        cells.iter().for_each(|cell| self.out.put(*cell));
         self.policy.put(cells);
     }
 
@@ -48,8 +48,7 @@ impl Custom {
         let n = self.policy.take(out).min(out.len());
         let mut good = 0;
         for at in 0..n {
-            let known = self.out.get(out[at] as usize);
-            if known.is_some_and(|cell| !cell.swap(true, Ordering::Relaxed)) {
+            if self.out.claim(out[at]) {
                 out[good] = out[at];
                 good += 1;
             }

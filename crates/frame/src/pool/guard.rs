@@ -8,13 +8,12 @@
 //! twice would be reused while another of its cells is in use. Other pools notice only when more cells are returned
 //! than they hold.
 
+use super::out::Out;
 use crate::BATCH;
-use bywash_sync::facade::{AtomicU8, Ordering};
 
-/// One byte per cell: whether it is in use. Plain loads and stores suffice: a cell has one holder, and only two frees
-/// of the same cell at the same instant could both pass.
+/// Record of the cells in use, by all pools of a set.
 pub(crate) struct Guard {
-    out: Box<[AtomicU8]>,
+    out: Out,
     #[cfg(debug_assertions)]
     history: std::sync::Mutex<Vec<[Event; EVENTS]>>,
 }
@@ -35,7 +34,7 @@ struct Event {
 impl Guard {
     pub fn new(cells: usize) -> Self {
         Self {
-            out: (0..cells).map(|_| AtomicU8::new(0)).collect(),
+            out: Out::new(cells, false),
             #[cfg(debug_assertions)]
             history: std::sync::Mutex::new(vec![Default::default(); cells]),
         }
@@ -44,9 +43,7 @@ impl Guard {
     /// Marks `cells` as in use.
     #[inline]
     pub fn take(&self, cells: &[u32]) {
-        for &cell in cells {
-            self.out[cell as usize].store(1, Ordering::Relaxed);
-        }
+        cells.iter().for_each(|cell| self.out.take(*cell));
         #[cfg(debug_assertions)]
         self.note("taken", cells);
     }
@@ -61,10 +58,8 @@ impl Guard {
         debug_assert!(cells.len() <= BATCH);
         let mut good = 0u64;
         for (i, &cell) in cells.iter().enumerate() {
-            // Load and store one by one: a burst can hold the same cell twice.
-            let Some(out) = self.out.get(cell as usize) else { continue };
-            good |= u64::from(out.load(Ordering::Relaxed)) << i;
-            out.store(0, Ordering::Relaxed);
+            // One by one: a burst can hold the same cell twice.
+            good |= u64::from(self.out.give(cell)) << i;
         }
         let n = cells.len();
         if good.count_ones() as usize != n {
@@ -94,7 +89,7 @@ impl Guard {
 
     /// Returns whether the cell is in use.
     pub fn is_out(&self, cell: u32) -> bool {
-        self.out[cell as usize].load(Ordering::Relaxed) != 0
+        self.out.is_out(cell)
     }
 }
 

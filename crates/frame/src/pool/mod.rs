@@ -5,6 +5,7 @@ mod cells;
 mod custom;
 mod guard;
 mod occupancy;
+mod out;
 mod ring;
 mod set;
 mod slots;

@@ -524,7 +524,7 @@ mod cells {
 #[cfg(loom)]
 mod interleavings {
     use super::*;
-    use bywash_sync::facade::thread;
+    use bywash_sync::facade::{AtomicU32, Ordering, thread};
 
     /// Two threads allocate and free: in every interleaving the final set of cells equals the initial one.
     fn conserve<T: Send + Sync + 'static>(
@@ -600,6 +600,25 @@ mod interleavings {
             pool.release(&all);
             let mut again = [0; 5];
             assert!(pool.take(&mine, &mut again).0 >= 2);
+        });
+    }
+
+    /// Of two threads that claim a cell, at most one gets it, and sees what was written before the cell was put.
+    #[test]
+    fn a_cell_is_claimed_once() {
+        loom::model(|| {
+            let shared = loom::sync::Arc::new((out::Out::new(1, true), AtomicU32::new(0)));
+            let claims = |(out, data): &(out::Out, AtomicU32)| {
+                let mine = out.claim(0);
+                assert!(!mine || data.load(Ordering::Relaxed) == 1);
+                mine
+            };
+            let other = shared.clone();
+            let t = thread::spawn(move || claims(&other));
+            shared.1.store(1, Ordering::Relaxed);
+            shared.0.put(0);
+            let mine = claims(&shared);
+            assert!(!(t.join().unwrap() && mine), "handed out twice");
         });
     }
 
