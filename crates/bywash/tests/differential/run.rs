@@ -285,6 +285,9 @@ fn listed(only: &[Vec<Left>; 2]) -> String {
     lines
 }
 
+/// Beginnings of the MACs to which the kernel maps multicast and broadcast addresses.
+const MAPPED: [&str; 3] = ["lladdr 01:00:5e", "lladdr 33:33", "lladdr ff:ff:ff:ff:ff:ff"];
+
 /// A receiver of findings.
 pub trait Findings {
     /// Returns whether enough findings of this kind have been seen.
@@ -329,9 +332,12 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
             let unlike = if by_summary.is_empty() { String::new() } else { epoch.pair.unlike() };
             // Tables that differ are the kernel's doing, except for permanent neighbours: if addresses are added and
             // removed in quick succession, the kernel may or may not keep the anycast address of their prefix. A full
-            // neighbour table, as the kernel's own router has earlier, loses NOARP entries (neigh_forced_gc).
+            // neighbour table, as the kernel's own router has earlier, loses NOARP entries (neigh_forced_gc). An entry
+            // made while a multicast or broadcast route covers its address keeps the mapped MAC (arp_constructor).
+            let mapped = |line: &str| MAPPED.iter().any(|mac| line.contains(mac));
             let by_bywash = |line: &str| {
-                line.ends_with("PERMANENT ") || line.ends_with("NOARP ") && line.starts_with("  only the kernel's")
+                let lost = line.ends_with("NOARP ") && line.starts_with("  only the kernel's") && !mapped(line);
+                line.ends_with("PERMANENT ") || lost
             };
             if !unlike.lines().all(by_bywash) {
                 figures.unlike += 1;

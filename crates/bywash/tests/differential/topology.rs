@@ -12,6 +12,7 @@ use crate::change::{Change, apply};
 use crate::raw::Raw;
 use bywash_lab::{Namespace, Process, wait_until};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -250,9 +251,12 @@ impl Pair {
         let [kernel, bywash] = self.sides.each_ref().map(|side| side.tables(&all).concat());
         let mut unlike = String::new();
         for (name, one, other) in [("kernel", &kernel, &bywash), ("bywash", &bywash, &kernel)] {
-            // The kernel makes such entries as it needs them: for multicast addresses, and for its own.
-            let made = ["lladdr 01:00:5e", "lladdr 33:33", "dev lo lladdr"];
-            let compared = |line: &&str| !made.iter().any(|made| line.contains(made));
+            // The kernel makes entries for multicast addresses and on lo as it needs them.
+            let multicast = |line: &str| {
+                let address = line.split(' ').next().and_then(|word| word.parse::<IpAddr>().ok());
+                address.is_some_and(|address| address.is_multicast())
+            };
+            let compared = |line: &&str| !multicast(line) && !line.contains("dev lo lladdr");
             for line in one.lines().filter(compared).filter(|line| !other.lines().any(|there| there == *line)) {
                 writeln!(unlike, "  only the {name}'s: {line}").unwrap();
             }
