@@ -17,7 +17,7 @@ fn packets_of_9000_bytes_are_forwarded_in_user_space() {
         let file = directory.path().join("bywash.toml");
         let port = |interface: &str| {
             format!(
-                "[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\nlevel = \"user\"\ntransmit = \"{transmit}\"\n"
+                "[[port]]\ninterface = \"{interface}\"\nxdp = \"{mode}\"\nlevel = \"user\"\ntransmit = \"{transmit}\"\n"
             )
         };
         std::fs::write(&file, port("r0") + &port("r1") + "[pool]\ncell = 16384\n").unwrap();

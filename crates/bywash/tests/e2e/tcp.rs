@@ -33,7 +33,7 @@ fn either_mode_carries_tcp() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bywash.toml");
         let port =
-            |interface: &str| format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\nlevel = \"user\"\n");
+            |interface: &str| format!("[[port]]\ninterface = \"{interface}\"\nxdp = \"{mode}\"\nlevel = \"user\"\n");
         std::fs::write(&file, port("r0") + &port("r1")).unwrap();
         let bywash = Bywash::run(lab.r(), &["--config", file.to_str().unwrap()]);
         assert_eq!(bywash.port("r0")["mode"], mode);
