@@ -18,10 +18,16 @@ ifneq ($(SUDO),)
 RUN_AS_ROOT = env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=sudo -E"
 endif
 
+# Two tests for each CPU: those with namespaces and traffic mostly wait.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+
+# Asked when a recipe runs: tools/setup.sh may have installed it.
+HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
+
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin lint book bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo check test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash)
@@ -44,13 +50,16 @@ test: ## all tests: unit, property, end-to-end (as root), model checking, the BP
 	@$(MAKE) --no-print-directory bpf-check
 	@$(MAKE) --no-print-directory rtl-quick
 
-# The plugin's tests look for it in their own directory, and print SKIP where DPDK is missing.
+# One set of features for all packages, so that nothing is built twice. The plugin's tests look for it in their own
+# directory, and print SKIP where DPDK is missing. Workers with DPDK ports do not sleep: one test for each CPU.
+TESTED := --workspace --locked --features bywash-port/rtl
 test-workspace:
-	@! pkg-config --exists libdpdk 2>/dev/null || $(MAKE) --no-print-directory dpdk-plugin DPDK_PROFILE=dev
-	$(RUN_AS_ROOT) $(CARGO) test --workspace --locked -- $(TEST_FLAGS)
-	@if pkg-config --exists libdpdk 2>/dev/null; then \
-		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash-dpdk --features dpdk -- $(TEST_FLAGS) && \
-		$(RUN_AS_ROOT) $(CARGO) test --locked -p bywash --features dpdk --test e2e dpdk -- $(TEST_FLAGS); \
+	$(CARGO) test $(TESTED) --no-run
+	@! $(HAS_DPDK) || $(MAKE) --no-print-directory dpdk-plugin-link DPDK_PROFILE=dev
+	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) -- $(TEST_FLAGS)
+	@if $(HAS_DPDK); then \
+		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test ports -- $(TEST_FLAGS) && \
+		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test e2e dpdk -- --test-threads $$(nproc) $(TEST_FLAGS); \
 	else echo "SKIP: no libdpdk: its ports are not tested"; fi
 
 # Uses a separate target directory, because the flag changes every crate. Doc tests cannot run inside a model.
@@ -70,8 +79,8 @@ bpf-check: ## check that the committed XDP objects match their sources (needs th
 	@$(MAKE) --no-print-directory -C xdp check
 
 # Tests of the host driver on the simulated engine, with blocks of 64 cells.
-RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/cosim64$(1)/cosim $(CARGO) test --locked -p bywash-port --features rtl \
-	--test npe_rtl -- $(TEST_FLAGS)
+RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/cosim64$(1)/cosim $(CARGO) test $(TESTED) --test npe_rtl \
+	-- $(TEST_FLAGS)
 rtl-quick: ## check the hardware engine: lint, benches, the host driver on the simulation (docs/rtl.md)
 	@if command -v verilator >/dev/null; then $(MAKE) --no-print-directory -j2 -C rtl quick && $(call RTL_TEST,); \
 	else echo "SKIP: no verilator: the hardware engine is not tested"; fi
@@ -89,11 +98,8 @@ rtl-synth: ## synthesize the hardware engine: chip area and clock (tens of minut
 lint: ## formatting and clippy, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --locked -p bywash-port --features rtl --lib --test npe_rtl -- -D warnings
-	@if pkg-config --exists libdpdk 2>/dev/null; then \
-		$(CARGO) clippy --locked -p bywash-dpdk -p bywash-daemon -p bywash-bench -p bywash --features bywash/dpdk \
-			--all-targets -- -D warnings; \
+	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
+	@if $(HAS_DPDK); then $(CARGO) clippy $(TESTED),bywash/dpdk --all-targets -- -D warnings; \
 	else echo "no libdpdk: code of the feature dpdk is not linted"; fi
 
 book: ## make a book of docs/, with search (target/book/index.html; needs mdbook)
@@ -105,12 +111,16 @@ book: ## make a book of docs/, with search (target/book/index.html; needs mdbook
 DPDK_PROFILE ?= release
 DPDK_LIB = $(TARGET)/$(if $(filter dev,$(DPDK_PROFILE)),debug,$(DPDK_PROFILE))
 dpdk-plugin: ## build librte_mempool_bywash.so, the buffer policies for DPDK programs (needs libdpdk-dev)
-	@pkg-config --exists libdpdk || { echo "no libdpdk for pkg-config: install libdpdk-dev, or build DPDK" >&2; exit 1; }
-	$(CARGO) rustc --profile $(DPDK_PROFILE) --locked -p bywash-dpdk-mempool --crate-type staticlib
+	@$(HAS_DPDK) || { echo "no libdpdk for pkg-config: install libdpdk-dev, or build DPDK" >&2; exit 1; }
+	$(CARGO) build --profile $(DPDK_PROFILE) --locked -p bywash-dpdk-mempool
+	@$(MAKE) --no-print-directory dpdk-plugin-link DPDK_PROFILE=$(DPDK_PROFILE)
+
+# `cargo test` leaves the library among its dependencies, `cargo build` beside them: the newest is taken.
+dpdk-plugin-link:
 	$(CC) -shared -fPIC -O3 -Wall -Wextra -Werror $(shell pkg-config --cflags libdpdk 2>/dev/null) \
 		-o $(DPDK_LIB)/librte_mempool_bywash.so crates/dpdk-mempool/shim/mempool.c \
 		-Wl,--version-script=crates/dpdk-mempool/shim/exports.map -Wl,--gc-sections \
-		$(DPDK_LIB)/libbywash_dpdk_mempool.a \
+		"$$(ls -t $(DPDK_LIB)/{,deps/}libbywash_dpdk_mempool*.a 2>/dev/null | head -n1)" \
 		-Wl,--as-needed $(shell pkg-config --libs-only-L libdpdk 2>/dev/null) -lrte_mempool -lrte_eal
 	@echo "$(DPDK_LIB)/librte_mempool_bywash.so: load it with the EAL option -d"
 
@@ -135,7 +145,7 @@ bench: ## benchmark forwarding and its DPDK peer in the same run (L3FWD=path of 
 bench-programs: ## build what bench/peers/run measures: the program, variants without prefetching and with DPDK ports, the plugin
 	@tools/setup.sh bench
 	$(CARGO) build --release --locked -p bywash --features no-prefetch && cp $(BYWASH) $(BYWASH)-no-prefetch
-	@! pkg-config --exists libdpdk 2>/dev/null || { $(MAKE) --no-print-directory dpdk-plugin && \
+	@! $(HAS_DPDK) || { $(MAKE) --no-print-directory dpdk-plugin && \
 		$(CARGO) build --release --locked -p bywash --features dpdk && cp $(BYWASH) $(BYWASH)-dpdk; }
 	$(CARGO) build --release --locked -p bywash
 
