@@ -393,17 +393,3 @@ impl Port for DpdkPort {
         OPEN.lock().expect("devices").retain(|name| *name != shared.name);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_have_names() {
-        // The lowest bits in rte_ethdev.h: VLAN_STRIP, IPV4_CKSUM; VLAN_INSERT, IPV4_CKSUM; RSS_IPV4, RSS_FRAG_IPV4.
-        assert_eq!(names(What::Rx, 0b11), "vlan-strip ipv4-cksum");
-        assert_eq!(names(What::Tx, 0b11), "vlan-insert ipv4-cksum");
-        assert_eq!(names(What::Rss, 0b1100), "ipv4 ipv4-frag");
-        assert_eq!(names(What::Rss, 0), "none");
-    }
-}

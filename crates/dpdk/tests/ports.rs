@@ -86,6 +86,8 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     let detail = |name| details.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
     assert_eq!((detail("mode"), detail("driver")), (Some("zero-copy"), Some("net_ring")));
     assert_eq!(detail("xstats").map(|x| x.contains("rx_good_packets=32")), Some(true), "{details:?}");
+    // Offloads have DPDK's names.
+    assert_eq!((detail("rx_offloads"), detail("tx_offloads")), (Some("scatter"), Some("multi-segs")), "{details:?}");
     assert_eq!((ring.held(), ring.state()), (0, PortState::Up));
     // Frames left in the device are freed when it closes.
     let (mut batch, _) = bench.frames(16);
