@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod assist;
+mod channel;
 pub mod cipher;
 pub mod classify;
 pub mod crc;

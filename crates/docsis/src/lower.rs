@@ -1,5 +1,6 @@
 //! Lower MAC: schedules the flows' packets and sends them as protected MAC frames on channels.
 
+use crate::channel::Channels;
 use crate::depi::{DEPI_LEN, Depi, Encapsulation};
 use crate::group::{Group, LEAD, Lead};
 use crate::header::{HEADER_MAX, Header, Privacy, Service};
@@ -8,7 +9,7 @@ use crate::queue::{QueueLimits, Queues};
 use crate::seal::{Crypto, SealError, Sealer};
 use bywash_engine::{App, Context, DropReason, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
-use bywash_sync::{Counter, clock};
+use bywash_sync::Counter;
 use std::sync::Arc;
 
 const QUEUE: usize = 0;
@@ -18,10 +19,6 @@ const SEAL: usize = 2;
 /// Maximum number of frames sent in a turn. This is less than a turn can receive, so that excess frames gather in the
 /// flows' queues, which drop by policy, and not before them, where drops would be arbitrary.
 const BUDGET: usize = BATCH * 3 / 4;
-/// Maximum idle time of a channel, in microseconds, that it may catch up on.
-const CATCH_UP_US: u64 = 50;
-/// Fraction bits of the number of ticks per byte.
-const FRACTION: u32 = 8;
 
 const _: () = assert!(DEPI_LEN + HEADER_MAX <= LEAD);
 
@@ -36,7 +33,8 @@ pub struct LowerConfig {
     pub assist: bool,
     /// Limits of the flows' queues.
     pub queues: QueueLimits,
-    /// Rates of the OFDM channels in bits per second; 0 means no limit.
+    /// Rates of the OFDM channels in bits per second; 0 means no limit. Channels have shares of the bytes that follow
+    /// their rates; one without limit has the share of the fastest with one.
     pub channels: Vec<u64>,
     /// Tunnel to the remote PHY. `None` sends frames without encapsulation.
     pub depi: Option<Depi>,
@@ -67,14 +65,6 @@ pub struct LowerStats {
     pub crypto: String,
 }
 
-struct Channel {
-    /// Time at which everything sent on the channel will have left, in TSC ticks.
-    free_at: u64,
-    /// TSC ticks per byte, with [`FRACTION`] bits of fraction; 0 means no limit.
-    per_byte: u64,
-    depi: Option<Encapsulation>,
-}
-
 /// Application of a lower MAC's worker: queues frames from the upper MAC and, as channels become free, adds headers,
 /// seals and sends them.
 pub struct Lower {
@@ -82,7 +72,9 @@ pub struct Lower {
     arena: Arc<Arena>,
     protection: Protection,
     queues: Queues,
-    channels: Vec<Channel>,
+    channels: Channels,
+    /// Tunnel of each channel; empty without encapsulation.
+    tunnels: Vec<Encapsulation>,
     sealer: Sealer,
     /// Next sequence number of each flow.
     sequences: Vec<u16>,
@@ -95,7 +87,6 @@ pub struct Lower {
     framed: Vec<Framed>,
     done: Vec<Frame>,
     stats: Arc<LowerStats>,
-    catch_up: u64,
 }
 
 /// Frame with its headers, ready to be sealed.
@@ -118,12 +109,7 @@ impl Lower {
         out: PortId,
     ) -> Result<Self, SealError> {
         let sealer = Sealer::new(config.crypto, config.protection, &arena, &group.keys())?;
-        let hz = u128::from(clock::tsc_hz());
-        let channel = |(index, &rate): (usize, &u64)| Channel {
-            free_at: 0,
-            per_byte: if rate == 0 { 0 } else { (((hz * 8) << FRACTION) / u128::from(rate)).clamp(1, 1 << 48) as u64 },
-            depi: config.depi.as_ref().map(|depi| Encapsulation::new(depi, index as u32)),
-        };
+        let tunnel = |index| config.depi.as_ref().map(|depi| Encapsulation::new(depi, index as u32));
         let stats = LowerStats {
             channels: config.channels.iter().map(|_| ChannelCounters::default()).collect(),
             queued: Counter::new(),
@@ -132,7 +118,8 @@ impl Lower {
         };
         Ok(Self {
             queues: Queues::new(group.flows().iter().map(|flow| flow.priority), config.queues),
-            channels: config.channels.iter().enumerate().map(channel).collect(),
+            channels: Channels::here(&config.channels),
+            tunnels: (0..config.channels.len()).filter_map(tunnel).collect(),
             sequences: vec![0; group.flows().len()],
             protection: config.protection,
             group,
@@ -144,7 +131,6 @@ impl Lower {
             framed: Vec::with_capacity(BUDGET),
             done: Vec::with_capacity(4 * BATCH + BUDGET),
             stats: Arc::new(stats),
-            catch_up: clock::us_to_ticks(CATCH_UP_US),
         })
     }
 
@@ -159,17 +145,10 @@ impl Lower {
         self.stats.clone()
     }
 
-    /// Returns the channel that has been free for the longest time. `None` if all are busy.
-    #[inline]
-    fn free_channel(&self, now: u64) -> Option<usize> {
-        let free = self.channels.iter().enumerate().filter(|(_, channel)| channel.free_at <= now);
-        free.min_by_key(|(_, channel)| channel.free_at).map(|(index, _)| index)
-    }
-
     /// Prepends the headers for `channel` to a PDU. Errors with the frame if there is no room.
     #[inline]
     fn frame(&mut self, flow: usize, mut frame: Frame, channel: usize, now: u64) -> Result<Framed, Frame> {
-        let Self { group, arena, protection, sequences, channels, stats, .. } = self;
+        let Self { group, arena, protection, sequences, channels, tunnels, stats, .. } = self;
         let description = &group.flows()[flow];
         let header = Header {
             privacy: protection.cipher.then_some(Privacy {
@@ -191,13 +170,13 @@ impl Lower {
         if !arena.resize(&mut frame, LEAD + pdu) {
             return Err(frame);
         }
-        let channel_state = &mut channels[channel];
-        let depi_len = if channel_state.depi.is_some() { DEPI_LEN } else { 0 };
+        let tunnel = tunnels.get_mut(channel);
+        let depi_len = if tunnel.is_some() { DEPI_LEN } else { 0 };
         let start = depi_len + header.len();
         frame.pull(LEAD - start);
         let len = header.len() + pdu;
         let bytes = arena.data_mut(&mut frame);
-        let encapsulated = match &mut channel_state.depi {
+        let encapsulated = match tunnel {
             Some(depi) => bytes.first_chunk_mut().is_some_and(|out| depi.write(out, len)),
             None => true,
         };
@@ -205,9 +184,7 @@ impl Lower {
             return Err(frame);
         }
         sequences[flow] = sequences[flow].wrapping_add(1);
-        // An unlimited channel also advances its time, so that all channels are used in turn.
-        let cost = (channel_state.per_byte * len as u64) >> FRACTION;
-        channel_state.free_at = channel_state.free_at.max(now.saturating_sub(self.catch_up)) + cost;
+        channels.send(channel, len, now);
         let counters = &stats.channels[channel];
         counters.packets.add(1);
         counters.bytes.add(len as u64);
@@ -222,7 +199,7 @@ impl Lower {
     fn serve(&mut self, cx: &mut Context<'_>) -> usize {
         let mut n = 0;
         while n < BUDGET
-            && let Some(channel) = self.free_channel(cx.now)
+            && let Some(channel) = self.channels.free(cx.now)
             && let Some((flow, frame)) = self.queues.pop()
         {
             match self.frame(flow, frame, channel, cx.now) {

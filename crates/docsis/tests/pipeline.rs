@@ -65,6 +65,8 @@ struct Outcome {
     drops: HashMap<&'static str, u64>,
     /// Number of frames that the upper MAC sealed.
     assisted: u64,
+    /// Bytes of each channel.
+    channels: Vec<u64>,
 }
 
 struct Setup {
@@ -146,7 +148,8 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     drops.retain(|_, n| *n > 0);
     let sent = std::mem::take(&mut *sent.lock().unwrap());
     let seal = instance.workers[0].counters().stages.iter().find(|s| s.name == "seal").unwrap();
-    Outcome { sent, group, drops, assisted: seal.packets.get() }
+    let channels = instance.stats.channels.iter().map(|channel| channel.bytes.get()).collect();
+    Outcome { sent, group, drops, assisted: seal.packets.get(), channels }
 }
 
 /// Opens every frame, checks header, key and sequence number, and returns the PDUs by flow.
@@ -287,6 +290,23 @@ fn priorities_and_rates_hold() {
     assert!((28_000..100_000).contains(&bytes), "{bytes}");
     assert_eq!(outcome.drops.keys().copied().collect::<Vec<_>>(), [DropReason::Policed.name()]);
     assert_eq!(outcome.group.counters(0).upper.policed.get(), outcome.drops["policed"]);
+}
+
+#[test]
+fn shares_follow_rates() {
+    // The different rates are never reached here; crates/docsis/src/channel.rs tests saturated channels.
+    for rates in [[0; 4], [189_000_000_000; 4], [189_000_000_000, 96_000_000_000, 48_000_000_000, 24_000_000_000]] {
+        let group = group(20, two_flows());
+        let frames = traffic(&group, 20_000);
+        let protection = Protection { crc: false, cipher: false, ..Protection::default() };
+        let channels = rates.to_vec();
+        let outcome = run(group, &frames, Setup { protection, channels, closed: true, ..Setup::default() });
+        let (bytes, rate) = (outcome.channels.iter().sum::<u64>() as f64, rates.iter().sum::<u64>() as f64);
+        for (got, of) in outcome.channels.iter().zip(rates) {
+            let expected = if rate == 0.0 { 0.25 } else { of as f64 / rate };
+            assert!((*got as f64 / bytes / expected - 1.0).abs() < 0.01, "{rates:?}: {:?}", outcome.channels);
+        }
+    }
 }
 
 #[test]

@@ -65,6 +65,10 @@ pub struct CmtsArgs {
     /// buffer contents as payload, or `all`, copied by the upper MAC's CPU
     #[arg(long, value_name = "PART", default_value = "headers")]
     pub writes: Writes,
+    /// Rates of an instance's OFDM channels in Gbit/s; 0: no limit  [default: four of 1.89 with --rate; four without
+    /// limit else, where the workers determine the rate]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = channel)]
+    pub channels: Option<Vec<u64>>,
     /// Fixed rate of each instance in Gbit/s, even with loss  [default: the maximum, followed by the search]
     #[arg(long, value_name = "GBITS", value_parser = gbits)]
     pub rate: Option<f64>,
@@ -129,8 +133,15 @@ fn share(text: &str) -> Result<MixShare, String> {
     Ok(MixShare { size: pdu(size)?, weight: number(weight, 1..=1_000_000, "parts")? as u32 })
 }
 
-/// Number of OFDM channels per instance, without limits: the two workers determine the rate.
+/// Parses the rate of a channel in Gbit/s; returns it in bits per second.
+fn channel(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { gbits(text).map(|rate| (rate * 1e9) as u64) }
+}
+
+/// Number of OFDM channels per instance.
 const CHANNELS: usize = 4;
+/// Rate of an OFDM channel of 192 MHz with 4096-QAM in bits per second.
+const CHANNEL_RATE: u64 = 1_890_000_000;
 /// Maximum length in frames of all queues of an instance, and of a flow's queue.
 const QUEUE: usize = 4096;
 /// DSCP of a modem's second flow: expedited forwarding (RFC 3246).
@@ -190,6 +201,8 @@ struct Row {
     /// Ratio to the rate of the library alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_library: Option<f64>,
+    /// Part of the bytes that each channel had.
+    channels_percent: Vec<f64>,
     /// Cycles of the two workers by stage, and their share of each worker's cycles.
     stages: Vec<Stage>,
     /// Memory traffic; `None` if it cannot be measured here.
@@ -256,6 +269,8 @@ fn print(f: &Figures) {
         row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s per instance"));
         row.memory.as_ref().inspect(|m| print!("; memory {:.2} GB/s ({})", m.gbs, m.source));
         println!();
+        let shares: Vec<String> = row.channels_percent.iter().map(|of| format!("{of:.1}")).collect();
+        println!("        shares of the channels: {} %", shares.join(", "));
         for stage in &row.stages {
             println!(
                 "        {} {:9} {:7.1} cycles/packet {:5.1} %",
@@ -307,9 +322,15 @@ impl<'a> Bench<'a> {
             crypto: self.args.crypto,
             assist: self.args.assist == OnOff::On,
             queues: QueueLimits { flow: QUEUE, total: QUEUE, overflow: Overflow::Tail },
-            channels: vec![0; CHANNELS],
+            channels: self.channels(),
             depi: None,
         }
+    }
+
+    /// Returns the rates of an instance's channels.
+    fn channels(&self) -> Vec<u64> {
+        let rate = if self.args.rate.is_some() { CHANNEL_RATE } else { 0 };
+        self.args.channels.clone().unwrap_or_else(|| vec![rate; CHANNELS])
     }
 
     /// Returns the group: modems with two flows each, distinguished by DSCP.
@@ -357,6 +378,7 @@ impl<'a> Bench<'a> {
             drops,
             zero_loss_gbps: zero_loss,
             of_library: None,
+            channels_percent: outcome.channels_percent,
             stages,
             memory,
             crypto,

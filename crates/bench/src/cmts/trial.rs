@@ -50,6 +50,8 @@ pub struct Outcome {
     pub seconds: f64,
     pub crypto: String,
     pub pages: String,
+    /// Part of the bytes that each channel had, in percent.
+    pub channels_percent: Vec<f64>,
 }
 
 const WORKERS: [&str; 2] = ["upper", "lower"];
@@ -114,6 +116,11 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         }
         push("idle", idle.max(0.0));
     }
+    let mut channels = vec![0.0; bench.channels().len()];
+    for channel in rigs.iter().flat_map(|rig| rig.instance.stats.channels.iter().enumerate()) {
+        channels[channel.0] += channel.1.bytes.get() as f64;
+    }
+    let bytes: f64 = channels.iter().sum();
     Ok(Outcome {
         gbps_each: (after.bytes - before.bytes) as f64 * 8.0 / 1e9 / seconds / n as f64,
         mpps_each: packets / seconds / 1e6 / n as f64,
@@ -126,6 +133,7 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         seconds,
         crypto: rigs[0].instance.stats.crypto.clone(),
         pages: rigs[0].pools.arena().pages().to_string(),
+        channels_percent: channels.iter().map(|of| 100.0 * of / bytes.max(1.0)).collect(),
     })
 }
 

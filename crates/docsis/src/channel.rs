@@ -1,0 +1,158 @@
+//! Choice of an OFDM channel for each frame, so that the channels' shares follow their rates.
+
+use bywash_sync::clock;
+
+/// Maximum idle time of a channel, in microseconds, that it may catch up on.
+const CATCH_UP_US: u64 = 50;
+/// Fraction bits of the number of ticks per byte.
+const FRACTION: u32 = 16;
+/// Maximum of [`Channel::per_byte`]: the costs of frames of up to 256 KiB do not overflow.
+const PER_BYTE_MAX: u128 = 1 << 46;
+
+/// Channels of a lower MAC. Times are TSC ticks.
+pub struct Channels {
+    channels: Vec<Channel>,
+    /// Load that a channel is taken to have at least, less [`catch_up`](Self::catch_up): a channel that was busy while
+    /// others were chosen has no more than that to make up for.
+    load: u64,
+    catch_up: u64,
+}
+
+struct Channel {
+    /// Time at which everything sent on the channel will have left; 0 if the channel has no limit.
+    free_at: u64,
+    /// Time that everything sent on the channel takes at its rate.
+    load: u64,
+    /// Ticks per byte, with [`FRACTION`] bits of fraction.
+    per_byte: u64,
+    limited: bool,
+}
+
+impl Channels {
+    /// Creates idle channels with these rates in bits per second; 0 means no limit. A channel without limit has the
+    /// share of the fastest channel with one. `hz` is the TSC frequency.
+    pub fn new(rates: &[u64], hz: u64) -> Self {
+        let per_byte =
+            |rate: u64| (((u128::from(hz) * 8) << FRACTION) / u128::from(rate)).clamp(1, PER_BYTE_MAX) as u64;
+        let fastest = rates.iter().max().filter(|rate| **rate > 0).map_or(1 << FRACTION, |rate| per_byte(*rate));
+        let channel = |&rate: &u64| Channel {
+            free_at: 0,
+            load: 0,
+            per_byte: if rate == 0 { fastest } else { per_byte(rate) },
+            limited: rate > 0,
+        };
+        Self {
+            channels: rates.iter().map(channel).collect(),
+            load: 0,
+            catch_up: (u128::from(hz) * u128::from(CATCH_UP_US) / 1_000_000) as u64,
+        }
+    }
+
+    /// Creates idle channels with these rates on this machine's clock.
+    pub fn here(rates: &[u64]) -> Self {
+        Self::new(rates, clock::tsc_hz())
+    }
+
+    /// Returns the free channel with the least load. `None` if all are busy.
+    #[inline]
+    pub fn free(&self, now: u64) -> Option<usize> {
+        let free = self.channels.iter().enumerate().filter(|(_, channel)| channel.free_at <= now);
+        free.min_by_key(|(_, channel)| self.load(channel)).map(|(index, _)| index)
+    }
+
+    /// Adds a frame of `len` bytes to the channel with this index.
+    #[inline]
+    pub fn send(&mut self, index: usize, len: usize, now: u64) {
+        let load = self.load(&self.channels[index]);
+        self.load = self.load.max(load);
+        let channel = &mut self.channels[index];
+        let cost = (channel.per_byte * len as u64) >> FRACTION;
+        channel.load = load + cost;
+        if channel.limited {
+            channel.free_at = channel.free_at.max(now.saturating_sub(self.catch_up)) + cost;
+        }
+    }
+
+    #[inline]
+    fn load(&self, channel: &Channel) -> u64 {
+        channel.load.max(self.load.saturating_sub(self.catch_up))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_sync::random::splitmix64;
+
+    const HZ: u64 = 2_500_000_000;
+
+    /// Sends `frames` frames of the cable mix from `turn` on at `rate` bits per second as channels are free, in turns of
+    /// a microsecond. Returns the bytes of each channel and the next turn.
+    fn send(channels: &mut Channels, mut turn: u64, rate: u64, frames: u64) -> (Vec<u64>, u64) {
+        let (first, mut sent) = (turn, 0);
+        let mut bytes = vec![0u64; channels.channels.len()];
+        while sent < frames {
+            turn += 1;
+            let now = turn * HZ / 1_000_000;
+            while sent < frames
+                && bytes.iter().sum::<u64>() * 8_000_000 < (turn - first) * rate
+                && let Some(index) = channels.free(now)
+            {
+                let len = match splitmix64(7, sent) % 100 {
+                    0..3 => 68,
+                    3 => 932,
+                    _ => 1520,
+                };
+                channels.send(index, len, now);
+                bytes[index] += len as u64;
+                sent += 1;
+            }
+        }
+        (bytes, turn)
+    }
+
+    /// Returns the part of 20,000 frames' bytes that each channel has, and the rate of all.
+    fn shares(rates: &[u64], rate: u64) -> (Vec<f64>, f64) {
+        let (bytes, turns) = send(&mut Channels::new(rates, HZ), 0, rate, 20_000);
+        let all = bytes.iter().sum::<u64>() as f64;
+        (bytes.iter().map(|n| *n as f64 / all).collect(), all * 8e6 / turns as f64)
+    }
+
+    #[test]
+    fn shares_follow_rates_within_1_percent() {
+        const DIFFERENT: [u64; 4] = [1_890_000_000, 960_000_000, 480_000_000, 240_000_000];
+        let cases: [(&[u64], [u64; 4]); 4] = [
+            (&[0; 4], [1; 4]),
+            (&[1_890_000_000; 4], [1; 4]),
+            (&DIFFERENT, DIFFERENT),
+            // A channel without limit counts as the fastest with one.
+            (&[0, 1_890_000_000, 960_000_000, 480_000_000], [1_890, 1_890, 960, 480]),
+        ];
+        for (rates, parts) in cases {
+            let all: u64 = rates.iter().sum();
+            let unlimited = rates.contains(&0);
+            for (saturated, rate) in [(false, 500_000_000), (false, all * 9 / 10), (true, 2 * all)] {
+                if rate == 0 || unlimited && rate > 500_000_000 {
+                    continue;
+                }
+                let (shares, reached) = shares(rates, rate);
+                for (share, part) in shares.iter().zip(parts) {
+                    let expected = part as f64 / parts.iter().sum::<u64>() as f64;
+                    assert!((share / expected - 1.0).abs() < 0.01, "{rates:?} at {rate}: {shares:?}");
+                }
+                let expected = if saturated { all } else { rate } as f64;
+                assert!((reached / expected - 1.0).abs() < 0.01, "{rates:?} at {rate}: {reached}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_busy_channel_gains_no_credit() {
+        let mut channels = Channels::new(&[0, 1_890_000_000], HZ);
+        // At 20 Gbit/s the channel with a limit is nearly always busy.
+        let (bytes, turn) = send(&mut channels, 0, 20_000_000_000, 20_000);
+        assert!(bytes[0] > 9 * bytes[1], "{bytes:?}");
+        let (bytes, _) = send(&mut channels, turn, 500_000_000, 1000);
+        assert!((0.9..1.1).contains(&(bytes[0] as f64 / bytes[1] as f64)), "{bytes:?}");
+    }
+}
