@@ -1,4 +1,5 @@
 //! Rate limits of service flows: maximum sustained and peak traffic rate (CableLabs MULPI, "Service flow encodings").
+//! Rates and bursts count the bytes of the PDU, from the destination address to the end of the CRC.
 
 use bywash_sync::bucket::Rate;
 

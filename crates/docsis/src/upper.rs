@@ -1,6 +1,7 @@
 //! Upper MAC: classifies and polices Ethernet frames.
 
 use crate::assist::Assist;
+use crate::crc::CRC_LEN;
 use crate::group::{Group, LEAD, Lead, PDU_MIN};
 use crate::lower::{LowerConfig, LowerStats, send_all};
 use crate::police::Policer;
@@ -140,7 +141,8 @@ impl App for Upper {
         for (i, mut frame) in known.drain().enumerate() {
             let flow = flows[i];
             let counters = &group.counters(flow as usize).upper;
-            if !policers[flow as usize].admit(frame.len() as u32, cx.now) {
+            // MULPI counts to the end of the CRC, also of a PDU that is sent without one.
+            if !policers[flow as usize].admit((frame.len() + CRC_LEN) as u32, cx.now) {
                 counters.policed.add(1);
                 cx.drop(from, DropReason::Policed, frame);
                 continue;

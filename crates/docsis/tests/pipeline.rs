@@ -11,7 +11,7 @@ use bywash_docsis::police::Limits;
 use bywash_docsis::protect::{self, Protection};
 use bywash_docsis::queue::{Overflow, QueueLimits};
 use bywash_docsis::seal::Crypto;
-use bywash_docsis::traffic::{CABLE_IMIX, packets};
+use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
 use bywash_docsis::window::Window;
 use bywash_engine::{DropReason, Idle};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
@@ -290,6 +290,20 @@ fn priorities_and_rates_hold() {
     assert!((28_000..100_000).contains(&bytes), "{bytes}");
     assert_eq!(outcome.drops.keys().copied().collect::<Vec<_>>(), [DropReason::Policed.name()]);
     assert_eq!(outcome.group.counters(0).upper.policed.get(), outcome.drops["policed"]);
+}
+
+#[test]
+fn policing_counts_to_the_end_of_the_crc() {
+    for crc in [true, false] {
+        // The rate adds a byte in eight seconds; the bucket holds 100 PDUs of 60 bytes with their CRCs.
+        let limits = Limits { sustained: 1, burst: 100 * 64, peak: 0 };
+        let group = group(1, ModemKind { flows: vec![FlowKind { limits, ..FlowKind::default() }], filters: vec![] });
+        let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();
+        let frames = packets(&macs, &[Share { weight: 1, size: 60 }], 150);
+        let protection = Protection { crc, ..Protection::default() };
+        let outcome = run(group, &frames, Setup { protection, ..Setup::default() });
+        assert_eq!((outcome.sent.len(), outcome.drops), (100, HashMap::from([("policed", 50)])), "crc {crc}");
+    }
 }
 
 #[test]
