@@ -120,8 +120,9 @@ def summary(report):
           lambda one: ", ".join(f"{row['kind']} {row['mpps']:.1f}" for row in one["rows"]) + " Mpps")
 
     def tabm(one):
-        of = {(row["kind"], row["threads"]): row["mpps"] for row in one["rows"]}
-        return ", ".join(f"{t} thread{'s' * (t > 1)} {of['tabm', t] / of['sdb', t]:.2f} x" for t in (1, 2))
+        of = {(row["order"], row["kind"], row["threads"]): row["mpps"] for row in one["rows"]}
+        ratio = lambda order, t: f"{t} thread{'s' * (t > 1)} {of[order, 'tabm', t] / of[order, 'sdb', t]:.2f} x"
+        return "; ".join(f"both {order}: " + ", ".join(ratio(order, t) for t in (1, 2)) for order in ("fifo", "lifo"))
     r.own("rate of pool tabm to that of sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
     r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores, no cache", policies, "buffer policies in testpmd")
     veth = r.beside("veth", "veth, 64 B, one worker in user space", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "

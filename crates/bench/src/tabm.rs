@@ -10,7 +10,7 @@ use bywash_frame::{BATCH, Batch, Buffers, Frame, Pages, PoolConfig, PoolKind, Po
 use bywash_measure::pmu::{CacheMisses, Misses};
 use bywash_measure::{PageSize, Processor, Tlb, hardware, processor};
 use bywash_sync::{CachePadded, Counter, clock};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,9 +38,9 @@ pub struct TabmArgs {
     /// Page size of the buffer memory
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     pub pages: Pages,
-    /// Reuse a thread's blocks in the order they were freed, as `sdb` does, instead of the last freed first
-    #[arg(long)]
-    pub fifo: bool,
+    /// Orders in which blocks are reused, for all kinds: `fifo`, as in the paper, or `lifo`, the last freed first
+    #[arg(long, value_name = "ORDERS", value_delimiter = ',', default_value = "fifo,lifo")]
+    pub order: Vec<Order>,
     /// Number of rounds, each measuring all kinds; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
@@ -50,6 +50,16 @@ pub struct TabmArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Order in which a pool reuses its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The block that has been free for the longest time first
+    Fifo,
+    /// The block freed last first
+    Lifo,
 }
 
 fn channels(text: &str) -> Result<usize, String> {
@@ -80,6 +90,8 @@ struct Figures {
 #[derive(Serialize)]
 struct Row {
     kind: String,
+    /// Order in which the pool reuses its blocks.
+    order: Order,
     threads: usize,
     size: usize,
     mpps: f64,
@@ -101,24 +113,27 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     if let Some(kind) = kinds.iter().find(|kind| !kind.blocks()) {
         anyhow::bail!("pools of kind {kind} have no blocks: expected sdb, tabm, typewriter");
     }
+    let pools: Vec<(Order, PoolKind)> =
+        args.order.iter().flat_map(|order| kinds.iter().map(|kind| (*order, *kind))).collect();
     let mut rows = vec![];
     for &threads in &args.threads {
         for &size in &args.sizes {
-            let mut rounds: Vec<Vec<Measured>> = kinds.iter().map(|_| vec![]).collect();
+            let mut rounds: Vec<Vec<Measured>> = pools.iter().map(|_| vec![]).collect();
             for _ in 0..args.rounds {
-                for (kind, rounds) in kinds.iter().zip(&mut rounds) {
-                    rounds.push(measure(args, *kind, threads, size, &cpus)?);
+                for (pool, rounds) in pools.iter().zip(&mut rounds) {
+                    rounds.push(measure(args, *pool, threads, size, &cpus)?);
                 }
             }
-            for (&kind, rounds) in kinds.iter().zip(rounds) {
+            for (&pool, rounds) in pools.iter().zip(rounds) {
                 let rounds_mpps: Vec<f64> = rounds.iter().map(|round| round.mpps).collect();
                 let median = |of: &dyn Fn(&Measured) -> Option<f64>| super::median(rounds.iter().filter_map(of));
                 let (measured, source) = match median(&|round| round.dtlb_misses) {
                     Some(misses) => (misses, "measured"),
-                    None => (modelled(args, kind, threads, size, tlb)?, "modelled"),
+                    None => (modelled(args, pool, threads, size, tlb)?, "modelled"),
                 };
                 rows.push(Row {
-                    kind: kind.to_string(),
+                    kind: pool.1.to_string(),
+                    order: pool.0,
                     threads,
                     size,
                     mpps: median(&|round| Some(round.mpps)).unwrap_or(0.0),
@@ -138,14 +153,19 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     }
     let source = figures.rows.first().map_or("modelled", |row| row.dtlb_source);
     println!("{}; dTLB misses {source} ({})", figures.cpus, tlb.name);
-    println!("threads  size  kind             Mpps  to the first  dTLB misses/packet");
+    println!("threads  size  order  kind             Mpps  to the first  dTLB misses/packet");
+    // The rows of one order, number of threads and size.
     for of_kinds in figures.rows.chunks(kinds.len()) {
         for row in of_kinds {
             let crowded = if row.crowded { "  (more threads than CPUs)" } else { "" };
             println!(
-                "{:7} {:5}  {:10} {:10.2} {:13.2} {:19.3}{crowded}",
+                "{:7} {:5}  {:5}  {:10} {:10.2} {:13.2} {:19.3}{crowded}",
                 row.threads,
                 row.size,
+                match row.order {
+                    Order::Fifo => "fifo",
+                    Order::Lifo => "lifo",
+                },
                 row.kind,
                 row.mpps,
                 row.mpps / of_kinds[0].mpps,
@@ -160,9 +180,9 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
 }
 
 /// Creates the pools: one of all cells for `sdb`, else one per thread.
-fn region(args: &TabmArgs, kind: PoolKind, threads: usize) -> anyhow::Result<Arc<PoolSet>> {
+fn region(args: &TabmArgs, (order, kind): (Order, PoolKind), threads: usize) -> anyhow::Result<Arc<PoolSet>> {
     let arena = super::arena(kind, args.frames, args.pages)?;
-    let lifo = kind != PoolKind::Sdb && !args.fifo;
+    let lifo = order == Order::Lifo;
     let pool = |name: &str, frames| PoolConfig { block: args.block, lifo, ..PoolConfig::new(name, kind, frames) };
     let share = args.frames / threads / args.block * args.block;
     let pools: Vec<PoolConfig> = match kind {
@@ -236,12 +256,12 @@ struct Measured {
 
 fn measure(
     args: &TabmArgs,
-    kind: PoolKind,
+    pool: (Order, PoolKind),
     threads: usize,
     size: usize,
     cpus: &cpus::Placement,
 ) -> anyhow::Result<Measured> {
-    let pools = region(args, kind, threads)?;
+    let pools = region(args, pool, threads)?;
     let (channels, inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
     let device = Arc::new(Mutex::new(Device::new(&pools, channels, size)));
     let stop = Arc::new(AtomicBool::new(false));
@@ -327,8 +347,14 @@ fn forward(bufs: &mut Buffers, batch: &mut Batch, packet: &[u8]) {
 /// Returns the dTLB misses per packet from a model: the same device and pools, one thread after the other, each with
 /// its own TLB, which sees the pages of the cells that the thread forwards. (The pools' own memory is only a few
 /// pages.)
-fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &Processor) -> anyhow::Result<f64> {
-    let pools = region(args, kind, threads)?;
+fn modelled(
+    args: &TabmArgs,
+    pool: (Order, PoolKind),
+    threads: usize,
+    size: usize,
+    of: &Processor,
+) -> anyhow::Result<f64> {
+    let pools = region(args, pool, threads)?;
     // Model the requested page size even if this machine cannot provide it: the policy's addresses matter.
     let page = if args.pages == Pages::Small { PageSize::Small } else { PageSize::Huge };
     let (channels, mut inboxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| RingBuffer::new(CHANNEL)).unzip();
@@ -356,4 +382,55 @@ fn modelled(args: &TabmArgs, kind: PoolKind, threads: usize, size: usize, of: &P
     let (warm, _) = round(MODELLED);
     let (walks, seen) = round(MODELLED);
     Ok((walks - warm) as f64 / seen as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Order::{Fifo, Lifo};
+    use PoolKind::{Sdb, Tabm};
+    use bywash_measure::XEON_GOLD_6148;
+
+    fn misses(order: Order, kind: PoolKind, threads: usize) -> f64 {
+        let args = TabmArgs {
+            kinds: vec![],
+            threads: vec![],
+            sizes: vec![],
+            frames: 131_072,
+            block: bywash_frame::BLOCK,
+            pages: Pages::Small,
+            order: vec![],
+            rounds: 1,
+            milliseconds: 10,
+            json: true,
+        };
+        modelled(&args, (order, kind), threads, 64, &XEON_GOLD_6148).unwrap()
+    }
+
+    /// In order, 131,072 cells of 2 KiB are 65,536 pages, which no TLB has. Of two cells in a page, one thread finds the
+    /// second one's translation; of two threads each has one of the two, unless the block is its own.
+    #[test]
+    fn known_answers_of_the_model() {
+        let cases = [
+            (Fifo, Sdb, 1, 0.5),
+            (Fifo, Sdb, 2, 1.0),
+            (Fifo, Tabm, 1, 0.5),
+            (Fifo, Tabm, 2, 0.5),
+            (Lifo, Tabm, 2, 0.0),
+        ];
+        for (order, kind, threads, expected) in cases {
+            let found = misses(order, kind, threads);
+            assert!((found - expected).abs() < 0.01, "{order:?} {kind} {threads}: {found}");
+        }
+    }
+
+    #[test]
+    fn tabm_misses_the_tlb_less_than_sdb() {
+        for threads in [2, 4, 8] {
+            let [sdb, tabm] = [Sdb, Tabm].map(|kind| misses(Fifo, kind, threads));
+            assert!(tabm < sdb, "{threads} threads: tabm {tabm}, sdb {sdb}");
+            let [sdb, tabm] = [Sdb, Tabm].map(|kind| misses(Lifo, kind, threads));
+            assert!(tabm <= sdb, "{threads} threads, lifo: tabm {tabm}, sdb {sdb}");
+        }
+    }
 }

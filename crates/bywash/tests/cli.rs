@@ -227,7 +227,9 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
         assert!(sources.iter().all(|s| s["missing"].is_null() || s["missing"].as_str().unwrap().len() > 10));
     }
     let kinds: Vec<&str> = tabm["rows"].as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["sdb", "tabm", "typewriter"]);
+    assert_eq!(kinds, ["sdb", "tabm", "typewriter", "sdb", "tabm", "typewriter"]);
+    let orders = tabm["rows"].as_array().unwrap().iter().map(|row| row["order"].as_str().unwrap());
+    assert_eq!(orders.collect::<Vec<_>>(), ["fifo", "fifo", "fifo", "lifo", "lifo", "lifo"]);
     let measured = tabm["hardware"][0]["missing"].is_null();
     for row in tabm["rows"].as_array().unwrap() {
         assert!(row["mpps"].as_f64().unwrap() > 0.0, "{row:#}");
