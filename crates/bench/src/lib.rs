@@ -12,6 +12,7 @@ mod driver;
 mod forward;
 mod generator;
 pub mod lab;
+mod line;
 mod lookup;
 mod memif;
 mod memory;

@@ -2,6 +2,7 @@
 //! and frees them.
 
 use crate::args::{SECONDS, block, frames, number, touch};
+use crate::line::{self, Apart, Way};
 use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
@@ -65,6 +66,8 @@ const ROUNDS: usize = 5;
 struct Figures {
     rows: Vec<Row>,
     cpus: cpus::Placement,
+    /// Cost of a cache line's way between the first two CPUs before each round.
+    line: Vec<Option<Way>>,
 }
 
 #[derive(Clone, Serialize)]
@@ -81,13 +84,18 @@ struct Row {
     exhausted: u64,
     /// Rate of each round, in order.
     rounds_mpps: Vec<f64>,
+    /// Medians of near and far rounds, where the CPUs were both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<Apart>,
 }
 
 pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
     let cpus = cpus::Placement::of(args.threads)?;
     let rounds = if args.alternate { ROUNDS } else { 1 };
     let mut rows: Vec<Vec<Row>> = args.kinds.iter().map(|_| vec![]).collect();
+    let mut line = vec![];
     for _ in 0..rounds {
+        line.push(line::measure(&cpus)?);
         for (kind, rows) in args.kinds.iter().zip(&mut rows) {
             rows.push(measure(args, *kind, &cpus)?);
         }
@@ -95,19 +103,21 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
     let rows = rows.into_iter().map(|mut of_kind| {
         let rounds_mpps: Vec<f64> = of_kind.iter().map(|row| row.mpps).collect();
         of_kind.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
-        Row { rounds_mpps, ..of_kind.swap_remove(rounds / 2) }
+        Row { apart: line::apart(&line, &rounds_mpps), rounds_mpps, ..of_kind.swap_remove(rounds / 2) }
     });
-    let figures = Figures { rows: rows.collect(), cpus };
+    let figures = Figures { rows: rows.collect(), cpus, line };
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
         return Ok(());
     }
     println!("{} threads on {}; {} B touched", args.threads, figures.cpus, args.touch);
+    println!("  way of a cache line from CPU to CPU, by round: {}", line::words(&figures.line));
     for row in &figures.rows {
         println!(
             "  {:5} {:6.2} Mpps, {:6.1} cycles/packet ({} frames, cache {}, pages {})",
             row.kind, row.mpps, row.cycles_per_packet, row.frames, row.cache, row.pages
         );
+        row.apart.as_ref().inspect(|apart| println!("        {apart}"));
     }
     Ok(())
 }
@@ -194,6 +204,7 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
         pages: pools.arena().pages().to_string(),
         exhausted: pools.pools()[0].stats().exhausted,
         rounds_mpps: vec![],
+        apart: None,
     })
 }
 

@@ -5,6 +5,7 @@
 //! thread that forwards a packet also writes it, in place of the device's DMA, which no CPU's TLB is involved in.
 
 use crate::args::{block, frames, number};
+use crate::line::{self, Apart, Way};
 use bywash_engine::cpus;
 use bywash_frame::{BATCH, Batch, Buffers, Frame, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
@@ -103,6 +104,11 @@ struct Row {
     /// True if there are more threads than CPUs, so that the rate means little.
     crowded: bool,
     rounds_mpps: Vec<f64>,
+    /// Cost of a cache line's way between the first two CPUs before each round.
+    line: Vec<Option<Way>>,
+    /// Medians of near and far rounds, where the CPUs were both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<Apart>,
 }
 
 pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
@@ -119,7 +125,9 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     for &threads in &args.threads {
         for &size in &args.sizes {
             let mut rounds: Vec<Vec<Measured>> = pools.iter().map(|_| vec![]).collect();
+            let mut line = vec![];
             for _ in 0..args.rounds {
+                line.push(line::measure(&cpus)?);
                 for (pool, rounds) in pools.iter().zip(&mut rounds) {
                     rounds.push(measure(args, *pool, threads, size, &cpus)?);
                 }
@@ -141,7 +149,9 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
                     dtlb_source: source,
                     llc_misses_per_packet: median(&|round| round.llc_misses),
                     crowded: !cpus.enough_for(threads),
+                    apart: line::apart(&line, &rounds_mpps),
                     rounds_mpps,
+                    line: line.clone(),
                 });
             }
         }
@@ -171,8 +181,11 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
                 row.mpps / of_kinds[0].mpps,
                 row.dtlb_misses_per_packet
             );
+            row.apart.as_ref().inspect(|apart| println!("{:22}{apart}", ""));
         }
     }
+    let line: Vec<Option<Way>> = figures.rows.chunks(pools.len()).flat_map(|rows| rows[0].line.clone()).collect();
+    println!("way of a cache line from CPU to CPU, by round: {}", line::words(&line));
     for source in &figures.hardware {
         source.missing.as_ref().inspect(|why| println!("not measured by {}: {why}", source.name));
     }

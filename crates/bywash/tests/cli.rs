@@ -231,6 +231,10 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     let orders = tabm["rows"].as_array().unwrap().iter().map(|row| row["order"].as_str().unwrap());
     assert_eq!(orders.collect::<Vec<_>>(), ["fifo", "fifo", "fifo", "lifo", "lifo", "lifo"]);
     let measured = tabm["hardware"][0]["missing"].is_null();
+    let pool = bench(&["bench", "pool", "--kinds", "stack", "--frames", "8192", "--json"]);
+    for line in [&pool["line"], &tabm["rows"][0]["line"]] {
+        assert!(line.as_array().is_some_and(|rounds| rounds.len() == 1), "{line:#}");
+    }
     for row in tabm["rows"].as_array().unwrap() {
         assert!(row["mpps"].as_f64().unwrap() > 0.0, "{row:#}");
         let source = row["dtlb_source"].as_str().unwrap();
