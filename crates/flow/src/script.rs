@@ -1,8 +1,9 @@
 //! Lines of flows, groups and meters from files and commands. All lines are parsed before any is applied.
 
 use crate::control::FlowControl;
-use crate::model::{FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
+use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
 use crate::syntax::{self, SyntaxError};
+use std::collections::HashSet;
 use std::fmt;
 
 /// Default operation for lines that do not name one.
@@ -136,9 +137,38 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
     read().map_err(of_line)
 }
 
+/// Returns the first group or meter that a flow in `items` runs and that does not exist once all lines are applied. The
+/// order of the lines does not matter: a group may follow the flows that run it.
+fn missing(control: &FlowControl, items: &[Item]) -> Option<String> {
+    let mut groups: HashSet<u32> = control.groups().iter().map(|group| group.spec.id).collect();
+    let mut meters: HashSet<u32> = control.meters().iter().map(|meter| meter.spec.id).collect();
+    for item in items {
+        match item {
+            Item::SetGroup { group, .. } => _ = groups.insert(group.id),
+            Item::SetMeter { meter, .. } => _ = meters.insert(meter.id),
+            Item::DelGroup(id) => groups.retain(|group| id.is_some_and(|id| id != *group)),
+            Item::DelMeter(id) => meters.retain(|meter| id.is_some_and(|id| id != *meter)),
+            Item::Add(_) | Item::Mod(..) | Item::Del(..) => {}
+        }
+    }
+    let flows = items.iter().filter_map(|item| match item {
+        Item::Add(flow) | Item::Mod(flow, _) => Some(&flow.actions),
+        _ => None,
+    });
+    flows.flatten().find_map(|action| match action {
+        Action::Group(id) if !groups.contains(id) => Some(format!("group {id} does not exist")),
+        Action::Meter(id) if !meters.contains(id) => Some(format!("meter {id} does not exist")),
+        _ => None,
+    })
+}
+
 /// Applies the lines in order, up to the first that is refused. Returns how many flows, groups and meters were changed;
-/// errors with the reason and that number. The workers use the new tables when this returns.
+/// errors with the reason and that number. Applies none if a flow runs a group or meter that does not exist. The workers
+/// use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
+    if let Some(what) = missing(control, &items) {
+        return Err(format!("{what}; no change was applied"));
+    }
     let (mut done, mut refused) = (0, None);
     for item in items {
         let result = match item {
@@ -170,6 +200,7 @@ pub fn port_number(ports: &[String], name: &str) -> Option<OfPort> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::BridgeConfig;
 
     fn wrong(lines: &str, verb: Verb) -> (usize, usize) {
         let names = |_: &str| None;
@@ -183,6 +214,19 @@ mod tests {
         assert_eq!(wrong("in_prt=1 actions=drop", Verb::Add), (1, 1));
         assert_eq!(wrong("  add  in_prt=1 actions=drop", Verb::Del { strict: false }), (1, 8));
         assert_eq!(wrong("delete in_prt=1", Verb::Add), (1, 8));
+    }
+
+    #[test]
+    fn a_flow_that_runs_a_missing_group_or_meter_is_refused() {
+        let mut control = FlowControl::new(&bywash_sync::Qsbr::new(), vec![], BridgeConfig::default());
+        let mut load = |lines: &str| carry_out(&mut control, parse(lines, Verb::Add, &|_| None).unwrap());
+        let missing = |what: &str| Err(format!("{what} does not exist; no change was applied"));
+        assert_eq!(load("ip,actions=1\narp,actions=group:5"), missing("group 5"));
+        assert_eq!(load("ip,actions=meter:6,1"), missing("meter 6"));
+        let both = "arp,actions=group:5\nip,actions=meter:6,1\ngroup_id=5,bucket=output:1\n\
+                    meter=6 pktps bands=type=drop rate=5";
+        assert_eq!(load(both), Ok(4));
+        assert_eq!(load("delete group_id=5\nipv6,actions=group:5"), missing("group 5"));
     }
 
     #[test]

@@ -9,7 +9,8 @@ use bywash_wire::ethernet::ethertype;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
+/// Names of all actions.
+pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, exit";
 

@@ -39,10 +39,15 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
             "cookie" => spec.cookie = small(want()?, 64)?,
             "idle_timeout" => spec.idle_timeout = small(want()?, 16)?,
             "hard_timeout" => spec.hard_timeout = small(want()?, 16)?,
+            "check_overlap" | "reset_counts" if value.is_some() => {
+                return name.wrong(format!("{} takes no value", name.str()));
+            }
             "check_overlap" => spec.check_overlap = true,
             "reset_counts" => spec.reset_counts = true,
-            // Shown by dump; ignored, so that a dump can be loaded.
-            "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" | "send_flow_rem" | "importance" => {}
+            // Statistics, which a dump shows and which are not settings: a dump can be loaded.
+            "duration" | "n_packets" | "n_bytes" | "idle_age" | "hard_age" => {}
+            "send_flow_rem" => return name.wrong("send_flow_rem: there is no controller to tell that a flow has gone"),
+            "importance" => return name.wrong("importance: no flow is removed to make room for another"),
             _ if conditions.take(&mut spec.matches, name, value, names)? => {}
             other => return name.wrong(format!("unknown field or flow property `{other}`")),
         }

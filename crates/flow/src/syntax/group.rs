@@ -23,6 +23,8 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
         .collect();
     let mut head = text.sub(0, starts.first().copied().unwrap_or(line.len()));
     let (mut id, mut kind, mut fields) = (None, None, Vec::new());
+    // Properties that only select groups have.
+    let (mut method, mut hashed) = (None, None);
     while let Some((name, value)) = head.next_item()? {
         let Some(value) = value.filter(|v| !v.is_empty()) else {
             return name.wrong(format!("{} needs a value", name.str()));
@@ -30,12 +32,14 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
         match name.str() {
             "group_id" => id = Some(group_number(value)?),
             "type" => kind = Some(group_kind(value)?),
-            "selection_method" if matches!(value.str(), "hash" | "dp_hash") => {}
+            "selection_method" if matches!(value.str(), "hash" | "dp_hash") => method = Some(value),
             "selection_method" => return value.wrong("unknown selection method: use hash or dp_hash"),
             "fields" => {
                 let mut list = value;
-                while let Some((name, _)) = list.next_item()? {
+                hashed = Some(name);
+                while let Some((name, mask)) = list.next_item()? {
                     match Field::find(name.str()) {
+                        Some(_) if mask.is_some() => return name.wrong("fields are hashed whole: no mask is possible"),
                         Some(field) => fields.push(field),
                         None => return name.wrong(format!("unknown field `{}`", name.str())),
                     }
@@ -46,6 +50,12 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
     }
     let Some(id) = id else { return text.wrong("a group needs `group_id=`") };
     let kind = kind.unwrap_or(GroupKind::All);
+    if let Some(only) = method.or(hashed).filter(|_| kind != GroupKind::Select) {
+        return only.wrong("only groups of type select have a selection method and fields");
+    }
+    if let Some(hashed) = hashed.filter(|_| method.is_some_and(|method| method.str() == "dp_hash")) {
+        return hashed.wrong("dp_hash chooses the fields itself: use selection_method=hash");
+    }
     if starts.len() > BUCKETS {
         return text.sub(starts[BUCKETS], line.len()).wrong(format!("too many buckets: a group has at most {BUCKETS}"));
     }
@@ -86,7 +96,16 @@ fn bucket(text: Text<'_>, id: u32, kind: GroupKind, names: PortNames<'_>) -> Res
         let value = value.filter(|v| !v.is_empty());
         match (name.str(), value) {
             ("bucket_id", Some(value)) => bucket.id = small(value, 32)?,
-            ("weight", Some(value)) => bucket.weight = small(value, 16)?,
+            ("weight", Some(value)) => {
+                bucket.weight = small(value, 16)?;
+                // A dump shows the weight 1 of any bucket.
+                if kind != GroupKind::Select && bucket.weight != 1 {
+                    return name.wrong("only buckets of a select group have a weight");
+                }
+            }
+            ("watch_port" | "watch_group", _) if matches!(kind, GroupKind::All | GroupKind::Indirect) => {
+                return name.wrong(format!("{}: all buckets of this type of group run, live or not", name.str()));
+            }
             ("watch_port", Some(value)) => bucket.watch_port = Some(port(value, names)?),
             ("watch_group", Some(value)) => bucket.watch_group = Some(small(value, 32)?),
             ("actions" | "action", _) => {
@@ -141,13 +160,19 @@ fn only<T>(line: &str, key: &str, read: impl Fn(Text<'_>) -> Result<T>) -> Resul
 pub fn meter(line: &str) -> Result<MeterSpec> {
     let text = Text::new(line);
     let mut rest = text;
-    let (mut id, mut packets, mut rate, mut burst, mut bands) = (None, None, None, 0, 0);
+    let (mut id, mut packets, mut rate, mut burst, mut bands) = (None, None, None, None, 0);
+    let mut bursts = None;
     while let Some((name, value)) = rest.next_item()? {
         match (name.str(), value) {
             ("meter", Some(value)) => id = Some(small(value, 32)?),
+            ("pktps" | "kbps", None) if packets.is_some() => {
+                return name.wrong("a meter counts either packets or kilobits: give one of pktps and kbps");
+            }
             ("pktps", None) => packets = Some(true),
             ("kbps", None) => packets = Some(false),
-            ("burst" | "stats", None) => {}
+            ("burst", None) => bursts = Some(name),
+            // Every meter has statistics.
+            ("stats", None) => {}
             ("bands" | "band", Some(value)) => {
                 bands += 1;
                 if bands > 1 {
@@ -159,13 +184,19 @@ pub fn meter(line: &str) -> Result<MeterSpec> {
             }
             ("type", Some(value)) if value.str() == "drop" => {}
             ("rate", Some(value)) => rate = Some(small(value, 32)?),
-            ("burst_size", Some(value)) => burst = small(value, 32)?,
+            ("burst_size", Some(value)) => burst = Some((name, small(value, 32)?)),
             (other, _) => return name.wrong(format!("invalid meter property `{other}`")),
         }
     }
     let Some(id) = id.filter(|id| *id > 0) else { return text.wrong("a meter needs `meter=` with an id above 0") };
     let Some(rate) = rate.filter(|r| *r > 0) else {
         return text.wrong("a meter needs `bands=type=drop,rate=` with a rate above 0");
+    };
+    let burst = match (bursts, burst) {
+        (Some(_), Some((_, burst))) if burst > 0 => burst,
+        (Some(flag), _) => return flag.wrong("burst needs `burst_size=` with a size above 0"),
+        (None, Some((size, _))) => return size.wrong("burst_size has no effect without `burst`"),
+        (None, None) => 0,
     };
     Ok(MeterSpec { id, packets: packets.unwrap_or(false), rate, burst })
 }

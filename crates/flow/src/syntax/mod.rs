@@ -7,6 +7,8 @@ mod matches;
 mod show;
 mod text;
 mod value;
+#[cfg(test)]
+mod words;
 
 pub use flow::{filter, flow, packet};
 pub use group::{group, group_id, meter, meter_id};

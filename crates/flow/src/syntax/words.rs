@@ -1,0 +1,289 @@
+//! Test of every word of ovs-fields(7), ovs-actions(7) and ovs-ofctl(8): it has an effect, or it is an error.
+
+use super::actions::KNOWN;
+use super::matches::SHORTHANDS;
+use super::{filter, flow, group, meter};
+use crate::field::{FIELDS, Field, Form, Needs};
+use crate::model::OfPort;
+
+/// Fields of ovs-fields(7) that are not here.
+const NO_FIELDS: &[&str] = &[
+    "tun_id=1",
+    "tunnel_id=1",
+    "tun_src=1.2.3.4",
+    "tun_dst=1.2.3.4",
+    "tun_ipv6_src=::1",
+    "tun_ipv6_dst=::1",
+    "tun_gbp_id=1",
+    "tun_gbp_flags=1",
+    "tun_erspan_ver=1",
+    "tun_erspan_idx=1",
+    "tun_erspan_dir=1",
+    "tun_erspan_hwid=1",
+    "tun_gtpu_flags=1",
+    "tun_gtpu_msgtype=1",
+    "tun_metadata0=1",
+    "tun_flags=oam",
+    "ct_state=+trk",
+    "ct_zone=1",
+    "ct_mark=1",
+    "ct_label=1",
+    "ct_nw_src=1.2.3.4",
+    "ct_nw_dst=1.2.3.4",
+    "ct_ipv6_src=::1",
+    "ct_ipv6_dst=::1",
+    "ct_nw_proto=6",
+    "ct_tp_src=1",
+    "ct_tp_dst=1",
+    "mpls",
+    "mplsm",
+    "mpls_label=1",
+    "mpls_tc=1",
+    "mpls_bos=1",
+    "mpls_ttl=1",
+    "nsh_flags=1",
+    "nsh_ttl=1",
+    "nsh_mdtype=1",
+    "nsh_np=1",
+    "nsh_spi=1",
+    "nsh_si=1",
+    "nsh_c1=1",
+    "packet_type=(0,0)",
+    "conj_id=1",
+    "dp_hash=1",
+    "recirc_id=1",
+    "pkt_mark=1",
+    "actset_output=1",
+    "in_port_oxm=1",
+    "xreg0=1",
+    "xxreg0=1",
+    "skb_priority=1",
+];
+
+/// Actions of ovs-actions(7) that are not here.
+const NO_ACTIONS: &[&str] = &[
+    "controller",
+    "controller(max_len=64)",
+    "enqueue(1,2)",
+    "bundle(eth_src,0,hrw,ofport,slaves:1,2)",
+    "bundle_load(eth_src,0,hrw,ofport,reg0[],slaves:1)",
+    "multipath(eth_src,50,hrw,12,0,reg0[0..3])",
+    "push_mpls:0x8847",
+    "pop_mpls:0x800",
+    "set_mpls_label:1",
+    "set_mpls_tc:1",
+    "set_mpls_ttl:1",
+    "dec_mpls_ttl",
+    "encap(ethernet)",
+    "decap",
+    "dec_nsh_ttl",
+    "check_pkt_larger(100)->reg0[0]",
+    "delete_field:tun_metadata0",
+    "set_tunnel:1",
+    "set_tunnel64:1",
+    "set_queue:1",
+    "pop_queue",
+    "ct",
+    "ct(commit)",
+    "ct_clear",
+    "learn(table=1)",
+    "conjunction(1,1/2)",
+    "write_actions(drop)",
+    "clone(output:1)",
+    "push:reg0[]",
+    "pop:reg0[]",
+    "sample(probability=1)",
+    "note:00",
+    "fin_timeout(idle_timeout=1)",
+    "debug_slow",
+    "debug_recirc",
+    "dec_ttl(1)",
+    "sw_controller",
+];
+
+fn names(name: &str) -> Option<OfPort> {
+    (name == "lan").then_some(OfPort(1))
+}
+
+/// Returns the conditions that a field needs, and a value of the field.
+fn example(field: Field) -> (&'static str, &'static str) {
+    let needs = match field.info().needs {
+        Needs::Nothing => "",
+        Needs::Vlan => "dl_vlan=5,",
+        Needs::Arp => "arp,",
+        Needs::Ip4 => "ip,",
+        Needs::Ip6 => "ipv6,",
+        Needs::Ip => "ip,",
+        Needs::Proto(6) | Needs::Ports => "tcp,",
+        Needs::Proto(17) => "udp,",
+        Needs::Proto(_) => "sctp,",
+        Needs::Icmp4 => "icmp,",
+        Needs::Icmp6 => "icmp6,",
+        Needs::Nd | Needs::NdSolicit => "icmp6,icmpv6_type=135,icmpv6_code=0,",
+        Needs::NdAdvert => "icmp6,icmpv6_type=136,icmpv6_code=0,",
+    };
+    let value = match field.info().form {
+        Form::Decimal | Form::Hex => "4",
+        Form::Mac => "02:00:00:00:00:01",
+        Form::Ip4 => "10.0.0.1",
+        Form::Ip6 => "fd00::1",
+        Form::Port => "lan",
+        Form::Frag => "later",
+        Form::TcpFlags => "+syn",
+    };
+    (needs, value)
+}
+
+#[test]
+fn fields_match_or_are_errors() {
+    let mut known = 0;
+    for field in FIELDS {
+        let (needs, value) = example(*field);
+        let without = flow(&format!("{needs}actions=drop"), &names).unwrap();
+        for name in field.info().names {
+            let line = format!("{needs}{name}={value},actions=drop");
+            if let Ok(spec) = flow(&line, &names) {
+                // Fields that tag or protocol determine are matched already.
+                assert!(spec.matches != without.matches || !needs.is_empty(), "{line} matches nothing");
+                known += 1;
+            }
+        }
+    }
+    assert!(known > FIELDS.len(), "{known} of {} fields", FIELDS.len());
+    for (name, ..) in SHORTHANDS {
+        assert!(flow(&format!("{name},actions=drop"), &names).unwrap().matches != Default::default(), "{name}");
+    }
+    for no in NO_FIELDS {
+        assert!(flow(&format!("{no},actions=drop"), &names).is_err(), "{no} in a flow");
+        assert!(filter(no, &names).is_err(), "{no} in a filter");
+    }
+}
+
+#[test]
+fn properties_of_flows_have_an_effect_or_are_errors() {
+    let plain = flow("ip,actions=drop", &names).unwrap();
+    let with = |word: &str| flow(&format!("ip,{word},actions=drop"), &names);
+    for word in [
+        "table=1",
+        "table_id=1",
+        "priority=1",
+        "cookie=1",
+        "idle_timeout=1",
+        "hard_timeout=1",
+        "check_overlap",
+        "reset_counts",
+    ] {
+        assert_ne!(with(word).unwrap(), plain, "{word}");
+    }
+    for word in [
+        "send_flow_rem",
+        "importance=1",
+        "no_packet_counts",
+        "no_byte_counts",
+        "allow_hidden_fields",
+        "check_overlap=0",
+        "reset_counts=0",
+        "priority",
+        "cookie=1/1",
+        "out_port=1",
+        "out_group=1",
+    ] {
+        assert!(with(word).is_err(), "{word}");
+    }
+    // Statistics of a dump.
+    for word in ["duration=1.5s", "n_packets=1", "n_bytes=1", "idle_age=1", "hard_age=1"] {
+        assert_eq!(with(word).unwrap(), plain, "{word}");
+    }
+    for word in ["table=1", "priority=1", "cookie=1", "cookie=1/-1", "out_port=1", "out_group=1"] {
+        assert_ne!(filter(word, &names).unwrap(), Default::default(), "{word}");
+    }
+}
+
+#[test]
+fn actions_have_an_effect_or_are_errors() {
+    let of = |name: &str| match name {
+        "output" | "resubmit" => "1",
+        "push_vlan" => "0x8100",
+        "mod_dl_src" | "mod_dl_dst" => "02:00:00:00:00:01",
+        "mod_nw_src" | "mod_nw_dst" => "10.0.0.1",
+        "set_field" | "load" => "4->reg0",
+        "move" => "reg0[]->reg1[]",
+        "goto_table" | "group" | "meter" | "write_metadata" | "mod_nw_ecn" => "1",
+        name if name.starts_with("mod_") => "4",
+        _ => "",
+    };
+    let plain = flow("tcp,dl_vlan=5,actions=drop", &names).unwrap();
+    for name in KNOWN.split(", ") {
+        let separator = if of(name).is_empty() { "" } else { ":" };
+        let line = format!("tcp,dl_vlan=5,actions={name}{separator}{}", of(name).replace("4->reg0", "4->reg0[]"));
+        let line = if name == "set_field" { line.replace("[]", "") } else { line };
+        let spec = flow(&line, &names).unwrap_or_else(|e| panic!("{line}: {e}"));
+        assert!(name == "drop" || spec.actions != plain.actions, "{line} does nothing");
+    }
+    for no in NO_ACTIONS {
+        assert!(flow(&format!("actions={no}"), &names).is_err(), "{no}");
+    }
+}
+
+#[test]
+fn properties_of_groups_and_meters_have_an_effect_or_are_errors() {
+    let of = |head: &str, bucket: &str| group(&format!("group_id=1,{head},bucket={bucket}output:1"), &names);
+    let plain = of("type=select", "").unwrap();
+    for (head, bucket) in [
+        ("type=select,selection_method=hash,fields(nw_src)", ""),
+        ("type=select", "weight:2,"),
+        ("type=select", "watch_port:lan,"),
+        ("type=select", "watch_group:2,"),
+        ("type=select", "bucket_id:7,"),
+        ("type=all", ""),
+        ("type=indirect", ""),
+        ("type=ff", "watch_port:1,"),
+    ] {
+        assert_ne!(of(head, bucket).unwrap(), plain, "{head} {bucket}");
+    }
+    // Both name the hash that is used anyway.
+    for method in ["hash", "dp_hash"] {
+        assert_eq!(of(&format!("type=select,selection_method={method}"), "").unwrap(), plain);
+    }
+    for (head, bucket) in [
+        ("type=all,selection_method=hash", ""),
+        ("type=all,fields(nw_src)", ""),
+        ("type=all", "weight:2,"),
+        ("type=all", "watch_port:1,"),
+        ("type=indirect", "watch_group:2,"),
+        ("type=select,selection_method=rr", ""),
+        ("type=select,fields(nw_src=255.0.0.0)", ""),
+        ("type=select,selection_method=dp_hash,fields(nw_src)", ""),
+        ("type=select,selection_method_param=1", ""),
+        ("type=select,command_bucket_id=1", ""),
+        ("type=ff", ""),
+    ] {
+        assert!(of(head, bucket).is_err(), "{head} {bucket}");
+    }
+    let of = |rest: &str| meter(&format!("meter=1 {rest}"));
+    let plain = of("kbps bands=type=drop rate=5").unwrap();
+    for rest in ["pktps bands=type=drop rate=5", "kbps burst bands=type=drop rate=5 burst_size=9"] {
+        assert_ne!(of(rest).unwrap(), plain, "{rest}");
+    }
+    assert_eq!(of("kbps stats bands=type=drop rate=5").unwrap(), plain, "every meter has statistics");
+    for rest in [
+        "kbps burst bands=type=drop rate=5",
+        "kbps bands=type=drop rate=5 burst_size=9",
+        "kbps pktps bands=type=drop rate=5",
+        "kbps bands=type=dscp_remark rate=5",
+        "kbps bands=type=drop rate=5 prec_level=1",
+        "kbps bands=type=drop",
+    ] {
+        assert!(of(rest).is_err(), "{rest}");
+    }
+}
+
+/// The table of what is not here names each word.
+#[test]
+fn the_documentation_names_every_word_that_is_not_here() {
+    let page = include_str!("../../../../docs/decisions/flow.md");
+    for no in NO_FIELDS.iter().chain(NO_ACTIONS) {
+        let name = no.split(['=', ':', '(', '-']).next().unwrap();
+        assert!(name == "dec_ttl" || page.contains(&format!("`{name}`")), "docs/decisions/flow.md: {name}");
+    }
+}
