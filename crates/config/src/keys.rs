@@ -144,7 +144,10 @@ pub static CMTS: Section = Section {
             .example("\"head\"")
             .only(Mode::Cmts),
         key("channels", Or("auto", &OneOrMore("a rate", RATE)), "\"auto\"", "bit/s")
-            .doc("Rates of the OFDM channels of a group; 0: no limit. `auto`: one channel without limit.")
+            .doc(
+                "Rates of the OFDM channels of a group; 0: no limit. Shares of the traffic follow the rates, with the \
+                 fastest rate for channels without limit. `auto`: one channel without limit.",
+            )
             .example("[1_890_000_000, 1_890_000_000]")
             .only(Mode::Cmts),
     ],
@@ -231,7 +234,10 @@ pub static FLOW: Section = Section {
             .example("5")
             .only(Mode::Cmts),
         key("rate", Int(RATE), "0", "bit/s")
-            .doc("Maximum sustained rate; packets above it are dropped as `policed`. 0: no limit.")
+            .doc(
+                "Maximum sustained rate; packets above it are dropped as `policed`. A packet counts from the \
+                 destination address to the end of the CRC, also with `crc = false`. 0: no limit.",
+            )
             .example("100_000_000")
             .only(Mode::Cmts),
         key("burst", Int(0..=u32::MAX as usize), "0", "bytes")
