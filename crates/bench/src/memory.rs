@@ -44,6 +44,12 @@ pub struct MemoryArgs {
     /// --rx-ring
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = descriptors)]
     pub tx_ring: usize,
+    /// Print every parameter of the model with its source, or the word `assumed`, and model nothing
+    #[arg(long, conflicts_with = "vary")]
+    pub parameters: bool,
+    /// Also model each assumed parameter at half and at double its value, with the largest number of instances
+    #[arg(long)]
+    pub vary: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -63,18 +69,101 @@ fn in_flight(text: &str) -> Result<usize, String> {
 
 /// Packets received at once.
 const BURST: usize = 32;
-/// Size of a descriptor in bytes.
-const DESCRIPTOR: usize = 16;
-/// Number of cable modems, and the state of each (address, flows, policer) in bytes, in whole cache lines.
-const MODEMS: u64 = 300;
-const MODEM: u64 = 128;
-/// Size of a modem's expanded key in bytes: eleven round keys (FIPS 197, section 5.2).
-const KEY: u64 = 176;
-/// Size in bytes of the MAC header with extended headers in front of the packet.
-const HEADER: usize = 18;
 /// Cable IMIX: packets per hundred, and their sizes in bytes.
 const IMIX: [(u64, usize); 3] = [(3, 68), (1, 932), (96, 1520)];
 const IMIX_MEAN: f64 = (3.0 * 68.0 + 1.0 * 932.0 + 96.0 * 1520.0) / 100.0;
+
+/// Value of a parameter of the model, where it is from, and whether it was chosen after results had been seen.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Parameter {
+    name: &'static str,
+    value: u64,
+    source: &'static str,
+    chosen: bool,
+}
+
+/// Source of a parameter that has none.
+const ASSUMED: &str = "assumed";
+
+/// Parameters of a run.
+#[derive(Clone, Copy, Debug)]
+struct Model {
+    frames: usize,
+    in_flight: usize,
+    rx_ring: usize,
+    tx_ring: usize,
+    modems: u64,
+    modem: u64,
+    key: u64,
+    header: usize,
+    handoff: u64,
+    handoff_entry: usize,
+    descriptor: usize,
+}
+
+impl Model {
+    fn of(args: &MemoryArgs) -> Self {
+        Self {
+            frames: args.frames,
+            in_flight: args.in_flight,
+            rx_ring: args.rx_ring,
+            tx_ring: args.tx_ring,
+            modems: 300,
+            modem: 128,
+            key: 176,
+            header: 18,
+            handoff: 1024,
+            handoff_entry: 16,
+            descriptor: 16,
+        }
+    }
+
+    /// Returns the number of frames in use at once.
+    fn held(&self) -> usize {
+        self.rx_ring + self.in_flight + self.tx_ring + BURST
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        let of = |name, value: usize, source, chosen| Parameter { name, value: value as u64, source, chosen };
+        vec![
+            of("frames in a pool", self.frames, "assumed: the power of two above the document's peak of 20,000", false),
+            of("packets in flight", self.in_flight, "the document's 750 \"running\", read as between the rings", true),
+            of("receive ring, descriptors", self.rx_ring, "assumed: example programs of DPDK 18.08", true),
+            of("transmit ring, descriptors", self.tx_ring, "assumed: example programs of DPDK 18.08", true),
+            of("cable modems", self.modems as usize, ASSUMED, false),
+            of("state of a modem, bytes", self.modem as usize, ASSUMED, false),
+            of("expanded key of a modem, bytes", self.key as usize, "eleven round keys: FIPS 197, section 5.2", false),
+            of("MAC header of a packet, bytes", self.header, ASSUMED, false),
+            of("ring between the threads, entries", self.handoff as usize, ASSUMED, false),
+            of("entry of that ring, bytes", self.handoff_entry, ASSUMED, false),
+            of("descriptor, bytes", self.descriptor, ASSUMED, false),
+            of("pools to an instance", 1, "assumed; the document has two", false),
+        ]
+    }
+
+    /// Returns the model with each assumed parameter halved and doubled, by name.
+    fn varied(self) -> Vec<(&'static str, [Self; 2])> {
+        type Set = fn(&mut Model, &dyn Fn(u64) -> u64);
+        let all: [(&'static str, Set); 10] = [
+            ("frames in a pool", |m, f| m.frames = f(m.frames as u64) as usize),
+            ("packets in flight", |m, f| m.in_flight = f(m.in_flight as u64) as usize),
+            ("receive ring, descriptors", |m, f| m.rx_ring = f(m.rx_ring as u64) as usize),
+            ("transmit ring, descriptors", |m, f| m.tx_ring = f(m.tx_ring as u64) as usize),
+            ("cable modems", |m, f| m.modems = f(m.modems)),
+            ("state of a modem, bytes", |m, f| m.modem = f(m.modem)),
+            ("MAC header of a packet, bytes", |m, f| m.header = f(m.header as u64) as usize),
+            ("ring between the threads, entries", |m, f| m.handoff = f(m.handoff)),
+            ("entry of that ring, bytes", |m, f| m.handoff_entry = f(m.handoff_entry as u64) as usize),
+            ("descriptor, bytes", |m, f| m.descriptor = f(m.descriptor as u64) as usize),
+        ];
+        let one = |set: Set, f: &dyn Fn(u64) -> u64| {
+            let mut model = self;
+            set(&mut model, f);
+            model
+        };
+        all.into_iter().map(|(name, set)| (name, [one(set, &|n| n / 2), one(set, &|n| n * 2)])).collect()
+    }
+}
 
 // Address layout of an instance: 64 GiB each, with its pool first.
 const RX_RING: u64 = 32 << 30;
@@ -98,6 +187,13 @@ const DOCUMENT: [(f64, OnOff, [f64; 5]); 4] = [
 #[derive(Serialize)]
 struct Figures {
     rows: Vec<Row>,
+    /// Deviation of the rows from the document; `None` if it has none of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deviation: Option<Deviation>,
+    parameters: Vec<Parameter>,
+    /// Effect of the assumed parameters; empty without `--vary`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sensitivity: Vec<Sensitivity>,
     rate: f64,
     crc: OnOff,
     frames: usize,
@@ -123,8 +219,57 @@ struct Row {
     source: &'static str,
 }
 
+/// Deviation of the modelled reductions from the document's, in percentage points.
+#[derive(Serialize)]
+struct Deviation {
+    mean_absolute_error: f64,
+    mean_percent: f64,
+    document_mean_percent: f64,
+}
+
+impl Deviation {
+    fn of(rows: &[Row]) -> Option<Self> {
+        let drops: Vec<(f64, f64)> = rows.iter().filter_map(|r| r.drop_percent.zip(r.document_percent)).collect();
+        let mean = |of: fn(&(f64, f64)) -> f64| drops.iter().map(of).sum::<f64>() / drops.len() as f64;
+        (!drops.is_empty()).then(|| Self {
+            mean_absolute_error: mean(|d| (d.0 - d.1).abs()),
+            mean_percent: mean(|d| d.0),
+            document_mean_percent: mean(|d| d.1),
+        })
+    }
+}
+
+/// Reductions of the traffic by the second kind, with a parameter at half and at double its value; `None` where the
+/// pool would be too small.
+#[derive(Serialize)]
+struct Sensitivity {
+    parameter: &'static str,
+    half_percent: Option<f64>,
+    as_is_percent: Option<f64>,
+    double_percent: Option<f64>,
+}
+
+/// Returns by how many percent less memory traffic the second kind causes than the first.
+fn reduction(args: &MemoryArgs, model: &Model, instances: usize) -> anyhow::Result<Option<f64>> {
+    let [first, second, ..] = args.kinds[..] else { return Ok(None) };
+    if model.held() > model.frames {
+        return Ok(None);
+    }
+    std::thread::scope(|threads| {
+        let one = |kind| threads.spawn(move || modelled(args, model, kind, instances));
+        let (first, second) = (one(first), one(second));
+        let sum = |(read, write): (f64, f64)| read + write;
+        let base = sum(first.join().expect("the model")?);
+        Ok(Some(100.0 * (1.0 - sum(second.join().expect("the model")?) / base)))
+    })
+}
+
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
-    let held = args.rx_ring + args.in_flight + args.tx_ring + BURST;
+    let model = Model::of(args);
+    if args.parameters {
+        return super::report(args.json, &model.parameters(), |all| print_parameters(all));
+    }
+    let held = model.held();
     anyhow::ensure!(held <= args.frames, "{held} buffers are in use at once: --frames {} is too small", args.frames);
     let mut rows: Vec<Row> = vec![];
     for &instances in &args.instances {
@@ -134,7 +279,7 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
         }
         // The kinds have separate caches, so they can be modelled in parallel.
         let figures = std::thread::scope(|threads| {
-            let one = |kind: PoolKind| threads.spawn(move || modelled(args, kind, instances));
+            let one = |kind: PoolKind| threads.spawn(move || modelled(args, &model, kind, instances));
             let all: Vec<_> = args.kinds.iter().map(|kind| one(*kind)).collect();
             all.into_iter().map(|t| t.join().expect("the model")).collect::<anyhow::Result<Vec<_>>>()
         })?;
@@ -152,7 +297,19 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
+    let most = args.instances.iter().copied().max().unwrap_or(1);
+    let mut sensitivity = vec![];
+    if args.vary {
+        let as_is_percent = reduction(args, &model, most)?;
+        for (parameter, [half, double]) in model.varied() {
+            let (half_percent, double_percent) = (reduction(args, &half, most)?, reduction(args, &double, most)?);
+            sensitivity.push(Sensitivity { parameter, half_percent, as_is_percent, double_percent });
+        }
+    }
     let figures = Figures {
+        deviation: Deviation::of(&rows),
+        parameters: model.parameters(),
+        sensitivity,
         rows,
         rate: args.rate,
         crc: args.crc,
@@ -183,10 +340,17 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
             number(deviation)
         );
     }
-    let drops: Vec<(f64, f64)> = figures.rows.iter().filter_map(|r| r.drop_percent.zip(r.document_percent)).collect();
-    if !drops.is_empty() {
-        let mean = |of: fn(&(f64, f64)) -> f64| drops.iter().map(of).sum::<f64>() / drops.len() as f64;
-        println!("mean drop {:.1} %, in the document {:.1} %", mean(|d| d.0), mean(|d| d.1));
+    if let Some(Deviation { mean_absolute_error, mean_percent, document_mean_percent }) = &figures.deviation {
+        println!("mean absolute error {mean_absolute_error:.1} points");
+        println!("mean drop {mean_percent:.1} %, in the document {document_mean_percent:.1} %");
+    }
+    if !figures.sensitivity.is_empty() {
+        println!("drop % of {most} instances with an assumed parameter at  half    as is   double");
+        for row in &figures.sensitivity {
+            let of = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.1}"));
+            let [half, as_is, double] = [row.half_percent, row.as_is_percent, row.double_percent].map(of);
+            println!("  {:50} {half:>7} {as_is:>8} {double:>8}", row.parameter);
+        }
     }
     for source in &figures.hardware {
         match &source.missing {
@@ -197,6 +361,18 @@ pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn print_parameters(parameters: &[Parameter]) {
+    for Parameter { name, value, source, chosen } in parameters {
+        let chosen = if *chosen { "; chosen after results had been seen" } else { "" };
+        println!("{name:34} {value:8}  {source}{chosen}");
+    }
+    println!("{}:", XEON_GOLD_6148.name);
+    for (name, source) in XEON_GOLD_6148.sources {
+        let chosen = if *name == "llc_replacement" { "; chosen after results had been seen" } else { "" };
+        println!("{name:43}  {source}{chosen}");
+    }
+}
+
 fn document(args: &MemoryArgs, instances: usize) -> Option<f64> {
     let at = INSTANCES.iter().position(|n| *n == instances)?;
     let test = DOCUMENT.iter().find(|(rate, crc, _)| *rate == args.rate && *crc == args.crc)?;
@@ -204,12 +380,12 @@ fn document(args: &MemoryArgs, instances: usize) -> Option<f64> {
 }
 
 /// Returns the gigabytes per second read and written by all instances.
-fn modelled(args: &MemoryArgs, kind: PoolKind, instances: usize) -> anyhow::Result<(f64, f64)> {
+fn modelled(args: &MemoryArgs, model: &Model, kind: PoolKind, instances: usize) -> anyhow::Result<(f64, f64)> {
     let mut memory = Memory::new(&XEON_GOLD_6148, instances, 1);
-    let all = (0..instances).map(|at| Instance::new(args, kind, at));
+    let all = (0..instances).map(|at| Instance::new(args, model, kind, at));
     let mut all: Vec<Instance> = all.collect::<anyhow::Result<_>>()?;
     // One pass through the largest pool to warm up, one to count.
-    let bursts = args.frames.div_ceil(BURST);
+    let bursts = model.frames.div_ceil(BURST);
     let mut before = Traffic::default();
     for burst in 0..2 * bursts {
         if burst == bursts {
@@ -239,11 +415,8 @@ struct Instance {
     posted: VecDeque<Frame>,
     /// Packets between the two threads that wait to be scheduled.
     queued: VecDeque<Frame>,
-    queue: usize,
-    rx_ring: usize,
-    /// Size of the transmit ring. A sent frame stays in it until its slot is reused.
-    tx_ring: usize,
-    /// Frames in the transmit ring.
+    model: Model,
+    /// Frames in the transmit ring, where a sent frame stays until its slot is reused.
     sent: VecDeque<Frame>,
     /// Number of packets so far, and of cells allocated and freed, which select slots and descriptors.
     packets: u64,
@@ -253,10 +426,10 @@ struct Instance {
 }
 
 impl Instance {
-    fn new(args: &MemoryArgs, kind: PoolKind, core: usize) -> anyhow::Result<Self> {
+    fn new(args: &MemoryArgs, model: &Model, kind: PoolKind, core: usize) -> anyhow::Result<Self> {
         let packed = kind.packed();
-        let arena = Arena::new(ArenaConfig { cells: args.frames, pages: Pages::Small, packed, ..Default::default() })?;
-        let pools = PoolSet::new(arena, &[PoolConfig::new("cmts", kind, args.frames)])?;
+        let arena = Arena::new(ArenaConfig { cells: model.frames, pages: Pages::Small, packed, ..Default::default() })?;
+        let pools = PoolSet::new(arena, &[PoolConfig::new("cmts", kind, model.frames)])?;
         let (upper, lower) = (Buffers::attach(&pools, 0), Buffers::attach(&pools, 0));
         Ok(Self {
             core,
@@ -266,9 +439,7 @@ impl Instance {
             lower,
             posted: VecDeque::new(),
             queued: VecDeque::new(),
-            queue: args.in_flight,
-            rx_ring: args.rx_ring,
-            tx_ring: args.tx_ring,
+            model: *model,
             sent: VecDeque::new(),
             packets: 0,
             taken: 0,
@@ -284,7 +455,7 @@ impl Instance {
             let Some(frame) = self.posted.pop_front() else { break };
             self.receive(memory, frame);
         }
-        while self.queued.len() > self.queue {
+        while self.queued.len() > self.model.in_flight {
             let Some(frame) = self.queued.pop_front() else { break };
             self.send(memory, frame);
         }
@@ -298,7 +469,7 @@ impl Instance {
     /// Fills the receive ring, on the upper thread.
     fn post(&mut self, memory: &mut Memory) {
         let mut batch = Batch::new();
-        while self.posted.len() < self.rx_ring {
+        while self.posted.len() < self.model.rx_ring {
             let slots = self.pools.pools()[0].free();
             if self.upper.alloc(&mut batch, BURST) == 0 {
                 break;
@@ -307,8 +478,8 @@ impl Instance {
             for frame in batch.drain() {
                 let cell = self.at(frame.addr() - DATA_OFFSET as u64);
                 memory.write(self.core, cell, META);
-                let at = self.at(RX_RING) + self.taken % self.rx_ring as u64 * DESCRIPTOR as u64;
-                memory.write(self.core, at, DESCRIPTOR);
+                let at = self.at(RX_RING) + self.taken % self.model.rx_ring as u64 * self.model.descriptor as u64;
+                memory.write(self.core, at, self.model.descriptor);
                 self.taken += 1;
                 self.posted.push_back(frame);
             }
@@ -328,15 +499,19 @@ impl Instance {
         let len = size.map_or(1520, |(_, bytes)| *bytes);
         self.pools.arena().resize(&mut frame, len);
         let (core, data) = (self.core, self.at(frame.addr()));
-        let at = self.at(RX_RING) + self.packets % self.rx_ring as u64 * DESCRIPTOR as u64;
+        let at = self.at(RX_RING) + self.packets % self.model.rx_ring as u64 * self.model.descriptor as u64;
         memory.device_write(core, data, len);
-        memory.device_write(core, at, DESCRIPTOR);
-        memory.read(core, at, DESCRIPTOR);
+        memory.device_write(core, at, self.model.descriptor);
+        memory.read(core, at, self.model.descriptor);
         memory.write(core, data - DATA_OFFSET as u64, META);
         memory.read(core, data, 64);
-        let modem = self.at(STATE) + self.random() % MODEMS * MODEM;
-        memory.write(core, modem, MODEM as usize);
-        memory.write(core, self.at(HANDOFF) + self.packets % 1024 * 16, 16);
+        let modem = self.at(STATE) + self.random() % self.model.modems * self.model.modem;
+        memory.write(core, modem, self.model.modem as usize);
+        memory.write(
+            core,
+            self.at(HANDOFF) + self.packets % self.model.handoff * self.model.handoff_entry as u64,
+            self.model.handoff_entry,
+        );
         self.packets += 1;
         self.queued.push_back(frame);
     }
@@ -344,29 +519,33 @@ impl Instance {
     /// Sends a packet: the lower thread frames, protects and posts it; the device reads it.
     fn send(&mut self, memory: &mut Memory, frame: Frame) {
         let (core, data, len) = (self.core, self.at(frame.addr()), frame.len());
-        memory.read(core, self.at(HANDOFF) + (self.packets - 1) % 1024 * 16, 16);
+        memory.read(
+            core,
+            self.at(HANDOFF) + (self.packets - 1) % self.model.handoff * self.model.handoff_entry as u64,
+            self.model.handoff_entry,
+        );
         memory.read(core, data - DATA_OFFSET as u64, META);
-        memory.write(core, data - HEADER as u64, HEADER);
+        memory.write(core, data - self.model.header as u64, self.model.header);
         if self.crc {
             memory.read(core, data, len);
             memory.write(core, data + len as u64, 4);
         }
-        let modem = self.random() % MODEMS;
-        memory.read(core, self.at(KEYS) + modem * KEY, KEY as usize);
+        let modem = self.random() % self.model.modems;
+        memory.read(core, self.at(KEYS) + modem * self.model.key, self.model.key as usize);
         // The cipher works in place.
         memory.read(core, data, len);
         memory.write(core, data, len);
-        let at = self.at(TX_RING) + self.packets % self.tx_ring as u64 * DESCRIPTOR as u64;
-        memory.write(core, at, DESCRIPTOR);
-        memory.device_read(core, at, DESCRIPTOR);
-        memory.device_read(core, data - HEADER as u64, HEADER + len + 4 * usize::from(self.crc));
-        memory.device_write(core, at, DESCRIPTOR);
+        let at = self.at(TX_RING) + self.packets % self.model.tx_ring as u64 * self.model.descriptor as u64;
+        memory.write(core, at, self.model.descriptor);
+        memory.device_read(core, at, self.model.descriptor);
+        memory.device_read(core, data - self.model.header as u64, self.model.header + len + 4 * usize::from(self.crc));
+        memory.device_write(core, at, self.model.descriptor);
         self.sent.push_back(frame);
     }
 
     /// Frees the frames sent one ring length ago, on the lower thread.
     fn reap(&mut self, memory: &mut Memory) {
-        while self.sent.len() > self.tx_ring {
+        while self.sent.len() > self.model.tx_ring {
             let mut batch = Batch::new();
             while batch.len() < BURST
                 && let Some(frame) = self.sent.pop_front()
@@ -425,9 +604,11 @@ mod tests {
             in_flight,
             rx_ring: 1024,
             tx_ring: 1024,
+            parameters: false,
+            vary: false,
             json: true,
         };
-        let (read, write) = modelled(&args, kind, instances).unwrap();
+        let (read, write) = modelled(&args, &Model::of(&args), kind, instances).unwrap();
         read + write
     }
 
@@ -440,5 +621,22 @@ mod tests {
         // With nearly all frames in flight, the order of reuse makes no difference.
         let full = gbs(PoolKind::Stack, 1, OnOff::Off, 32768 - 2112);
         assert!(full > 0.8 * ring, "{full} against {ring}");
+    }
+
+    #[test]
+    fn the_error_is_absolute() {
+        let row = |drop, document| Row {
+            kind: "stack".into(),
+            instances: 1,
+            read_gbs: 0.0,
+            write_gbs: 0.0,
+            drop_percent: Some(drop),
+            document_percent: document,
+            source: "modelled",
+        };
+        let rows = [row(100.0, Some(90.0)), row(40.0, Some(60.0)), row(1.0, None)];
+        let of = Deviation::of(&rows).unwrap();
+        assert_eq!((of.mean_absolute_error, of.mean_percent, of.document_mean_percent), (15.0, 70.0, 75.0));
+        assert!(Deviation::of(&rows[2..]).is_none());
     }
 }

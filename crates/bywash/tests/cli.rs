@@ -242,6 +242,19 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
         assert!(source == "measured" || row["llc_misses_per_packet"].is_null(), "{row:#}");
     }
     assert!(memory["rows"].as_array().unwrap().iter().all(|row| row["source"] == "modelled"));
+    assert!(memory["deviation"]["mean_absolute_error"].as_f64().is_some_and(|error| error > 0.0), "{memory:#}");
+    let parameters = bench(&["bench", "memory", "--parameters", "--json"]);
+    let sources = |parameters: &serde_json::Value| -> Vec<String> {
+        parameters.as_array().unwrap().iter().map(|one| one["source"].as_str().unwrap().into()).collect()
+    };
+    assert!(sources(&parameters).iter().all(|source| source.len() > 6));
+    let small = ["--instances", "1", "--frames", "2048", "--in-flight", "64", "--rx-ring", "128", "--tx-ring", "128"];
+    let varied = bench(&[&["bench", "memory", "--vary", "--json"][..], &small].concat());
+    let rows = varied["sensitivity"].as_array().unwrap();
+    // Each assumed parameter is varied, and so is what the document is read to say; only the number of pools is not.
+    let assumed = sources(&parameters).iter().filter(|source| source.starts_with("assumed")).count();
+    assert_eq!(rows.len(), assumed, "{varied:#}");
+    assert!(rows.iter().all(|row| row["double_percent"].is_number()), "{varied:#}");
     let refused = bywash(&["bench", "tabm", "--kinds", "tabm,stack"]).output().unwrap();
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && stderr.contains("kind stack have no blocks"), "{stderr}");
