@@ -86,7 +86,7 @@ impl Runtime {
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
     ) -> anyhow::Result<Self> {
-        let heap = Heap::new();
+        let mut heap = Heap::new();
         // Follow the kernel before anything else, so that no change from here on is missed.
         let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
         let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;

@@ -36,20 +36,22 @@ impl Heap {
         Self { faults: 0 }
     }
 
-    /// Sets the process's allocator to keep as little free memory as practical. Call it when the large allocations of
-    /// the start are made: until then, each is best a mapping of its own.
+    /// Returns free pages to the system, and sets the process's allocator to keep as little free memory as practical.
+    /// Call it when the large allocations of the start are made: until then, each is best a mapping of its own.
     #[cfg(target_env = "gnu")]
-    pub fn started(&self) {
-        // SAFETY: sets two numbers, under the allocator's lock.
+    pub fn started(&mut self) {
+        // SAFETY: sets two numbers under the allocator's lock, and affects free memory only.
         unsafe {
             libc::mallopt(libc::M_TRIM_THRESHOLD, END);
             libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
+            libc::malloc_trim(0);
         }
+        self.faults = faults();
     }
 
     /// Does nothing: there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
-    pub fn started(&self) {}
+    pub fn started(&mut self) {}
 
     /// Creates a `Heap`; there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
