@@ -11,6 +11,8 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BYWASH := $(TARGET)/release/bywash
+# `bywash new app` finds this from the program's place, as it does when both are installed.
+SOURCES := $(TARGET)/share/bywash/src
 
 # When run as a user, cargo builds as that user, and only the test programs run as root.
 ifneq ($(SUDO),)
@@ -30,9 +32,10 @@ TEST_FLAGS := $(if $(CI),--show-output)
 .PHONY: build demo check test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
-build: ## build the program (target/release/bywash)
+build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
 	@tools/setup.sh build
 	$(CARGO) build --release --locked -p bywash
+	CARGO=$(CARGO) tools/sources.sh $(SOURCES)
 
 demo: ## host - router - host on this machine, with the kernel and Bywash in turn; removes everything afterwards
 	@tools/setup.sh demo
@@ -149,8 +152,9 @@ bench-programs: ## build what bench/peers/run measures: the program, variants wi
 		$(CARGO) build --release --locked -p bywash --features dpdk && cp $(BYWASH) $(BYWASH)-dpdk; }
 	$(CARGO) build --release --locked -p bywash
 
-install: ## install program, man page and completions (DESTDIR, PREFIX); run `make` first
+install: ## install program, man page, completions and sources (DESTDIR, PREFIX); run `make` first
 	@test -x $(BYWASH) || { echo "no $(BYWASH): run 'make' first, as yourself" >&2; exit 1; }
+	@test -d $(SOURCES) || { echo "no $(SOURCES): run 'make' first, as yourself" >&2; exit 1; }
 	install -D -m 755 $(BYWASH) $(DESTDIR)$(PREFIX)/bin/bywash
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
@@ -158,6 +162,9 @@ install: ## install program, man page and completions (DESTDIR, PREFIX); run `ma
 	$(BYWASH) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash
 	$(BYWASH) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	$(BYWASH) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
+	install -d $(DESTDIR)$(PREFIX)/share/bywash
+	rm -rf $(DESTDIR)$(PREFIX)/share/bywash/src
+	cp -R $(SOURCES) $(DESTDIR)$(PREFIX)/share/bywash/src
 
 deb: build ## build a Debian package in this directory
 	contrib/debian/build $(BYWASH) .
@@ -170,6 +177,7 @@ uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
+	rm -rf $(DESTDIR)$(PREFIX)/share/bywash/src
 
 clean: ## remove build and benchmark outputs
 	rm -rf $(TARGET) out

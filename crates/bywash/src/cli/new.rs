@@ -16,7 +16,7 @@ pub struct NewAppArgs {
     #[arg(value_name = "NAME", value_parser = name)]
     pub name: String,
 
-    /// Directory with Bywash's sources to build against  [default: the crates of this version, from its repository]
+    /// Directory with Bywash's sources to build against  [default: those installed with this program]
     #[arg(long, value_name = "DIR")]
     pub crates: Option<PathBuf>,
 }

@@ -33,9 +33,8 @@ fn a_new_application_builds_and_forwards_in_the_lab() {
     assert!(told.contains("its stages are in src/main.rs"), "{told}");
     let again = run_host_with_timeout(&["sh", "-c", &make], BUILD).unwrap_err().to_string();
     assert!(again.contains("hello already exists"), "{again}");
-    // With the workspace's lock file nothing is downloaded.
+    // The project has the workspace's lock file, so that nothing is downloaded.
     let hello = place.path().join("hello");
-    std::fs::copy(repository.join("Cargo.lock"), hello.join("Cargo.lock")).unwrap();
     let told = cargo(&hello, &["tree", "--offline", "--depth", "1", "--prefix", "none"]);
     for name in ["engine", "frame", "kit", "lab"] {
         assert!(told.contains(&format!("bywash-{name} v")), "{told}");
