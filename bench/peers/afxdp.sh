@@ -26,7 +26,7 @@ USAGE
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-bywash="$root/target/release/bywash" apps=rxdrop,txpush,l2fwd modes=rtc rounds=5 seconds=3 size=64 touch= min_ratios=
+bywash="$root/target/release/bywash" apps=rxdrop,txpush,l2fwd modes=rtc rounds=5 seconds=3 size=64 touch='' min_ratios=''
 out="$root/out/bench/afxdp.json"
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"

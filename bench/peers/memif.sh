@@ -93,7 +93,7 @@ measure() {
     rm -f "$scratch/socket"
     [ "$who" = sender ] || { first=sender && second=receiver; }
     for side in $first $second; do
-        local role other
+        local role
         role=$(role_of "$side" "$who")
         if [ "${!side}" = testpmd ]; then
             testpmd "$side" "$role"

@@ -3,8 +3,8 @@
 #
 # Both replay the same pcap from memory (64-byte frames on the wire) into port 1, have the same 512 flows (dec_ttl,
 # mod_dl_dst, output:2), and discard the frames sent. The peer is Debian's openvswitch-switch-dpdk with one polling
-# thread: it receives from net_pcap with infinite_rx and sends to net_null. It has its own database and run directory;
-# no service is started or stopped.
+# thread: it receives from net_pcap with infinite_rx and sends to net_null. It has its own database, run directory and
+# network namespace: its taps are persistent, and end with the namespace. No service is started or stopped.
 #
 # Rates are medians of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
@@ -39,15 +39,20 @@ if [ "$emc_insert" -gt 0 ]; then emc=(--emc-insert "$emc_insert"); else emc=(--e
 [ "$(id -u)" = 0 ] || die "root needed: the hugetlb pages are root's"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
 [ -x "$vswitchd" ] || die "no $vswitchd: apt-get install openvswitch-switch-dpdk, or give --vswitchd"
-for tool in ovsdb-server ovsdb-tool ovs-vsctl ovs-ofctl ovs-appctl; do
+for tool in ip ovsdb-server ovsdb-tool ovs-vsctl ovs-ofctl ovs-appctl; do
     command -v $tool >/dev/null || die "no $tool: apt-get install openvswitch-switch"
 done
 [ "$cpu" -lt "$(nproc)" ] || die "this machine has no CPU $cpu"
 
 scratch=$(mktemp -d)
+namespace=bywash-ovs-$$
 pids=()
 leave() {
-    for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+    for pid in "${pids[@]}"; do
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    ip netns del "$namespace" 2>/dev/null || true
     pages_back
     rm -rf "$scratch" "/run/dpdk/bywash-switch-$$"
 }
@@ -64,19 +69,20 @@ fi
 "$bywash" bench switch --flows "$flows" --write "$scratch"
 export OVS_RUNDIR=$scratch OVS_LOGDIR=$scratch
 schema=/usr/share/openvswitch/vswitch.ovsschema
+ip netns add "$namespace"
 vsctl() { ovs-vsctl --timeout=30 "--db=unix:$scratch/db.sock" "$@"; }
 other=$((cpu == 0 ? 1 : 0))
 
 start_peer() {
     rm -f "$scratch"/conf.db "$scratch"/*.ctl
     ovsdb-tool create "$scratch/conf.db" $schema
-    ovsdb-server "$scratch/conf.db" "--remote=punix:$scratch/db.sock" "--unixctl=$scratch/db.ctl" >/dev/null 2>&1 &
+    ip netns exec "$namespace" ovsdb-server "$scratch/conf.db" "--remote=punix:$scratch/db.sock" "--unixctl=$scratch/db.ctl" >/dev/null 2>&1 &
     pids=($!)
     for _ in $(seq 100); do [ -S "$scratch/db.sock" ] && break || sleep 0.05; done
     vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true "other_config:dpdk-extra=\"$memory --no-pci --file-prefix bywash-switch-$$\"" \
         "other_config:pmd-cpu-mask=$(printf '0x%x' $((1 << cpu)))" "other_config:dpdk-lcore-mask=$(printf '0x%x' $((1 << other)))" \
         "other_config:emc-insert-inv-prob=$emc_insert" "other_config:smc-enable=$smc_enable"
-    "$vswitchd" "--unixctl=$scratch/vs.ctl" "unix:$scratch/db.sock" --pidfile="$scratch/vs.pid" >"$scratch/peer.log" 2>&1 &
+    ip netns exec "$namespace" "$vswitchd" "--unixctl=$scratch/vs.ctl" "unix:$scratch/db.sock" --pidfile="$scratch/vs.pid" >"$scratch/peer.log" 2>&1 &
     pids+=($!)
     vsctl add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure \
         -- add-port br0 p1 -- set interface p1 type=dpdk ofport_request=1 "options:dpdk-devargs=net_pcap1,rx_pcap=$scratch/traffic.pcap,infinite_rx=1" options:n_rxq=1 \
@@ -85,7 +91,7 @@ start_peer() {
     ovs-ofctl add-flows "unix:$scratch/br0.mgmt" "$scratch/flows.txt"
 }
 stop_peer() {
-    ovs-appctl -t "$scratch/vs.ctl" exit >/dev/null 2>&1 || true
+    ovs-appctl -t "$scratch/vs.ctl" exit --cleanup >/dev/null 2>&1 || true
     for _ in $(seq 50); do kill -0 "${pids[1]}" 2>/dev/null && sleep 0.1 || break; done
     kill -KILL "${pids[1]}" 2>/dev/null || true
     wait "${pids[1]}" 2>/dev/null || true
