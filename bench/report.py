@@ -91,8 +91,9 @@ def reason(text):
 
 
 def forwarded(run):
-    peer = run["peer"]
-    return f"{run['bywash']['median_mpps']:.1f} Mpps; {peer} {run[peer]['median_mpps']:.1f}: {run['ratio']:.2f} x"
+    peer, least = run["peer"], run.get("swap")
+    least = f"; least work on the same source {least['median_mpps']:.1f}" if least else ""
+    return f"{run['bywash']['median_mpps']:.1f} Mpps; {peer} {run[peer]['median_mpps']:.1f}: {run['ratio']:.2f} x{least}"
 
 
 def placed(run):
@@ -108,14 +109,14 @@ def policies(run):
 
 def summary(report):
     r = report
-    r.beside("forward", "forward, full router path, one core, from memory", forwarded, "forward")
-    r.beside("dpdk", "the same, both on DPDK's net_pcap devices", forwarded, "forward on DPDK's devices")
+    r.beside("dpdk", "forward, full router path, one core, both on DPDK's net_pcap devices", forwarded, "forward on the same devices")
+    r.beside("forward", "the same in memory: Bywash's own ports replay and discard, l3fwd's are net_pcap", forwarded, "forward in memory, devices differ")
     for kind in ("stack", "ring"):
-        r.own(f"forward, 131,072 buffers in a {kind}", f"forward --frames 131072 --pool {kind}", lambda one: f"{one['mpps']:.1f} Mpps")
+        r.own(f"forward in memory, 131,072 buffers in a {kind}", f"forward --frames 131072 --pool {kind}", lambda one: f"{one['mpps']:.1f} Mpps")
     for family, routes in (("4", 500_000), ("6", 200_000)):
         r.own(f"lookup, IPv{family}, {routes:,} routes, uniformly random addresses", f"lookup --family {family}",
               lambda one: f"{one['cycles_per_lookup']:.1f} cycles, {one['bytes'] / 2**20:.1f} MiB, built in {one['build_ms']:.0f} ms")
-    r.own("frames from one worker to another (pair)", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
+    r.own("frames from one worker to another, in memory (pair)", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
     r.own("pool between two threads, 131,072 buffers, 1,520 B touched", "pool --alternate --kinds ring,stack,tabm",
           lambda one: ", ".join(f"{row['kind']} {row['mpps']:.1f}" for row in one["rows"]) + " Mpps")
 
@@ -140,8 +141,8 @@ def summary(report):
               f"{one['mpps']:.1f} Mpps: {one['ratio']:.2f} x testpmd to testpmd", None)
     if not memif:
         r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
-    r.beside("switch", "flow switch, 512 flow rules, one core, from memory", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
-             f"{one['ovs-dpdk']['median_mpps']:.1f}: {one['ratio']:.2f} x", "flow switch")
+    r.beside("switch", "flow switch, 512 flow rules, one core, in memory: devices differ", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
+             f"{one['ovs-dpdk']['median_mpps']:.1f}: {one['ratio']:.2f} x", "flow switch in memory, devices differ")
     r.beside("cmts", "cable downstream, two cores, to the rate of its crypto library alone on one", lambda one: f"{one['ratio']:.2f} x", "cable downstream")
     r.own("generator: frames with sequence numbers and times, to bare frames", f"generator --seconds {r.args.seconds}",
           lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")

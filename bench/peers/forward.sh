@@ -13,6 +13,9 @@
 # If dpdk-testpmd is installed, a third row shows the devices alone: in io mode it moves mbufs without reading them. The
 # difference to that row is the cost of a forwarder.
 #
+# The row `swap` is `bywash bench forward --app swap` on the same source: it swaps MAC addresses, without a lookup, and
+# shows what Bywash's ports, buffers and worker cost without the router.
+#
 # Rates are medians of the rounds. The peer's come from its own port counters (telemetry.py).
 set -euo pipefail
 
@@ -110,6 +113,7 @@ measure_peer() {
 
 for round in $(seq "$rounds"); do
     taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench forward --app swap --json --seconds "$seconds" "${rest[@]}" >"$scratch/swap.$round.json"
     measure_peer "${command[@]}" >"$scratch/peer.$round.json"
     [ -z "$alone" ] || measure_peer "${testpmd[@]}" --forward-mode=io >"$scratch/alone.$round.json"
     echo "round $round of $rounds done" >&2
@@ -122,7 +126,7 @@ import json, os, re, statistics, sys
 scratch, rounds = sys.argv[1], int(sys.argv[2])
 load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
 ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
-rows = {"bywash": ours, peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
+rows = {"bywash": ours, "swap": load("swap"), peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
 cpuinfo = open("/proc/cpuinfo").read()
 model = re.search(r"model name\s*: (.*)", cpuinfo)[1]
 # Frequency of the time-stamp counter, in whose cycles Bywash reports.

@@ -14,7 +14,7 @@ use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -25,6 +25,9 @@ use std::time::Duration;
 /// `bywash bench forward`
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
+    /// Work per packet
+    #[arg(long, value_name = "WHAT", default_value = "route")]
+    pub app: Application,
     /// Buffer pool policy
     #[arg(long, value_name = "KIND", default_value = "stack")]
     pub pool: PoolKind,
@@ -77,6 +80,16 @@ pub struct ForwardArgs {
     pub json: bool,
 }
 
+/// Applications that forward between the two ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Application {
+    /// The full IPv4 router path
+    Route,
+    /// Swap the MAC addresses: the least that a forwarder does, and so the highest rate from this source
+    Swap,
+}
+
 fn cache(text: &str) -> Result<usize, String> {
     number(text, 0..=8192, "buffers")
 }
@@ -88,6 +101,7 @@ const SEED: u64 = 2544;
 
 #[derive(Serialize)]
 struct Figures {
+    app: Application,
     mpps: f64,
     cycles_per_packet: f64,
     packets: u64,
@@ -121,9 +135,13 @@ fn print(f: &Figures) {
         "{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)",
         f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops
     );
+    let work = match f.app {
+        Application::Route => format!("{} routes", f.routes),
+        Application::Swap => "MAC addresses swapped, no lookup".into(),
+    };
     println!(
-        "pool {} of {} frames, cache {}, pages {}; {} routes, {} flows, {} B",
-        f.pool, f.frames, f.cache, f.pages, f.routes, f.flows, f.size
+        "pool {} of {} frames, cache {}, pages {}; {work}, {} flows, {} B",
+        f.pool, f.frames, f.cache, f.pages, f.flows, f.size
     );
     for (name, cycles) in &f.stages {
         println!("  {name:8} {cycles:6.1} cycles/packet");
@@ -220,8 +238,11 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
         out.add(port, TxQueue::new(TxQueueConfig::default()));
     }
     let (requests, _inbox) = rtrb::RingBuffer::new(256);
-    let router = Router::new(tables, requests, RouterConfig::default());
-    let app: Box<dyn App> = if args.touch { Box::new(Touch(router, 0)) } else { Box::new(router) };
+    let app: Box<dyn App> = match args.app {
+        Application::Route => Box::new(Router::new(tables, requests, RouterConfig::default())),
+        Application::Swap => Box::new(swap),
+    };
+    let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
     let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
     let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), domain.register()).spawn()?;
 
@@ -240,6 +261,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let seconds = ticks / clock::tsc_hz() as f64;
     let stages = counters.stages.iter().zip(before.stages.iter().zip(&after.stages));
     Ok(Figures {
+        app: args.app,
         mpps: packets as f64 / seconds / 1e6,
         cycles_per_packet: ticks / packets.max(1) as f64,
         packets,
@@ -308,8 +330,18 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
     Ok(Arc::new(Published::new(domain, tables)))
 }
 
-/// Reads every byte of every packet before the router sees it, as a payload inspection would.
-struct Touch(Router, u64);
+/// Swaps the MAC addresses of each packet and sends it to the other port.
+fn swap(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+    for frame in batch.as_mut_slice() {
+        if let Some(macs) = cx.bufs.arena().head_mut::<12>(frame) {
+            macs.rotate_left(6);
+        }
+    }
+    cx.send_batch(from, PortId(1 - from.0), batch);
+}
+
+/// Reads every byte of every packet before the application sees it, as a payload inspection would.
+struct Touch(Box<dyn App>, u64);
 
 impl App for Touch {
     fn stages(&self) -> &'static [&'static str] {

@@ -260,6 +260,26 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     assert!(!refused.status.success() && stderr.contains("kind stack have no blocks"), "{stderr}");
 }
 
+/// The minimal loop forwards every packet of the router's source, and does not route.
+#[test]
+fn a_minimal_loop_runs_on_the_router_s_source() {
+    let bench = |app: &str| -> serde_json::Value {
+        let args = ["bench", "forward", "--frames", "1024", "--seconds", "1", "--json", "--app", app];
+        serde_json::from_str(&output(&args)).unwrap()
+    };
+    let (swap, route) = (bench("swap"), bench("route"));
+    for (figures, app) in [(&swap, "swap"), (&route, "route")] {
+        assert_eq!(figures["app"], app, "{figures:#}");
+        assert!(figures["mpps"].as_f64().unwrap() > 0.0 && figures["drops"] == 0, "{figures:#}");
+    }
+    let stages = |figures: &serde_json::Value| -> Vec<String> {
+        figures["stages"].as_array().unwrap().iter().map(|stage| stage[0].as_str().unwrap().into()).collect()
+    };
+    assert_eq!(stages(&swap), ["rx", "tx"]);
+    assert!(stages(&route).len() > 2, "{route:#}");
+    assert_eq!(swap["flows"], route["flows"]);
+}
+
 /// Without transmit queues, each flow of a burst costs a call to the port; with them, all flows share one.
 #[test]
 fn transmit_queues_save_calls() {
