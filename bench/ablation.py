@@ -15,9 +15,11 @@ LARGE = ["forward", "--frames", "131072"]
 COLD = [*LARGE, "--pool", "ring", "--routes", "500000", "--flows", "65536"]
 TXQ = ["txq", "--rounds", "1", "--flows", "64"]
 
+# A technique gains if the rate without it is less than this share of the rate with it; rates vary by as much.
+GAIN = 0.95
+
 # For each technique: the measurement, with it and without it. Prefetching needs a separate program.
 TECHNIQUES = [
-    ("polling", "AF_XDP on veth, l2fwd: rings looked at, or poll(2)", L2FWD, ["--mode", "rtc"], ["--mode", "poll"]),
     ("huge pages", "forward, 131,072 buffers: 2 MiB, or 4 KiB", LARGE, ["--pages", "2m"], ["--pages", "4k"]),
     ("zero copy", "pair: frames handed over, or 1,514 B copied by the receiver", ["pair"], [], ["--copy", "1514"]),
     ("batching", "AF_XDP on veth, l2fwd: 64 frames a turn, or 1", L2FWD, ["--batch", "64"], ["--batch", "1"]),
@@ -25,8 +27,8 @@ TECHNIQUES = [
     ("prefetch", "forward, 131,072 buffers in a ring, 65,536 flows, 500,000 routes", COLD, [], None),
     ("coalescing", "flow switch, 64 flows, to a pair: a burst's packets together, or each flow's", [*TXQ, "--port", "pair"],
      ["--coalesce", "on"], ["--coalesce", "off"]),
-    ("coalescing", "the same, to memif", [*TXQ, "--port", "memif"], ["--coalesce", "on"], ["--coalesce", "off"]),
-    ("coalescing", "the same, to AF_XDP on veth", [*TXQ, "--port", "veth"], ["--coalesce", "on"], ["--coalesce", "off"]),
+    ("coalescing", "flow switch, 64 flows, to memif: together, or each flow's", [*TXQ, "--port", "memif"], ["--coalesce", "on"], ["--coalesce", "off"]),
+    ("coalescing", "flow switch, 64 flows, to AF_XDP on veth: together, or each flow's", [*TXQ, "--port", "veth"], ["--coalesce", "on"], ["--coalesce", "off"]),
     ("in-order completion", "AF_XDP on veth, txpush by the socket", TXPUSH, ["--in-order", "on"], ["--in-order", "off"]),
 ]
 
@@ -50,9 +52,9 @@ def rate(figures):
 
 
 def table(bench, plain, rounds, seconds):
-    """Returns the table. `bench` runs a benchmark and returns its figures, or the reason why there are none; `plain` is
+    """Returns the table, and the list of those that gain nothing. `bench` runs a benchmark and returns its figures, or the reason why there are none; `plain` is
     the program without prefetching."""
-    lines = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"]
+    rows = []
     with huge_pages():
         for name, what, base, on, off in TECHNIQUES:
             print(f"== {name}: {what}", flush=True)
@@ -68,8 +70,20 @@ def table(bench, plain, rounds, seconds):
                     if figures:
                         samples[which].append(rate(figures))
             if all(len(of) == rounds and statistics.median(of) > 0 for of in samples.values()):
-                on_rate, off_rate = (statistics.median(samples[which]) for which in ("with", "without"))
-                lines.append(f"| {name} | {what} | {on_rate:.2f} | {off_rate:.2f} | {off_rate / on_rate:.2f} x |")
+                rows.append((name, what, *(statistics.median(samples[which]) for which in ("with", "without"))))
             else:
-                lines.append(f"| {name} | {what} | | | not measured: {why or 'nothing moved'} |")
-    return "\n".join(lines)
+                rows.append((name, what, None, why or "nothing moved"))
+    return text(rows)
+
+
+def text(rows):
+    """Returns the table of rows (name, what, rate with, rate without), or (name, what, None, reason)."""
+    lines, useless = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"], []
+    for name, what, on, off in rows:
+        if on is None:
+            lines.append(f"| {name} | {what} | | | not measured: {off} |")
+        elif off < GAIN * on:
+            lines.append(f"| {name} | {what} | {on:.2f} | {off:.2f} | {off / on:.2f} x |")
+        else:
+            useless.append(f"- {name} ({what}): {off / on:.2f} x without it ({on:.2f}, {off:.2f})")
+    return "\n".join(lines + (["", "No gain here:", "", *useless] if useless else []))
