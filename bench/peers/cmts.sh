@@ -41,7 +41,8 @@ command -v "$peer" >/dev/null || die "no $peer: apt-get install dpdk-dev, or giv
 [ "$cpu" -lt "$(nproc)" ] || die "this machine has no CPU $cpu"
 
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+# DPDK keeps files there as root, and there as a user.
+trap 'rm -rf "$scratch" {/run,"${XDG_RUNTIME_DIR:-/tmp}"}"/dpdk/bywash-cmts-$$"' EXIT
 main=$((cpu == 0 ? 1 : 0))
 
 # Measures the library alone, for about $seconds: a packet takes some 200 ns.

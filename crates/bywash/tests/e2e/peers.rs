@@ -2,25 +2,32 @@
 
 use crate::harness::{alone, program};
 use bywash_lab::{Snapshot, has_tool, require, require_lab};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
-/// Returns the names in a directory, sorted; none if there is no such directory.
-fn names(directory: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into()).collect();
-    names.sort();
-    names
+/// Returns the namespaces and DPDK directories of a script's runs.
+fn left(prefix: &str) -> Vec<PathBuf> {
+    let places = ["/run/netns", "/run/dpdk"].map(std::fs::read_dir);
+    let mut found: Vec<PathBuf> = places.into_iter().flatten().flatten().flatten().map(|entry| entry.path()).collect();
+    found.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)));
+    found.sort();
+    found
 }
 
-/// Names of persistent objects of Open vSwitch and DPDK, besides those of other tests.
-fn left() -> (Vec<String>, Vec<String>, String) {
-    let mut namespaces = names("/run/netns");
-    namespaces.retain(|name| name.starts_with("bywash-ovs-"));
-    let pages = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap();
-    (namespaces, names("/run/dpdk"), pages)
+/// Runs a script for one round, and returns whether it succeeded, and what it said.
+fn run(script: &str, arguments: &[&str]) -> (bool, String) {
+    let place = tempfile::tempdir().unwrap();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers");
+    let out = Command::new(scripts.join(script))
+        .args(["--bywash", &program(), "--rounds", "1", "--seconds", "1"])
+        .args(arguments)
+        .arg("--out")
+        .arg(place.path().join("result.json"))
+        .output()
+        .unwrap();
+    (out.status.success(), String::from_utf8_lossy(&out.stderr).into())
 }
 
 /// Open vSwitch makes persistent taps, `ovs-netdev` and one for each bridge. Its build without DPDK makes them, too, and
@@ -36,20 +43,23 @@ fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
         has_tool("python3")
     );
     let _alone = alone();
-    let place = tempfile::tempdir().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let (before, left_before) = (Snapshot::of_host().unwrap(), left());
+    let (before, left_before) = (Snapshot::of_host().unwrap(), left("bywash-ovs-"));
     let ovs = if dpdk { OVS } else { "/usr/sbin/ovs-vswitchd" };
-    let out = Command::new(root.join("bench/peers/switch.sh"))
-        .args(["--bywash", &program(), "--vswitchd", ovs, "--rounds", "1", "--seconds", "1", "--cpu", "0"])
-        .args(["--pages", "4k", "--out"])
-        .arg(place.path().join("switch.json"))
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.success(), dpdk, "{told}");
+    let (done, told) = run("switch.sh", &["--vswitchd", ovs, "--cpu", "0", "--pages", "4k"]);
+    assert_eq!(done, dpdk, "{told}");
     assert!(dpdk || told.contains("OVS"), "OVS was not reached: {told}");
     let differences = before.differences(&Snapshot::of_host().unwrap());
     assert!(differences.is_empty(), "{differences:#?}\n{told}");
-    assert_eq!(left(), left_before);
+    assert_eq!(left("bywash-ovs-"), left_before);
+}
+
+#[test]
+fn a_comparison_with_a_crypto_library_leaves_the_host_as_it_was() {
+    require!(require_lab(), has_tool("dpdk-test-crypto-perf"), has_tool("python3"));
+    let _alone = alone();
+    let before = left("bywash-cmts-");
+    let (done, told) = run("cmts.sh", &[]);
+    // Without the library of ciphers the peer fails, after it has made its directory.
+    assert!(done || told.contains("failed"), "{told}");
+    assert_eq!(left("bywash-cmts-"), before);
 }
