@@ -1,6 +1,7 @@
 //! Tests of ports on DPDK's virtual devices: no copies, no lost cells, no fatal errors.
 //!
 //! The EAL starts once in a process, so this is one test. It needs neither root nor huge pages.
+#![cfg(feature = "dpdk")]
 
 use bywash_dpdk::{DpdkConfig, DpdkError, DpdkPort, Eal, EalConfig, EalError};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolSet};
