@@ -139,10 +139,13 @@ mod tests {
     #[test]
     fn the_way_takes_time() {
         let cpus = Placement::of(2).unwrap();
-        match measure(&cpus).unwrap() {
-            Some(way) => assert!(way.ns > 1.0 && way.ns < 1e6 && way.cycles > 1.0, "{way:?}"),
-            None => println!("SKIP: fewer than two CPUs, or both busy"),
+        if !cpus.enough_for(2) {
+            println!("SKIP: fewer than two CPUs");
+            return;
         }
+        // Others may keep one of the CPUs for a whole measurement.
+        let way = std::iter::repeat_with(|| measure(&cpus).unwrap()).take(100).flatten().next().unwrap();
+        assert!(way.ns > 1.0 && way.ns < 1e6 && way.cycles > 1.0, "{way:?}");
     }
 
     #[test]
