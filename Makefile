@@ -26,7 +26,7 @@ HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-workspace test-e2e test-beside test-others differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo check test test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
@@ -46,33 +46,23 @@ check: ## unit tests and clippy of the crates that differ from the main branch (
 test: ## all tests: unit, property, end-to-end (as root), model checking, the BPF objects
 	@tools/setup.sh test
 	@$(MAKE) --no-print-directory test-workspace
+	@$(MAKE) --no-print-directory test-loom
+	@$(MAKE) --no-print-directory bpf-check
+	@$(MAKE) --no-print-directory rtl-quick
 
-# One set of features for all packages, so that nothing is built twice. The end-to-end tests mostly wait, so that all
-# other tests run beside them; these print their output at their end. The plugin's tests look for it in their own
-# directory, and print SKIP where DPDK is missing.
+# One set of features for all packages, so that nothing is built twice. All programs but npe_rtl, which rtl-quick runs:
+# cargo has no option to leave one out. The plugin's tests look for it in their own directory, and print SKIP where DPDK
+# is missing.
 TESTED := --workspace --locked --features bywash-port/rtl
 test-workspace:
 	$(CARGO) test $(TESTED) --no-run
 	@! $(HAS_DPDK) || $(MAKE) --no-print-directory dpdk-plugin-link DPDK_PROFILE=dev
-	@$(MAKE) --no-print-directory -j2 test-e2e test-beside
+	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --lib --bins --test '[!n]*' --test 'n[!p]*' --test npe -- $(TEST_FLAGS)
+	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --doc -- $(TEST_FLAGS)
 	@if $(HAS_DPDK); then \
 		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test ports -- $(TEST_FLAGS) && \
 		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test e2e dpdk -- $(TEST_FLAGS); \
 	else echo "SKIP: no libdpdk: its ports are not tested"; fi
-
-test-e2e:
-	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --test e2e -- $(TEST_FLAGS)
-
-test-beside:
-	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
-	{ $(MAKE) --no-print-directory -j1 test-others test-loom bpf-check rtl-quick >"$$log" 2>&1; status=$$?; \
-	cat "$$log"; exit $$status; }
-
-# All but e2e and npe_rtl, which rtl-quick runs: cargo has no option to leave out a test program.
-test-others:
-	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --lib --bins --test '[!en]*' --test 'e[!2]*' --test 'n[!p]*' --test npe \
-		-- $(TEST_FLAGS)
-	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --doc -- $(TEST_FLAGS)
 
 # Uses a separate target directory, because the flag changes every crate. Doc tests cannot run inside a model.
 test-loom: ## check concurrent code under every interleaving (loom)
