@@ -319,10 +319,11 @@ fn touched(table: &Table, rules: &[Rule], families: Families, from: &str, to: &s
             match expression {
                 Expression::Load(what, _) => register = Some(*what),
                 Expression::Equals(_, value) => {
-                    let name = String::from_utf8_lossy(value);
+                    // Without the terminating NUL it is a prefix.
+                    let is = |name: &str| format!("{name}\0").as_bytes().starts_with(value);
                     let holds = match register {
-                        Some(Loaded::IifName) => name.trim_end_matches('\0') == from || !value.ends_with(&[0]),
-                        Some(Loaded::OifName) => name.trim_end_matches('\0') == to || !value.ends_with(&[0]),
+                        Some(Loaded::IifName) => is(from),
+                        Some(Loaded::OifName) => is(to),
                         Some(Loaded::Nfproto) if *value == [2] => families.v4,
                         _ => true,
                     };
