@@ -1,13 +1,10 @@
 //! Choice of an OFDM channel for each frame, so that the channels' shares follow their rates.
 
+use bywash_sync::bucket::Rate;
 use bywash_sync::clock;
 
 /// Maximum idle time of a channel, in microseconds, that it may catch up on.
 const CATCH_UP_US: u64 = 50;
-/// Fraction bits of the number of ticks per byte.
-const FRACTION: u32 = 16;
-/// Maximum of [`Channel::per_byte`]: the costs of frames of up to 256 KiB do not overflow.
-const PER_BYTE_MAX: u128 = 1 << 46;
 
 /// Channels of a lower MAC. Times are TSC ticks.
 pub struct Channels {
@@ -23,8 +20,8 @@ struct Channel {
     free_at: u64,
     /// Time that everything sent on the channel takes at its rate.
     load: u64,
-    /// Ticks per byte, with [`FRACTION`] bits of fraction.
-    per_byte: u64,
+    /// Rate in bytes.
+    rate: Rate,
     limited: bool,
 }
 
@@ -32,13 +29,14 @@ impl Channels {
     /// Creates idle channels with these rates in bits per second; 0 means no limit. A channel without limit has the
     /// share of the fastest channel with one. `hz` is the TSC frequency.
     pub fn new(rates: &[u64], hz: u64) -> Self {
-        let per_byte =
-            |rate: u64| (((u128::from(hz) * 8) << FRACTION) / u128::from(rate)).clamp(1, PER_BYTE_MAX) as u64;
-        let fastest = rates.iter().max().filter(|rate| **rate > 0).map_or(1 << FRACTION, |rate| per_byte(*rate));
+        let ticks = 8 * hz;
+        // A tick per byte if no channel has a limit.
+        let fastest = rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(ticks);
         let channel = |&rate: &u64| Channel {
             free_at: 0,
             load: 0,
-            per_byte: if rate == 0 { fastest } else { per_byte(rate) },
+            // Bits per second are bytes per 8 seconds. Nothing asks whether frames conform, so the depth is unused.
+            rate: Rate::new(if rate == 0 { fastest } else { rate }, ticks, 0),
             limited: rate > 0,
         };
         Self {
@@ -66,7 +64,7 @@ impl Channels {
         let load = self.load(&self.channels[index]);
         self.load = self.load.max(load);
         let channel = &mut self.channels[index];
-        let cost = (channel.per_byte * len as u64) >> FRACTION;
+        let cost = channel.rate.cost(len as u32) as u64;
         channel.load = load + cost;
         if channel.limited {
             channel.free_at = channel.free_at.max(now.saturating_sub(self.catch_up)) + cost;

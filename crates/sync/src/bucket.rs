@@ -35,8 +35,9 @@ impl Rate {
         (after - u128::from(now) <= u128::from(self.depth)).then_some(after as u64)
     }
 
+    /// Returns the ticks in which a bucket gains `tokens`, rounded down.
     #[inline]
-    fn cost(&self, tokens: u32) -> u128 {
+    pub fn cost(&self, tokens: u32) -> u128 {
         (u128::from(self.per_token) * u128::from(tokens)) >> FRACTION
     }
 }
