@@ -26,18 +26,27 @@ pub(crate) enum About {
     Other,
 }
 
-impl About {
-    /// Returns the interval in microseconds between errors to a destination, and the number of errors allowed at once
-    /// after a pause.
-    fn pace(self, to: IpAddr) -> (u64, u64) {
-        match (self, to) {
-            (Self::Size, _) => (2_000, 100),
-            // icmp_ratelimit and XRLIM_BURST_FACTOR.
-            (Self::Other, IpAddr::V4(_)) => (1_000_000, 6),
-            // Linux allows a /64 route four times the rate of a single host.
-            (Self::Other, IpAddr::V6(_)) => (250_000, 6),
-        }
-    }
+/// Pace of errors to one destination.
+#[derive(Clone, Copy, Hash)]
+enum Pace {
+    Size,
+    V4,
+    V6,
+    /// Of packets that the kernel answers.
+    Kernel,
+}
+
+impl Pace {
+    /// Intervals in microseconds between errors to a destination, and numbers of errors allowed at once after a pause.
+    const ALL: [(u64, u64); 4] = [
+        (2_000, 100),
+        // icmp_ratelimit and XRLIM_BURST_FACTOR.
+        (1_000_000, 6),
+        // Linux allows a /64 route four times the rate of a single host.
+        (250_000, 6),
+        // Half of the default rate, and less than half of a burst.
+        (2_000, 20),
+    ];
 }
 
 /// Number of destinations remembered; beyond it, those without an error for longest are forgotten.
@@ -58,6 +67,8 @@ struct Account {
 pub(crate) struct Limits {
     size: Bucket,
     other: Bucket,
+    /// Rates of [`Pace::ALL`].
+    paces: [Rate; Pace::ALL.len()],
     accounts: Vec<Account>,
     hasher: RandomState,
 }
@@ -65,25 +76,30 @@ pub(crate) struct Limits {
 impl Limits {
     /// Creates limits of `rate` errors per second, and as many about packets that are too big.
     pub fn new(rate: u32) -> Self {
+        let paces = Pace::ALL.map(|(interval, burst)| Rate::new(1_000_000, interval * clock::tsc_hz(), burst));
         let accounts = vec![Account::default(); DESTINATIONS];
-        Self { size: bucket(rate), other: bucket(rate), accounts, hasher: RandomState::new() }
+        Self { size: bucket(rate), other: bucket(rate), paces, accounts, hasher: RandomState::new() }
     }
 
     /// Returns whether an error may be sent to `to`; if so, it counts as sent. A destination over its limit takes
     /// nothing from the others.
     pub fn allow(&mut self, to: IpAddr, about: About, now: u64) -> bool {
-        self.take(to, about, about.pace(to), now)
+        let pace = match (about, to) {
+            (About::Size, _) => Pace::Size,
+            (About::Other, IpAddr::V4(_)) => Pace::V4,
+            (About::Other, IpAddr::V6(_)) => Pace::V6,
+        };
+        self.take(to, about, pace, now)
     }
 
     /// Returns whether the kernel may be given a packet that it answers with an error to `to`. The kernel has its own
     /// limits for each destination; this one only keeps one destination from using up the whole rate.
     pub fn allow_kernel(&mut self, to: IpAddr, about: About, now: u64) -> bool {
-        // Half of the default rate, and less than half of a burst.
-        self.take(to, about, (2_000, 20), now)
+        self.take(to, about, Pace::Kernel, now)
     }
 
-    fn take(&mut self, to: IpAddr, about: About, (pace, burst): (u64, u64), now: u64) -> bool {
-        let rate = Rate::new(1_000_000, pace * clock::tsc_hz(), burst);
+    fn take(&mut self, to: IpAddr, about: About, pace: Pace, now: u64) -> bool {
+        let rate = self.paces[pace as usize];
         let account = account(&mut self.accounts, self.hasher.hash_one((to, about, pace)), now);
         let all = if about == About::Size { &mut self.size } else { &mut self.other };
         let full_at = rate.conforms(account.full_at, 1, now).filter(|_| all.take(now));
