@@ -192,7 +192,7 @@ impl Runtime {
         self.pools_changed(&pools);
         for step in steps {
             match step {
-                // It is gone already if another port came to its interface.
+                // The port was removed above if another one takes its interface.
                 Step::Remove(name) => drop(number(name).and_then(|at| self.go(at))),
                 Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),

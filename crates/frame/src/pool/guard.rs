@@ -58,7 +58,7 @@ impl Guard {
         debug_assert!(cells.len() <= BATCH);
         let mut good = 0u64;
         for (i, &cell) in cells.iter().enumerate() {
-            // One by one: a burst can hold the same cell twice.
+            // A burst can hold the same cell twice, so each is recorded before the next is read.
             good |= u64::from(self.out.give(cell)) << i;
         }
         let n = cells.len();
