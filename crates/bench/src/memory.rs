@@ -96,7 +96,7 @@ struct Model {
     modem: u64,
     key: u64,
     header: usize,
-    handoff: u64,
+    handoff: usize,
     handoff_entry: usize,
     descriptor: usize,
 }
@@ -134,7 +134,7 @@ impl Model {
             of("state of a modem, bytes", self.modem as usize, ASSUMED, false),
             of("expanded key of a modem, bytes", self.key as usize, "eleven round keys: FIPS 197, section 5.2", false),
             of("MAC header of a packet, bytes", self.header, ASSUMED, false),
-            of("ring between the threads, entries", self.handoff as usize, ASSUMED, false),
+            of("ring between the threads, entries", self.handoff, ASSUMED, false),
             of("entry of that ring, bytes", self.handoff_entry, ASSUMED, false),
             of("descriptor, bytes", self.descriptor, ASSUMED, false),
             of("pools to an instance", 1, "assumed; the document has two", false),
@@ -152,7 +152,7 @@ impl Model {
             ("cable modems", |m, f| m.modems = f(m.modems)),
             ("state of a modem, bytes", |m, f| m.modem = f(m.modem)),
             ("MAC header of a packet, bytes", |m, f| m.header = f(m.header as u64) as usize),
-            ("ring between the threads, entries", |m, f| m.handoff = f(m.handoff)),
+            ("ring between the threads, entries", |m, f| m.handoff = f(m.handoff as u64) as usize),
             ("entry of that ring, bytes", |m, f| m.handoff_entry = f(m.handoff_entry as u64) as usize),
             ("descriptor, bytes", |m, f| m.descriptor = f(m.descriptor as u64) as usize),
         ];
@@ -466,6 +466,11 @@ impl Instance {
         self.core as u64 * INSTANCE + offset
     }
 
+    /// Returns the address of the entry that packet `number` has in a ring of `entries` entries of `size` bytes.
+    fn entry(&self, ring: u64, number: u64, entries: usize, size: usize) -> u64 {
+        self.at(ring) + number % entries as u64 * size as u64
+    }
+
     /// Fills the receive ring, on the upper thread.
     fn post(&mut self, memory: &mut Memory) {
         let mut batch = Batch::new();
@@ -478,7 +483,7 @@ impl Instance {
             for frame in batch.drain() {
                 let cell = self.at(frame.addr() - DATA_OFFSET as u64);
                 memory.write(self.core, cell, META);
-                let at = self.at(RX_RING) + self.taken % self.model.rx_ring as u64 * self.model.descriptor as u64;
+                let at = self.entry(RX_RING, self.taken, self.model.rx_ring, self.model.descriptor);
                 memory.write(self.core, at, self.model.descriptor);
                 self.taken += 1;
                 self.posted.push_back(frame);
@@ -499,7 +504,7 @@ impl Instance {
         let len = size.map_or(1520, |(_, bytes)| *bytes);
         self.pools.arena().resize(&mut frame, len);
         let (core, data) = (self.core, self.at(frame.addr()));
-        let at = self.at(RX_RING) + self.packets % self.model.rx_ring as u64 * self.model.descriptor as u64;
+        let at = self.entry(RX_RING, self.packets, self.model.rx_ring, self.model.descriptor);
         memory.device_write(core, data, len);
         memory.device_write(core, at, self.model.descriptor);
         memory.read(core, at, self.model.descriptor);
@@ -507,11 +512,8 @@ impl Instance {
         memory.read(core, data, 64);
         let modem = self.at(STATE) + self.random() % self.model.modems * self.model.modem;
         memory.write(core, modem, self.model.modem as usize);
-        memory.write(
-            core,
-            self.at(HANDOFF) + self.packets % self.model.handoff * self.model.handoff_entry as u64,
-            self.model.handoff_entry,
-        );
+        let at = self.entry(HANDOFF, self.packets, self.model.handoff, self.model.handoff_entry);
+        memory.write(core, at, self.model.handoff_entry);
         self.packets += 1;
         self.queued.push_back(frame);
     }
@@ -519,11 +521,8 @@ impl Instance {
     /// Sends a packet: the lower thread frames, protects and posts it; the device reads it.
     fn send(&mut self, memory: &mut Memory, frame: Frame) {
         let (core, data, len) = (self.core, self.at(frame.addr()), frame.len());
-        memory.read(
-            core,
-            self.at(HANDOFF) + (self.packets - 1) % self.model.handoff * self.model.handoff_entry as u64,
-            self.model.handoff_entry,
-        );
+        let at = self.entry(HANDOFF, self.packets - 1, self.model.handoff, self.model.handoff_entry);
+        memory.read(core, at, self.model.handoff_entry);
         memory.read(core, data - DATA_OFFSET as u64, META);
         memory.write(core, data - self.model.header as u64, self.model.header);
         if self.crc {
@@ -535,7 +534,7 @@ impl Instance {
         // The cipher works in place.
         memory.read(core, data, len);
         memory.write(core, data, len);
-        let at = self.at(TX_RING) + self.packets % self.model.tx_ring as u64 * self.model.descriptor as u64;
+        let at = self.entry(TX_RING, self.packets, self.model.tx_ring, self.model.descriptor);
         memory.write(core, at, self.model.descriptor);
         memory.device_read(core, at, self.model.descriptor);
         memory.device_read(core, data - self.model.header as u64, self.model.header + len + 4 * usize::from(self.crc));
