@@ -90,7 +90,7 @@ impl Prober {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
         };
-        change((socket, heard), buffer, (index, addr), NLM_F_CREATE | NLM_F_EXCL, delete)
+        change((socket, heard), buffer, (index, addr), NLM_F_CREATE | NLM_F_REPLACE, delete)
     }
 }
 
