@@ -233,7 +233,7 @@ impl FlowControl {
             let other = &self.entries[*slot].rule.spec;
             other.table == table && other.priority == priority && other.matches == *matches
         };
-        self.index.get(&index_key(table, priority, matches)).and_then(|slots| slots.iter().find(same)).copied()
+        self.index.get(&index_key(priority, matches)).and_then(|slots| slots.iter().find(same)).copied()
     }
 
     /// Adds a flow and replaces an existing one with the same table, priority and match. Errors if the tables are full
@@ -305,16 +305,13 @@ impl FlowControl {
                 && filter.out_port.is_none_or(outputs)
                 && filter.out_group.is_none_or(|id| spec.actions.contains(&Action::Group(id)))
         };
-        // At most one flow per table can match strictly, so use the index; a scan would make deleting many flows one by
-        // one quadratic.
+        // With the index, since a scan would make deleting many flows one by one quadratic.
         let exact = || {
             let priority = filter.priority.unwrap_or(FlowSpec::DEFAULT_PRIORITY);
-            let tables = filter.table.map_or(0..=u8::MAX, |table| table..=table);
-            tables.filter_map(move |table| self.find_exact(table, priority, &filter.matches))
+            self.index.get(&index_key(priority, &filter.matches)).into_iter().flatten()
         };
-        let rule = |slot: u32| &self.entries[&slot].rule;
         let mut found: Vec<&Arc<Rule>> = if strict {
-            exact().map(rule).filter(|r| hits(r)).collect()
+            exact().map(|slot| &self.entries[slot].rule).filter(|r| hits(r)).collect()
         } else {
             self.entries.values().map(|e| &e.rule).filter(|r| hits(r)).collect()
         };
@@ -637,14 +634,13 @@ fn storm(limits: &[u32]) -> Vec<Option<Arc<Meter>>> {
     limits.iter().map(meter).collect()
 }
 
-/// Returns a hash of table, priority and match, which identify a flow.
-fn index_key(table: u8, priority: u16, matches: &Match) -> u64 {
-    let seed = hash_words(&matches.mask.0, u64::from(table) << 16 | u64::from(priority));
-    hash_words(&matches.value.0, seed)
+/// Returns a hash of priority and match, which identify a flow within its table.
+fn index_key(priority: u16, matches: &Match) -> u64 {
+    hash_words(&matches.value.0, hash_words(&matches.mask.0, u64::from(priority)))
 }
 
 fn index_of(spec: &FlowSpec) -> u64 {
-    index_key(spec.table, spec.priority, &spec.matches)
+    index_key(spec.priority, &spec.matches)
 }
 
 /// Returns a hash seed from the system's random source.
