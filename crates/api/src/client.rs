@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// Timeout for each read and write.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Read timeout for `drift`, for which the instance first reads the kernel's tables again.
+/// Read timeout for requests that make a change, and for `drift`, for which the instance first reads the kernel's tables
+/// again.
 const READING: Duration = Duration::from_secs(120);
 
 /// Problem with an answer in which a field has an unexpected type.
@@ -118,7 +119,7 @@ fn request<T: DeserializeOwned>(socket: &Path, line: &str, body: &str, what: &st
     let mut answer = Vec::new();
     let exchange = || {
         send(&mut stream, line, "1.1", body)?;
-        if line.ends_with(&format!("/{}", Topic::Drift.name())) {
+        if line.starts_with("POST") || line.ends_with(&format!("/{}", Topic::Drift.name())) {
             stream.set_read_timeout(Some(READING))?;
         }
         // The server closes after one answer.

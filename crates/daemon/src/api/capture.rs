@@ -94,7 +94,7 @@ async fn begin(
     if let Err(why) = spawned {
         return error(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot start a capture: {why}"), "");
     }
-    endless.0.store(true, Ordering::Release);
+    endless.set();
     let headers = [("content-type", "application/x-pcapng".to_owned()), (CAPTURE_NUMBER, number.to_string())];
     (headers, Body::new(Stream(body))).into_response()
 }

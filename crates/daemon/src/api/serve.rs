@@ -52,7 +52,13 @@ pub(super) type Shared = Arc<dyn Instance>;
 
 /// Set by a handler whose response has no time limit.
 #[derive(Clone, Default)]
-pub(super) struct Endless(pub(super) Arc<AtomicBool>);
+pub(super) struct Endless(Arc<AtomicBool>);
+
+impl Endless {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// The API's thread. Dropping this stops it and removes the sockets' names before it returns.
 pub struct Server {
@@ -198,7 +204,7 @@ fn routes(instance: Shared) -> Router {
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
     let drift = |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
         // Reading a million routes afresh, on a busy machine, takes longer than `CONNECTION`.
-        endless.0.store(true, Ordering::Release);
+        endless.set();
         show(instance, Topic::Drift, HashMap::new())
     };
     router
@@ -247,7 +253,11 @@ async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(Stri
     answer(move || instance.set_level(level, &ports)).await
 }
 
-async fn reload(State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>) -> Response {
+async fn reload(
+    State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
     let dry_run = match query.iter().next().map(|(key, value)| (key.as_str(), value.as_str())) {
         None | Some(("dry_run", "false")) => false,
         Some(("dry_run", "true")) => true,
@@ -256,6 +266,7 @@ async fn reload(State(instance): State<Shared>, Query(query): Query<HashMap<Stri
             return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), hint);
         }
     };
+    endless.set();
     let changes = move || instance.reload(dry_run);
     answer(move || Ok(Reloaded { changes: changes()?, applied: !dry_run })).await
 }
@@ -270,6 +281,7 @@ async fn take_over(State(instance): State<Shared>, Query(query): Query<HashMap<S
 
 async fn change_flows(
     State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
     Query(query): Query<HashMap<String, String>>,
     lines: String,
 ) -> Response {
@@ -284,6 +296,8 @@ async fn change_flows(
     };
     let op = query.get("op").map_or("", String::as_str);
     let Some(verb) = Verb::named(op, strict) else { return wrong(format!("no `op` of flows: `{op}`")) };
+    // The change is made in any case: the client shall know.
+    endless.set();
     answer(move || instance.change_flows(verb, &lines)).await
 }
 
