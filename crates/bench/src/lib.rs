@@ -31,6 +31,7 @@ use clap::Subcommand;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Subcommands of `bywash bench`.
 #[derive(Debug, Subcommand)]
@@ -77,12 +78,24 @@ pub enum BenchArgs {
 /// Runs one benchmark and prints its result. On SIGINT or SIGTERM, removes its network namespaces and exits.
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot install signal handlers")?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let begins = interrupted.clone();
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            begins.store(true, Ordering::Release);
             bywash_lab::sweep_own();
             std::process::exit(128 + signal);
         }
     });
+    let result = run_one(args);
+    // An error may come from the namespaces' removal: the other thread ends the process.
+    while result.is_err() && interrupted.load(Ordering::Acquire) {
+        std::thread::park();
+    }
+    result
+}
+
+fn run_one(args: BenchArgs) -> anyhow::Result<()> {
     match args {
         BenchArgs::Afxdp(args) => afxdp::run(&args),
         BenchArgs::Cmts(args) => cmts::run(&args),
