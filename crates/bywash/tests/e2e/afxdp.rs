@@ -73,7 +73,6 @@ fn afxdp_settings_take_effect() {
 #[test]
 fn afxdp_refuses_impossible_settings() {
     require!(require_lab(), has_tool("ethtool"));
-    let _alone = alone();
     for (arguments, why) in [
         (&["--ring", "100"][..], "ring of 100 entries: the size must be a power of two between 64 and 65536"),
         (&["--zero-copy", "require"], "the driver has no zero-copy, which was required"),

@@ -1,7 +1,7 @@
 //! `mode = "cmts"`: packets from a host to modems are recorded as DOCSIS MAC frames in a capture file, which the tests
 //! decrypt and tshark reads.
 
-use crate::harness::{Bywash, alone, count};
+use crate::harness::{Bywash, count};
 use crate::raw::send;
 use bywash_docsis::cipher::{Tek, derived_key};
 use bywash_docsis::header::parse;
@@ -83,7 +83,6 @@ fn records(path: &std::path::Path) -> Vec<Vec<u8>> {
 #[test]
 fn packets_reach_their_modems_sealed() {
     require!(require_lab(), has_tool("python3"));
-    let _alone = alone();
     let lab = Lab::new();
     let flows = "[[flow]]\nname = \"rest\"\npriority = 1\n[[flow]]\nname = \"voice\"\npriority = 5\ndscp = 46\n\
                  [[flow]]\nname = \"none\"\ndrop = true\nproto = 17\ndestination_port = \"9\"\n";
@@ -130,7 +129,6 @@ fn packets_reach_their_modems_sealed() {
 #[test]
 fn tshark_accepts_what_is_recorded() {
     require!(require_lab(), has_tool("python3"), has_tool("tshark"));
-    let _alone = alone();
     let lab = Lab::new();
     let bywash = lab.run("");
     lab.send(&(0..200).map(|n| (1, packet(modem(n), 80, 0, 64 + 7 * usize::from(n)))).collect::<Vec<_>>());
@@ -149,7 +147,6 @@ fn tshark_accepts_what_is_recorded() {
 #[test]
 fn rates_are_policed_and_queues_overflow_by_flow() {
     require!(require_lab(), has_tool("python3"));
-    let _alone = alone();
     let lab = Lab::new();
     // One channel of 1 Mbit/s, queues of 8 frames, and a second flow limited to 10 kbit/s.
     let bywash = lab.run(

@@ -10,7 +10,7 @@
 //! go through switches, so that its neighbours keep their carrier when r2 falls silent.
 
 use crate::daemons::{Router, join, open_to_all};
-use crate::harness::{Bywash, PATIENCE, alone};
+use crate::harness::{Bywash, PATIENCE, daemons};
 use crate::load;
 use bywash_lab::{Namespace, Ping, has_tool, kernel_has, require, require_lab, wait_until};
 use serde_json::{Value, json};
@@ -150,14 +150,14 @@ fn ospf(n: usize) -> String {
     }
     for interface in ["e1", "e2", "e3", "e4"] {
         write!(text, "interface {interface}\n ip ospf network point-to-point\n ip ospf hello-interval 1\n").unwrap();
-        writeln!(text, " ip ospf dead-interval 4").unwrap();
+        writeln!(text, " ip ospf dead-interval 8").unwrap();
     }
     text
 }
 
 fn bgp(n: usize) -> String {
     let mut text = format!("router bgp {}\n bgp router-id 10.0.0.{n}\n no bgp ebgp-requires-policy\n", 65000 + n);
-    text += " timers bgp 1 3\n bgp bestpath as-path multipath-relax\n";
+    text += " timers bgp 1 9\n bgp bestpath as-path multipath-relax\n";
     for (peer, address) in neighbours(n) {
         writeln!(text, " neighbor {address} remote-as {}", 65000 + peer).unwrap();
         writeln!(text, " neighbor {address} timers connect 1\n neighbor {address} advertisement-interval 0").unwrap();
@@ -188,7 +188,7 @@ fn bird(n: usize) -> String {
     text += "protocol kernel { merge paths yes; ipv4 { import none; export filter learnt; }; }\n";
     text +=
         "protocol ospf v2 { ecmp yes; ipv4 { import all; export none; }; area 0 { interface \"lo\" { stub yes; };\n";
-    text += "interface \"e*\" { type ptp; hello 1; dead 4; }; }; }\n";
+    text += "interface \"e*\" { type ptp; hello 1; dead 8; }; }; }\n";
     text += match n {
         1 => "protocol static { ipv4; route 10.1.0.0/24 blackhole; }\n",
         4 => "protocol static { ipv4; route 10.4.0.0/24 blackhole; route 44.0.0.0/8 blackhole; }\n",
@@ -197,7 +197,7 @@ fn bird(n: usize) -> String {
     for (peer, address) in neighbours(n) {
         writeln!(
             text,
-            "protocol bgp to{peer} {{ local as {}; neighbor {address} as {}; hold time 3; keepalive time 1;\n\
+            "protocol bgp to{peer} {{ local as {}; neighbor {address} as {}; hold time 9; keepalive time 1;\n\
              connect delay time 1; connect retry time 1; error wait time 1, 2;\n\
              ipv4 {{ import all; export where source ~ [RTS_STATIC, RTS_BGP]; }}; }}",
             65000 + n,
@@ -302,7 +302,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     } else {
         require!(has_tool("bird"));
     }
-    let _alone = alone();
+    let _daemons = daemons();
     let lab = Lab::new(wiring);
     let running = lab.run(wiring);
     lab.start_daemons(suite);
@@ -371,14 +371,14 @@ fn wait_for_both_ways(lab: &Lab, running: &[Bywash]) {
 #[test]
 fn bfd_notices_a_silent_neighbour() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bfdd"), kernel_has("bridge"));
-    let _alone = alone();
+    let _daemons = daemons();
     let lab = Lab::new(Wiring::Switches);
     let running = lab.run(Wiring::Switches);
     for (router, n) in lab.routers.iter().zip(1..) {
         router.start("zebra", "");
         let profile = "detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100";
         router.start("bfdd", &format!("bfd\n profile fast\n  {profile}\n"));
-        let mut text = bgp(n).replace("timers bgp 1 3", "timers bgp 60 180");
+        let mut text = bgp(n).replace("timers bgp 1 9", "timers bgp 60 180");
         for (_, address) in neighbours(n) {
             let line = format!(" neighbor {address} timers connect 1\n");
             text = text.replace(&line, &format!("{line} neighbor {address} bfd profile fast\n"));
@@ -409,7 +409,7 @@ fn bfd_notices_a_silent_neighbour() {
 #[ignore = "FRR 8.4: most times zebra withdraws the routes, from the kernel too, when the new bgpd connects to it"]
 fn bgp_restarts_gracefully() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
-    let _alone = alone();
+    let _daemons = daemons();
     let lab = Lab::new(Wiring::Veth);
     let running = lab.run(Wiring::Veth);
     let config = |n: usize| {

@@ -8,7 +8,7 @@
 //! h1 announces routes by BGP to FRR on r1, and sends numbered packets to h2.
 
 use crate::daemons::{Router, join, open_to_all};
-use crate::harness::{Bywash, alone};
+use crate::harness::{Bywash, alone, daemons};
 use crate::load;
 use bywash_lab::{Namespace, has_tool, require, require_lab, wait_until};
 use serde_json::json;
@@ -139,7 +139,7 @@ fn a_daemon_announces_many_ipv6_routes() {
 /// Announces 10,000 routes, or BYWASH_ROUTES, to a kernel alone, and then to a kernel with the router.
 fn announced(v6: bool) {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"), has_tool("python3"));
-    let _alone = alone();
+    let (_daemons, _alone) = (daemons(), alone());
     let count: usize = std::env::var("BYWASH_ROUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let patience = Duration::from_secs(20) + Duration::from_micros(300) * count as u32;
     let directory = tempfile::tempdir().unwrap();

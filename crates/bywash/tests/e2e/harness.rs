@@ -18,10 +18,16 @@ pub fn program() -> String {
     std::env::var("BYWASH_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_bywash").to_owned())
 }
 
-/// Acquires the lock of tests that measure, so that only one of them runs at a time.
+/// Acquires the lock of tests that measure time, loss or memory, or that load the CPUs: one of them runs at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Acquires the lock of tests that run routing daemons: one of them runs at a time, beside tests of other kinds.
+pub fn daemons() -> MutexGuard<'static, ()> {
+    static DAEMONS: Mutex<()> = Mutex::new(());
+    DAEMONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A running `bywash run`. Dropping it ends the program.

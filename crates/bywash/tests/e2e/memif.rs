@@ -1,6 +1,6 @@
 //! Ports of kind `memif`: a switch between two other processes, whose part the test plays.
 
-use crate::harness::{Bywash, PATIENCE, alone};
+use crate::harness::{Bywash, PATIENCE};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Namespace, require, require_lab, wait_until};
 use bywash_port::memif::{Config, MemifPort, Role};
@@ -70,7 +70,6 @@ fn frame(to: u8, from: u8, body: u8) -> Vec<u8> {
 #[test]
 fn a_switch_between_two_processes() {
     require!(require_lab());
-    let _alone = alone();
     let (namespace, directory) = (Namespace::new("memif").unwrap(), tempfile::tempdir().unwrap());
     let (left, right) = (directory.path().join("left.sock"), directory.path().join("right.sock"));
     // The right peer is the server: the switch's buffers are shared, not its own.

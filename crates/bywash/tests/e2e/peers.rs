@@ -1,6 +1,6 @@
 //! The scripts that compare Bywash with other programs leave the host as it was.
 
-use crate::harness::{alone, program};
+use crate::harness::program;
 use bywash_lab::{Snapshot, has_tool, require, require_lab};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,6 @@ fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
         has_tool("ovs-vsctl"),
         has_tool("python3")
     );
-    let _alone = alone();
     let (before, left_before) = (Snapshot::of_host().unwrap(), left("bywash-ovs-"));
     let ovs = if dpdk { OVS } else { "/usr/sbin/ovs-vswitchd" };
     let (done, told) = run("switch.sh", &["--vswitchd", ovs, "--cpu", "0", "--pages", "4k"]);
@@ -56,7 +55,6 @@ fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
 #[test]
 fn a_comparison_with_a_crypto_library_leaves_the_host_as_it_was() {
     require!(require_lab(), has_tool("dpdk-test-crypto-perf"), has_tool("python3"));
-    let _alone = alone();
     let before = left("bywash-cmts-");
     let (done, told) = run("cmts.sh", &[]);
     // Without the library of ciphers the peer fails, after it has made its directory.

@@ -1,6 +1,6 @@
 //! A scan of a subnet's unused addresses: a neighbour that exists is still resolved.
 
-use crate::harness::{Bywash, alone};
+use crate::harness::Bywash;
 use crate::load::Stops;
 use bywash_lab::{Namespace, Ping, Topology, require, require_lab};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -59,7 +59,6 @@ fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u3
 #[test]
 fn a_neighbour_is_found_while_its_subnet_is_scanned() {
     require!(require_lab());
-    let _alone = alone();
     // With traffic control the kernel resolves neighbours, in its table of 1,024 entries: the scan must be smaller.
     for (arguments, whole) in [
         (&["--level", "user"][..], true),

@@ -364,7 +364,6 @@ fn a_port_goes_and_comes_back() {
 #[test]
 fn many_flows_come_and_go() {
     require!(require_lab());
-    let _alone = alone();
     let lab = Lab::new(2);
     let switch = lab.run(&["", ""], "");
     lab.assert_reaches(1, 2);

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::daemons::{Router, join, open_to_all};
-use crate::harness::{Bywash, PATIENCE, alone};
+use crate::harness::{Bywash, PATIENCE, daemons};
 use crate::load;
 use bywash_lab::{Namespace, Ping, has_tool, kernel_has, require, require_lab, wait_until};
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ fn fails_over(vmac: bool) {
     if vmac {
         require!(kernel_has("macvlan"));
     }
-    let _alone = alone();
+    let _daemons = daemons();
     let directory = tempfile::tempdir().unwrap();
     open_to_all(directory.path());
     let lans = ["lan1", "lan2"].map(|name| {
