@@ -199,7 +199,7 @@ def main():
     report = Report(args)
     summary(report)
     parts = {"report": "\n".join([head(args.bywash), "", "| what | figure | command |", "|---|---|---|", *report.rows])}
-    for mark, table in (("afxdp", tables.modes), ("ports", tables.ports)):
+    for mark, table in (("afxdp", tables.modes), ("ports", tables.ports), ("rfc2544", tables.rfc2544)):
         run, why = report.peers(mark)
         parts[mark] = table(run) if run else f"Not here: {why}."
         for one in run["rows"] if run and mark == "afxdp" else []:

@@ -51,3 +51,16 @@ def ports(run):
          [(name, [by[last, size][who + "_mpps"] for size in sizes])
           for name, who in (("kernel", "kernel"), ("user space", "user"), ("driver", "driver"))])
     return "\n".join([*lines, "", f"![Forwarding on {last} ports](img/ports.svg)"])
+
+
+def rfc2544(run):
+    devices, by = ("kernel", "user", "driver"), {}
+    for row in run["rows"]:
+        median = sorted(row["pps"])[len(row["pps"]) // 2]
+        by[row["device"], row["size"], row["modifier"]] = f"{median / 1e3:.0f}" + ("*" if row["generator_was_the_limit"] else "")
+    lines = [f"Throughput of all six ports, kpps, medians of {run['rounds']} searches with trials of {run['seconds']:g} s. *: at least "
+             "that, since the generator was the limit.", "",
+             "| bytes | beside it (RFC 2544, 11) | kernel | Bywash in user space, two workers | Bywash in the driver |", "|---|---|---|---|---|"]
+    for size, modifier in dict.fromkeys((row["size"], row["modifier"]) for row in run["rows"]):
+        lines.append(f"| {size} | {modifier or ''} | " + " | ".join(by[device, size, modifier] for device in devices) + " |")
+    return "\n".join(lines)
