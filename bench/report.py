@@ -201,7 +201,8 @@ def main():
     parts = {"report": "\n".join([head(args.bywash), "", "| what | figure | command |", "|---|---|---|", *report.rows])}
     for mark, table in (("afxdp", tables.modes), ("ports", tables.ports), ("rfc2544", tables.rfc2544)):
         run, why = report.peers(mark)
-        parts[mark] = table(run) if run else f"Not here: {why}."
+        more = [report.peers(f"afxdp-{way}")[0] for way in ("touch", "socket")] if mark == "afxdp" else []
+        parts[mark] = table(run, *more) if run else f"Not here: {why}."
         for one in run["rows"] if run and mark == "afxdp" else []:
             if one["mode"] == "rtc":
                 report.ratios.append((f"{one['app']}, testpmd", one["peer_ratio"]))

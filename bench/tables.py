@@ -15,18 +15,24 @@ def draw(name, *args):
         file.write(charts.bars(*args))
 
 
-def modes(run):
+def modes(run, touched, by_socket):
+    """`touched`, `by_socket`: runs with data that is read and written, and with sockets on both sides; None if there are none."""
     # A mode `poll` that never calls poll(2) is `rtc`.
     same = [row for row in run["rows"] if row["mode"] == "poll" and row["system_calls_per_packet"].get("poll", 0) < 0.00005]
     rows = [row for row in run["rows"] if row not in same]
+
+    def beside(other, row):
+        found = [one for one in (other or {"rows": []})["rows"] if (one["app"], one["mode"]) == (row["app"], row["mode"])]
+        return "; ".join(f"{one['mpps']:.2f}, {one['peer_mpps']:.2f}: {one['peer_ratio']:.2f}" for one in found)
+
     lines = [f"{run['peer']}, {rows[0]['size']} B, medians of {len(rows[0]['rounds'])} rounds of {rows[0]['seconds']} s, Mpps.", "",
-             "| | mode | bywash | testpmd | ratio | cycles a packet | of them in the kernel | system calls a packet | published, NIC |",
-             "|---|---|---|---|---|---|---|---|---|"]
+             "| | mode | bywash | testpmd | ratio | data touched: both, ratio | by sockets on both sides: both, ratio | cycles a packet | "
+             "of them in the kernel | system calls a packet | published, NIC |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n >= 0.00005)
         theirs = DOCUMENT[row["app"]].get(row["mode"])
         lines.append(f"| {row['app']} ({PEER[row['app']]}) | {row['mode']} | {row['mpps']:.2f} | {row['peer_mpps']:.2f} | "
-                     f"{row['peer_ratio']:.2f} | {row['cycles_per_packet']:.0f} | {row['kernel_percent']:.0f} % | {calls or 'none'} | {theirs or ''} |")
+                     f"{row['peer_ratio']:.2f} | {beside(touched, row)} | {beside(by_socket, row)} | {row['cycles_per_packet']:.0f} | {row['kernel_percent']:.0f} % | {calls or 'none'} | {theirs or ''} |")
     draw("afxdp", "AF_XDP on veth, 64 B", "Mpps", [f"{SHORT[row['app']]} {SHORT.get(row['mode'], row['mode'])}" for row in rows], "application and mode",
          [("Bywash", [row["mpps"] for row in rows]), ("testpmd", [row["peer_mpps"] for row in rows])])
     if same:
