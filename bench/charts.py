@@ -44,8 +44,8 @@ def step(most):
         at *= 10
 
 
-def bars(title, unit, groups, axis, series):
-    """Draws bars side by side. `series`: names and values, one value for each of `groups`."""
+def bars(title, unit, groups, axis, series, curves=False):
+    """Draws bars side by side, or a curve for each series. `series`: names and values, one value for each of `groups`."""
     most = max([max(values) for _, values in series] + [1e-6])
     by = step(most)
     top = by * -(-most // by)
@@ -71,6 +71,12 @@ def bars(title, unit, groups, axis, series):
         for n, (name, values) in enumerate(series):
             x = LEFT + each * (at + 0.1) + bar * n
             at_y, tip = y(values[at]), escape(f"{name}, {group}: {values[at]:.3g} {unit}")
+            if curves:
+                x = LEFT + each * (at + 0.5)
+                if at:
+                    out.append(f'<path d="M{x - each:.1f} {y(values[at - 1]):.1f}L{x:.1f} {at_y:.1f}" stroke="{COLOURS[n]}" stroke-width="2"/>')
+                out.append(f'<circle cx="{x:.1f}" cy="{at_y:.1f}" r="3" fill="{COLOURS[n]}"><title>{tip}</title></circle>')
+                continue
             out.append(f'<rect x="{x:.1f}" y="{at_y:.1f}" width="{bar:.1f}" height="{high + TOP - at_y:.1f}" '
                        f'fill="{COLOURS[n]}"><title>{tip}</title></rect>')
         x = LEFT + each * (at + 0.5)

@@ -22,6 +22,7 @@ import time
 
 import ablation
 import charts
+import curves
 import tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -207,6 +208,7 @@ def main():
             if one["mode"] == "rtc":
                 report.ratios.append((f"{one['app']}, testpmd", one["peer_ratio"]))
     parts["ablation"] = ablation.table(report.bench, os.access(args.plain, os.X_OK) and args.plain, args.rounds, args.seconds)
+    parts["curves"] = curves.table(report.bench, tables.draw, (args.rounds + 1) // 2, args.seconds)
     if report.ratios:
         parts["peers"] = chart(report.ratios)
     page = open(args.page).read()
