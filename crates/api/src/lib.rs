@@ -25,7 +25,7 @@ pub use command::{TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
 pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
-pub use ports::{Port, PortCounters, PortTxQueue, Queue, TxQueue};
+pub use ports::{Port, PortCounters, PortTxQueue, Queue, SwitchPort, TxQueue};
 pub use request::{CAPTURE_NUMBER, CaptureRequest, REQUESTS, Request, Way};
 pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};

@@ -36,6 +36,22 @@ pub struct Port {
     pub tx_queue: PortTxQueue,
     /// Counters over all queues and levels.
     pub counters: PortCounters,
+    /// Its part in a switch; null in other modes.
+    pub switch: Option<SwitchPort>,
+}
+
+/// Part of a port in a switch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SwitchPort {
+    /// OpenFlow number.
+    pub number: u64,
+    /// Number of addresses learned on it.
+    pub addresses: u64,
+    /// Maximum number of them; null if only a full table limits them.
+    pub limit: Option<u64>,
+    /// Addresses that made room for others.
+    pub evicted: u64,
 }
 
 /// End of a port that a worker polls. The port's kind decides which of the texts there are.

@@ -81,8 +81,8 @@ pub static SWITCH: Section = Section {
             .only(Mode::Switch),
         key("macs", Int(16..=1_000_000), "8192", "addresses")
             .doc(
-                "Maximum number of learned MAC addresses. When it is reached, a new address replaces the one not seen \
-                 for the longest time.",
+                "Maximum number of learned MAC addresses. When it is reached, a new address replaces one of the port \
+                 that has most, the one not seen for the longest time.",
             )
             .example("65536")
             .only(Mode::Switch),
@@ -605,6 +605,14 @@ pub static PORT: Section = Section {
         key("flood", Bool, "true", "")
             .doc("Sends flooded frames out of this port.")
             .example("false")
+            .only(Mode::Switch),
+        key("macs", Or("auto", &Int(1..=1_000_000)), "\"auto\"", "addresses")
+            .doc(
+                "Maximum number of MAC addresses learned on this port. When it is reached, a new address replaces the \
+                 one not seen for the longest time. `auto`: as many as fit, but when `macs` of `[switch]` is reached, \
+                 no more than a fair share.",
+            )
+            .example("16")
             .only(Mode::Switch),
         key("storm", Int(0..=100_000_000), "0", "frames/s")
             .doc(

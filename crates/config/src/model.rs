@@ -320,6 +320,8 @@ pub struct BridgePortConfig {
     pub trunks: Option<Vec<u16>>,
     /// True if flooded frames are sent out of the port.
     pub flood: bool,
+    /// Maximum number of MAC addresses learned on the port; auto: a fair share of the switch's, if these are used up.
+    pub macs: Auto<usize>,
     /// Storm control: maximum rate of frames received on the port that are flooded, per second; 0: no limit.
     pub storm: u32,
     /// Name of the port that gets a copy of every frame received or sent.

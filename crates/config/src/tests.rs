@@ -171,6 +171,7 @@ mode = "switch"
 [[port]]
 interface = "eth0"
 tag = 10
+macs = 16
 storm = 100
 [[port]]
 kind = "null"
@@ -196,7 +197,7 @@ fn same_when_printed(text: &str) {
 
 #[test]
 fn what_belongs_to_a_switch() {
-    for key in ["tag = 5", "trunks = [1]", "flood = false", "storm = 1", "mirror = \"eth0\""] {
+    for key in ["tag = 5", "trunks = [1]", "flood = false", "macs = 1", "storm = 1", "mirror = \"eth0\""] {
         let (wrong, _) = problem(&format!("{PORT}{key}\n"));
         assert_eq!(wrong.expected, "only with mode = \"switch\"", "{key}");
     }

@@ -205,6 +205,7 @@ impl Running {
                     stats: tx_queue(&slot.tx),
                 },
                 counters: sum,
+                switch: self.0.view.switch_port(id),
             }
         });
         ports.collect()

@@ -1,6 +1,6 @@
 //! View of a mode for the API.
 
-use bywash_api::{Answer, FlowsChanged, Kept, Topic, Traced};
+use bywash_api::{Answer, FlowsChanged, Kept, SwitchPort, Topic, Traced};
 use bywash_engine::PortId;
 use bywash_flow::script::Verb;
 use bywash_router::control::PortView;
@@ -39,6 +39,11 @@ pub trait View: Send + Sync {
     /// Returns the policies for which packets received on this port are left to the kernel.
     fn kept(&self, _port: PortId) -> Vec<Kept> {
         vec![]
+    }
+
+    /// Returns this port's part in a switch; `None` in other modes.
+    fn switch_port(&self, _port: PortId) -> Option<SwitchPort> {
+        None
     }
 
     /// Returns the counters of this port's frames that the kernel did not accept; `None` in a mode that hands it none.

@@ -50,6 +50,8 @@ const AHEAD: usize = 4;
 /// Megaflows swept per turn: normally, and after a change of the tables.
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
+/// Megaflows looked at per call because of changed addresses.
+const HEED: usize = 64;
 /// Number of packets between two sorts of the tuples.
 const SORT: u64 = 1 << 16;
 
@@ -115,6 +117,12 @@ struct Caches {
     /// Pipeline generation at the start of the sweep in progress.
     sweeping: u64,
     swept: u64,
+    /// Number of the next key of [`Pipeline::learned`] to heed, and of the first for which megaflows that depend on
+    /// several addresses are yet to be looked at.
+    heeded: u64,
+    heeding: u64,
+    /// Next megaflow to look at if all of them have to be.
+    heeding_all: Option<u32>,
     idle: u64,
     ticks_per_s: u64,
 }
@@ -134,6 +142,9 @@ impl Switch {
             sweep_at: 0,
             sweeping: 0,
             swept: 0,
+            heeded: 0,
+            heeding: 0,
+            heeding_all: None,
             idle: hz.saturating_mul(config.idle_s),
             ticks_per_s: hz,
             driven: ends.table.take().map(Driven::new),
@@ -171,6 +182,9 @@ impl App for Switch {
         let Self { tables, caches, work, by_flow } = self;
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
+        if caches.heeded != pipeline.learned.end {
+            caches.heed(pipeline);
+        }
         if pipeline.partial(from) {
             read::complete(cx, from, batch.as_mut_slice());
         }
@@ -199,7 +213,7 @@ impl App for Switch {
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let pipeline: &Pipeline = self.tables.load(cx.reader);
-        let more = self.caches.sweep(cx.now, pipeline);
+        let more = self.caches.heed(pipeline) | self.caches.sweep(cx.now, pipeline);
         self.caches.look_after_driven(cx.now, pipeline) | more
     }
 }

@@ -1,6 +1,7 @@
 //! Control side of the switch: changes flows, groups, meters and learned addresses, and publishes new versions of the
 //! tables to the workers.
 
+use crate::addresses::{Addresses, Seen};
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
 use crate::meter::Meter;
@@ -38,7 +39,7 @@ impl std::error::Error for Refused {}
 /// Settings of the learning bridge and the flow tables.
 #[derive(Clone, Copy, Debug)]
 pub struct BridgeConfig {
-    /// Maximum number of learned addresses.
+    /// Maximum number of learned addresses on all ports together.
     pub macs: usize,
     /// Time after which an address that was not seen is forgotten.
     pub ageing: Duration,
@@ -61,13 +62,6 @@ struct Entry {
     seen: u64,
     /// Packets and bytes on the counter slot when the flow was added.
     base: (u64, u64),
-}
-
-/// Learned address.
-struct Mac {
-    port: OfPort,
-    seen: Instant,
-    order: u64,
 }
 
 struct WorkerEnd {
@@ -110,9 +104,7 @@ pub struct FlowControl {
     leaving: VecDeque<(u32, u64)>,
     next_slot: u32,
     timed: BTreeSet<u32>,
-    macs: HashMap<u64, Mac>,
-    mac_order: BTreeSet<(u64, u64)>,
-    mac_clock: u64,
+    addresses: Addresses,
     workers: Vec<WorkerEnd>,
     meter_slots: HashMap<u32, u32>,
     /// Flow tables of the workers in the driver.
@@ -139,9 +131,7 @@ impl FlowControl {
             leaving: VecDeque::new(),
             next_slot: 0,
             timed: BTreeSet::new(),
-            macs: HashMap::new(),
-            mac_order: BTreeSet::new(),
-            mac_clock: 0,
+            addresses: Addresses::default(),
             workers: Vec::new(),
             meter_slots: HashMap::new(),
             offload: None,
@@ -177,15 +167,18 @@ impl FlowControl {
     }
 
     /// Publishes all changes since the last commit. On return, all workers use the new tables, and the driver forwards
-    /// no frame by the old ones. Only after a commit of nothing but learned addresses, frames already being processed
-    /// by the driver may still be forwarded by the old tables.
+    /// no frame by the old ones. Learned addresses alone make no new generation, so that no megaflow is invalidated but
+    /// those that depend on them: each worker, and with it the driver, follows them soon after.
     pub fn commit(&mut self) {
         if self.changes.is_empty() {
             return;
         }
-        let generation = self.live.generation + 1;
-        // Do this first: from here on the driver uses no entry until a worker has confirmed it for this generation.
-        self.offload.iter().for_each(|offload| offload.set_generation(generation));
+        let asked_for = self.changes.iter().any(|change| !matches!(change, Change::Learn(..)));
+        let generation = self.live.generation + u64::from(asked_for);
+        if asked_for {
+            // Do this first: from here on the driver uses no entry until a worker has confirmed it for this generation.
+            self.offload.iter().for_each(|offload| offload.set_generation(generation));
+        }
         for end in 0..2 {
             // No reader holds the spare any more: `replace` waited for that.
             let spare = Arc::get_mut(&mut self.spare).expect("the spare has no other owner");
@@ -195,7 +188,6 @@ impl FlowControl {
                 std::mem::swap(&mut self.live, &mut self.spare);
             }
         }
-        let asked_for = self.changes.iter().any(|change| !matches!(change, Change::Learn(..)));
         if let Some(offload) = self.offload.as_ref().filter(|offload| asked_for && offload.in_use()) {
             offload.grace();
         }
@@ -493,6 +485,7 @@ impl FlowControl {
         self.poll();
         for of in gone {
             self.flush_macs(Some(of));
+            self.addresses.remove_port(of);
         }
     }
 
@@ -512,59 +505,41 @@ impl FlowControl {
 
     /// Forgets the learned addresses of one port, or of all ports for `None`, and returns their number.
     pub fn flush_macs(&mut self, of: Option<OfPort>) -> usize {
-        let keys: Vec<u64> =
-            self.macs.iter().filter(|(_, m)| of.is_none_or(|of| m.port == of)).map(|(k, _)| *k).collect();
-        keys.iter().for_each(|key| self.forget(*key));
+        let keys = self.addresses.on(of);
+        for key in &keys {
+            self.addresses.forget(*key);
+            self.changes.push(Change::Learn(*key, None));
+        }
         self.commit();
         keys.len()
     }
 
-    fn forget(&mut self, key: u64) {
-        if let Some(mac) = self.macs.remove(&key) {
-            self.mac_order.remove(&(mac.order, key));
-            self.changes.push(Change::Learn(key, None));
-        }
-    }
-
     fn learn(&mut self, learn: Learn, now: Instant) {
         // The report was queued before the port went down.
-        if self.live.port(learn.port).is_none_or(|port| !port.up) {
+        let Some(port) = self.live.port(learn.port).filter(|port| port.up) else { return };
+        let (key, limit) = (mac_key(learn.vlan, learn.mac), port.macs.unwrap_or(usize::MAX));
+        let seen = self.addresses.see(key, learn.port, now);
+        if seen == Seen::Again {
             return;
         }
-        let key = mac_key(learn.vlan, learn.mac);
-        self.mac_clock += 1;
-        let order = self.mac_clock;
-        match self.macs.get_mut(&key) {
-            Some(mac) => {
-                self.mac_order.remove(&(mac.order, key));
-                (mac.seen, mac.order) = (now, order);
-                if mac.port != learn.port {
-                    mac.port = learn.port;
-                    self.moved += 1;
-                    self.changes.push(Change::Learn(key, Some(learn.port)));
-                }
-            }
-            None => {
-                // Evict the address that was not seen for the longest time.
-                if self.macs.len() >= self.config.macs
-                    && let Some((_, oldest)) = self.mac_order.first().copied()
-                {
-                    self.forget(oldest);
-                }
-                self.macs.insert(key, Mac { port: learn.port, seen: now, order });
-                self.changes.push(Change::Learn(key, Some(learn.port)));
-            }
+        self.moved += u64::from(seen == Seen::Moved);
+        self.changes.push(Change::Learn(key, Some(learn.port)));
+        while let Some(evicted) = self.addresses.evict(learn.port, limit, self.config.macs) {
+            self.changes.push(Change::Learn(evicted, None));
         }
-        self.mac_order.insert((order, key));
     }
 
     /// Returns the learned addresses: VLAN, address, port, and time since the address was last seen.
     pub fn macs(&self) -> Vec<(u16, u64, OfPort, Duration)> {
-        let now = Instant::now();
-        let one = |(key, mac): (&u64, &Mac)| ((key >> 48) as u16, key & 0xffff_ffff_ffff, mac.port, now - mac.seen);
-        let mut list: Vec<_> = self.macs.iter().map(one).collect();
+        let one = |(key, port, age): (u64, OfPort, Duration)| ((key >> 48) as u16, key & 0xffff_ffff_ffff, port, age);
+        let mut list: Vec<_> = self.addresses.list(Instant::now()).map(one).collect();
         list.sort();
         list
+    }
+
+    /// Returns how many addresses are learned on a port, and how many made room for others.
+    pub fn learned_on(&self, of: OfPort) -> (usize, u64) {
+        self.addresses.counts(of)
     }
 
     /// Processes the address reports of the workers. Returns `true` if there were any. Call every few milliseconds.
@@ -590,11 +565,8 @@ impl FlowControl {
     pub fn expire(&mut self) {
         let now = Instant::now();
         let ageing = self.config.ageing;
-        while let Some((_, key)) = self.mac_order.first().copied()
-            && self.macs.get(&key).is_none_or(|m| now - m.seen > ageing)
-        {
-            self.forget(key);
-        }
+        let aged = self.addresses.expire(now, ageing);
+        self.changes.extend(aged.into_iter().map(|key| Change::Learn(key, None)));
         let mut over = Vec::new();
         for slot in &self.timed {
             let packets = self.sum(*slot).0;

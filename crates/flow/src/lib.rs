@@ -1,8 +1,10 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod addresses;
 pub mod app;
 pub mod control;
+mod dependents;
 pub mod emc;
 mod exec;
 pub mod extract;

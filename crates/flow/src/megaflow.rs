@@ -1,8 +1,10 @@
 //! Megaflow cache: flows that each stand for all packets equal under a mask, found by tuple-space search.
 
+use crate::dependents::{Dependents, ROLES, SEVERAL};
 use crate::emc::FlowRef;
 use crate::key::{KEY_WORDS, Key, hash_words};
 use crate::ops::Op;
+use crate::pipeline::mac_key;
 use crate::translate::{Learn, Translator};
 use bywash_engine::{DropReason, PortId};
 use bywash_sync::hint::prefetch;
@@ -72,10 +74,8 @@ pub struct Cold {
     pub rules: Vec<u32>,
     /// Bit set of the tables that it was looked up in.
     pub tables: [u64; 4],
-    /// Whether the result depends on learned addresses.
-    pub bridged: bool,
-    /// Source address that its packets show to be in use.
-    pub learn: Option<Learn>,
+    /// Source addresses that its packets show to be in use.
+    pub learn: Vec<Learn>,
     /// Drop reason of its packets, if no op outputs them.
     pub reason: Option<DropReason>,
     /// Pipeline generation that it is known to be valid for.
@@ -143,6 +143,7 @@ pub struct Megaflows {
     tuples: Vec<Option<Tuple>>,
     /// Tuples in the order in which they are tried: most hits first, `EXACT` last.
     order: Vec<u16>,
+    pub(crate) dependents: Dependents,
     seed: u64,
     incarnations: u32,
     limit: usize,
@@ -165,6 +166,7 @@ impl Megaflows {
             buckets: vec![[0; WAYS]; buckets],
             tuples: vec_of(MASKS),
             order: Vec::with_capacity(MASKS),
+            dependents: Dependents::new(limit, seed),
             seed,
             incarnations: 0,
             limit,
@@ -353,6 +355,7 @@ impl Megaflows {
             self.hot.push(Hot { plan: Plan::List, valid: 0, bytes: 0, packets: 0 });
             self.cold.push(Cold::default());
             self.keys.push([0; KEY_WORDS]);
+            self.dependents.grow();
             (self.hot.len() - 1) as u32
         });
         self.buckets[place][way] = tag(hash) << 32 | u64::from(at);
@@ -400,8 +403,15 @@ impl Megaflows {
         cold.ops.extend_from_slice(&result.ops);
         cold.rules.clear();
         cold.rules.extend_from_slice(&result.rules);
-        (cold.tables, cold.bridged, cold.learn) = (result.tables, result.bridged, result.learn);
-        (cold.reason, cold.used) = (result.reason, now);
+        cold.learn.clear();
+        cold.learn.extend_from_slice(&result.learn);
+        (cold.tables, cold.reason, cold.used) = (result.tables, result.reason, now);
+        let source = match &result.learn[..] {
+            [] => None,
+            [learn] => Some(mac_key(learn.vlan, learn.mac)),
+            _ => Some(SEVERAL),
+        };
+        self.dependents.list(at, [source, result.looked_up]);
         self.hot[at as usize].plan = plan(result);
         self.right_for(at, generation);
     }
@@ -413,8 +423,16 @@ impl Megaflows {
         hot.valid = Hot::valid_for(hot.incarnation(), generation);
     }
 
+    /// Marks a flow as valid for no generation, so that it is translated again before its next packet is processed. It
+    /// is listed under no address until then.
+    pub(crate) fn doubt(&mut self, at: u32) {
+        self.dependents.list(at, [None; ROLES]);
+        self.right_for(at, 0);
+    }
+
     /// Removes a flow.
     pub fn remove(&mut self, at: u32) {
+        self.dependents.list(at, [None; ROLES]);
         let (hash, id) = (self.cold[at as usize].hash, usize::from(self.cold[at as usize].mask));
         let slot = tag(hash) << 32 | u64::from(at);
         for place in self.places_of(hash) {

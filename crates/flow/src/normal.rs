@@ -5,7 +5,7 @@ use crate::key::{TAGGED, at};
 use crate::model::OfPort;
 use crate::ops::Op;
 use crate::pipeline::{SwitchPort, Vlans, mac_key};
-use crate::translate::{Learn, Trip, tell};
+use crate::translate::{Learn, SOURCES, Trip, tell};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
@@ -25,7 +25,6 @@ impl Trip<'_, '_> {
         self.unwildcard_field(Field::DlSrc);
         self.unwildcard_field(Field::DlDst);
         self.unwildcard(&Field::VlanTci.mask(u128::from(0xfff | TAGGED)));
-        self.t.bridged = true;
         let pipeline = self.pipeline;
         let flow = &self.now.flow;
         let mac = |at: usize| flow.bytes()[at..at + 6].iter().fold(0, |m, b| m << 8 | u64::from(*b));
@@ -49,14 +48,15 @@ impl Trip<'_, '_> {
         if reserved(dst) {
             return self.refuse("refused: bridges do not forward to this destination (802.1D reserved)");
         }
-        if !multicast(src) && self.t.learn.is_none() {
-            self.t.learn = Some(Learn { vlan, mac: src, port: own });
+        let learn = Learn { vlan, mac: src, port: own };
+        if !multicast(src) && !self.t.learn.contains(&learn) && self.t.learn.len() < SOURCES {
+            self.t.learn.push(learn);
         }
-        let known = if multicast(dst) { None } else { pipeline.macs.get(&mac_key(vlan, dst)) };
+        let known = if multicast(dst) { None } else { self.look_up_address(mac_key(vlan, dst)) };
         match known {
-            Some(port) if *port == own => self.refuse("refused: the destination is on the ingress port"),
+            Some(port) if port == own => self.refuse("refused: the destination is on the ingress port"),
             Some(port) => {
-                if let Some(to) = pipeline.port(*port) {
+                if let Some(to) = pipeline.port(port) {
                     tell!(self, "the destination was learned on port {port}");
                     self.bridge(from, to, vlan);
                 }

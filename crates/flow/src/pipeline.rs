@@ -7,7 +7,7 @@ use crate::model::{Action, GroupKind, GroupSpec, OfPort};
 use crate::table::{Rule, Table};
 use crate::translate::Learn;
 use bywash_engine::PortId;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Number of flow tables.
@@ -38,6 +38,8 @@ pub struct SwitchPort {
     pub vlans: Vlans,
     /// Whether flooded packets are sent out of it.
     pub flood: bool,
+    /// Maximum number of addresses learned on it; `None` for no limit of its own.
+    pub macs: Option<usize>,
     /// Whether the link is up, as needed for fast failover.
     pub up: bool,
     /// Whether frames received on it may carry partial transport checksums.
@@ -54,6 +56,7 @@ impl SwitchPort {
             name: format!("p{of}"),
             vlans: Vlans::All,
             flood: true,
+            macs: None,
             up: true,
             partial_checksums: false,
         }
@@ -133,16 +136,42 @@ pub(crate) fn mac_key(vlan: u16, mac: u64) -> u64 {
     u64::from(vlan) << 48 | mac
 }
 
+/// Number of keys that a [`Learned`] keeps.
+const LEARNED: usize = 1024;
+
+/// Keys of the learned addresses that changed last, numbered from 0. A change of an address has no generation: the
+/// workers find the megaflows that depend on it by its key.
+#[derive(Clone, Default)]
+pub(crate) struct Learned {
+    keys: VecDeque<u64>,
+    /// Number of the next key.
+    pub(crate) end: u64,
+}
+
+impl Learned {
+    fn push(&mut self, key: u64) {
+        if self.keys.len() == LEARNED {
+            self.keys.pop_front();
+        }
+        self.keys.push_back(key);
+        self.end += 1;
+    }
+
+    /// Returns the key with this number; `None` if there is none yet or it is no longer kept.
+    pub(crate) fn get(&self, number: u64) -> Option<u64> {
+        let at = number.checked_sub(self.end - self.keys.len() as u64)?;
+        self.keys.get(usize::try_from(at).ok()?).copied()
+    }
+}
+
 /// One version of everything that a packet is looked up in.
 #[derive(Clone, Default)]
 pub struct Pipeline {
-    /// Version number, which grows with every change.
+    /// Version number, which grows with every change except of learned addresses.
     pub generation: u64,
     /// Generation of the last change other than to flows and learned addresses: groups, meters, ports, mirrors, storm
     /// limits.
     pub(crate) rest_changed: u64,
-    /// Generation of the last change of a learned address.
-    pub(crate) macs_changed: u64,
     pub(crate) tables: Vec<Table>,
     pub(crate) groups: HashMap<u32, Arc<Group>>,
     /// Meters by slot; a slot stays assigned to its meter id forever.
@@ -152,6 +181,7 @@ pub struct Pipeline {
     pub(crate) mirrors: Vec<Mirror>,
     /// Learned addresses, by [`mac_key`].
     pub(crate) macs: HashMap<u64, OfPort>,
+    pub(crate) learned: Learned,
     /// Limits of flooded packets, indexed by engine port.
     pub(crate) storm: Vec<Option<Arc<Meter>>>,
 }
@@ -187,11 +217,11 @@ impl Pipeline {
                 return;
             }
             Change::Learn(key, port) => {
-                self.macs_changed = generation;
                 match port {
                     Some(port) => self.macs.insert(*key, *port),
                     None => self.macs.remove(key),
                 };
+                self.learned.push(*key);
                 return;
             }
             Change::Group(id, group) => {
@@ -253,9 +283,9 @@ impl Pipeline {
         self.by_id(id).is_some_and(|p| p.partial_checksums)
     }
 
-    /// Returns `true` if an address is already learned on the port where it was seen.
-    pub(crate) fn knows(&self, learn: &Learn) -> bool {
-        self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port)
+    /// Returns `true` if these addresses are already learned on the ports where they were seen.
+    pub(crate) fn knows(&self, addresses: &[Learn]) -> bool {
+        addresses.iter().all(|learn| self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port))
     }
 
     /// Returns `true` if a bucket is live: its watched port is up or its watched group has a live bucket. A bucket that

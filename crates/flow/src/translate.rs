@@ -5,11 +5,12 @@ mod commit;
 mod tags;
 mod walk;
 
+use crate::dependents::SEVERAL;
 use crate::field::{Field, Needs, Subfield};
 use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
-use crate::pipeline::{Pipeline, TABLES};
+use crate::pipeline::{Pipeline, TABLES, mac_key};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
@@ -23,6 +24,8 @@ const RESUBMITS: u32 = 4096;
 pub const MAX_OPS: usize = 1024;
 /// Maximum number of flows that a packet is counted for; any further ones do not count it.
 const MAX_RULES: usize = 64;
+/// Maximum number of source addresses that are learned from a packet.
+pub(crate) const SOURCES: usize = 8;
 
 /// Report that an Ethernet address was seen on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +82,10 @@ pub struct Translator {
     pub mask: Flow,
     /// Bit set of the tables that the packet was looked up in.
     pub tables: [u64; 4],
-    /// Whether the result depends on learned addresses.
-    pub bridged: bool,
-    /// Source address to learn or to refresh.
-    pub learn: Option<Learn>,
+    /// Key of the learned address that was looked up as the destination, or [`SEVERAL`].
+    pub(crate) looked_up: Option<u64>,
+    /// Source addresses to learn or to refresh: of each source under which the packet was bridged.
+    pub learn: Vec<Learn>,
     /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
@@ -121,7 +124,8 @@ impl Translator {
         self.ops.clear();
         self.rules.clear();
         self.saved.clear();
-        (self.tables, self.bridged, self.learn, self.reason, self.resubmits) = ([0; 4], false, None, None, 0);
+        self.learn.clear();
+        (self.tables, self.looked_up, self.reason, self.resubmits) = ([0; 4], None, None, 0);
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);
         flow.0[crate::key::KEY_WORDS..].fill(0);
@@ -161,6 +165,16 @@ impl Translator {
 }
 
 impl Trip<'_, '_> {
+    /// Returns the port where an address was learned, the packet's own included, and records that the result depends on
+    /// it.
+    pub(crate) fn look_up_address(&mut self, key: u64) -> Option<OfPort> {
+        if let Some(own) = self.t.learn.iter().find(|learn| mac_key(learn.vlan, learn.mac) == key) {
+            return Some(own.port);
+        }
+        self.t.looked_up = Some(self.t.looked_up.map_or(key, |before| if before == key { key } else { SEVERAL }));
+        self.pipeline.macs.get(&key).copied()
+    }
+
     pub(crate) fn tell(&mut self, text: String) {
         let line = format!("{:1$}{text}", "", 4 * self.depth_of_story);
         if let Some(story) = &mut self.t.story {

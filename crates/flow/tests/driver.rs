@@ -7,7 +7,7 @@
 mod common;
 
 use bywash_flow::app::CacheConfig;
-use bywash_flow::model::FlowFilter;
+use bywash_flow::model::{FlowFilter, OfPort};
 use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
 use bywash_lab::{End, Namespace, Veth, require, require_lab, wait_until};
@@ -146,6 +146,8 @@ impl Twin {
 
     fn compare(&mut self, of: u16, frame: &[u8]) {
         self.rig.control.poll();
+        // The worker follows learned addresses in its next turn.
+        self.rig.settle(2);
         let driven = self.drive(of, frame);
         let sent = self.rig.send(of, &[frame.to_vec()]);
         if let Some(driven) = driven {
@@ -282,6 +284,48 @@ fn what_the_driver_forwards_is_in_use() {
             })
             .unwrap();
             assert_eq!(twin.drive(1, &packet), None, "the driver forwarded from the port that the host has left");
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_flood_of_addresses_leaves_the_driver_alone() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All]);
+            twin.flows(BRIDGE);
+            let mac = |n: u32| MacAddr([2, 0, (n >> 24) as u8, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
+            let packet = |from: u32, to: u32| {
+                let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+                packet.macs(mac(from), mac(to)).build().unwrap()
+            };
+            let (there, back) = (packet(1, 2), packet(2, 1));
+            wait_until("the driver to forward", PATIENCE, || {
+                twin.compare(1, &there);
+                twin.compare(2, &back);
+                twin.drive(1, &there).is_some() && twin.drive(2, &back).is_some()
+            })
+            .unwrap();
+            let moved = twin.rig.control.moved;
+            // 20,000 new sources behind port 3: at each moment the driver still forwards between ports 1 and 2.
+            let (before, mut left) = (twin.rig.counter("revalidated"), 0);
+            for hundred in 0..200 {
+                let frames: Vec<_> = (0..100).map(|n| packet(0x0100_0000 + hundred * 100 + n, 2)).collect();
+                twin.rig.send(3, &frames);
+                twin.rig.control.poll();
+                for (of, frame, to) in [(1, &there, 2), (2, &back, 1)] {
+                    match twin.drive(of, frame) {
+                        Some((port, _)) => assert_eq!(port, to),
+                        None => left += 1,
+                    }
+                }
+            }
+            let again = twin.rig.counter("revalidated") - before;
+            println!("{left} of 400 packets left the driver, {again} revalidations");
+            assert_eq!(left, 0);
+            let evicted = twin.rig.control.learned_on(OfPort(3)).1;
+            assert_eq!((twin.rig.control.macs().len(), evicted > 10_000, twin.rig.control.moved), (8192, true, moved));
         })
         .unwrap();
 }

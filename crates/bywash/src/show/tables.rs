@@ -2,8 +2,8 @@
 
 use super::layout::{Cell, Grid, bits, bytes, pps};
 use crate::api::{
-    Address, Answer, Arena, Audit, Caches, Channel, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour, NextHop,
-    Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, Worker,
+    Address, Answer, Arena, Audit, Caches, Channel, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour,
+    NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
 };
 use std::collections::HashMap;
 use std::time::Instant;
@@ -112,11 +112,19 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
         notes.extend(port.queues.iter().filter_map(|queue| queue.mode_note.clone()));
         notes.extend(port.queues.iter().filter_map(|queue| queue.transmit_note.clone()));
         notes.extend(port.queues.iter().filter_map(link));
+        notes.extend(port.switch.as_ref().and_then(evicted));
         notes.dedup();
         more +=
             &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
     }
     grid.render("no ports") + &more
+}
+
+/// Describes the addresses learned on a port; `None` if none made room for others.
+fn evicted(port: &SwitchPort) -> Option<String> {
+    let SwitchPort { addresses, limit, evicted, .. } = port;
+    let limit = limit.map_or(String::new(), |limit| format!(" of at most {limit}"));
+    (*evicted > 0).then(|| format!("{addresses} addresses{limit}; {evicted} made room for others"))
 }
 
 /// Describes the peer of a memif; `None` if there is none.
@@ -547,6 +555,10 @@ mod tests {
             notes,
             ["vpp: the peer hung up", "vpp: peer VPP, memif0/0; reconnects: 2; refused: 1 (ID not found)"]
         );
+        let ports = json!([{ "name": "a", "switch": { "addresses": 9, "evicted": 0 } },
+                           { "name": "b", "switch": { "addresses": 16, "limit": 16, "evicted": 3 } }]);
+        let text = shown(Topic::Ports, ports);
+        assert_eq!(text.lines().skip(3).collect::<Vec<_>>(), ["b: 16 addresses of at most 16; 3 made room for others"]);
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
         let text = shown(
             Topic::Pools,

@@ -118,6 +118,19 @@ fn ports(out: &mut Text, ports: &[Port]) {
     for (metric, help, count) in counters {
         out.rows((metric, "counter", help), ports, name, |port| count(&port.counters) as f64);
     }
+    let switched = || ports.iter().filter_map(|port| Some((port, port.switch.as_ref()?)));
+    out.rows(
+        ("bywash_port_addresses", "gauge", "Addresses that a switch has learned on the port."),
+        switched(),
+        |(port, _)| name(port),
+        |(_, switch)| switch.addresses as f64,
+    );
+    out.rows(
+        ("bywash_port_addresses_evicted_total", "counter", "Addresses learned on the port that made room for others."),
+        switched(),
+        |(port, _)| name(port),
+        |(_, switch)| switch.evicted as f64,
+    );
     out.rows(
         (
             "bywash_tx_queue_wait_p99_seconds",

@@ -64,6 +64,11 @@ impl Driven {
         let before = std::mem::replace(&mut place.seen, now);
         (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
     }
+
+    /// Has the driver leave an entry's packets to the worker until the entry is confirmed again.
+    pub(super) fn distrust(&self, at: u32) {
+        self.table.stamp(at, 0);
+    }
 }
 
 impl Caches {

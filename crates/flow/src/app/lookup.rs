@@ -1,9 +1,10 @@
 //! Flow lookup for a burst: exact-match cache, megaflow cache, then tables.
 
-use super::{Caches, Work, low_bits};
+use super::{Caches, Ends, Work, low_bits};
 use crate::exec::execute;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
+use crate::translate::Learn;
 use bywash_engine::{Context, PortId};
 use bywash_frame::{BATCH, Batch};
 
@@ -147,12 +148,13 @@ impl Caches {
         }
         self.ends.counters.misses.add(1);
         self.translator.translate(pipeline, &work.keys[i]);
-        self.tell_address();
+        let told = self.tell_address();
         match self.mega.insert(&work.keys[i], &self.translator, pipeline.generation, cx.now) {
             Ok((flow, narrow)) => {
                 self.ends.counters.made.add(1);
                 self.ends.counters.masks_full.add(u64::from(narrow));
                 work.flows[i] = flow;
+                self.mega.cold(flow.at).told = if told { cx.now } else { 0 };
                 self.remember(work, i);
                 self.drive(pipeline, flow.at);
                 true
@@ -183,11 +185,15 @@ impl Caches {
         }
     }
 
-    pub(super) fn tell_address(&mut self) {
-        if let Some(learn) = self.translator.learn
-            && self.ends.learn.push(learn).is_err()
-        {
-            self.ends.counters.learn_later.add(1);
-        }
+    /// Reports the source addresses of the packet just translated. Returns `false` if there is no room for all.
+    pub(super) fn tell_address(&mut self) -> bool {
+        tell(&mut self.ends, &self.translator.learn)
     }
+}
+
+/// Reports that addresses are in use. Returns `false` if there is no room for all reports.
+pub(super) fn tell(ends: &mut Ends, addresses: &[Learn]) -> bool {
+    let refused = addresses.iter().filter(|learn| ends.learn.push(**learn).is_err()).count();
+    ends.counters.learn_later.add(refused as u64);
+    refused == 0
 }

@@ -1,6 +1,7 @@
 //! Megaflow maintenance: revalidation, statistics and expiry.
 
-use super::{Caches, SORT, SWEEP, SWEEP_CHANGED};
+use super::{Caches, HEED, SORT, SWEEP, SWEEP_CHANGED, lookup};
+use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
@@ -12,7 +13,6 @@ impl Caches {
         let cold = self.mega.cold(at);
         let since = cold.generation;
         let touched = pipeline.rest_changed > since
-            || (cold.bridged && pipeline.macs_changed > since)
             || (0..4).any(|w| {
                 bits(cold.tables[w]).any(|b| pipeline.tables.get(64 * w + b).is_some_and(|t| t.changed > since))
             });
@@ -38,13 +38,13 @@ impl Caches {
         let narrower = self.translator.mask.key().iter().zip(mask).any(|(new, old)| new & !old != 0);
         // Without a packet there is nothing to learn an address from. If the address is unknown or known on another
         // port, remove the megaflow, so that the next packet takes the slow path and the address is learned from it.
-        let unseen = !seen && self.translator.learn.is_some_and(|learn| !pipeline.knows(&learn));
+        let unseen = !seen && !pipeline.knows(&self.translator.learn);
         if narrower || unseen {
             self.forget(at);
             return false;
         }
-        if seen {
-            self.tell_address();
+        if seen && self.tell_address() {
+            self.mega.cold(at).told = now;
         }
         let used = self.mega.cold(at).used;
         if self.mega.cold(at).ops != self.translator.ops {
@@ -53,6 +53,52 @@ impl Caches {
         self.mega.fill(at, &self.translator, pipeline.generation, used);
         self.drive(pipeline, at);
         true
+    }
+
+    /// Finds the megaflows that depend on addresses learned or forgotten since it was last called, for translation with
+    /// their next packet. Looks at [`HEED`] of them at most; returns `true` if there are more.
+    pub(super) fn heed(&mut self, pipeline: &Pipeline) -> bool {
+        for _ in 0..HEED {
+            if let Some(at) = self.heeding_all {
+                let there = (at as usize) < self.mega.places();
+                self.heeding_all = there.then_some(at + 1);
+                if there && self.mega.hot(at).incarnation() != 0 {
+                    self.doubt(at);
+                }
+                continue;
+            }
+            match self.mega.dependents.step() {
+                // The address is where these packets come from: nothing to learn from them.
+                Step::Found(at, SOURCE) if pipeline.knows(&self.mega.cold(at).learn) => {}
+                Step::Found(at, _) => self.doubt(at),
+                Step::Other => {}
+                Step::End => match pipeline.learned.get(self.heeded) {
+                    Some(key) if self.heeded < self.heeding => {
+                        self.heeded += 1;
+                        self.mega.dependents.walk(key);
+                    }
+                    Some(_) => {
+                        self.heeding = pipeline.learned.end;
+                        self.mega.dependents.walk(SEVERAL);
+                    }
+                    None if self.heeded == pipeline.learned.end => return false,
+                    // The worker slept for longer than keys are kept.
+                    None => {
+                        (self.heeded, self.heeding) = (pipeline.learned.end, pipeline.learned.end);
+                        self.heeding_all = Some(0);
+                    }
+                },
+            }
+        }
+        true
+    }
+
+    /// Has a megaflow translated again with its next packet, which the driver leaves to this worker.
+    fn doubt(&mut self, at: u32) {
+        self.mega.doubt(at);
+        if let (Some(driven), Some(place)) = (&self.driven, self.mega.cold(at).driven.checked_sub(1)) {
+            driven.distrust(place);
+        }
     }
 
     /// Removes a megaflow.
@@ -76,14 +122,9 @@ impl Caches {
             self.ends.stats.add(*rule, packets, bytes);
         }
         // Reports refresh the address before it ages out; one per second is enough.
-        if let Some(learn) = cold.learn
-            && tell
-            && now.wrapping_sub(cold.told) > self.ticks_per_s
-        {
+        // A report for which there is no room is repeated with the next packets.
+        if tell && now.wrapping_sub(cold.told) > self.ticks_per_s && lookup::tell(&mut self.ends, &cold.learn) {
             cold.told = now;
-            if self.ends.learn.push(learn).is_err() {
-                self.ends.counters.learn_later.add(1);
-            }
         }
         cold.used = now;
         true

@@ -112,6 +112,7 @@ fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]
             _ => Vlans::All,
         },
         flood: config.bridge.flood,
+        macs: config.bridge.macs.set().copied(),
         up: *up,
         partial_checksums: *partial_checksums,
     });

@@ -2,7 +2,10 @@
 
 use crate::modes::{Names, mac, packet};
 use crate::view::View;
-use bywash_api::{Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, Topic, Traced, WorkerCaches};
+use bywash_api::{
+    Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, SwitchPort, Topic, Traced, WorkerCaches,
+};
+use bywash_engine::PortId;
 use bywash_flow::control::FlowControl;
 use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
@@ -37,6 +40,18 @@ impl View for Bridge {
             Topic::Caches => Ok(self.caches().into()),
             _ => Err(format!("a switch has no {}", topic.name())),
         }
+    }
+
+    fn switch_port(&self, port: PortId) -> Option<SwitchPort> {
+        let control = self.control();
+        let port = control.pipeline().ports().iter().find(|known| known.id == port)?;
+        let (addresses, evicted) = control.learned_on(port.of);
+        Some(SwitchPort {
+            number: port.of.0.into(),
+            addresses: addresses as u64,
+            limit: port.macs.map(|limit| limit as u64),
+            evicted,
+        })
     }
 
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
