@@ -11,7 +11,8 @@ use bywash_flow::control::FlowControl;
 use bywash_flow::model::{FlowFilter, OfPort};
 use bywash_flow::syntax;
 use bywash_lab::{has_tool, require};
-use common::generate::{PORTS, Random, packet, tables};
+use bywash_sync::clock;
+use common::generate::{PORTS, Random, Tables, packet, tables};
 use common::rig::{Rig, Sent};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,6 +30,8 @@ struct Ovs {
     children: Vec<Child>,
     /// Number of bytes read of each port's capture.
     read: Vec<u64>,
+    /// Whether there are meters.
+    metered: std::cell::Cell<bool>,
 }
 
 impl Ovs {
@@ -47,7 +50,7 @@ impl Ovs {
             &format!("--remote=punix:{}", path("db.sock")),
             &format!("--unixctl={}", path("db.ctl")),
         ]));
-        let mut this = Self { dir, children: vec![db], read: vec![24; usize::from(PORTS)] };
+        let mut this = Self { dir, children: vec![db], read: vec![24; usize::from(PORTS)], metered: false.into() };
         this.wait_for("db.sock");
         let path = |name: &str| this.dir.path().join(name).display().to_string();
         let quiet = |command: &mut Command| {
@@ -114,15 +117,20 @@ impl Ovs {
     fn ofctl(&self, version: &str, command: &str, lines: &[String]) {
         let file = self.path("lines");
         std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+        self.ofctl_with(version, command, if lines.is_empty() { "" } else { file.to_str().unwrap() });
+    }
+
+    fn ofctl_with(&self, version: &str, command: &str, argument: &str) {
         let bridge = format!("unix:{}", self.path("br0.mgmt").display());
         let mut ofctl = Command::new("ovs-ofctl");
         ofctl.args(["-O", version, command, &bridge]);
-        if !lines.is_empty() {
-            ofctl.arg(&file);
+        if !argument.is_empty() {
+            ofctl.arg(argument);
         }
         let output = ofctl.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{ofctl:?}: {said}\n{}\n{}", self.log(), lines.join("\n"));
+        let lines = std::fs::read_to_string(self.path("lines")).unwrap_or_default();
+        assert!(output.status.success(), "{ofctl:?}: {said}\n{}\n{lines}", self.log());
     }
 
     /// Returns the last lines of the switch's log, newest first.
@@ -131,21 +139,34 @@ impl Ovs {
         log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
     }
 
-    fn load(&self, version: &str, groups: &[String], flows: &[String]) {
+    fn load(&self, Tables { version, groups, meters, flows, .. }: &Tables) {
         // Delete flows first: OVS 3.1 aborts when a group is deleted together with a flow that runs two groups.
         self.ofctl("OpenFlow15", "del-flows", &[]);
         self.ofctl("OpenFlow15", "del-groups", &[]);
+        if self.metered.replace(!meters.is_empty()) {
+            self.ofctl("OpenFlow15", "del-meters", &[]);
+        }
         if !groups.is_empty() {
             self.ofctl(version, "add-groups", groups);
         }
+        for meter in meters {
+            self.ofctl_with(version, "add-meter", meter);
+        }
         self.ofctl(version, "add-flows", flows);
+        self.ask("fdb/flush", &["br0"]);
         self.ask("revalidator/purge", &[]);
     }
 
-    fn send(&mut self, packets: &[(u16, Vec<u8>)]) -> Sent {
+    /// Sends packets, and returns what the switch sent. With `learning`, each packet meets the addresses that the
+    /// packets before it taught.
+    fn send(&mut self, packets: &[(u16, Vec<u8>)], learning: bool) -> Sent {
         for (port, bytes) in packets {
             let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
             self.ask("netdev-dummy/receive", &[&format!("p{port}"), &hex]);
+            if learning {
+                (0..2).for_each(|_| drop(self.ask("version", &[])));
+                self.ask("revalidator/purge", &[]);
+            }
         }
         // Each answer takes the switch one iteration of its main loop, in which it also processes packets.
         (0..4).for_each(|_| drop(self.ask("version", &[])));
@@ -216,10 +237,20 @@ fn by_mark(mut sent: Sent, copies: usize) -> BTreeMap<u32, Sent> {
     all
 }
 
-fn load(control: &mut FlowControl, groups: &[String], flows: &[String]) {
+fn load(control: &mut FlowControl, Tables { groups, meters, flows, .. }: &Tables) {
     let names = |_: &str| None::<OfPort>;
     control.delete_group(None);
+    control.delete_meter(None);
     control.delete(&FlowFilter::default(), false);
+    control.flush_macs(None);
+    for meter in meters {
+        control.set_meter(syntax::meter(meter).unwrap_or_else(|e| panic!("{meter}: {e}")), true).unwrap();
+    }
+    // Where OVS never lets a packet pass that is larger than the burst, one passes here while the bucket is full: this
+    // one, for the next hours.
+    for meter in control.meters() {
+        meter.admit(clock::tsc(), [10_000_000].into_iter());
+    }
     for group in groups {
         control.set_group(syntax::group(group, &names).unwrap_or_else(|e| panic!("{group}: {e}")), true).unwrap();
     }
@@ -261,19 +292,33 @@ fn as_ovs() {
     let count = number("BYWASH_ORACLE").unwrap_or(60);
     for case in first..first + count {
         let r = &mut Random::new(SEED + case);
-        let (version, groups, flows) = tables(r);
+        let tables = tables(r, true);
+        let length = tables.length();
         let packets: Vec<(u16, Vec<u8>)> =
-            (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, packet(r, i as u32))).collect();
-        ovs.load(version, &groups, &flows);
-        load(&mut ours.control, &groups, &flows);
-        let theirs = by_mark(ovs.send(&packets), 1);
+            (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, packet(r, i as u32, length))).collect();
+        ovs.load(&tables);
+        load(&mut ours.control, &tables);
+        let mut theirs = ovs.send(&packets, tables.normal);
         let mut sent = vec![];
         // First through the tables, then through the caches.
         for _ in 0..2 {
-            packets.iter().for_each(|(port, bytes)| ours.input(*port, std::slice::from_ref(bytes)));
+            for (port, bytes) in &packets {
+                ours.input(*port, std::slice::from_ref(bytes));
+                if tables.normal {
+                    sent.extend(ours.drain());
+                    ours.control.poll();
+                }
+            }
             sent.extend(ours.drain());
         }
-        let sent = by_mark(sent, 2);
+        // What was learned from the first round decides in the second.
+        let copies = if tables.normal {
+            theirs.extend(ovs.send(&packets, true));
+            1
+        } else {
+            2
+        };
+        let (theirs, sent) = (by_mark(theirs, 1), by_mark(sent, copies));
         for (mark, (port, bytes)) in packets.iter().enumerate() {
             let (a, b) = (theirs.get(&(mark as u32)), sent.get(&(mark as u32)));
             outputs += a.map_or(0, Vec::len);
@@ -289,9 +334,8 @@ fn as_ovs() {
                     let trace = ovs.ask("ofproto/trace", &["br0", &format!("in_port={port}"), &packet.trim()[7..]]);
                     write!(
                         differences,
-                        "table {case}, packet {mark}\n{}\n{}\npacket\n{packet}OVS\n{}here\n{}{story}\n{trace}\n\n",
-                        groups.join("\n"),
-                        flows.join("\n"),
+                        "table {case}, packet {mark}\n{}\npacket\n{packet}OVS\n{}here\n{}{story}\n{trace}\n\n",
+                        [&tables.groups[..], &tables.meters, &tables.flows].concat().join("\n"),
                         hex(a),
                         hex(b)
                     )

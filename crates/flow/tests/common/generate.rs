@@ -53,6 +53,44 @@ struct Kind {
     proto: u8,
     vlan: bool,
     arp: bool,
+    /// Whether no tag is to be pushed. In tables with the action `normal`: where it sends untagged, OVS removes all tags,
+    /// not the outer one.
+    one_tag: bool,
+    /// Type of a neighbour discovery message; 0 for other packets.
+    nd: u8,
+}
+
+/// Flow tables and what they need.
+pub struct Tables {
+    /// OpenFlow version.
+    pub version: &'static str,
+    /// Groups, meters and flows in ovs-ofctl syntax.
+    pub groups: Vec<String>,
+    pub meters: Vec<String>,
+    pub flows: Vec<String>,
+    /// Whether a flow has the action `normal`.
+    pub normal: bool,
+}
+
+impl Tables {
+    /// Returns the length that packets for the tables must have: [`LONG`] if a meter decides by it, else 0.
+    pub fn length(&self) -> usize {
+        if self.meters.is_empty() { 0 } else { LONG }
+    }
+}
+
+/// Length of a packet that a meter with [`CLOSED`] never lets pass.
+const LONG: usize = 200;
+/// Meters that let every packet pass, and no packet of [`LONG`] bytes: their burst is one second's worth.
+const OPEN: &str = "pktps bands=type=drop rate=10000000";
+const CLOSED: &str = "kbps bands=type=drop rate=1";
+
+/// Words that actions can be made of.
+#[derive(Clone, Copy)]
+struct Words {
+    groups: u64,
+    meters: u64,
+    normal: bool,
 }
 
 fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
@@ -162,13 +200,25 @@ fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
                     if kind.proto == 1 { "icmp_type" } else { "icmpv6_type" },
                     r.pick(&["8", "128", "135"])
                 ));
+            } else if kind.proto == 58 && r.one_in(2) {
+                kind.nd = 135 + r.below(2) as u8;
+                put(format!("icmpv6_type={},icmpv6_code=0", kind.nd));
+                match r.below(5) {
+                    0 => put(format!("nd_target={}", r.pick(&IP6S))),
+                    1 => put(format!("nd_target={}/{}", r.pick(&IP6S), 16 + 16 * r.below(8))),
+                    2 => put(format!("nd_{}ll={}", if kind.nd == 135 { 's' } else { 't' }, r.pick(&MACS[..3]))),
+                    _ => {}
+                }
             }
         }
     }
     (out, kind)
 }
 
-fn output(r: &mut Random) -> String {
+fn output(r: &mut Random, normal: bool) -> String {
+    if normal && r.one_in(3) {
+        return "normal".into();
+    }
     match r.below(16) {
         0 => "in_port".into(),
         1 => "flood".into(),
@@ -181,7 +231,7 @@ fn output(r: &mut Random) -> String {
 
 fn change(r: &mut Random, kind: &mut Kind) -> String {
     loop {
-        let text = match r.below(26) {
+        let text = match r.below(29) {
             0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
             1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
             // In OpenFlow 1.1 and later, ovs-ofctl turns `mod_vlan_vid` into pushing a tag if the flow matches no tag.
@@ -197,7 +247,7 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
                 kind.vlan = false;
                 "strip_vlan".into()
             }
-            6 if !kind.loose && !kind.vlan => {
+            6 if !kind.loose && !kind.vlan && !kind.one_tag => {
                 kind.vlan = true;
                 format!("push_vlan:{}", r.pick(&["0x8100", "0x88a8"]))
             }
@@ -218,24 +268,34 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
             22 => format!("move:NXM_OF_ETH_DST[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
             24 if kind.arp => format!("set_field:{}->arp_spa", r.pick(&IPS)),
             25 if kind.arp => format!("set_field:{}->arp_tha", r.pick(&MACS[..3])),
+            26 if kind.nd != 0 => format!("set_field:{}->nd_target", r.pick(&IP6S)),
+            27 if kind.nd != 0 => {
+                format!("set_field:{}->nd_{}ll", r.pick(&MACS[..3]), if kind.nd == 135 { 's' } else { 't' })
+            }
+            28 if kind.nd != 0 => format!("move:NXM_NX_ND_TARGET[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
             _ => continue,
         };
         return text;
     }
 }
 
-fn actions(r: &mut Random, table: u8, groups: u64, mut kind: Kind) -> String {
+fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
     if r.one_in(12) {
         return "drop".into();
     }
     let mut list = vec![];
+    // ovs-ofctl takes a meter in front only.
+    if words.meters > 0 && r.one_in(4) {
+        list.push(format!("meter:{}", 1 + r.below(words.meters)));
+    }
     for _ in 0..1 + r.below(5) {
         list.push(match r.below(10) {
             0..=3 => change(r, &mut kind),
             4 if r.one_in(2) => format!("resubmit(,{})", r.below(4)),
             4 => format!("resubmit({},{})", 1 + r.below(u64::from(PORTS)), r.below(4)),
-            5 if groups > 0 => format!("group:{}", 1 + r.below(groups)),
-            _ => output(r),
+            5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
+            6 if r.one_in(4) => "exit".into(),
+            _ => output(r, words.normal),
         });
     }
     if r.one_in(6) {
@@ -247,12 +307,43 @@ fn actions(r: &mut Random, table: u8, groups: u64, mut kind: Kind) -> String {
     list.join(",")
 }
 
-/// Returns the OpenFlow version needed, a set of groups in ovs-ofctl syntax, and flow tables that use them.
-pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
+/// Returns a group of which one bucket can be chosen, or all of whose buckets do the same.
+fn select(r: &mut Random, id: u64) -> String {
+    let mut line = format!("group_id={id},type=select");
+    let (buckets, changes) = (1 + r.below(3), r.below(3));
+    let actions = |r: &mut Random| {
+        // OVS recirculates the packet here, and tracks more tags then than elsewhere.
+        let kind = Kind { one_tag: true, ..Kind::default() };
+        let changes: String = (0..changes).map(|_| change(r, &mut { kind }) + ",").collect();
+        format!("actions={changes}output:{}", 1 + r.below(u64::from(PORTS)))
+    };
+    let live = r.below(buckets);
+    let same = r.one_in(2).then(|| actions(r));
+    for bucket in 0..buckets {
+        let does = same.clone().unwrap_or_else(|| actions(r));
+        let liveness = match same.is_some() || bucket == live {
+            true => format!("weight:{}", 1 + r.below(3)),
+            false => r.pick(&["weight:0", "weight:1,watch_port:99"]).into(),
+        };
+        write!(line, ",bucket={liveness},{does}").unwrap();
+    }
+    line
+}
+
+/// Returns flow tables, and the groups and meters that they use. Their flows have the action `normal` only if it is
+/// allowed.
+pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let loose = r.one_in(3);
+    let normal = normal && r.one_in(2);
+    let meters = if !loose && r.one_in(5) { 1 + r.below(2) } else { 0 };
+    let meter = |r: &mut Random, id: u64| format!("meter={id} {}", r.pick(&[OPEN, CLOSED]));
+    let meters_text: Vec<String> = (1..=meters).map(|id| meter(r, id)).collect();
     let groups = if !loose && r.one_in(2) { 1 + r.below(2) } else { 0 };
     let group = |r: &mut Random, id: u64| {
-        let kind = r.pick(&["all", "indirect", "ff", "all"]);
+        let kind = r.pick(&["all", "indirect", "ff", "all", "select", "select"]);
+        if kind == "select" {
+            return select(r, id);
+        }
         let buckets = if kind == "indirect" { 1 } else { 1 + r.below(3) };
         let mut line = format!("group_id={id},type={kind}");
         for _ in 0..buckets {
@@ -270,20 +361,24 @@ pub fn tables(r: &mut Random) -> (&'static str, Vec<String>, Vec<String>) {
         line
     };
     let groups_text: Vec<String> = (1..=groups).map(|id| group(r, id)).collect();
+    let words = Words { groups, meters, normal };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
         let (matches, kind) = matches(r, table, loose);
+        let kind = Kind { one_tag: normal, ..kind };
         // Give every flow its own priority: among overlapping flows of one priority the result is undefined.
         let key = format!("table={table},priority={}", 1 + flows.len());
-        flows.push((key, format!("{matches}actions={}", actions(r, table, groups, kind))));
+        flows.push((key, format!("{matches}actions={}", actions(r, table, words, kind))));
     }
     let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
-    (version, groups_text, flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect())
+    let flows: Vec<String> = flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect();
+    let normal = flows.iter().any(|flow| flow.contains("normal"));
+    Tables { version, groups: groups_text, meters: meters_text, flows, normal }
 }
 
-/// Returns a random packet followed by four bytes with `mark`.
-pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
+/// Returns a random packet of at least `length` bytes followed by four bytes with `mark`.
+pub fn packet(r: &mut Random, mark: u32, length: usize) -> Vec<u8> {
     let mac = |text: &str| MacAddr(std::array::from_fn(|i| u8::from_str_radix(&text[3 * i..3 * i + 2], 16).unwrap()));
     let (src, dst) = (mac(r.pick(&MACS[..3])), mac(r.pick(&MACS)));
     let v6 = r.one_in(3);
@@ -304,7 +399,9 @@ pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
         _ => Packet::echo(a, b, 7, 1),
     };
     let mut bytes = packet.macs(dst, src).ttl(ttl).tos(tos).payload(&[0x5a; 24]).build().unwrap();
-    if kind == 9 {
+    if v6 && matches!(kind, 6 | 7) && r.one_in(2) {
+        neighbour(r, &mut bytes);
+    } else if kind == 9 {
         bytes = arp(r, src, dst);
     } else if kind == 8 {
         sctp_or_other(r, &mut bytes, v6);
@@ -324,8 +421,33 @@ pub fn packet(r: &mut Random, mark: u32) -> Vec<u8> {
         let tag: Vec<u8> = tpid.to_be_bytes().into_iter().chain(tci.to_be_bytes()).collect();
         bytes.splice(12..12, tag);
     }
+    bytes.resize(bytes.len().max(length), 0);
     bytes.extend_from_slice(&mark.to_be_bytes());
     bytes
+}
+
+/// Turns an echo over IPv6 into a neighbour solicitation or advertisement, mostly a valid one.
+fn neighbour(r: &mut Random, bytes: &mut Vec<u8>) {
+    let (icmp, kind) = (54, 135 + r.below(2) as u8);
+    bytes.truncate(icmp);
+    bytes.extend([kind, if r.one_in(8) { 1 } else { 0 }, 0, 0, 0, 0, 0, 0]);
+    bytes.extend(r.pick(&IP6S).parse::<std::net::Ipv6Addr>().unwrap().octets());
+    let options: &[u8] = [&[1u8][..], &[2], &[], &[1, 2], &[2, 1], &[3, 1], &[1, 1]][r.below(7) as usize];
+    for option in options {
+        bytes.extend([*option, if r.one_in(12) { 0 } else { 1 }, 2, 0, 0, 0]);
+        bytes.extend([r.below(2) as u8, r.below(4) as u8]);
+    }
+    if r.one_in(10) {
+        bytes.pop();
+    }
+    let length = bytes.len() - icmp;
+    bytes[18..20].copy_from_slice(&(length as u16).to_be_bytes());
+    bytes[21] = r.pick(&["255", "255", "64"]).parse().unwrap();
+    let mut pseudo = bytes[22..54].to_vec();
+    pseudo.extend([0, 0, 0, length as u8, 0, 0, 0, 58]);
+    pseudo.extend(&bytes[icmp..]);
+    let sum = bywash_wire::checksum::checksum(&pseudo);
+    bytes[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn fix_sum(bytes: &mut [u8]) {
