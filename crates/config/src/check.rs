@@ -165,6 +165,11 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
         let what = format!("a {} has no [switch]", config.mode.name());
         problems.push(Problem::at("switch", what, "only with mode = \"switch\""));
     }
+    let local = config.ports.iter().find(|port| config.switch.local.as_ref() == Some(&port.name));
+    if let Some(port) = local.filter(|port| port.kind != PortKind::Tap) {
+        let what = format!("port {} is of kind \"{}\"", port.name, port.kind.name());
+        problems.push(Problem::at("switch.local", what, "a port of kind \"tap\", or the name of a new one"));
+    }
     for (at, port) in config.ports.iter().enumerate() {
         let path = |key: &str| format!("port.{at}.{key}");
         for key in set(&port.bridge).filter(|_| !switch) {
@@ -392,7 +397,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     if let Some(file) = &config.switch.flows {
         let problem = |what: String, why: String| Problem::at("switch.flows", what, why);
         let names: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
-        let of_name = |name: &str| script::port_number(&names, name);
+        let of_name = |name: &str| script::port_number(&names, config.switch.local.as_deref(), name);
         match std::fs::read_to_string(file) {
             Err(why) => problems.push(problem(format!("cannot read {}", file.display()), why.to_string())),
             Ok(text) => {

@@ -79,6 +79,14 @@ pub static SWITCH: Section = Section {
             )
             .example("\"/etc/bywash/flows\"")
             .only(Mode::Switch),
+        key("local", Text(&text::INTERFACE), "(none)", "")
+            .doc(
+                "TAP interface of this host, as a port of the switch: `LOCAL` in flows, number 65534. By its addresses \
+                 the host takes part in the network. It needs no `[[port]]`; one with this name and `kind = \"tap\"` \
+                 can have its settings.",
+            )
+            .example("\"br0\"")
+            .only(Mode::Switch),
         key("macs", Int(16..=1_000_000), "8192", "addresses")
             .doc(
                 "Maximum number of learned MAC addresses. When it is reached, a new address replaces one of the port \

@@ -107,6 +107,9 @@ pub struct SwitchConfig {
     /// File of initial flows, groups and meters; `None` for the learning bridge alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<PathBuf>,
+    /// TAP interface that is the local port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
     /// Maximum number of learned MAC addresses.
     pub macs: usize,
     /// Seconds after which a MAC address that was not seen is removed.
@@ -431,7 +434,14 @@ impl Config {
                 }
             }
         }
-        file.try_into()
+        let mut config: Self = file.try_into()?;
+        if let Some(local) = &config.switch.local
+            && !config.ports.iter().any(|port| port.name == *local)
+        {
+            let (name, interface) = (local.clone(), Some(local.clone()));
+            config.ports.push(PortConfig { name, kind: PortKind::Tap, interface, ..PortConfig::default() });
+        }
+        Ok(config)
     }
 }
 

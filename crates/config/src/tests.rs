@@ -183,6 +183,21 @@ mirror = "eth0"
 exact = 0
 "#,
     );
+    same_when_printed("mode = \"switch\"\n[switch]\nlocal = \"br0\"\n");
+}
+
+#[test]
+fn a_switch_has_a_local_port() {
+    let config = load(&format!("mode = \"switch\"\n{PORT}[switch]\nlocal = \"br0\"\n")).unwrap();
+    let port = &config.ports[1];
+    assert_eq!((port.name.as_str(), port.kind, port.interface.as_deref()), ("br0", PortKind::Tap, Some("br0")));
+    let own = "mode = \"switch\"\n[switch]\nlocal = \"br0\"\n[[port]]\nkind = \"tap\"\ninterface = \"br0\"\ntag = 5\n";
+    let config = load(own).unwrap();
+    assert_eq!((config.ports.len(), config.ports[0].bridge.tag), (1, Some(5)));
+    let (wrong, path) = problem(&format!("mode = \"switch\"\n{PORT}[switch]\nlocal = \"eth0\"\n"));
+    assert_eq!((wrong.what.as_str(), path.as_str()), ("port eth0 is of kind \"af_xdp\"", "\"eth0\""));
+    let (wrong, _) = problem(&format!("{PORT}[switch]\nlocal = \"br0\"\n"));
+    assert_eq!(wrong.what, "a router has no [switch]");
 }
 
 fn same_when_printed(text: &str) {

@@ -16,7 +16,7 @@ impl OfPort {
     pub const FLOOD: Self = Self(0xfffb);
     /// All ports except the ingress port.
     pub const ALL: Self = Self(0xfffc);
-    /// The host's local port, which this switch does not have.
+    /// The host's own port, if the switch has one.
     pub const LOCAL: Self = Self(0xfffe);
     /// No port.
     pub const NONE: Self = Self(0xffff);

@@ -192,9 +192,19 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
     refused.map_or(Ok(done), Err)
 }
 
-/// Returns the OpenFlow number of the port with this name; the first port is 1.
-pub fn port_number(ports: &[String], name: &str) -> Option<OfPort> {
-    ports.iter().position(|port| port == name).map(|at| OfPort(at as u16 + 1))
+/// Returns the OpenFlow number of the port with this name: [`OfPort::LOCAL`] if it is the one named `local`; of the
+/// others, the first port is 1.
+pub fn port_number(ports: &[String], local: Option<&str>, name: &str) -> Option<OfPort> {
+    let at = ports.iter().position(|port| port == name)?;
+    Some(if local == Some(name) { OfPort::LOCAL } else { OfPort(at as u16 + 1) })
+}
+
+/// Returns the name of the port with this OpenFlow number: the inverse of [`port_number`].
+pub fn port_name<'a>(ports: &'a [String], local: Option<&'a str>, of: OfPort) -> Option<&'a str> {
+    if of == OfPort::LOCAL {
+        return local;
+    }
+    ports.get(usize::from(of.0).checked_sub(1)?).map(String::as_str)
 }
 
 #[cfg(test)]
@@ -230,8 +240,21 @@ mod tests {
     }
 
     #[test]
+    fn ports_have_numbers_and_names() {
+        let ports = ["a", "b", "c"].map(String::from);
+        for (local, numbers) in [(None, [1, 2, 3]), (Some("b"), [1, 0xfffe, 3])] {
+            let of = |name: &str| port_number(&ports, local, name);
+            assert_eq!(["a", "b", "c"].map(of), numbers.map(|n| Some(OfPort(n))));
+            let name = |n: u16| port_name(&ports, local, OfPort(n));
+            assert_eq!(numbers.map(name), ["a", "b", "c"].map(Some));
+            assert_eq!((of("d"), name(4), name(0)), (None, None, None));
+        }
+        assert_eq!(port_name(&ports, None, OfPort::LOCAL), None);
+    }
+
+    #[test]
     fn what_a_line_is() {
-        let names = |name: &str| port_number(&["a".into(), "b".into()], name);
+        let names = |name: &str| port_number(&["a".into(), "b".into()], None, name);
         let lines = "in_port=b actions=a\ndelete ip\nmodify_strict tcp,actions=drop\n\
                      group_id=1,type=all,bucket=output:a\nmeter=1 pktps bands=type=drop rate=5\ndelete group_id=1\n";
         let items = parse(lines, Verb::Add, &names).unwrap();

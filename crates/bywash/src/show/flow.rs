@@ -59,7 +59,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
 /// `place` adds the position to an error.
 fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
     let names: Vec<String> = client::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
-    flows::parse(lines, verb, &|name| flows::port_number(&names, name)).map_err(place)?;
+    flows::parse(lines, verb, &|name| flows::port_number(&names, None, name)).map_err(place)?;
     let mut rest = lines;
     while !rest.is_empty() {
         let end = match rest.get(..PIECE) {

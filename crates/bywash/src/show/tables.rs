@@ -2,8 +2,8 @@
 
 use super::layout::{Cell, Grid, bits, bytes, pps};
 use crate::api::{
-    Address, Answer, Arena, Audit, Caches, Channel, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour,
-    NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
+    Address, Answer, Arena, Audit, Caches, Channel, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour, NextHop,
+    Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
 };
 use std::collections::HashMap;
 use std::time::Instant;
@@ -77,6 +77,9 @@ fn sandbox(sandbox: &Sandbox) -> String {
     lines.join("\n") + "\n"
 }
 
+/// OpenFlow number of the local port.
+const LOCAL: u64 = 0xfffe;
+
 fn ports(ports: &[Port], rates: &mut Rates) -> String {
     let mut grid =
         Grid::new(&["port", "interface", "state", "mode", "mtu", "queues", "rx", "tx", "rx rate", "tx rate", "lost"]);
@@ -112,6 +115,7 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
         notes.extend(port.queues.iter().filter_map(|queue| queue.mode_note.clone()));
         notes.extend(port.queues.iter().filter_map(|queue| queue.transmit_note.clone()));
         notes.extend(port.queues.iter().filter_map(link));
+        notes.extend(port.switch.iter().filter(|port| port.number == LOCAL).map(|_| "the local port".into()));
         notes.extend(port.switch.as_ref().and_then(evicted));
         notes.dedup();
         more +=
@@ -555,10 +559,11 @@ mod tests {
             notes,
             ["vpp: the peer hung up", "vpp: peer VPP, memif0/0; reconnects: 2; refused: 1 (ID not found)"]
         );
-        let ports = json!([{ "name": "a", "switch": { "addresses": 9, "evicted": 0 } },
+        let ports = json!([{ "name": "a", "switch": { "number": 65534, "addresses": 9, "evicted": 0 } },
                            { "name": "b", "switch": { "addresses": 16, "limit": 16, "evicted": 3 } }]);
         let text = shown(Topic::Ports, ports);
-        assert_eq!(text.lines().skip(3).collect::<Vec<_>>(), ["b: 16 addresses of at most 16; 3 made room for others"]);
+        let notes = text.lines().skip(3).collect::<Vec<_>>();
+        assert_eq!(notes, ["a: the local port", "b: 16 addresses of at most 16; 3 made room for others"]);
         let audit = json!({ "cells": 8, "free": 5, "cached": 1, "held": 2, "missing": 0 });
         let text = shown(
             Topic::Pools,

@@ -442,3 +442,39 @@ fn ports_come_and_go_under_load() {
     let status = running.signalled(rustix::process::Signal::TERM);
     assert!(status.success() && running.log().contains("cells are back in their pools"), "{}", running.log());
 }
+
+/// The host of the switch has an address on the local port: others reach it, and it reaches them.
+#[test]
+fn the_host_has_a_port_of_its_own() {
+    require!(require_lab());
+    let lab = Lab::new(2);
+    let switch = lab.run(&["", ""], "[switch]\nlocal = \"br0\"\n");
+    let own = Lab::address(9);
+    lab.switch.ip(&["address", "add", &format!("{own}/24"), "dev", "br0"]).unwrap();
+    let answers = |from: &Namespace, to| Ping::to(to).count(1).run(from).unwrap().received == 1;
+    wait_until("the switch to answer", PATIENCE, || answers(lab.host(1), own)).unwrap();
+    assert!(answers(lab.host(2), own) && answers(&lab.switch, Lab::address(1)));
+    lab.assert_reaches(1, 2);
+    for (from, to, address) in [(lab.host(1), &lab.switch, own), (&lab.switch, lab.host(2), Lab::address(2))] {
+        let report = Transfer::new(3_000_000).run(from, to, address).unwrap();
+        assert!(report.is_intact(), "{report:?}");
+    }
+    // Flows know it by its number, as LOCAL and by its name.
+    assert_eq!(switch.port("br0")["switch"]["number"], 0xfffe);
+    assert!(
+        switch.show(&["fdb"]).as_array().unwrap().iter().any(|row| row["port"] == "br0" && row["number"] == 0xfffe)
+    );
+    flow_ok(
+        &switch,
+        &["add", "priority=10,icmp,in_port=LOCAL,actions=drop", "priority=11,icmp,in_port=br0,actions=p2"],
+    );
+    assert!(!answers(&lab.switch, Lab::address(1)));
+    assert!(answers(&lab.switch, Lab::address(2)));
+    flow_ok(&switch, &["add", "priority=12,icmp,actions=LOCAL"]);
+    assert!(!lab.reaches(1, 2));
+    let dump = flow_ok(&switch, &["dump", "--no-stats"]);
+    assert!(dump.contains("priority=11,icmp,in_port=LOCAL actions=output:2"), "{dump}");
+    let trace = flow_ok(&switch, &["trace", "in_port=p1,icmp"]);
+    assert!(trace.contains("sent to: br0"), "{trace}");
+    switch.stop();
+}

@@ -27,6 +27,8 @@ struct Switching {
     flows: Arc<Mutex<FlowControl>>,
     ports: Arc<Mutex<Ports>>,
     names: Names,
+    /// Name of the local port.
+    local: Option<String>,
     /// Ports by the engine's port number; `None` if the number is free.
     slots: Vec<Option<Slot>>,
     expired: Instant,
@@ -48,7 +50,7 @@ impl Switching {
         names.resize(len, String::new());
         names[at] = slot.as_ref().map_or_else(String::new, |slot| slot.config.name.clone());
         self.slots[at] = slot;
-        set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names);
+        set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names, self.local.as_deref());
     }
 
     /// Passes the link state of the changed ports to the flow tables. Ports without an interface are always up.
@@ -83,7 +85,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     if let Some(flows) = setup.driver.and_then(|driver| driver.program.flows()) {
         control.drive(flows);
     }
-    set_ports(&mut control, &slots, &names);
+    let local = config.local.clone();
+    set_ports(&mut control, &slots, &names, local.as_deref());
     first_flows(&mut control, config, &names)?;
     let caches = CacheConfig {
         exact: config.exact,
@@ -94,16 +97,17 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let apps = (0..setup.workers).map(|_| Box::new(control.worker(caches, random_seed())) as Box<dyn App>).collect();
     let names: Names = Arc::new(Mutex::new(names));
     let (flows, ports) = (Arc::new(Mutex::new(control)), Arc::new(Mutex::new(Ports::new(specs))));
-    let view = Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names: names.clone() });
-    let control = Box::new(Switching { flows, ports, names, slots, expired: Instant::now() });
+    let view =
+        Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names: names.clone(), local: local.clone() });
+    let control = Box::new(Switching { flows, ports, names, local, slots, expired: Instant::now() });
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
 /// Makes the workers use these ports and no others.
-fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]) {
+fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String], local: Option<&str>) {
     let there = || slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?)));
     let ports = there().map(|(at, Slot { config, partial_checksums, up })| SwitchPort {
-        of: OfPort(at as u16 + 1),
+        of: if local == Some(&config.name) { OfPort::LOCAL } else { OfPort(at as u16 + 1) },
         id: PortId(at as u16),
         name: config.name.clone(),
         vlans: match (config.bridge.tag, &config.bridge.trunks) {
@@ -118,15 +122,16 @@ fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String]
     });
     let limit = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.config.bridge.storm);
     let limits: Vec<u32> = slots.iter().map(limit).collect();
-    let mirrors = copies(there().map(|(_, slot)| &slot.config), names);
+    let of_name = |name: &str| flows::port_number(names, local, name);
+    let mirrors = copies(there().map(|(_, slot)| &slot.config), &of_name);
     control.set_ports(ports.collect(), &limits, mirrors);
 }
 
 /// Returns one mirror for each port with a mirror configured.
-fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, names: &[String]) -> Vec<Copies> {
+fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, of_name: &dyn Fn(&str) -> Option<OfPort>) -> Vec<Copies> {
     let copies = ports.filter_map(|port| {
-        let (own, to) = (flows::port_number(names, &port.name)?, port.bridge.mirror.as_ref()?);
-        let output = flows::port_number(names, to);
+        let (own, to) = (of_name(&port.name)?, port.bridge.mirror.as_ref()?);
+        let output = of_name(to);
         Some(Copies { name: port.name.clone(), sources: vec![own], destinations: vec![own], output })
     });
     copies.collect()
@@ -140,7 +145,7 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
         }
         None => (String::new(), BRIDGE.into()),
     };
-    let of_name = |name: &str| flows::port_number(names, name);
+    let of_name = |name: &str| flows::port_number(names, config.local.as_deref(), name);
     let items = flows::parse(&text, Verb::Add, &of_name)
         .map_err(|wrong| anyhow::anyhow!("{from}:{}:{}: {}", wrong.line, wrong.error.column, wrong.error.what))?;
     flows::carry_out(control, items).map_err(|why| anyhow::anyhow!("{from}: {why}"))?;

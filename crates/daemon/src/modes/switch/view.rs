@@ -25,6 +25,8 @@ pub struct Bridge {
     pub ports: Arc<Mutex<Ports>>,
     /// Names of the ports, by OpenFlow number less 1; empty where a port has been removed.
     pub names: Names,
+    /// Name of the local port.
+    pub local: Option<String>,
 }
 
 impl View for Bridge {
@@ -57,14 +59,14 @@ impl View for Bridge {
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
         let known = self.names();
         // Parse before locking the tables, which learned addresses from the workers wait for.
-        let items = flows::parse(lines, verb, &|name| flows::port_number(&known, name));
+        let items = flows::parse(lines, verb, &|name| flows::port_number(&known, self.local.as_deref(), name));
         let items = items.map_err(|wrong| wrong.to_string())?;
         Ok(FlowsChanged { changed: flows::carry_out(&mut self.control(), items)? as u64 })
     }
 
     fn trace(&self, text: &str) -> Result<Traced, String> {
         let known = self.names();
-        let names = |name: &str| flows::port_number(&known, name);
+        let names = |name: &str| flows::port_number(&known, self.local.as_deref(), name);
         // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
         if text.contains('=') || !text.trim().contains(char::is_whitespace) {
             let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
@@ -92,7 +94,7 @@ impl Bridge {
 
     fn flows(&self, filter: &str) -> Result<Vec<FlowRow>, String> {
         let known = self.names();
-        let names = |name: &str| flows::port_number(&known, name);
+        let names = |name: &str| flows::port_number(&known, self.local.as_deref(), name);
         let filter = match filter.trim() {
             "" => FlowFilter::default(),
             text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
@@ -134,7 +136,7 @@ impl Bridge {
             let bytes = address.to_be_bytes();
             let address: [u8; 6] = std::array::from_fn(|at| bytes[at + 2]);
             Address {
-                port: usize::from(of.0).checked_sub(1).and_then(|at| names.get(at)).cloned(),
+                port: flows::port_name(&names, self.local.as_deref(), *of).map(str::to_owned),
                 number: of.0.into(),
                 vlan: *vlan,
                 mac: mac(address),
