@@ -430,7 +430,7 @@ impl FlowControl {
     /// Adds a meter, or replaces the one with its id. Errors if `new` is set and the meter exists, or if too many meter
     /// ids have been used.
     pub fn set_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
-        if new && self.meter_slots.contains_key(&spec.id) {
+        if new && self.live.meter_slots.contains_key(&spec.id) {
             return Err(Refused(format!("meter {} already exists: use mod to change it", spec.id)));
         }
         let next = self.meter_slots.len() as u32;
