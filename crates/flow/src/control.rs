@@ -286,7 +286,8 @@ impl FlowControl {
     fn selected(&self, filter: &FlowFilter, strict: bool) -> Vec<u32> {
         let hits = |rule: &Rule| {
             let spec = &rule.spec;
-            let outputs = |port: OfPort| spec.actions.contains(&Action::Output(port));
+            let has = |wanted: Action| Action::all(&spec.actions).any(|action| *action == wanted);
+            let outputs = |port: OfPort| has(Action::Output(port));
             let same = if strict {
                 spec.matches == filter.matches && spec.priority == filter.priority.unwrap_or(FlowSpec::DEFAULT_PRIORITY)
             } else {
@@ -295,7 +296,7 @@ impl FlowControl {
             same && filter.table.is_none_or(|t| t == spec.table)
                 && filter.cookie.is_none_or(|(value, mask)| (spec.cookie ^ value) & mask == 0)
                 && filter.out_port.is_none_or(outputs)
-                && filter.out_group.is_none_or(|id| spec.actions.contains(&Action::Group(id)))
+                && filter.out_group.is_none_or(|id| has(Action::Group(id)))
         };
         // With the index, since a scan would make deleting many flows one by one quadratic.
         let exact = || {
@@ -377,7 +378,8 @@ impl FlowControl {
             return Err(Refused(format!("group {} already exists: use mod to change it", spec.id)));
         }
         let runs = |bucket: &crate::model::Bucket| {
-            bucket.actions.contains(&Action::Group(spec.id)) || bucket.watch_group == Some(spec.id)
+            Action::all(&bucket.actions).any(|action| *action == Action::Group(spec.id))
+                || bucket.watch_group == Some(spec.id)
         };
         if spec.buckets.iter().any(runs) || self.leads_to(&spec, spec.id) {
             return Err(Refused(format!("group {} would run itself", spec.id)));
@@ -390,7 +392,7 @@ impl FlowControl {
     /// Returns `true` if a group's buckets run the group `id`, directly or through other groups.
     fn leads_to(&self, spec: &GroupSpec, id: u32) -> bool {
         fn next(spec: &GroupSpec) -> impl Iterator<Item = u32> {
-            spec.buckets.iter().flat_map(|b| &b.actions).filter_map(|a| match a {
+            spec.buckets.iter().flat_map(|b| Action::all(&b.actions)).filter_map(|a| match a {
                 Action::Group(next) => Some(*next),
                 _ => None,
             })

@@ -157,6 +157,19 @@ fields! {
     Reg13: ["reg13", "NXM_NX_REG13"], at::REGS + 52, 4, 0, 32, Nothing, Hex, MASK | WRITE;
     Reg14: ["reg14", "NXM_NX_REG14"], at::REGS + 56, 4, 0, 32, Nothing, Hex, MASK | WRITE;
     Reg15: ["reg15", "NXM_NX_REG15"], at::REGS + 60, 4, 0, 32, Nothing, Hex, MASK | WRITE;
+    XReg0: ["xreg0", "OXM_OF_PKT_REG0"], at::REGS, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg1: ["xreg1", "OXM_OF_PKT_REG1"], at::REGS + 8, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg2: ["xreg2", "OXM_OF_PKT_REG2"], at::REGS + 16, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg3: ["xreg3", "OXM_OF_PKT_REG3"], at::REGS + 24, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg4: ["xreg4", "OXM_OF_PKT_REG4"], at::REGS + 32, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg5: ["xreg5", "OXM_OF_PKT_REG5"], at::REGS + 40, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg6: ["xreg6", "OXM_OF_PKT_REG6"], at::REGS + 48, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XReg7: ["xreg7", "OXM_OF_PKT_REG7"], at::REGS + 56, 8, 0, 64, Nothing, Hex, MASK | WRITE;
+    XXReg0: ["xxreg0", "NXM_NX_XXREG0"], at::REGS, 16, 0, 128, Nothing, Hex, MASK | WRITE;
+    XXReg1: ["xxreg1", "NXM_NX_XXREG1"], at::REGS + 16, 16, 0, 128, Nothing, Hex, MASK | WRITE;
+    XXReg2: ["xxreg2", "NXM_NX_XXREG2"], at::REGS + 32, 16, 0, 128, Nothing, Hex, MASK | WRITE;
+    XXReg3: ["xxreg3", "NXM_NX_XXREG3"], at::REGS + 48, 16, 0, 128, Nothing, Hex, MASK | WRITE;
+    PktMark: ["pkt_mark", "NXM_NX_PKT_MARK"], at::PKT_MARK, 4, 0, 32, Nothing, Hex, MASK | WRITE;
 }
 
 impl Field {

@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of 64-bit words of a packet's fields.
 pub const KEY_WORDS: usize = 13;
-/// Number of 64-bit words of a packet's fields, the metadata and the registers.
-pub const FLOW_WORDS: usize = KEY_WORDS + 9;
+/// Number of 64-bit words of a packet's fields, the metadata, the registers and the mark.
+pub const FLOW_WORDS: usize = KEY_WORDS + 10;
 
 /// Offsets of the fields, in bytes from the start of a [`Flow`]. Fields are in network byte order.
 pub(crate) mod at {
@@ -33,6 +33,7 @@ pub(crate) mod at {
     pub const ND_TARGET: usize = 88;
     pub const METADATA: usize = 104;
     pub const REGS: usize = 112;
+    pub const PKT_MARK: usize = 176;
 }
 
 /// Bit of `vlan_tci` that is set if there is a tag. On the wire the bit means drop eligible, which is not matched, as
@@ -53,7 +54,7 @@ pub(crate) const TPID_88A8: u8 = 2;
 /// A packet's fields in network byte order, stored in 64-bit words. Fields that a packet does not have are zero.
 pub type Key = [u64; KEY_WORDS];
 
-/// Everything that flows match and set: a [`Key`], then the metadata and the registers. Also used as a mask of these.
+/// Everything that flows match and set: a [`Key`], then the metadata, the registers and the mark. Also used as a mask of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow(pub [u64; FLOW_WORDS]);
 

@@ -133,8 +133,114 @@ pub enum Action {
     Goto(u8),
     /// Ends all processing.
     Exit,
-    /// No effect: flows have no action set in this switch.
+    /// Empties the action set.
     ClearActions,
+    /// Adds to the action set, which is executed at the end of the pipeline.
+    WriteActions(Vec<Action>),
+    /// Runs these actions, and then restores the packet, the stack and the action set.
+    Clone(Vec<Action>),
+    /// Pushes a subfield on the stack.
+    Push(Subfield),
+    /// Pops the top of the stack into a subfield, if the packet has it.
+    Pop(Subfield),
+    /// Stores the number of a link, chosen by the packet's flow.
+    Multipath(Multipath),
+    /// Sends the packet to one of several ports, or stores that port's number.
+    Bundle(Bundle),
+}
+
+/// Part of a packet that is hashed to choose a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hashed {
+    /// Ethernet source.
+    EthSrc,
+    /// Ethernet addresses and type, VLAN, IP addresses and protocol, ports of TCP and SCTP; the same for both
+    /// directions, as are the following.
+    SymmetricL4,
+    /// IP addresses and protocol, ports of TCP and SCTP.
+    SymmetricL3L4,
+    /// IP addresses and protocol, ports of TCP, SCTP and UDP.
+    SymmetricL3L4Udp,
+    /// IP addresses.
+    SymmetricL3,
+    /// IP source.
+    NwSrc,
+    /// IP destination.
+    NwDst,
+}
+
+impl Hashed {
+    /// Names in the syntax.
+    pub const NAMES: [(&'static str, Self); 7] = [
+        ("eth_src", Self::EthSrc),
+        ("symmetric_l4", Self::SymmetricL4),
+        ("symmetric_l3l4", Self::SymmetricL3L4),
+        ("symmetric_l3l4+udp", Self::SymmetricL3L4Udp),
+        ("symmetric_l3", Self::SymmetricL3),
+        ("nw_src", Self::NwSrc),
+        ("nw_dst", Self::NwDst),
+    ];
+
+    /// Returns the name in the syntax.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, hashed)| *hashed == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// Choice of a link by `multipath`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Multipath {
+    /// Part of the packet that is hashed.
+    pub hashed: Hashed,
+    /// Key of the hash.
+    pub basis: u16,
+    /// Algorithm, one of [`Multipath::ALGORITHMS`]. They differ in how flows move when the number of links changes.
+    pub algorithm: &'static str,
+    /// Number of links.
+    pub links: u32,
+    /// Argument of the algorithm.
+    pub arg: u32,
+    /// Subfield that gets the link's number, from 0.
+    pub to: Subfield,
+}
+
+impl Multipath {
+    /// Names of the algorithms.
+    pub const ALGORITHMS: [&'static str; 4] = ["modulo_n", "hash_threshold", "hrw", "iter_hash"];
+}
+
+/// Choice of a port by `bundle` or `bundle_load`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    /// Part of the packet that is hashed.
+    pub hashed: Hashed,
+    /// Key of the hash.
+    pub basis: u16,
+    /// Whether the hash chooses among the live ports (`hrw`), or the first live one is chosen (`active_backup`).
+    pub by_hash: bool,
+    /// Ports to choose from.
+    pub members: Vec<OfPort>,
+    /// Subfield that gets the port's number, for `bundle_load`.
+    pub to: Option<Subfield>,
+}
+
+impl Action {
+    /// Returns the actions of a list, each followed by those nested in it.
+    pub fn all(list: &[Self]) -> impl Iterator<Item = &Self> {
+        let mut lists = vec![list.iter()];
+        std::iter::from_fn(move || {
+            loop {
+                let Some(action) = lists.last_mut()?.next() else {
+                    lists.pop();
+                    continue;
+                };
+                if let Self::WriteActions(inner) | Self::Clone(inner) = action {
+                    lists.push(inner.iter());
+                }
+                return Some(action);
+            }
+        })
+    }
 }
 
 /// Specification of a flow to add or modify.

@@ -106,20 +106,26 @@ impl Group {
     pub fn new(spec: GroupSpec) -> Self {
         let fields: &[Field] = if spec.fields.is_empty() { &HASHED } else { &spec.fields };
         let hashed = fields.iter().fold(Flow::default(), |m, f| m | f.mask(f.all()));
-        Self { actions: spec.buckets.iter().map(|b| action_set(&b.actions)).collect(), hashed, spec }
+        Self {
+            actions: spec.buckets.iter().map(|b| action_set(b.actions.iter()).cloned().collect()).collect(),
+            hashed,
+            spec,
+        }
     }
 }
 
-/// Returns the actions of a bucket in the order of an action set (OpenFlow 1.3.5, 5.10): pop tags, push tags, TTL,
-/// fields, and finally the group or output. Of each kind except fields and meters, only the last action counts. Without
-/// an output the result is empty.
-fn action_set(actions: &[Action]) -> Vec<Action> {
-    let last = |of: fn(&Action) -> bool| actions.iter().rev().find(|a| of(a)).cloned();
+/// Returns the actions of an action set in the order in which they are executed (OpenFlow 1.3.5, 5.10): pop tags, push
+/// tags, TTL, fields, and finally the group, output or resubmit. Of each kind except fields and meters, only the last
+/// action counts. Without an action of the last kind there are none.
+pub(crate) fn action_set<'a, L>(list: L) -> impl Iterator<Item = &'a Action>
+where
+    L: DoubleEndedIterator<Item = &'a Action> + Clone,
+{
+    let last = |of: fn(&Action) -> bool| list.clone().rev().find(|a| of(a));
     let end = last(|a| matches!(a, Action::Group(_)))
         .or_else(|| last(|a| matches!(a, Action::Output(_) | Action::OutputReg(_))))
         .or_else(|| last(|a| matches!(a, Action::Resubmit(..))));
-    let Some(end) = end else { return Vec::new() };
-    let sets = actions.iter().filter(|a| {
+    let sets = list.clone().filter(|a| {
         matches!(a, Action::Set { .. } | Action::Move(..) | Action::VlanVid { .. } | Action::VlanPcp { .. })
     });
     let first = [
@@ -127,8 +133,9 @@ fn action_set(actions: &[Action]) -> Vec<Action> {
         last(|a| matches!(a, Action::PushVlan(_))),
         last(|a| matches!(a, Action::DecTtl)),
     ];
-    let meters = actions.iter().filter(|a| matches!(a, Action::Meter(_)));
-    meters.cloned().chain(first.into_iter().flatten()).chain(sets.cloned()).chain([end]).collect()
+    let meters = list.filter(|a| matches!(a, Action::Meter(_)));
+    let all = meters.chain(first.into_iter().flatten()).chain(sets).chain(end);
+    all.take(if end.is_some() { usize::MAX } else { 0 })
 }
 
 /// Returns the map key of a learned address: the VLAN in the upper 16 bits, the Ethernet address below.

@@ -152,7 +152,7 @@ fn missing(control: &FlowControl, items: &[Item]) -> Option<String> {
         }
     }
     let flows = items.iter().filter_map(|item| match item {
-        Item::Add(flow) | Item::Mod(flow, _) => Some(&flow.actions),
+        Item::Add(flow) | Item::Mod(flow, _) => Some(Action::all(&flow.actions)),
         _ => None,
     });
     flows.flatten().find_map(|action| match action {

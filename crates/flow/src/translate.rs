@@ -2,17 +2,20 @@
 //! depend on.
 
 mod commit;
+mod link;
+mod set;
 mod tags;
 mod walk;
 
 use crate::dependents::SEVERAL;
-use crate::field::{Field, Needs, Subfield};
+use crate::field::{Field, Needs, Subfield, ones};
 use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
+use set::ActionSet;
 
 /// Maximum number of nested lists of actions.
 const NEST: usize = 80;
@@ -26,6 +29,8 @@ pub const MAX_OPS: usize = 1024;
 const MAX_RULES: usize = 64;
 /// Maximum number of source addresses that are learned from a packet.
 pub(crate) const SOURCES: usize = 8;
+/// Maximum number of entries of the stack.
+const STACK: usize = 1024;
 
 /// Report that an Ethernet address was seen on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +94,8 @@ pub struct Translator {
     /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
+    /// Stack of `push` and `pop`.
+    stack: Vec<u128>,
     resubmits: u32,
     /// Description of each step, collected if set to `Some`.
     pub story: Option<Vec<String>>,
@@ -101,6 +108,9 @@ pub(crate) struct Trip<'a, 't> {
     pub(crate) now: State,
     /// State of the packet after the ops generated so far.
     base: State,
+    set: ActionSet<'t>,
+    /// Index of the lowest entry of the stack that can be popped.
+    bottom: usize,
     depth_of_story: usize,
 }
 
@@ -124,6 +134,7 @@ impl Translator {
         self.ops.clear();
         self.rules.clear();
         self.saved.clear();
+        self.stack.clear();
         self.learn.clear();
         (self.tables, self.looked_up, self.reason, self.resubmits) = ([0; 4], None, None, 0);
         let mut known = Flow::default();
@@ -141,7 +152,8 @@ impl Translator {
             tagged: usize::from(tag.tci & TAGGED != 0),
             own_tag: true,
         };
-        let mut trip = Trip { t: self, pipeline, now, base: now, depth_of_story: 0 };
+        let set = ActionSet::default();
+        let mut trip = Trip { t: self, pipeline, now, base: now, set, bottom: 0, depth_of_story: 0 };
         trip.mirror_in();
         let done = trip.run();
         let outputs = self.ops.iter().any(|op| matches!(op, Op::Output(_)));
@@ -293,6 +305,23 @@ impl Trip<'_, '_> {
             Action::VlanPcp { pcp, push } if push || self.now.tagged > 0 => {
                 self.set_tci(u16::from(pcp) << 13 | TAGGED, 0xe000 | TAGGED);
             }
+            Action::Push(from) => {
+                if self.t.stack.len() >= STACK {
+                    tell!(self, "dropped: the stack is full");
+                    return Err(DropReason::TooManyResubmits);
+                }
+                self.unwildcard(&from.field.mask(from.mask()));
+                self.t.stack.push(from.get(&self.now.flow));
+            }
+            Action::Pop(to) if self.t.stack.len() > self.bottom => {
+                let value = self.t.stack.pop().unwrap_or_default();
+                if self.has(to.field.info().needs) {
+                    self.set(to.field, (value & ones(to.bits)) << to.low, to.mask());
+                }
+            }
+            Action::ClearActions => self.set.clear(),
+            Action::Multipath(ref choice) => self.multipath(choice),
+            Action::Bundle(ref choice) => self.bundle(choice),
             Action::Set { field, value, mask, .. } if self.has(field.info().needs) => self.set(field, value, mask),
             Action::Move(src, dst) if self.has(dst.field.info().needs) && self.has(src.field.info().needs) => {
                 self.copy(src, dst);
@@ -368,4 +397,4 @@ impl Trip<'_, '_> {
     }
 }
 
-const _: () = assert!(TABLES <= 256 && FLOW_WORDS == 22);
+const _: () = assert!(TABLES <= 256 && FLOW_WORDS == 23);

@@ -1,6 +1,7 @@
 //! Parser of action lists.
 
 use super::PortNames;
+use super::links;
 use super::text::{SyntaxError, Text};
 use super::value::{self, small};
 use crate::field::{Field, Subfield};
@@ -12,10 +13,56 @@ type Result<T> = std::result::Result<T, SyntaxError>;
 /// Names of all actions.
 pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
-    mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, exit";
+    mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
+    write_actions, clone, push, pop, multipath, bundle, bundle_load, exit";
 
-/// Parses a list of actions. `table` is the flow's own table, needed for `goto_table`; `None` in a group.
-pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> Result<Vec<Action>> {
+/// Maximum number of `clone` inside each other.
+const CLONES: usize = 8;
+
+/// Place of a list of actions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Flow in this table.
+    Flow(u8),
+    /// Bucket of a group.
+    Bucket,
+    /// `write_actions`.
+    Set,
+    /// `clone` within this many others.
+    Clone(usize),
+}
+
+impl Place {
+    /// Returns why an action cannot be here; `None` if it can.
+    fn refuses(self, action: &Action) -> Option<&'static str> {
+        use Action::*;
+        let instruction = matches!(action, Goto(_) | ClearActions | WriteActions(_))
+            || matches!(action, Set { as_: Spelling::Mod("write_metadata"), .. });
+        match self {
+            Self::Flow(_) => None,
+            Self::Bucket
+                if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_)) =>
+            {
+                Some("not allowed in a group")
+            }
+            Self::Bucket => None,
+            Self::Set
+                if instruction
+                    || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_) | Multipath(_) | Bundle(_)) =>
+            {
+                Some("not allowed in an action set")
+            }
+            Self::Set => None,
+            Self::Clone(_) if instruction => Some("not allowed in clone"),
+            // The rest of the flow would be limited, too.
+            Self::Clone(_) if matches!(action, Meter(_)) => Some("not allowed in clone: place it in front"),
+            Self::Clone(_) => None,
+        }
+    }
+}
+
+/// Parses a list of actions.
+pub fn actions(mut text: Text<'_>, names: PortNames<'_>, place: Place) -> Result<Vec<Action>> {
     let mut list: Vec<Action> = Vec::new();
     let whole = text;
     let mut dropped = None;
@@ -34,7 +81,10 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> R
             dropped = Some(name);
             continue;
         }
-        let action = one(name, value, names, table)?;
+        let action = one(name, value, names, place)?;
+        if let Some(why) = place.refuses(&action) {
+            return name.wrong(format!("{}: {why}", name.str()));
+        }
         if matches!(action, Action::Goto(_)) {
             gone = Some(name);
         }
@@ -46,7 +96,7 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, table: Option<u8>) -> R
     Ok(list)
 }
 
-fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Option<u8>) -> Result<Action> {
+fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Place) -> Result<Action> {
     let want = || match value {
         Some(value) if !value.is_empty() => Ok(value),
         _ => name.wrong(format!("{} needs a value", name.str())),
@@ -108,13 +158,12 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
         "resubmit" => resubmit(want()?, names),
         "goto_table" => {
             let to: u8 = small(want()?, 8)?;
-            match table {
-                Some(own) if to <= own => {
+            match place {
+                Place::Flow(own) if to <= own => {
                     want()?.wrong(format!("goto_table needs a table above {own}: use resubmit for others"))
                 }
-                Some(_) if to == 255 => want()?.wrong("table 255 does not exist: tables are 0 to 254"),
-                Some(_) => Ok(Action::Goto(to)),
-                None => name.wrong("goto_table is not allowed in a group"),
+                _ if to == 255 => want()?.wrong("table 255 does not exist: tables are 0 to 254"),
+                _ => Ok(Action::Goto(to)),
             }
         }
         "group" => Ok(Action::Group(small(want()?, 32)?)),
@@ -125,6 +174,23 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, table: Opt
             Ok(Action::Set { field: Field::Metadata, value: value & mask, mask, as_: Spelling::Mod("write_metadata") })
         }
         "clear_actions" => plain(Action::ClearActions),
+        "write_actions" => Ok(Action::WriteActions(actions(want()?, names, Place::Set)?)),
+        "clone" => {
+            let depth = if let Place::Clone(outer) = place { outer + 1 } else { 0 };
+            if depth == CLONES {
+                return name.wrong(format!("too many clones inside each other: at most {CLONES}"));
+            }
+            Ok(Action::Clone(actions(want()?, names, Place::Clone(depth))?))
+        }
+        "multipath" => links::multipath(want()?),
+        "bundle" => links::bundle(want()?, names, false),
+        "bundle_load" => links::bundle(want()?, names, true),
+        "push" => Ok(Action::Push(value::subfield(want()?)?)),
+        "pop" => {
+            let to = value::subfield(want()?)?;
+            writable(want()?, to.field)?;
+            Ok(Action::Pop(to))
+        }
         "exit" => plain(Action::Exit),
         other if value.is_none() => match value::port(name, names) {
             Ok(port) => Ok(Action::Output(port)),
@@ -144,7 +210,7 @@ fn output(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     Ok(Action::Output(value::port(text, names)?))
 }
 
-fn writable(text: Text<'_>, field: Field) -> Result<()> {
+pub(super) fn writable(text: Text<'_>, field: Field) -> Result<()> {
     if field.info().writable { Ok(()) } else { text.wrong(format!("{} cannot be set", field.name())) }
 }
 

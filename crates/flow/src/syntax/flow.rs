@@ -1,7 +1,7 @@
 //! Parsers of flows, flow filters and packet descriptions.
 
 use super::PortNames;
-use super::actions::actions;
+use super::actions::{Place, actions};
 use super::matches::{Conditions, lacking};
 use super::text::{SyntaxError, Text};
 use super::value::{number, port, small};
@@ -53,7 +53,7 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
         }
     }
     conditions.finish(&spec.matches)?;
-    spec.actions = actions(written, names, Some(spec.table))?;
+    spec.actions = actions(written, names, Place::Flow(spec.table))?;
     check(&spec, written)?;
     Ok(spec)
 }

@@ -1,7 +1,7 @@
 //! Parsers of groups and meters.
 
 use super::PortNames;
-use super::actions::actions;
+use super::actions::{Place, actions};
 use super::text::{SyntaxError, Text};
 use super::value::{port, small};
 use crate::field::Field;
@@ -111,11 +111,12 @@ fn bucket(text: Text<'_>, id: u32, kind: GroupKind, names: PortNames<'_>) -> Res
             ("actions" | "action", _) => {
                 let at = name.str().len() + 1;
                 let skip = before.str().len() - before.str().trim_start_matches([',', ' ', '\t']).len();
-                bucket.actions = actions(before.from((skip + at).min(before.str().len())).trim(), names, None)?;
+                bucket.actions =
+                    actions(before.from((skip + at).min(before.str().len())).trim(), names, Place::Bucket)?;
                 break;
             }
             _ => {
-                bucket.actions = actions(before.trim(), names, None)?;
+                bucket.actions = actions(before.trim(), names, Place::Bucket)?;
                 break;
             }
         }

@@ -4,7 +4,7 @@ use super::matches::SHORTHANDS;
 use super::value::{FRAGS, show_flags};
 use crate::field::{Field, Form, Subfield};
 use crate::key::TAGGED;
-use crate::model::{Action, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, OfPort, Spelling};
+use crate::model::{Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling};
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -108,13 +108,13 @@ impl Display for ShownMatch<'_> {
 }
 
 /// Fields in the order in which they are shown, covering each bit of a packet once.
-const ORDER: [Field; 47] = {
+const ORDER: [Field; 48] = {
     use Field::*;
     [
         Reg0, Reg1, Reg2, Reg3, Reg4, Reg5, Reg6, Reg7, Reg8, Reg9, Reg10, Reg11, Reg12, Reg13, Reg14, Reg15, Metadata,
-        InPort, VlanTci, DlSrc, DlDst, DlType, Ipv6Src, Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa, ArpTpa, NwProto,
-        ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag, IcmpType, IcmpCode, Icmp6Type, Icmp6Code, TpSrc, TpDst,
-        TcpFlags, NdTarget, NdSll, NdTll,
+        PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, Ipv6Src, Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa, ArpTpa,
+        NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag, IcmpType, IcmpCode, Icmp6Type, Icmp6Code, TpSrc,
+        TpDst, TcpFlags, NdTarget, NdSll, NdTll,
     ]
 };
 
@@ -193,6 +193,32 @@ impl Display for Action {
             Self::Goto(table) => write!(f, "goto_table:{table}"),
             Self::Exit => f.write_str("exit"),
             Self::ClearActions => f.write_str("clear_actions"),
+            Self::WriteActions(list) => write!(f, "write_actions({})", ShownActions(list)),
+            Self::Clone(list) => write!(f, "clone({})", ShownActions(list)),
+            Self::Multipath(Multipath { hashed, basis, algorithm, links, arg, to }) => {
+                write!(f, "multipath({},{basis},{algorithm},{links},{arg},", hashed.name())?;
+                sub(f, to)?;
+                f.write_char(')')
+            }
+            Self::Bundle(Bundle { hashed, basis, by_hash, members, to }) => {
+                let algorithm = if *by_hash { "hrw" } else { "active_backup" };
+                f.write_str(if to.is_some() { "bundle_load(" } else { "bundle(" })?;
+                write!(f, "{},{basis},{algorithm},ofport,", hashed.name())?;
+                if let Some(to) = to {
+                    sub(f, to)?;
+                    f.write_char(',')?;
+                }
+                let members: Vec<String> = members.iter().map(ToString::to_string).collect();
+                write!(f, "members:{})", members.join(","))
+            }
+            Self::Push(from) => {
+                f.write_str("push:")?;
+                sub(f, from)
+            }
+            Self::Pop(to) => {
+                f.write_str("pop:")?;
+                sub(f, to)
+            }
         }
     }
 }

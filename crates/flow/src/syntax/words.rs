@@ -23,6 +23,7 @@ const NO_FIELDS: &[&str] = &[
     "tun_gtpu_flags=1",
     "tun_gtpu_msgtype=1",
     "tun_metadata0=1",
+    "tun_metadata63=1",
     "tun_flags=oam",
     "ct_state=+trk",
     "ct_zone=1",
@@ -48,15 +49,15 @@ const NO_FIELDS: &[&str] = &[
     "nsh_spi=1",
     "nsh_si=1",
     "nsh_c1=1",
+    "nsh_c4=1",
     "packet_type=(0,0)",
     "conj_id=1",
+    "nd_reserved=1",
+    "nd_options_type=1",
     "dp_hash=1",
     "recirc_id=1",
-    "pkt_mark=1",
     "actset_output=1",
     "in_port_oxm=1",
-    "xreg0=1",
-    "xxreg0=1",
     "skb_priority=1",
 ];
 
@@ -65,9 +66,6 @@ const NO_ACTIONS: &[&str] = &[
     "controller",
     "controller(max_len=64)",
     "enqueue(1,2)",
-    "bundle(eth_src,0,hrw,ofport,slaves:1,2)",
-    "bundle_load(eth_src,0,hrw,ofport,reg0[],slaves:1)",
-    "multipath(eth_src,50,hrw,12,0,reg0[0..3])",
     "push_mpls:0x8847",
     "pop_mpls:0x800",
     "set_mpls_label:1",
@@ -88,10 +86,6 @@ const NO_ACTIONS: &[&str] = &[
     "ct_clear",
     "learn(table=1)",
     "conjunction(1,1/2)",
-    "write_actions(drop)",
-    "clone(output:1)",
-    "push:reg0[]",
-    "pop:reg0[]",
     "sample(probability=1)",
     "note:00",
     "fin_timeout(idle_timeout=1)",
@@ -203,6 +197,11 @@ fn properties_of_flows_have_an_effect_or_are_errors() {
 fn actions_have_an_effect_or_are_errors() {
     let of = |name: &str| match name {
         "output" | "resubmit" => "1",
+        "write_actions" | "clone" => "output:1",
+        "push" | "pop" => "reg0",
+        "multipath" => "(eth_src,50,hrw,12,0,reg0[0..3])",
+        "bundle" => "(eth_src,0,hrw,ofport,slaves:1,2)",
+        "bundle_load" => "(eth_src,0,hrw,ofport,reg0[],slaves:1)",
         "push_vlan" => "0x8100",
         "mod_dl_src" | "mod_dl_dst" => "02:00:00:00:00:01",
         "mod_nw_src" | "mod_nw_dst" => "10.0.0.1",
@@ -214,7 +213,7 @@ fn actions_have_an_effect_or_are_errors() {
     };
     let plain = flow("tcp,dl_vlan=5,actions=drop", &names).unwrap();
     for name in KNOWN.split(", ") {
-        let separator = if of(name).is_empty() { "" } else { ":" };
+        let separator = if of(name).is_empty() || of(name).starts_with('(') { "" } else { ":" };
         let line = format!("tcp,dl_vlan=5,actions={name}{separator}{}", of(name).replace("4->reg0", "4->reg0[]"));
         let line = if name == "set_field" { line.replace("[]", "") } else { line };
         let spec = flow(&line, &names).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -278,12 +277,36 @@ fn properties_of_groups_and_meters_have_an_effect_or_are_errors() {
     }
 }
 
-/// The table of what is not here names each word.
-#[test]
-fn the_documentation_names_every_word_that_is_not_here() {
+/// Returns the words of the documentation's table under `title` that are here, or that are not.
+fn documented(title: &str, here: bool) -> Vec<&'static str> {
     let page = include_str!("../../../../docs/decisions/flow.md");
-    for no in NO_FIELDS.iter().chain(NO_ACTIONS) {
-        let name = no.split(['=', ':', '(', '-']).next().unwrap();
-        assert!(name == "dec_ttl" || page.contains(&format!("`{name}`")), "docs/decisions/flow.md: {name}");
-    }
+    let table = &page[page.find(title).unwrap()..];
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let wanted = cells.filter(|cells| cells[2] == if here { "yes" } else { "no" });
+    wanted.flat_map(|cells| cells[1].split('`').skip(1).step_by(2)).collect()
+}
+
+fn sorted<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut words: Vec<&str> = words.into_iter().collect();
+    words.sort_unstable();
+    words.dedup();
+    words
+}
+
+/// The documentation's tables say of each word whether it is here.
+#[test]
+fn the_documentation_has_every_word() {
+    let name = |word: &&'static str| word.split(['=', ':', '(', '-']).next().unwrap();
+    let numbered = |name: &str| {
+        name.contains("reg") && !matches!(name, "reg0" | "reg15" | "xreg0" | "xreg7" | "xxreg0" | "xxreg3")
+    };
+    let fields = FIELDS.iter().map(|field| field.name()).filter(|name| !numbered(name));
+    // Spellings of fields that are not fields of their own.
+    let fields = fields.chain(["dl_vlan", "dl_vlan_pcp"]);
+    assert_eq!(sorted(documented("| fields of", true)), sorted(fields));
+    assert_eq!(sorted(documented("| fields of", false)), sorted(NO_FIELDS.iter().map(name)));
+    assert_eq!(sorted(documented("| actions of", true)), sorted(KNOWN.split(", ")));
+    let actions = NO_ACTIONS.iter().map(name).filter(|name| *name != "dec_ttl");
+    assert_eq!(sorted(documented("| actions of", false)), sorted(actions));
 }

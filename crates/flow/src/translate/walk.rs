@@ -4,7 +4,7 @@ use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, tell};
 use crate::field::Field;
 use crate::key::{FRAG_ANY, Flow, at, hash_words};
 use crate::model::{Action, GroupKind, OfPort};
-use crate::pipeline::Group;
+use crate::pipeline::{Group, action_set};
 use bywash_engine::DropReason;
 
 /// Remaining actions of a list.
@@ -13,8 +13,19 @@ struct Frame<'t> {
     actions: &'t [Action],
     table: u8,
     depth: u32,
-    /// For a group's bucket: the group and the index of its next bucket. The state to return to is in `saved`.
-    bucket: Option<(&'t Group, usize)>,
+    end: End<'t>,
+}
+
+/// Step that follows the end of a list.
+#[derive(Clone, Copy)]
+enum End<'t> {
+    /// The list below continues.
+    List,
+    /// The group's bucket with this index, or the list below. The packet's state to return to is in `saved`.
+    Bucket(&'t Group, u32),
+    /// The action set, and the list below with the state in `saved`, this bottom and length of the stack, and this
+    /// extent of the action set.
+    Clone { stack: (u32, u32), set: (u8, u8) },
 }
 
 impl<'t> Trip<'_, 't> {
@@ -46,31 +57,69 @@ impl<'t> Trip<'_, 't> {
         }
     }
 
-    /// Runs the actions of the flow in table 0, and all lists of actions that they lead to.
+    /// Runs the actions of the flow in table 0, and all lists of actions that they lead to; then the action set.
     pub(super) fn run(&mut self) -> Result<(), Reason> {
-        const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, bucket: None };
-        let mut stack = [NONE; NEST];
         let Some(actions) = self.find(0) else {
             self.t.reason = Some(DropReason::NoFlow);
             return Ok(());
         };
+        self.walk(actions, true)?;
+        self.run_set()
+    }
+
+    /// Executes the action set, after which it is empty.
+    fn run_set(&mut self) -> Result<(), Reason> {
+        let set = self.set;
+        self.set.clear();
+        for action in action_set(set.actions()) {
+            self.depth_of_story = 0;
+            match action {
+                Action::DecTtl if !self.dec_ttl_if_ip() => return Ok(()),
+                Action::DecTtl => {}
+                action => self.walk(std::slice::from_ref(action), false)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Decrements the TTL of an IP packet. Returns `false` if it is 0 or 1.
+    fn dec_ttl_if_ip(&mut self) -> bool {
+        let done = !self.is_ip() || self.dec_ttl();
+        if !done {
+            tell!(self, "dec_ttl: the TTL is 0 or 1");
+            self.t.reason = Some(DropReason::TtlExceeded);
+        }
+        done
+    }
+
+    /// Runs a list of actions, and all lists that it leads to. `sets` is `true` if clones execute their action sets.
+    fn walk(&mut self, actions: &'t [Action], sets: bool) -> Result<(), Reason> {
+        const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, end: End::List };
+        let mut stack = [NONE; NEST];
         stack[0] = Frame { actions, ..NONE };
         let mut top = 1;
         while top > 0 {
             let frame = &mut stack[top - 1];
             let Some((action, rest)) = frame.actions.split_first() else {
-                match frame.bucket {
-                    None => top -= 1,
-                    Some((group, next)) => {
+                match frame.end {
+                    End::List => top -= 1,
+                    end @ End::Clone { .. } => {
+                        top -= 1;
+                        if sets {
+                            self.run_set()?;
+                        }
+                        self.leave_clone(end);
+                    }
+                    End::Bucket(group, next) => {
                         self.now = *self.t.saved.last().expect("a bucket has a saved state");
-                        if group.spec.kind != GroupKind::All || next >= group.actions.len() {
+                        if group.spec.kind != GroupKind::All || next as usize >= group.actions.len() {
                             self.t.saved.pop();
                             top -= 1;
                         } else {
                             self.limit(0)?;
                             self.t.resubmits += 1;
-                            frame.bucket = Some((group, next + 1));
-                            frame.actions = &group.actions[next];
+                            frame.end = End::Bucket(group, next + 1);
+                            frame.actions = &group.actions[next as usize];
                         }
                     }
                 }
@@ -93,14 +142,14 @@ impl<'t> Trip<'_, 't> {
                     let deeper = depth + u32::from(to <= table);
                     if let Some(actions) = found {
                         self.t.resubmits += 1;
-                        enter(&mut stack, &mut top, Frame { actions, table: to, depth: deeper, bucket: None })?;
+                        self.enter(&mut stack, &mut top, Frame { actions, table: to, depth: deeper, end: End::List })?;
                     }
                 }
                 Action::Goto(to) => {
                     self.limit(depth)?;
                     if let Some(actions) = self.find(*to) {
                         self.t.resubmits += 1;
-                        enter(&mut stack, &mut top, Frame { actions, table: *to, depth, bucket: None })?;
+                        self.enter(&mut stack, &mut top, Frame { actions, table: *to, depth, end: End::List })?;
                     }
                 }
                 Action::Group(id) => {
@@ -115,17 +164,15 @@ impl<'t> Trip<'_, 't> {
                         // Chains of groups can be as endless as resubmits, so they share the limit.
                         self.t.resubmits += 1;
                         self.t.saved.push(self.now);
-                        let bucket = Some((&**group, first + 1));
-                        let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, bucket };
-                        enter(&mut stack, &mut top, frame)?;
+                        let end = End::Bucket(group, first as u32 + 1);
+                        let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, end };
+                        self.enter(&mut stack, &mut top, frame)?;
                     } else {
                         tell!(self, "group {id}: no bucket is live");
                     }
                 }
                 Action::DecTtl => {
-                    if self.is_ip() && !self.dec_ttl() {
-                        tell!(self, "dec_ttl: the TTL is 0 or 1");
-                        self.t.reason = Some(DropReason::TtlExceeded);
+                    if !self.dec_ttl_if_ip() {
                         leave_list(&mut stack[top - 1]);
                     }
                 }
@@ -133,15 +180,59 @@ impl<'t> Trip<'_, 't> {
                     // `exit` ends the bucket: the group's other buckets and the actions behind the group still run.
                     while top > 0 {
                         leave_list(&mut stack[top - 1]);
-                        if stack[top - 1].bucket.is_some() {
+                        if matches!(stack[top - 1].end, End::Bucket(..)) {
                             break;
                         }
                         top -= 1;
+                        self.leave_clone(stack[top].end);
+                    }
+                }
+                Action::Clone(actions) => {
+                    self.limit(depth)?;
+                    tell!(self, "clone");
+                    self.t.resubmits += 1;
+                    self.t.saved.push(self.now);
+                    let len = self.t.stack.len();
+                    let end = End::Clone { stack: (self.bottom as u32, len as u32), set: self.set.extent() };
+                    self.t.stack.extend_from_within(self.bottom..);
+                    self.bottom = len;
+                    self.enter(&mut stack, &mut top, Frame { actions, table, depth, end })?;
+                }
+                Action::WriteActions(actions) => {
+                    tell!(self, "{action}");
+                    if !self.set.write(actions) {
+                        tell!(self, "dropped: the action set is full");
+                        return Err(DropReason::TooManyResubmits);
                     }
                 }
                 other => self.act(other)?,
             }
         }
+        Ok(())
+    }
+
+    /// Restores what a clone has changed, if this is the end of one.
+    fn leave_clone(&mut self, end: End<'_>) {
+        if let End::Clone { stack: (bottom, len), set } = end {
+            self.t.stack.truncate(len as usize);
+            self.bottom = bottom as usize;
+            self.set.restore(set);
+            self.now = self.t.saved.pop().expect("a clone has a saved state");
+        }
+    }
+
+    /// Pushes a list of actions; it replaces the top of the stack if that list has ended.
+    fn enter(&mut self, stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
+        let ended = |f: &Frame<'_>| f.actions.is_empty() && matches!(f.end, End::List);
+        if *top > 0 && ended(&stack[*top - 1]) {
+            *top -= 1;
+        }
+        if *top == NEST {
+            tell!(self, "dropped: too many lists of actions inside each other");
+            return Err(DropReason::TooManyResubmits);
+        }
+        stack[*top] = frame;
+        *top += 1;
         Ok(())
     }
 
@@ -183,18 +274,4 @@ impl<'t> Trip<'_, 't> {
 
 fn leave_list(frame: &mut Frame<'_>) {
     frame.actions = &[];
-}
-
-/// Pushes a list of actions; it replaces the top of the stack if that list has ended.
-fn enter<'t>(stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
-    let ended = |f: &Frame<'_>| f.actions.is_empty() && f.bucket.is_none();
-    if *top > 0 && ended(&stack[*top - 1]) {
-        *top -= 1;
-    }
-    if *top == NEST {
-        return Err(DropReason::TooManyResubmits);
-    }
-    stack[*top] = frame;
-    *top += 1;
-    Ok(())
 }

@@ -91,6 +91,10 @@ struct Words {
     groups: u64,
     meters: u64,
     normal: bool,
+    /// Clones, and action sets. OVS 3.1 aborts where a select group recirculates a packet with either, and does not
+    /// execute the set after `exit`.
+    clones: bool,
+    sets: bool,
 }
 
 fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
@@ -128,6 +132,8 @@ fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
         put(format!("reg{}={}", r.below(3), r.below(3)));
     } else if table > 0 && r.one_in(6) {
         put(format!("metadata={}/0x3", r.below(4)));
+    } else if table > 0 && r.one_in(6) {
+        put(r.pick(&["pkt_mark=1", "pkt_mark=0/0x2", "xreg0=0/0x3", "xxreg0=0x1/0x1"]).into());
     }
     match r.below(10) {
         0 => {}
@@ -231,7 +237,7 @@ fn output(r: &mut Random, normal: bool) -> String {
 
 fn change(r: &mut Random, kind: &mut Kind) -> String {
     loop {
-        let text = match r.below(29) {
+        let text = match r.below(32) {
             0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
             1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
             // In OpenFlow 1.1 and later, ovs-ofctl turns `mod_vlan_vid` into pushing a tag if the flow matches no tag.
@@ -272,10 +278,43 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
             27 if kind.nd != 0 => {
                 format!("set_field:{}->nd_{}ll", r.pick(&MACS[..3]), if kind.nd == 135 { 's' } else { 't' })
             }
+            23 => format!("load:{:#x}->NXM_NX_XXREG0[{}]", r.below(64), r.pick(&["0..63", "30..35", "96..127"])),
+            29 => format!("set_field:{:#x}/0x3ffffffff->xreg{}", r.next() & 0x3_0000_0003, r.below(2)),
+            30 => format!("load:{}->NXM_NX_PKT_MARK[]", r.below(3)),
+            31 => format!("move:NXM_NX_REG{}[0..3]->NXM_NX_PKT_MARK[0..3]", r.below(3)),
             28 if kind.nd != 0 => format!("move:NXM_NX_ND_TARGET[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
             _ => continue,
         };
         return text;
+    }
+}
+
+/// Returns a choice of which only one outcome is possible.
+fn link(r: &mut Random) -> String {
+    let fields = r.pick(&["eth_src", "symmetric_l4", "symmetric_l3l4", "symmetric_l3", "nw_src", "nw_dst"]);
+    let members = r.pick(&["2,3", "99,3,1", "98,4,99", "99", "5"]);
+    // With more than one live member, only the first can be relied on.
+    let algorithm = if matches!(members, "98,4,99" | "99" | "5") { "hrw" } else { "active_backup" };
+    match r.below(3) {
+        0 => {
+            let algorithm = r.pick(&["modulo_n", "hash_threshold", "hrw", "iter_hash"]);
+            format!("multipath({fields},{},{algorithm},1,0,NXM_NX_REG{}[4..9])", r.below(9), r.below(3))
+        }
+        1 => format!("bundle({fields},{},{algorithm},ofport,members:{members})", r.below(9)),
+        _ => format!("bundle_load({fields},0,{algorithm},ofport,NXM_NX_REG0[0..15],members:{members})"),
+    }
+}
+
+/// Returns an action on the stack, which it may empty.
+fn stack(r: &mut Random) -> String {
+    match r.below(4) {
+        0 => format!("push:NXM_NX_REG{}[0..7]", r.below(3)),
+        1 => format!(
+            "push:{}",
+            r.pick(&["NXM_OF_ETH_DST[]", "NXM_OF_IN_PORT[]", "NXM_NX_XXREG0[]", "NXM_OF_ETH_SRC[0..9]"])
+        ),
+        2 => format!("pop:NXM_NX_REG{}[{}]", r.below(3), r.pick(&["", "0..3", "28..31"])),
+        _ => format!("pop:{}", r.pick(&["NXM_OF_ETH_DST[0..15]", "NXM_OF_IN_PORT[]", "NXM_OF_ETH_SRC[16..23]"])),
     }
 }
 
@@ -294,9 +333,40 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
             4 if r.one_in(2) => format!("resubmit(,{})", r.below(4)),
             4 => format!("resubmit({},{})", 1 + r.below(u64::from(PORTS)), r.below(4)),
             5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
-            6 if r.one_in(4) => "exit".into(),
+            6 if r.one_in(5) => link(r),
+            6 if !words.sets && r.one_in(4) => "exit".into(),
+            6 if r.one_in(2) => stack(r),
+            6 if words.clones && r.one_in(2) => {
+                // What a clone does is undone, tags included.
+                let mut kind = kind;
+                let mut inner: Vec<String> = (0..r.below(3)).map(|_| change(r, &mut kind)).collect();
+                inner.push(match r.below(6) {
+                    0 => format!("resubmit(,{})", r.below(4)),
+                    1 if !words.sets => "exit".into(),
+                    2 => stack(r),
+                    3 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
+                    _ => output(r, words.normal),
+                });
+                if r.one_in(2) {
+                    inner.push(output(r, words.normal));
+                }
+                format!("clone({})", inner.join(","))
+            }
             _ => output(r, words.normal),
         });
+    }
+    if !kind.loose && r.one_in(12) {
+        list.push("clear_actions".into());
+    }
+    if !kind.loose && words.sets && r.one_in(3) {
+        let mut inner: Vec<String> = (0..r.below(4)).map(|_| change(r, &mut kind)).collect();
+        inner.push(match r.below(6) {
+            0 => format!("resubmit(,{})", r.below(4)),
+            1 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
+            2 => "dec_ttl".into(),
+            _ => format!("output:{}", 1 + r.below(u64::from(PORTS))),
+        });
+        list.push(format!("write_actions({})", inner.join(",")));
     }
     if r.one_in(6) {
         list.push(format!("write_metadata:{}/0x3", r.below(4)));
@@ -361,7 +431,9 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
         line
     };
     let groups_text: Vec<String> = (1..=groups).map(|id| group(r, id)).collect();
-    let words = Words { groups, meters, normal };
+    let clones = !groups_text.iter().any(|group| group.contains("select"));
+    let sets = clones && r.one_in(2);
+    let words = Words { groups, meters, normal, clones, sets };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
