@@ -262,9 +262,9 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
-    let pool = &config.pool;
-    if CELLS.contains(&pool.cell) && pool.cell > CHUNK && pool.packed() {
-        let what = format!("a pool of kind typewriter cannot have cells of {} bytes", pool.cell);
+    let (pool, cell) = (&config.pool, config.cell());
+    if CELLS.contains(&cell) && cell > CHUNK && pool.packed() {
+        let what = format!("a pool of kind typewriter cannot have cells of {cell} bytes");
         problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096").other("pool.kind", "the pool"));
     }
     if pool.blocks() && pool.cache_frames() > 0 {
@@ -300,9 +300,8 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     }
     for (at, port) in config.ports.iter().enumerate() {
         let Some(af_xdp) = &port.af_xdp else { continue };
-        if af_xdp.in_order && pool.cell > CHUNK {
-            let what =
-                format!("in_order requires frames of one buffer: with cells of {} bytes, some have several", pool.cell);
+        if af_xdp.in_order && cell > CHUNK {
+            let what = format!("in_order requires frames of one buffer: with cells of {cell} bytes, some have several");
             problems.push(
                 Problem::at(format!("port.{at}.in_order"), what, "expected false").other("pool.cell", "the cell"),
             );
@@ -430,10 +429,10 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             continue;
         };
         // An invalid cell size has been reported already.
-        let cell = Some(config.pool.cell).filter(|cell| CELLS.contains(cell));
+        let cell = Some(config.cell()).filter(|cell| CELLS.contains(cell));
         let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
-            let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.pool.cell);
+            let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.cell());
             let help = match cell_for(mtu) {
                 Some(cell) => format!("set `cell = {cell}` in [pool]"),
                 None => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),

@@ -20,6 +20,8 @@ pub struct CmtsConfig {
     /// True if the upper MAC's worker encrypts as well while the lower MAC is behind.
     pub assist: bool,
     /// Maximum length of the queue of one flow, in frames.
+    /// Capacity of the ring between the two workers of a group, in frames.
+    pub ring: usize,
     pub queue: usize,
     /// Maximum length of all queues of a group together, in frames.
     pub queues: usize,

@@ -113,6 +113,7 @@ impl Takes {
     pub fn misfit(&self, value: &DeValue<'_>) -> Option<(String, String)> {
         let number = integer(value)?;
         match self {
+            Self::Or(_, other) => other.misfit(value),
             Self::PowerOfTwo(name, _) if !number.is_power_of_two() => {
                 let next = number.next_power_of_two();
                 let what = format!("invalid {name} {number}: must be a power of two");

@@ -6,6 +6,7 @@ use crate::key::Takes::{self, *};
 use crate::key::{Key, Section, key};
 use crate::text;
 use bywash_docsis::group::MODEMS_MAX;
+use bywash_docsis::instance::RINGS;
 use bywash_frame::BATCH;
 use bywash_port::memif;
 use std::ops::RangeInclusive;
@@ -139,6 +140,13 @@ pub static CMTS: Section = Section {
             )
             .example("false")
             .only(Mode::Cmts),
+        key("ring", Int(RINGS), "4096", "frames")
+            .doc(
+                "Capacity of the ring between the upper and the lower MAC of a group. Frames that find it full, because \
+                 the lower MAC's worker did not run for too long, are dropped as `tx-full`.",
+            )
+            .example("1024")
+            .only(Mode::Cmts),
         key("queue", Int(1..=65_536), "256", "frames")
             .doc("Maximum length of the queue of one service flow.")
             .example("64")
@@ -249,7 +257,7 @@ pub static FLOW: Section = Section {
             .example("100_000_000")
             .only(Mode::Cmts),
         key("burst", Int(0..=u32::MAX as usize), "0", "bytes")
-            .doc("Maximum burst above the sustained rate, at least 1522. 0: 3044.")
+            .doc("Maximum burst above the sustained rate, at least 2004: the longest PDU with its CRC. 0: 3044.")
             .example("100_000")
             .only(Mode::Cmts),
         key("peak", Int(RATE), "0", "bit/s").doc("Peak rate. 0: no limit.").example("200_000_000").only(Mode::Cmts),
@@ -376,9 +384,9 @@ pub static POOL: Section = Section {
                  block from being reused.",
             )
             .example("256"),
-        key("cell", OneOf("cell size", &CELLS), "2048", "bytes")
+        key("cell", Or("auto", &OneOf("cell size", &CELLS)), "\"auto\"", "bytes")
             .doc(
-                "Size of a buffer. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
+                "Size of a buffer. `auto`: 2048; 4096 with `mode = \"cmts\"`, whose PDUs have up to 2000 bytes. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
                  fit the remainder. 16384 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in \
                  several pieces, which are joined by copying everything after the first 3840 bytes. This needs Linux \
                  6.6 and cannot be combined with `typewriter` or `in_order`.",

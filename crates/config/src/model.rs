@@ -57,6 +57,14 @@ pub struct Config {
     pub flows: Vec<FlowConfig>,
 }
 
+impl Config {
+    /// Returns the size of a cell in bytes.
+    pub fn cell(&self) -> usize {
+        let default = if self.mode == Mode::Cmts { bywash_docsis::instance::CELL } else { 2048 };
+        self.pool.cell.set().copied().unwrap_or(default)
+    }
+}
+
 /// `[router]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouterConfig {
@@ -144,8 +152,8 @@ pub struct PoolConfig {
     pub block: usize,
     /// Buffers set aside for pools that a reload creates.
     pub reserve: usize,
-    /// Size of a cell in bytes: 2048, 4096 or 16384.
-    pub cell: usize,
+    /// Size of a cell in bytes: 2048, 4096 or 16384; auto: see [`Config::cell`].
+    pub cell: Auto<usize>,
     /// Page size of the buffer memory.
     pub pages: Pages,
 }

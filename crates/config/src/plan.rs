@@ -144,7 +144,7 @@ impl Config {
     fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {
         let held = |&(port, _): &(usize, usize)| self.ports[port].frames();
         // An upper MAC's buffers also fill the ring to the lower MAC and the queues behind it.
-        let downstream = if self.mode == Mode::Cmts { self.cmts.queues + bywash_docsis::instance::RING } else { 0 };
+        let downstream = if self.mode == Mode::Cmts { self.cmts.queues + self.cmts.ring } else { 0 };
         let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();
         self.pool.frames_for(needed).map_err(|frames| {
             let what = format!("{frames} buffers are too few for worker {index}");

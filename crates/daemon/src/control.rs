@@ -108,7 +108,7 @@ impl Runtime {
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {
             cells: total + config.pool.reserve,
-            cell: config.pool.cell,
+            cell: config.cell(),
             pages: config.pool.pages,
             node: None,
             packed: config.pool.packed(),

@@ -203,10 +203,10 @@ mod tests {
     #[test]
     fn what_cannot_change_is_refused_all_at_once() {
         let (old, mut new) = (config(&["a"]), config(&["a", "b"]));
-        (new.pool.cell, new.pool.frames) = (4096, Auto::Set(4096));
+        (new.pool.cell, new.pool.frames) = (Auto::Set(4096), Auto::Set(4096));
         new.workers.count = Auto::Set(2);
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
-        assert!(refused[0].starts_with("pool.cell: 2048 -> 4096: all pools lie in the arena"), "{refused:?}");
+        assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: all pools lie in the arena"), "{refused:?}");
     }
 }

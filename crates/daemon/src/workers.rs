@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Longest wait for a worker's answer.
 pub const ANSWER: Duration = Duration::from_millis(200);
-/// Capacity of a ring between two workers, in frames.
+/// Capacity of the ring by which a worker passes a port's frames to the one that has its queue, in frames.
 const HANDOFF: usize = 1024;
 
 /// Running worker, as the control loop and the API see it.
@@ -121,7 +121,7 @@ pub fn start(
 
     let mut rings: Vec<Option<Box<dyn Port>>> = (0..count).map(|_| None).collect();
     for &(one, other) in links {
-        let (here, there) = pair(HANDOFF);
+        let (here, there) = pair(config.cmts.ring);
         rings[one] = Some(Box::new(here));
         rings[other] = Some(Box::new(there));
     }

@@ -50,6 +50,8 @@ pub const MODEMS_MAX: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub struct FlowKind {
     /// Name in `show`.
+/// Maximum size of a PDU in bytes, without CRC: that of DOCSIS 3.1.
+pub const PDU_MAX: usize = 2000;
     pub name: String,
     /// Traffic priority, 0 to 7; higher values are served first.
     pub priority: u8,

@@ -1,17 +1,26 @@
 //! Running service group: two workers and the ring between them.
 
-use crate::group::Group;
+use crate::crc::CRC_LEN;
+use crate::group::{Group, LEAD, PDU_MAX};
 use crate::lower::{Lower, LowerConfig, LowerStats};
 use crate::seal::SealError;
 use crate::upper::Upper;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerExit, WorkerHandle};
-use bywash_frame::{Buffers, PoolSet};
+use bywash_frame::{Buffers, DATA_OFFSET, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
 
-/// Capacity in frames of the ring between the two MACs.
-pub const RING: usize = 1024;
+use std::ops::RangeInclusive;
+/// Default capacity in frames of the ring between the two MACs: 8 ms of frames at 6 Gbit/s, more than the time slice
+/// for which another thread may take the lower MAC's CPU.
+pub const RING: usize = 4096;
+/// Valid capacities of that ring.
+pub const RINGS: RangeInclusive<usize> = 64..=1 << 20;
+/// Default size of a cell in bytes: the smallest that holds the longest PDU with its headers and CRC.
+pub const CELL: usize = 4096;
+
+const _: () = assert!(DATA_OFFSET + LEAD + PDU_MAX + CRC_LEN <= CELL);
 
 /// Ingress port of either worker.
 pub const INPUT: PortId = PortId(0);
@@ -31,6 +40,8 @@ pub struct InstanceConfig {
     pub tx: TxQueueConfig,
     /// Configuration of the lower MAC.
     pub lower: LowerConfig,
+    /// Capacity in frames of the ring between the two MACs.
+    pub ring: usize,
 }
 
 /// Error of [`Instance::start`].
@@ -65,7 +76,7 @@ impl Instance {
         domain: &Qsbr,
     ) -> Result<Self, StartError> {
         let arena = pools.arena();
-        let (down, up) = pair(RING);
+        let (down, up) = pair(config.ring);
         let ring = TxQueue::new(TxQueueConfig::default());
         let unused = TxQueue::new(TxQueueConfig::default());
         let ends = |input: Box<dyn Port>, before: TxQueue, output: Box<dyn Port>, queue: TxQueue| {

@@ -1,6 +1,8 @@
 //! Rate limits of service flows: maximum sustained and peak traffic rate (CableLabs MULPI, "Service flow encodings").
 //! Rates and bursts count the bytes of the PDU, from the destination address to the end of the CRC.
 
+use crate::crc::CRC_LEN;
+use crate::group::PDU_MAX;
 use bywash_sync::bucket::Rate;
 
 /// Rate limits of a flow.
@@ -14,12 +16,11 @@ pub struct Limits {
     pub peak: u64,
 }
 
-/// Minimum depth of the sustained rate's bucket in bytes (MULPI, "Maximum traffic burst").
-pub const BURST_MIN: u32 = 1522;
+/// Minimum depth of the buckets in bytes: the longest PDU, which would never conform otherwise. MULPI ("Maximum traffic
+/// burst") has 1522, the longest PDU of earlier versions.
+pub const BURST_MIN: u32 = (PDU_MAX + CRC_LEN) as u32;
 /// Default depth of the sustained rate's bucket in bytes.
 pub const BURST_DEFAULT: u32 = 3044;
-/// Depth of the peak rate's bucket in bytes: the longest PDU of DOCSIS 3.1.
-const PEAK_BURST: u32 = 2000;
 
 /// Policer of a flow. Times are TSC ticks.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ impl Policer {
             _ => Rate::new(bits, 8 * hz, depth.into()),
         };
         let burst = if limits.burst == 0 { BURST_DEFAULT } else { limits.burst.max(BURST_MIN) };
-        Self { sustained: rate(limits.sustained, burst), peak: rate(limits.peak, PEAK_BURST), full_at: [0; 2] }
+        Self { sustained: rate(limits.sustained, burst), peak: rate(limits.peak, BURST_MIN), full_at: [0; 2] }
     }
 
     /// Returns whether `len` bytes conform now. If so, takes them from both buckets.
@@ -64,9 +65,18 @@ mod tests {
         // A byte in 1 and in 0.1 microseconds.
         let mut policer = Policer::new(&Limits { sustained: 8_000_000, burst: 4000, peak: 80_000_000 }, HZ);
         let mut at = |us: u64, len| policer.admit(len, us * HZ / 1_000_000);
-        assert!(at(0, 1500) && !at(0, 1500), "500 bytes at the peak rate");
+        assert!(at(0, 1500) && !at(0, 1500), "504 bytes at the peak rate");
         assert!(at(200, 1500) && !at(400, 1500), "1400 bytes at the sustained rate");
         assert!(at(400, 1400));
+    }
+
+    #[test]
+    fn the_longest_pdu_conforms_to_any_limits() {
+        let longest = (PDU_MAX + CRC_LEN) as u32;
+        for limits in [Limits { sustained: 1, burst: 1, peak: 0 }, Limits { sustained: 0, burst: 0, peak: 1 }] {
+            let mut policer = Policer::new(&limits, HZ);
+            assert!(policer.admit(longest, 0) && !policer.admit(longest, 0), "{limits:?}");
+        }
     }
 
     #[test]

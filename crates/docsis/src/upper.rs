@@ -2,8 +2,9 @@
 
 use crate::assist::Assist;
 use crate::crc::CRC_LEN;
-use crate::group::{Group, LEAD, Lead, PDU_MIN};
-use crate::lower::{LowerConfig, LowerStats, send_all};
+use crate::group::{Group, LEAD, Lead, PDU_MAX, PDU_MIN};
+use crate::keys::{self, Rollover};
+use crate::lower::{LowerConfig, LowerStats, in_batches};
 use crate::police::Policer;
 use crate::seal::SealError;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
@@ -144,6 +145,10 @@ impl App for Upper {
             // MULPI counts to the end of the CRC, also of a PDU that is sent without one.
             if !policers[flow as usize].admit((frame.len() + CRC_LEN) as u32, cx.now) {
                 counters.policed.add(1);
+            if frame.len() > PDU_MAX {
+                cx.drop(from, DropReason::Oversize, frame);
+                continue;
+            }
                 cx.drop(from, DropReason::Policed, frame);
                 continue;
             }

@@ -3,9 +3,9 @@
 use bywash_docsis::cipher::{Tek, derived_key};
 use bywash_docsis::classify::Rule;
 use bywash_docsis::depi::{DEPI_LEN, Depi};
-use bywash_docsis::group::{FlowKind, Group, ModemConfig, ModemKind};
+use bywash_docsis::group::{FlowKind, Group, ModemConfig, ModemKind, PDU_MAX};
 use bywash_docsis::header::parse;
-use bywash_docsis::instance::{INPUT, Instance, InstanceConfig, OUTPUT};
+use bywash_docsis::instance::{CELL, INPUT, Instance, InstanceConfig, OUTPUT, RING};
 use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::police::Limits;
 use bywash_docsis::protect::{self, Protection};
@@ -71,6 +71,7 @@ struct Outcome {
 
 struct Setup {
     pool: PoolKind,
+    cell: usize,
     crypto: Crypto,
     assist: bool,
     protection: Protection,
@@ -85,6 +86,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             pool: PoolKind::Stack,
+            cell: CELL,
             crypto: Crypto::Portable,
             assist: true,
             protection: Protection::default(),
@@ -99,13 +101,14 @@ impl Default for Setup {
 /// Sends `frames` through an instance and waits until each is sent or dropped.
 fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     let packed = setup.pool.packed();
-    let arena = Arena::new(ArenaConfig { cells: 8192, packed, ..Default::default() }).unwrap();
+    let arena = Arena::new(ArenaConfig { cells: 8192, cell: setup.cell, packed, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::new("test", setup.pool, 8192)]).unwrap();
     let config = InstanceConfig {
         id: 0,
         cpus: [None, None],
         idle: Idle::Sleep,
         tx: TxQueueConfig::default(),
+        ring: RING,
         lower: LowerConfig {
             protection: setup.protection,
             crypto: setup.crypto,
@@ -249,13 +252,23 @@ fn each_reason_drops_what_it_must() {
     frames.push(traffic(&group, 1)[0].clone());
     let filtered = frames.last_mut().unwrap();
     filtered[36..38].copy_from_slice(&[0, 9]);
-    // The longest PDU that fits a cell, and one that leaves no room for a CRC.
-    frames.push([&frames[0][..], &vec![0; 1788 - frames[0].len()]].concat());
-    frames.push([&frames[0][..], &vec![0; 1789 - frames[0].len()]].concat());
+    // The longest PDU of DOCSIS 3.1, and a longer one.
+    frames.push([&frames[0][..], &vec![0; PDU_MAX - frames[0].len()]].concat());
+    frames.push([&frames[0][..], &vec![0; PDU_MAX + 1 - frames[0].len()]].concat());
     let outcome = run(group, &frames, Setup::default());
     let expected = [("runt", 2), ("unknown-modem", 1), ("filtered", 1), ("oversize", 1)];
     assert_eq!(outcome.drops, HashMap::from(expected));
     assert_eq!(opened(&outcome, Protection::default(), 0).values().map(Vec::len).sum::<usize>(), 1001);
+}
+
+#[test]
+fn a_pdu_that_leaves_no_room_for_its_crc_in_a_small_cell_is_dropped() {
+    let group = group(5, two_flows());
+    let mut frames = traffic(&group, 10);
+    frames.push([&frames[0][..], &vec![0; 1788 - frames[0].len()]].concat());
+    frames.push([&frames[0][..], &vec![0; 1789 - frames[0].len()]].concat());
+    let outcome = run(group, &frames, Setup { cell: 2048, ..Setup::default() });
+    assert_eq!((outcome.sent.len(), outcome.drops), (11, HashMap::from([("oversize", 1)])));
 }
 
 #[test]
@@ -386,6 +399,7 @@ fn a_lower_mac_that_dies_takes_only_what_it_holds() {
         cpus: [None, None],
         idle: Idle::Sleep,
         tx: TxQueueConfig::default(),
+        ring: RING,
         lower: LowerConfig {
             protection: Protection::default(),
             crypto: Crypto::Portable,

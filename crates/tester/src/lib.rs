@@ -14,6 +14,7 @@ mod pace;
 mod rate;
 mod receiver;
 pub mod rfc2544;
+pub mod search;
 mod sender;
 mod sizes;
 mod stamp;

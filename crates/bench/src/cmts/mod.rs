@@ -6,13 +6,15 @@
 
 mod library;
 mod search;
+mod source;
 mod trial;
 
 use crate::args::{OnOff, SECONDS, frames, gbits, number};
 use anyhow::Context as _;
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::classify::Rule;
-use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
+use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind, PDU_MAX};
+use bywash_docsis::instance::{CELL, RING, RINGS};
 use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::{Overflow, QueueLimits};
@@ -23,9 +25,11 @@ use bywash_frame::{Pages, PoolKind};
 use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
 use clap::{Args, ValueEnum};
+use search::Trial;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use trial::{Load, Outcome, Stage};
 
 /// `bywash bench cmts`
@@ -78,6 +82,18 @@ pub struct CmtsArgs {
     /// Length of each trial of the search, in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub trial: u64,
+    /// Afterwards, hold the reference document's rates (5, 5.5 and 6.3 Gbit/s) and the highest rate without loss for
+    /// this many seconds each; the latter is lowered until it is held
+    #[arg(long, value_name = "SECONDS", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub hold: Option<u64>,
+    /// Bursts on top of the fixed rate: every 100 ms after the last one is over, packets arrive as fast as they are
+    /// taken until this many frames are in flight
+    #[arg(long, value_name = "FRAMES", requires = "rate", value_parser = burst)]
+    pub burst: Option<usize>,
+    /// Capacity of the ring between the upper and the lower MAC, in frames  [default: 4096, or the frames of a burst
+    /// and as many again]
+    #[arg(long, value_name = "N", value_parser = ring)]
+    pub ring: Option<usize>,
     /// Also measure the encryption library alone, with PDUs of 1518 bytes
     #[arg(long)]
     pub library: bool,
@@ -122,10 +138,17 @@ fn modems(text: &str) -> Result<usize, String> {
     number(text, 1..=bywash_docsis::group::MODEMS_MAX, "modems")
 }
 
-/// Parses a PDU size in bytes: from the headers of UDP over IPv4 (60) to the space of a cell without MAC header and CRC
-/// (1700).
+/// Parses a PDU size in bytes, from the headers of UDP over IPv4 on.
 fn pdu(text: &str) -> Result<usize, String> {
-    number(text, 60..=1700, "bytes")
+    number(text, 60..=PDU_MAX, "bytes")
+}
+
+fn burst(text: &str) -> Result<usize, String> {
+    number(text, 1000..=1_000_000, "frames")
+}
+
+fn ring(text: &str) -> Result<usize, String> {
+    number(text, RINGS, "frames")
 }
 
 fn share(text: &str) -> Result<MixShare, String> {
@@ -144,6 +167,10 @@ const CHANNELS: usize = 4;
 const CHANNEL_RATE: u64 = 1_890_000_000;
 /// Maximum length in frames of all queues of an instance, and of a flow's queue.
 const QUEUE: usize = 4096;
+/// Frames in flight beside those of a burst: caches of the pool, and batches that are received and sent.
+const SPARE: usize = 1024;
+/// Rates in Gbit/s that the reference document holds without loss: 5 with and without CRC, 5.5 with, 6.3 without.
+const DOCUMENT: [f64; 3] = [5.0, 5.5, 6.3];
 /// DSCP of a modem's second flow: expedited forwarding (RFC 3246).
 const VOICE: u8 = 46;
 
@@ -165,8 +192,14 @@ struct Figures {
     /// Part of each packet that the source writes.
     writes: Writes,
     frames: usize,
+    /// Size of a buffer in bytes.
+    cell: usize,
+    /// Capacity of the ring between the two workers of an instance.
+    ring: usize,
     pages: String,
     seconds: u64,
+    /// Whether workers share a CPU, so that the figures are those of the scheduler as well.
+    crowded: bool,
     cpus: cpus::Placement,
     hardware: Vec<hardware::Source>,
 }
@@ -198,6 +231,11 @@ struct Row {
     /// Highest rate per instance at which no instance loses packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     zero_loss_gbps: Option<f64>,
+    /// Frames in flight per instance during the first trial.
+    occupancy: source::Figures,
+    /// Rates held for longer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    held: Vec<Held>,
     /// Ratio to the rate of the library alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_library: Option<f64>,
@@ -212,6 +250,16 @@ struct Row {
     crypto: String,
     #[serde(skip)]
     pages: String,
+}
+
+/// Trial of `--hold`.
+#[derive(Serialize)]
+struct Held {
+    /// Rate per instance.
+    gbps: f64,
+    seconds: u64,
+    loss_percent: f64,
+    occupancy: source::Figures,
 }
 
 /// Parameters common to all trials.
@@ -242,8 +290,11 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         mean_size: bench.mean_size,
         writes: args.writes,
         frames: args.frames,
+        cell: CELL,
+        ring: bench.ring(),
         pages: first.map(|row| row.pages.clone()).unwrap_or_default(),
         seconds: args.seconds,
+        crowded: !bench.cpus.enough_for(2 * args.instances),
         cpus: bench.cpus,
         hardware: hardware::sources(),
         rows,
@@ -256,6 +307,12 @@ fn print(f: &Figures) {
         "{} instances of two workers on {}; {} modems, packets of {:.0} B; crc {}, cipher {}: {}",
         f.instances, f.cpus, f.modems, f.mean_size, f.crc, f.cipher, f.crypto
     );
+    if f.crowded {
+        println!(
+            "  crowded: {} workers share the CPUs, so these are figures of the scheduler as well",
+            2 * f.instances
+        );
+    }
     if let Some(library) = &f.library {
         println!(
             "  the library alone: {:.2} Gbit/s, {:.0} cycles/packet of {} B",
@@ -269,6 +326,17 @@ fn print(f: &Figures) {
         row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s per instance"));
         row.memory.as_ref().inspect(|m| print!("; memory {:.2} GB/s ({})", m.gbs, m.source));
         println!();
+        println!("        in flight {}", in_flight(&row.occupancy));
+        for held in &row.held {
+            let loss =
+                if held.loss_percent == 0.0 { "no loss".into() } else { format!("{:.4} % lost", held.loss_percent) };
+            println!(
+                "        {:.2} Gbit/s per instance for {} s: {loss}; in flight {}",
+                held.gbps,
+                held.seconds,
+                in_flight(&held.occupancy)
+            );
+        }
         let shares: Vec<String> = row.channels_percent.iter().map(|of| format!("{of:.1}")).collect();
         println!("        shares of the channels: {} %", shares.join(", "));
         for stage in &row.stages {
@@ -281,8 +349,22 @@ fn print(f: &Figures) {
     }
 }
 
+/// Returns the frames in flight as text.
+fn in_flight(occupancy: &source::Figures) -> String {
+    let mut text = format!("{:.0}, at most {}", occupancy.normal, occupancy.peak);
+    if let Some(bursts) = &occupancy.bursts {
+        let source::Bursts { number, over, longest_ms } = bursts;
+        text += &format!("; {number} bursts, {over} of them over, after at most {longest_ms:.1} ms");
+    }
+    text
+}
+
 impl<'a> Bench<'a> {
     fn new(args: &'a CmtsArgs) -> anyhow::Result<Self> {
+        if let Some(burst) = args.burst {
+            let least = burst + SPARE;
+            anyhow::ensure!(args.frames >= least, "--burst {burst} needs --frames {least} or more");
+        }
         let cpus = cpus::Placement::of(2 * args.instances)?;
         let (source, modems) = match &args.pcap {
             Some(path) => {
@@ -316,12 +398,18 @@ impl<'a> Bench<'a> {
         protection(self.args)
     }
 
+    /// Returns the capacity of the ring between the two workers.
+    fn ring(&self) -> usize {
+        self.args.ring.unwrap_or_else(|| RING.max(2 * self.args.burst.unwrap_or(0)).min(*RINGS.end()))
+    }
+
     fn lower(&self) -> LowerConfig {
+        let queue = QUEUE + self.args.burst.unwrap_or(0);
         LowerConfig {
             protection: self.protection(),
             crypto: self.args.crypto,
             assist: self.args.assist == OnOff::On,
-            queues: QueueLimits { flow: QUEUE, total: QUEUE, overflow: Overflow::Tail },
+            queues: QueueLimits { flow: queue, total: queue, overflow: Overflow::Tail },
             channels: self.channels(),
             depi: None,
         }
@@ -348,14 +436,36 @@ impl<'a> Bench<'a> {
     }
 
     fn row(&self, kind: PoolKind) -> anyhow::Result<Row> {
+    /// Runs the instances at `gbps` each.
+    fn held(&self, kind: PoolKind, gbps: f64, seconds: u64) -> anyhow::Result<Held> {
+        let load = Load::Paced(self.packets_per_second(gbps));
+        let Outcome { loss_percent, occupancy, .. } = trial::run(self, kind, load, Duration::from_secs(seconds))?;
+        Ok(Held { gbps, seconds, loss_percent, occupancy })
+    }
+
         let load = match self.args.rate {
             Some(gbps) => Load::Paced(self.packets_per_second(gbps)),
             None => Load::Closed,
         };
-        let seconds = std::time::Duration::from_secs(self.args.seconds);
+        let seconds = Duration::from_secs(self.args.seconds);
         let outcome = trial::run(self, kind, load, seconds)?;
         let zero_loss = match self.args.rate {
-            None if self.args.search == OnOff::On => Some(search::zero_loss(self, kind, outcome.gbps_each)?),
+        let mut held = vec![];
+        if let Some(seconds) = self.args.hold {
+            for gbps in DOCUMENT {
+                held.push(self.held(kind, gbps, seconds)?);
+            }
+        }
+            None if self.args.search == OnOff::On => {
+                let lossless = |gbps, trial| -> anyhow::Result<bool> {
+                    let hold = self.args.hold.filter(|_| trial == Trial::Confirm);
+                    let one = self.held(kind, gbps, hold.unwrap_or(self.args.trial))?;
+                    let lossless = one.loss_percent == 0.0;
+                    held.extend(hold.filter(|_| lossless).map(|_| one));
+                    Ok(lossless)
+                };
+                Some(search::zero_loss(outcome.gbps_each, lossless)?)
+            }
             _ => None,
         };
         let Outcome { gbps_each, mpps_each, cycles_per_packet, loss_percent, drops, stages, crypto, pages, .. } =
@@ -378,6 +488,8 @@ impl<'a> Bench<'a> {
             drops,
             zero_loss_gbps: zero_loss,
             of_library: None,
+            occupancy: outcome.occupancy,
+            held,
             channels_percent: outcome.channels_percent,
             stages,
             memory,

@@ -1,10 +1,11 @@
 //! Trial: runs the instances for some time under one load.
 
 use super::Bench;
-use bywash_docsis::instance::{INPUT, Instance, InstanceConfig};
+use super::source::{self, Bursts, Occupancy, Source};
+use bywash_docsis::instance::{CELL, INPUT, Instance, InstanceConfig};
 use bywash_docsis::window::Window;
 use bywash_engine::{DROP_REASONS, Idle};
-use bywash_frame::{PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::bandwidth::{Bandwidth, Moved};
 use bywash_port::pcap::{Pace, PcapPort};
 use bywash_port::{NullPort, Port, PortCounters, TxQueueConfig};
@@ -40,16 +41,17 @@ pub struct Outcome {
     pub gbps_each: f64,
     pub mpps_each: f64,
     pub cycles_per_packet: f64,
+    /// Share of packets that were dropped, or not received because the source was kept waiting.
     pub loss_percent: f64,
     pub drops: Vec<(&'static str, u64)>,
-    /// True if no packet was dropped and no source was kept waiting.
-    pub lossless: bool,
     pub stages: Vec<Stage>,
     /// Traffic of the memory controllers during the trial, or the reason why it is unknown.
     pub memory: Result<Moved, String>,
     pub seconds: f64,
     pub crypto: String,
     pub pages: String,
+    /// Frames in flight: the mean of the instances, the peak and the bursts of any of them.
+    pub occupancy: source::Figures,
     /// Part of the bytes that each channel had, in percent.
     pub channels_percent: Vec<f64>,
 }
@@ -61,6 +63,7 @@ struct Rig {
     pools: Arc<PoolSet>,
     input: Arc<PortCounters>,
     output: Arc<PortCounters>,
+    occupancy: Arc<Occupancy>,
 }
 
 /// Sum of the counters of all instances.
@@ -79,6 +82,7 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
     let rigs = (0..n).map(|id| Rig::start(bench, kind, load, id, &domain)).collect::<anyhow::Result<Vec<_>>>()?;
     std::thread::sleep(WARM_UP);
     let memory = Bandwidth::open();
+    rigs.iter().for_each(|rig| rig.occupancy.begin());
     let before = Sample::take(&rigs);
     std::thread::sleep(length);
     let after = Sample::take(&rigs);
@@ -125,36 +129,62 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         gbps_each: (after.bytes - before.bytes) as f64 * 8.0 / 1e9 / seconds / n as f64,
         mpps_each: packets / seconds / 1e6 / n as f64,
         cycles_per_packet: ticks * n as f64 / packets.max(1.0),
-        loss_percent: 100.0 * lost / offered.max(1.0),
+        // Bursts come on top of the rate.
+        loss_percent: 100.0 * lost / offered.max(received).max(1.0),
         drops: DROP_REASONS.iter().zip(dropped).filter(|(_, n)| *n > 0).map(|(r, n)| (r.name(), n)).collect(),
-        lossless: lost == 0.0,
         stages,
         memory,
         seconds,
         crypto: rigs[0].instance.stats.crypto.clone(),
         pages: rigs[0].pools.arena().pages().to_string(),
+        occupancy: occupancy(&rigs),
         channels_percent: channels.iter().map(|of| 100.0 * of / bytes.max(1.0)).collect(),
     })
+}
+
+/// Returns the frames in flight of all instances.
+fn occupancy(rigs: &[Rig]) -> source::Figures {
+    let all: Vec<source::Figures> = rigs.iter().map(|rig| rig.occupancy.figures()).collect();
+    let joined = |one: Bursts, other: Bursts| Bursts {
+        number: one.number + other.number,
+        over: one.over + other.over,
+        longest_ms: one.longest_ms.max(other.longest_ms),
+    };
+    source::Figures {
+        normal: all.iter().map(|one| one.normal).sum::<f64>() / all.len().max(1) as f64,
+        peak: all.iter().map(|one| one.peak).max().unwrap_or(0),
+        bursts: all.iter().filter_map(|one| one.bursts).reduce(joined),
+    }
 }
 
 impl Rig {
     fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
         let args = bench.args;
-        let arena = super::super::arena(kind, args.frames, args.pages)?;
+        let arena = Arena::new(ArenaConfig {
+            cells: args.frames,
+            cell: CELL,
+            pages: args.pages,
+            packed: kind.packed(),
+            ..ArenaConfig::default()
+        })?;
         let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
         let output = NullPort::new();
         let sent = output.counters();
-        let (input, received): (Box<dyn Port>, _) = match load {
-            Load::Closed => {
-                let port = PcapPort::replay(bench.source.clone());
-                let received = port.counters();
-                (Box::new(Window::new(port, sent.clone(), WINDOW)), received)
-            }
+        let port = |pace| PcapPort::replay(bench.source.clone().paced(pace));
+        let source = match load {
+            Load::Closed => Source::new(port(Pace::Full), sent.clone()),
             Load::Paced(rate) => {
-                let port = PcapPort::replay(bench.source.clone().paced(Pace::PacketsPerSecond(rate)));
-                let received = port.counters();
-                (Box::new(port), received)
+                let source = Source::new(port(Pace::PacketsPerSecond(rate)), sent.clone());
+                match args.burst {
+                    Some(frames) => source.with_bursts(port(Pace::Full), frames),
+                    None => source,
+                }
             }
+        };
+        let (received, occupancy, drops) = (source.counters(), source.occupancy(), source.workers());
+        let input: Box<dyn Port> = match load {
+            Load::Closed => Box::new(Window::new(source, sent.clone(), WINDOW)),
+            Load::Paced(_) => Box::new(source),
         };
         let config = InstanceConfig {
             id,
@@ -162,10 +192,13 @@ impl Rig {
             // Threads that share a CPU must yield it to each other.
             idle: if bench.cpus.enough_for(2 * args.instances) { Idle::Spin } else { Idle::Sleep },
             tx: TxQueueConfig::default(),
+            ring: bench.ring(),
             lower: bench.lower(),
         };
         let instance = Instance::start(bench.group()?, &config, (&pools, 0), input, Box::new(output), domain)?;
-        Ok(Self { instance, pools, input: received, output: sent })
+        // Set once: nobody else has this place.
+        let _ = drops.set(instance.workers.iter().map(|worker| worker.counters().clone()).collect());
+        Ok(Self { instance, pools, input: received, output: sent, occupancy })
     }
 }
 

@@ -217,7 +217,7 @@ fn a_reload_that_fails_changes_nothing() {
         // Errors of the file, of this machine, and settings that cannot change while the program runs.
         ("[[port]\n".to_owned(), "bywash.toml"),
         (config(&[("r0", ""), ("r1", ""), ("nosuch0", "")]), "nosuch0"),
-        (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: 2048 -> 4096: all pools lie in the arena"),
+        (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: \"auto\" -> 4096: all pools lie in the arena"),
         (
             good.replace("frames = 10240", "frames = 30000"),
             "it takes 30000 buffers for other pools, and 20480 are spare",

@@ -5,12 +5,11 @@
 
 mod chart;
 mod html;
-mod search;
 
 use crate::bench::{LaneResult, Length, TrialError};
 use crate::rate::wire_bits;
 use crate::receiver::Latency;
-use search::{Answer, highest};
+use crate::search::{Answer, highest};
 use serde::{Deserialize, Serialize};
 
 pub use html::html;

@@ -76,7 +76,7 @@ impl modes::Control for Downstream {
 }
 
 fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {
-    let CmtsConfig { crc, cipher, crypto, assist, queue, queues, overflow, channels } = &config.cmts;
+    let CmtsConfig { crc, cipher, crypto, assist, queue, queues, overflow, channels, .. } = &config.cmts;
     LowerConfig {
         protection: Protection { crc: *crc, cipher: *cipher, ..Protection::default() },
         crypto: *crypto,
