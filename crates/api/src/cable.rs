@@ -13,6 +13,8 @@ pub struct Modem {
     pub mac: String,
     /// Security association.
     pub said: u16,
+    /// Sequence number of its key in use.
+    pub key_sequence: u8,
     /// Number of its service flows.
     pub flows: u64,
     /// Frames sent.

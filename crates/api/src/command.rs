@@ -45,6 +45,17 @@ pub struct FlowsChanged {
     pub changed: u64,
 }
 
+/// Result of a change of keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct KeysChanged {
+    /// Number of keys loaded or put in use.
+    pub changed: u64,
+    /// Number of changes of the group's keys that are not complete yet: frames sealed with the replaced keys still wait
+    /// in queues.
+    pub under_way: u64,
+}
+
 /// Capture that is told to end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

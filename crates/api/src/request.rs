@@ -41,12 +41,20 @@ pub struct Request {
 }
 
 /// All requests but the queries for topics.
-pub const REQUESTS: [Request; 10] = [
+pub const REQUESTS: [Request; 11] = [
     Request {
         line: "POST /v1/flows?op=OP&strict=true",
         about: "Applies the flows, groups and meters in the body, one per line, or none of them if one is wrong. OP is \
                 `add`, `mod` or `del`; `strict` is for the latter two.",
         schema: Some(schema::<FlowsChanged>),
+    },
+    Request {
+        line: "POST /v1/keys?group=N&use=later",
+        about: "Changes keys of the modems of service group N (1 if it is not given), one per line of the body: `MAC \
+                SEQUENCE KEY IV`, with 32 hex digits each, replaces the modem's key that is not in use and, when every \
+                worker has it, uses it; with `use=later`, only the former. `MAC SEQUENCE` uses a key that is loaded. \
+                Nothing is changed if a line is not valid; if one is refused, those before it are carried out.",
+        schema: Some(schema::<KeysChanged>),
     },
     Request {
         line: "POST /v1/trace",

@@ -4,6 +4,7 @@ use crate::choice::*;
 use crate::host::{Host, group_id};
 use crate::keys::CELLS;
 use crate::model::*;
+use crate::modems::WrongModems;
 use crate::problem::{Problem, nearest};
 use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::PORT_CPUS;
@@ -231,10 +232,6 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
                 used.push((port, path));
             }
         }
-        if usize::from(group.said) + group.modems > 1 << 14 {
-            let what = format!("{} modems starting at SAID {} exceed the range", group.modems, group.said);
-            problems.push(Problem::at(format!("group.{at}.modems"), what, "expected SAIDs up to 16383"));
-        }
     }
     for (at, port) in config.ports.iter().enumerate() {
         if used.iter().all(|(name, _)| *name != port.name) {
@@ -391,6 +388,11 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         {
             let expected = "not in /etc/group: expected a group's name or number";
             problems.push(Problem::at(key, format!("there is no group {group}"), expected));
+        }
+    }
+    for (at, group) in config.groups.iter().enumerate() {
+        if let Err(WrongModems { key, what, expected }) = group.all_modems() {
+            problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));
         }
     }
     if let Some(file) = &config.switch.flows {

@@ -7,6 +7,7 @@ use bywash_wire::ethernet::MacAddr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 /// `[cmts]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,9 +20,9 @@ pub struct CmtsConfig {
     pub crypto: Crypto,
     /// True if the upper MAC's worker encrypts as well while the lower MAC is behind.
     pub assist: bool,
-    /// Maximum length of the queue of one flow, in frames.
     /// Capacity of the ring between the two workers of a group, in frames.
     pub ring: usize,
+    /// Maximum length of the queue of one flow, in frames.
     pub queue: usize,
     /// Maximum length of all queues of a group together, in frames.
     pub queues: usize,
@@ -46,8 +47,11 @@ pub struct GroupConfig {
     pub input: String,
     /// Name of the port on which MAC frames are sent.
     pub output: String,
-    /// Number of modems.
-    pub modems: usize,
+    /// Number of generated modems; auto: see [`GroupConfig::generated`].
+    pub modems: Auto<usize>,
+    /// File of modems; `None` for generated ones only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// MAC address of the first modem; the others' follow consecutively.
     #[serde(serialize_with = "shown", deserialize_with = "mac")]
     pub mac: MacAddr,

@@ -182,9 +182,20 @@ pub static GROUP: Section = Section {
             .doc("Port on which MAC frames are sent. Frames received on it are dropped.")
             .example("\"cable\"")
             .only(Mode::Cmts),
-        key("modems", Int(1..=MODEMS_MAX), "300", "modems")
-            .doc("Number of modems in the group.")
+        key("modems", Or("auto", &Int(0..=MODEMS_MAX)), "\"auto\"", "modems")
+            .doc("Number of generated modems in the group. `auto`: 300, or none with `file`.")
             .example("1000")
+            .only(Mode::Cmts),
+        key("file", Text(&text::PATH), "(none)", "")
+            .doc(
+                "File of modems, beside the generated ones: a line for each with the columns that the first line names, \
+                 separated by commas. `mac`: the address, required. `said`: by default the one after the previous \
+                 modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
+                 `sequence`: number of the key, 0 to 15, by default 0. `#` begins a comment. A reload reads the file \
+                 again and rolls over to keys with other sequence numbers, which must have the other parity; nothing \
+                 else in it can change.",
+            )
+            .example("\"/etc/bywash/modems.csv\"")
             .only(Mode::Cmts),
         key("mac", Text(&text::MAC), "\"02:ca:b1:00:00:01\"", "")
             .doc(

@@ -7,8 +7,8 @@ use crate::slots::{self, PortSlot};
 use crate::workers::ANSWER;
 use bywash_api::{
     Answer, Arena, Audit, Blocks, CaptureRequest, CpuFrames, DropCount, Drops, EventCount, FlowsChanged, Health,
-    LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage, Topic, Traced, TxQueue,
-    Worker, WorkerTxQueue, XdpCount,
+    KeysChanged, LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage, Topic,
+    Traced, TxQueue, Worker, WorkerTxQueue, XdpCount,
 };
 use bywash_config::{Idle, Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
@@ -58,6 +58,10 @@ impl Instance for Running {
 
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
         self.0.view.change_flows(verb, lines)
+    }
+
+    fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
+        self.0.view.change_keys(group, lines, later)
     }
 
     fn trace(&self, packet: &str) -> Result<Traced, String> {

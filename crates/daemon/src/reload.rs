@@ -77,7 +77,8 @@ impl Shared {
     pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
         let (new, steps) = self.read()?;
         if dry {
-            return Ok(steps.iter().map(Step::to_string).collect());
+            let read = self.view.reread(&new, false).map_err(|why| format!("nothing changed: {why:#}"))?;
+            return Ok(steps.iter().map(Step::to_string).chain(read).collect());
         }
         let (answer, done) = mpsc::channel();
         let asked = self.asks.lock().expect("asks").send(Ask::Reload(Box::new(new), answer));
@@ -131,6 +132,7 @@ impl Runtime {
         {
             bail!("ports cannot be added or removed in a {}: {why}; restart it", new.mode.name());
         }
+        self.shared.view.reread(&new, false)?;
         let mut undo = vec![];
         let done = self.carry_out_all(&steps, &mut undo);
         if let Err(why) = done {
@@ -139,8 +141,9 @@ impl Runtime {
             }
             return Err(why);
         }
+        let read = self.shared.view.reread(&new, true)?;
         *self.shared.config.lock().expect("configuration") = Arc::new(new);
-        let told: Vec<String> = steps.iter().map(Step::to_string).collect();
+        let told: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         told.iter().for_each(|line| tracing::info!("reload: {line}"));
         Ok(told)
     }

@@ -1,6 +1,7 @@
 //! View of a mode for the API.
 
-use bywash_api::{Answer, FlowsChanged, Kept, SwitchPort, Topic, Traced};
+use bywash_api::{Answer, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
+use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::script::Verb;
 use bywash_router::control::PortView;
@@ -29,6 +30,17 @@ pub trait View: Send + Sync {
     /// Changes flows, groups and meters.
     fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {
         Err(NO_FLOWS.into())
+    }
+
+    /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet.
+    fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
+        Err("there are no keys: only a cmts has them (mode = \"cmts\")".into())
+    }
+
+    /// Reads again the files that the configuration names and a reload can apply; returns a line for each change. Only
+    /// with `apply`, applies them.
+    fn reread(&self, _config: &Config, _apply: bool) -> anyhow::Result<Vec<String>> {
+        Ok(vec![])
     }
 
     /// Traces a packet.

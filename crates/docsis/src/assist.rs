@@ -1,6 +1,7 @@
 //! Sealing on the upper MAC, for frames that the lower MAC has no time to seal.
 
 use crate::group::{Group, LEAD};
+use crate::keys::NewKeys;
 use crate::lower::{LowerConfig, LowerStats};
 use crate::protect::Protection;
 use crate::seal::{SealError, Sealer};
@@ -21,6 +22,8 @@ const PATIENCE_US: u64 = 10;
 /// and not in the lower MAC's.
 pub(crate) struct Assist {
     sealer: Sealer,
+    /// New keys; `None` if they never change.
+    new_keys: Option<NewKeys>,
     arena: Arc<Arena>,
     protection: Protection,
     lower: Arc<LowerStats>,
@@ -39,7 +42,20 @@ impl Assist {
     ) -> Result<Self, SealError> {
         let sealer = Sealer::new(config.crypto, config.protection, arena, &group.keys())?;
         let patience = clock::us_to_ticks(PATIENCE_US);
-        Ok(Self { sealer, arena: arena.clone(), protection: config.protection, lower, fed: 0, patience })
+        Ok(Self {
+            sealer,
+            new_keys: None,
+            arena: arena.clone(),
+            protection: config.protection,
+            lower,
+            fed: 0,
+            patience,
+        })
+    }
+
+    /// Takes new keys from the control half.
+    pub(crate) fn keyed_by(&mut self, new_keys: NewKeys) {
+        self.new_keys = Some(new_keys);
     }
 
     /// Returns the number of frames of a new batch to seal here. If it is 0, flushes all frames held to `out`.
@@ -72,9 +88,12 @@ impl Assist {
         Ok(())
     }
 
-    /// Ends a turn: flushes frames that have waited too long for more.
+    /// Ends a turn: takes new keys, and flushes frames that have waited too long for more.
     #[inline]
     pub(crate) fn turn(&mut self, now: u64, out: &mut Vec<Frame>) {
+        if let Some(new_keys) = &mut self.new_keys {
+            new_keys.take(&mut self.sealer, |frame| out.push(frame));
+        }
         if now.saturating_sub(self.fed) > self.patience {
             self.flush(out);
         }

@@ -1,6 +1,7 @@
 //! Configuration of a service group: its modems, their flows and rules, and the counters.
 
 use crate::classify::{Rule, Rules, Verdict};
+use crate::keys::{KeyState, SEQUENCES};
 use crate::police::Limits;
 use crate::seal::KeyPair;
 use bywash_frame::{Arena, Frame};
@@ -15,21 +16,26 @@ pub type Mac = [u8; 6];
 pub const LEAD: usize = 64;
 /// Bit of the lead's word that marks a sealed PDU.
 const SEALED: u32 = 1 << 31;
+/// Position of the key's sequence number in the lead's word, above the flow's index.
+const SEQUENCE_AT: u32 = 27;
+/// Maximum number of flows of a group.
+const FLOWS_MAX: usize = 1 << SEQUENCE_AT;
 
 /// Information on a PDU that the upper MAC passes to the lower MAC.
 #[derive(Clone, Copy)]
 pub(crate) struct Lead {
     /// Index of the PDU's flow.
     pub(crate) flow: u32,
-    /// Whether the PDU is sealed, with its CRC appended.
-    pub(crate) sealed: bool,
+    /// Sequence number of the key that the PDU is sealed with, its CRC appended; `None` if it is not sealed.
+    pub(crate) sealed: Option<u8>,
 }
 
 impl Lead {
     #[inline]
     pub(crate) fn write(self, arena: &Arena, frame: &mut Frame) {
         if let Some(bytes) = arena.head_mut::<4>(frame) {
-            *bytes = (self.flow | if self.sealed { SEALED } else { 0 }).to_ne_bytes();
+            let sealed = self.sealed.map_or(0, |sequence| SEALED | u32::from(sequence) << SEQUENCE_AT);
+            *bytes = (self.flow | sealed).to_ne_bytes();
         }
     }
 
@@ -37,12 +43,15 @@ impl Lead {
     #[inline]
     pub(crate) fn read(arena: &Arena, frame: &Frame) -> Option<Self> {
         let word = u32::from_ne_bytes(*arena.head::<LEAD>(frame)?.first_chunk()?);
-        Some(Self { flow: word & !SEALED, sealed: word & SEALED != 0 })
+        let sequence = (word >> SEQUENCE_AT) as u8 % SEQUENCES;
+        Some(Self { flow: word % FLOWS_MAX as u32, sealed: (word & SEALED != 0).then_some(sequence) })
     }
 }
 
 /// Minimum size of a PDU in bytes: an Ethernet header.
 pub const PDU_MIN: usize = 14;
+/// Maximum size of a PDU in bytes, without CRC: that of DOCSIS 3.1.
+pub const PDU_MAX: usize = 2000;
 /// Maximum number of modems of a group: security association identifiers have 14 bits.
 pub const MODEMS_MAX: usize = 1 << 14;
 
@@ -50,8 +59,6 @@ pub const MODEMS_MAX: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub struct FlowKind {
     /// Name in `show`.
-/// Maximum size of a PDU in bytes, without CRC: that of DOCSIS 3.1.
-pub const PDU_MAX: usize = 2000;
     pub name: String,
     /// Traffic priority, 0 to 7; higher values are served first.
     pub priority: u8,
@@ -71,7 +78,7 @@ pub struct ModemKind {
 }
 
 /// Configuration of a modem.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModemConfig {
     /// MAC address: PDUs to it belong to this modem.
     pub mac: Mac,
@@ -81,6 +88,8 @@ pub struct ModemConfig {
     pub said: u16,
     /// Key and initialization vector.
     pub key: KeyPair,
+    /// Sequence number of the key, 0 to 15.
+    pub sequence: u8,
 }
 
 /// Flow of a modem.
@@ -147,6 +156,9 @@ pub enum GroupError {
     /// Modem whose kind does not exist or has no flows.
     #[error("modem {0} has no flow")]
     NoFlow(usize),
+    /// More flows than can be numbered.
+    #[error("too many service flows: {0}, a service group has at most {FLOWS_MAX}")]
+    TooManyFlows(usize),
     /// Two modems with the same MAC address.
     #[error("modems {0} and {1} have the same address")]
     Duplicate(usize, usize),
@@ -163,6 +175,7 @@ pub struct Group {
     flows: Vec<Flow>,
     counters: Vec<FlowCounters>,
     table: Table,
+    keys: KeyState,
 }
 
 impl Group {
@@ -190,9 +203,13 @@ impl Group {
                 });
             }
         }
+        if flows.len() > FLOWS_MAX {
+            return Err(GroupError::TooManyFlows(flows.len()));
+        }
+        let keys = KeyState::new(modems.iter().map(|modem| modem.sequence));
         let rules = kinds.iter().map(ModemKind::rules).collect();
         let counters = flows.iter().map(|_| FlowCounters::default()).collect();
-        Ok(Self { modems, kinds, rules, flows, counters, table })
+        Ok(Self { modems, kinds, rules, flows, counters, table, keys })
     }
 
     /// Returns the modems.
@@ -217,9 +234,25 @@ impl Group {
         &self.counters[flow]
     }
 
-    /// Returns the keys, by index of the modem.
-    pub fn keys(&self) -> Vec<KeyPair> {
-        self.modems.iter().map(|modem| modem.key).collect()
+    /// Returns the first keys for a sealer: the even and the odd key of each modem, of which only one is used at first.
+    pub(crate) fn keys(&self) -> Vec<KeyPair> {
+        self.modems.iter().flat_map(|modem| [modem.key; 2]).collect()
+    }
+
+    /// Returns the sequence number of a modem's key in use.
+    pub fn key_in_use(&self, modem: usize) -> u8 {
+        self.keys.in_use(modem)
+    }
+
+    #[inline]
+    pub(crate) fn key_state(&self) -> &KeyState {
+        &self.keys
+    }
+
+    /// Returns the index of the modem with this address.
+    pub fn modem_at(&self, mac: Mac) -> Option<usize> {
+        let modem = self.table.find(mac)?;
+        Some(self.flows[modem.first_flow as usize].modem as usize)
     }
 
     #[inline]
@@ -312,7 +345,7 @@ mod tests {
 
     fn modem(n: u32, kind: usize) -> ModemConfig {
         let [_, a, b, c] = n.to_be_bytes();
-        ModemConfig { mac: [2, 0, 0, a, b, c], kind, said: n as u16, key: ([0; 16], [0; 16]) }
+        ModemConfig { mac: [2, 0, 0, a, b, c], kind, said: n as u16, key: ([0; 16], [0; 16]), sequence: 0 }
     }
 
     fn kind(flows: usize) -> ModemKind {

@@ -2,6 +2,7 @@
 
 use crate::crc::CRC_LEN;
 use crate::group::{Group, LEAD, PDU_MAX};
+use crate::keys::Rollover;
 use crate::lower::{Lower, LowerConfig, LowerStats};
 use crate::seal::SealError;
 use crate::upper::Upper;
@@ -9,9 +10,9 @@ use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerExit, W
 use bywash_frame::{Buffers, DATA_OFFSET, PoolSet};
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use std::ops::RangeInclusive;
 /// Default capacity in frames of the ring between the two MACs: 8 ms of frames at 6 Gbit/s, more than the time slice
 /// for which another thread may take the lower MAC's CPU.
 pub const RING: usize = 4096;
@@ -38,10 +39,10 @@ pub struct InstanceConfig {
     pub idle: Idle,
     /// TX queue of the output port.
     pub tx: TxQueueConfig,
-    /// Configuration of the lower MAC.
-    pub lower: LowerConfig,
     /// Capacity in frames of the ring between the two MACs.
     pub ring: usize,
+    /// Configuration of the lower MAC.
+    pub lower: LowerConfig,
 }
 
 /// Error of [`Instance::start`].
@@ -63,6 +64,8 @@ pub struct Instance {
     pub workers: [WorkerHandle; 2],
     /// Statistics of the lower MAC.
     pub stats: Arc<LowerStats>,
+    /// Control half of the modems' keys.
+    pub keys: Rollover,
 }
 
 impl Instance {
@@ -85,9 +88,11 @@ impl Instance {
             debug_assert_eq!(ids, (INPUT, OUTPUT));
             table
         };
-        let lower = Lower::new(group.clone(), arena.clone(), &config.lower, INPUT, OUTPUT)?;
+        let mut keys = Rollover::new(group.clone());
+        let lower = Lower::new(group.clone(), arena.clone(), &config.lower, INPUT, OUTPUT)?.keyed_by(&mut keys);
         let stats = lower.stats();
         let upper = Upper::new(group.clone(), arena.clone(), OUTPUT).assisting(&config.lower, stats.clone())?;
+        let upper = upper.keyed_by(&mut keys);
         let upper_ends = ends(input, unused, Box::new(down), ring);
         let lower_ends = ends(Box::new(up), TxQueue::new(TxQueueConfig::default()), output, TxQueue::new(config.tx));
         let worker = |half: usize| WorkerConfig { id: config.id * 2 + half, cpu: config.cpus[half], idle: config.idle };
@@ -95,7 +100,7 @@ impl Instance {
         // Start the receiving end first, so that the sender finds it running.
         let lower = Worker::new(worker(1), lower_ends, Box::new(lower), bufs(), domain.register()).spawn()?;
         let upper = Worker::new(worker(0), upper_ends, Box::new(upper), bufs(), domain.register()).spawn()?;
-        Ok(Self { group, workers: [upper, lower], stats })
+        Ok(Self { group, workers: [upper, lower], stats, keys })
     }
 
     /// Stops the workers, the upper MAC first. On return all frames are back in their pool. Errors with the panic

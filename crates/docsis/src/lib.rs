@@ -15,6 +15,7 @@ pub mod depi;
 pub mod group;
 pub mod header;
 pub mod instance;
+pub mod keys;
 pub mod lower;
 pub mod police;
 pub mod protect;

@@ -4,6 +4,7 @@ use crate::channel::Channels;
 use crate::depi::{DEPI_LEN, Depi, Encapsulation};
 use crate::group::{Group, LEAD, Lead};
 use crate::header::{HEADER_MAX, Header, Privacy, Service};
+use crate::keys::{self, NewKeys, Rollover};
 use crate::protect::Protection;
 use crate::queue::{QueueLimits, Queues};
 use crate::seal::{Crypto, SealError, Sealer};
@@ -76,6 +77,8 @@ pub struct Lower {
     /// Tunnel of each channel; empty without encapsulation.
     tunnels: Vec<Encapsulation>,
     sealer: Sealer,
+    /// New keys; `None` if they never change.
+    new_keys: Option<NewKeys>,
     /// Next sequence number of each flow.
     sequences: Vec<u16>,
     out: PortId,
@@ -125,6 +128,7 @@ impl Lower {
             group,
             arena,
             sealer,
+            new_keys: None,
             out,
             from,
             account: from,
@@ -140,6 +144,12 @@ impl Lower {
         self
     }
 
+    /// Takes new keys from the control half of the group's keys.
+    pub fn keyed_by(mut self, rollover: &mut Rollover) -> Self {
+        self.new_keys = Some(rollover.add_worker());
+        self
+    }
+
     /// Returns the statistics.
     pub fn stats(&self) -> Arc<LowerStats> {
         self.stats.clone()
@@ -150,11 +160,18 @@ impl Lower {
     fn frame(&mut self, flow: usize, mut frame: Frame, channel: usize, now: u64) -> Result<Framed, Frame> {
         let Self { group, arena, protection, sequences, channels, tunnels, stats, .. } = self;
         let description = &group.flows()[flow];
+        let modem = description.modem as usize;
+        let early = Lead::read(arena, &frame).and_then(|lead| lead.sealed);
+        if let Some(sequence) = early {
+            group.key_state().gone(modem, sequence);
+        }
+        let sealed = early.is_some();
+        let sequence = early.unwrap_or_else(|| group.key_state().in_use(modem));
         let header = Header {
             privacy: protection.cipher.then_some(Privacy {
                 enabled: true,
-                key_sequence: 0,
-                toggle: false,
+                key_sequence: sequence,
+                toggle: sequence & 1 != 0,
                 said: description.said,
             }),
             service: Some(Service {
@@ -165,7 +182,6 @@ impl Lower {
             }),
         };
         let added = protection.added();
-        let sealed = Lead::read(arena, &frame).is_some_and(|lead| lead.sealed);
         let pdu = frame.len() - LEAD + if sealed { 0 } else { added };
         if !arena.resize(&mut frame, LEAD + pdu) {
             return Err(frame);
@@ -191,7 +207,7 @@ impl Lower {
         let counters = &group.counters(flow).lower;
         counters.packets.add(1);
         counters.bytes.add((pdu - added) as u64);
-        Ok(Framed { frame, key: description.modem as usize, start, sealed })
+        Ok(Framed { frame, key: keys::slot(modem, sequence), start, sealed })
     }
 
     /// Adds headers to frames and seals them, as far as channels are free; returns how many.
@@ -230,22 +246,31 @@ impl Lower {
 
     fn send(&mut self, cx: &mut Context<'_>) {
         let sent = self.done.len();
-        send_all(cx, self.account, self.out, &mut self.done);
+        let (account, out) = (self.account, self.out);
+        in_batches(&mut self.done, |batch| cx.send_batch(account, out, batch));
         cx.sent(sent);
     }
 }
 
-/// Sends any number of frames received by `from`, and empties `frames`.
-pub(crate) fn send_all(cx: &mut Context<'_>, from: PortId, to: PortId, frames: &mut Vec<Frame>) {
+/// Counts a frame of `flow` that is dropped unsent, if the upper MAC has sealed it.
+#[inline]
+fn forget(group: &Group, arena: &Arena, flow: usize, frame: &Frame) {
+    if let Some(sequence) = Lead::read(arena, frame).and_then(|lead| lead.sealed) {
+        group.key_state().gone(group.flows()[flow].modem as usize, sequence);
+    }
+}
+
+/// Passes any number of frames to `send` in batches, which it leaves empty, and empties `frames`.
+pub(crate) fn in_batches(frames: &mut Vec<Frame>, mut send: impl FnMut(&mut Batch)) {
     let mut batch = Batch::new();
     for frame in frames.drain(..) {
         if let Err(frame) = batch.push(frame) {
-            cx.send_batch(from, to, &mut batch);
+            send(&mut batch);
             let pushed = batch.push(frame);
             debug_assert!(pushed.is_ok());
         }
     }
-    cx.send_batch(from, to, &mut batch);
+    send(&mut batch);
 }
 
 impl App for Lower {
@@ -271,6 +296,7 @@ impl App for Lower {
                 continue;
             };
             if let Some(dropped) = queues.push(flow, frame) {
+                forget(group, arena, flow, &dropped);
                 group.counters(flow).lower.overflow.add(1);
                 cx.drop(from, DropReason::QueueOverflow, dropped);
             }
@@ -279,7 +305,11 @@ impl App for Lower {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.queues.is_empty() && self.sealer.waiting() == 0 {
+        let Self { new_keys, sealer, done, .. } = self;
+        if let Some(new_keys) = new_keys {
+            new_keys.take(sealer, |frame| done.push(frame));
+        }
+        if self.queues.is_empty() && self.sealer.waiting() == 0 && self.done.is_empty() {
             return false;
         }
         let n = self.serve(cx);

@@ -160,6 +160,18 @@ impl Sealer {
         frame
     }
 
+    /// Replaces key `key`, after sealing all frames held, which go to `out`.
+    ///
+    /// # Panics
+    /// Panics if there is no such key.
+    pub fn set_key(&mut self, key: usize, pair: &KeyPair, out: impl FnMut(Frame)) {
+        self.flush(out);
+        if let Some(library) = &mut self.library {
+            library.set_key(key, pair);
+        }
+        self.teks[key] = Tek::new(&pair.0, &pair.1);
+    }
+
     /// Seals one PDU in `bytes` at once.
     ///
     /// # Panics

@@ -71,6 +71,20 @@ impl Upper {
         Ok(self)
     }
 
+    /// Takes new keys from the control half of the group's keys.
+    pub fn keyed_by(mut self, rollover: &mut Rollover) -> Self {
+        if let Some(assist) = &mut self.assist {
+            assist.keyed_by(rollover.add_worker());
+        }
+        self
+    }
+
+    /// Sends the frames sealed here.
+    fn send_done(&mut self, cx: &mut Context<'_>) {
+        let Self { group, arena, lower, account, done, .. } = self;
+        in_batches(done, |batch| send(cx, (group, arena), *account, *lower, batch));
+    }
+
     /// Seals part of the batch of `flows` if the lower MAC is behind, and sends the batch.
     #[inline]
     fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, out: &mut Batch) {
@@ -85,19 +99,33 @@ impl Upper {
                         assist.pass(frame, done);
                         continue;
                     }
-                    Lead { flow, sealed: true }.write(arena, &mut frame);
-                    let key = group.flows()[flow as usize].modem as usize;
-                    if let Err(frame) = assist.seal(frame, key, done) {
-                        cx.drop(from, DropReason::Oversize, frame);
+                    let modem = group.flows()[flow as usize].modem as usize;
+                    let sequence = group.key_state().in_use(modem);
+                    Lead { flow, sealed: Some(sequence) }.write(arena, &mut frame);
+                    match assist.seal(frame, keys::slot(modem, sequence), done) {
+                        Ok(()) => group.key_state().sealed_early(modem, sequence),
+                        Err(frame) => cx.drop(from, DropReason::Oversize, frame),
                     }
                 }
                 cx.stage(SEAL, n);
             }
         }
         let sent = done.len() + out.len();
-        send_all(cx, from, *lower, done);
-        cx.send_batch(from, *lower, out);
+        in_batches(done, |batch| send(cx, (group, arena), from, *lower, batch));
+        send(cx, (group, arena), from, *lower, out);
         cx.sent(sent);
+    }
+}
+
+/// Sends a batch to the lower MAC, and drops what it does not take.
+#[inline]
+fn send(cx: &mut Context<'_>, (group, arena): (&Group, &Arena), from: PortId, to: PortId, batch: &mut Batch) {
+    let reason = cx.offer_batch(to, batch);
+    for frame in batch.drain() {
+        if let Some(Lead { flow, sealed: Some(sequence) }) = Lead::read(arena, &frame) {
+            group.key_state().not_handed_over(group.flows()[flow as usize].modem as usize, sequence);
+        }
+        cx.drop(from, reason, frame);
     }
 }
 
@@ -117,6 +145,10 @@ impl App for Upper {
                 continue;
             };
             let [a, b, c, d, e, f, ..] = *head;
+            if frame.len() > PDU_MAX {
+                cx.drop(from, DropReason::Oversize, frame);
+                continue;
+            }
             let Some(modem) = group.find([a, b, c, d, e, f]) else {
                 cx.drop(from, DropReason::UnknownModem, frame);
                 continue;
@@ -145,10 +177,6 @@ impl App for Upper {
             // MULPI counts to the end of the CRC, also of a PDU that is sent without one.
             if !policers[flow as usize].admit((frame.len() + CRC_LEN) as u32, cx.now) {
                 counters.policed.add(1);
-            if frame.len() > PDU_MAX {
-                cx.drop(from, DropReason::Oversize, frame);
-                continue;
-            }
                 cx.drop(from, DropReason::Policed, frame);
                 continue;
             }
@@ -157,7 +185,7 @@ impl App for Upper {
                 cx.drop(from, DropReason::Oversize, frame);
                 continue;
             }
-            Lead { flow, sealed: false }.write(arena, &mut frame);
+            Lead { flow, sealed: None }.write(arena, &mut frame);
             flows[out.len()] = flow;
             counters.packets.add(1);
             let pushed = out.push(frame);
@@ -170,13 +198,14 @@ impl App for Upper {
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(assist) = &mut self.assist else { return false };
         assist.turn(cx.now, &mut self.done);
+        let waiting = assist.waiting() > 0;
         if !self.done.is_empty() {
             let sent = self.done.len();
             cx.stage(SEAL, 0);
-            send_all(cx, self.account, self.lower, &mut self.done);
+            self.send_done(cx);
             cx.sent(sent);
         }
-        assist.waiting() > 0
+        waiting
     }
 
     fn held(&self) -> usize {
@@ -186,7 +215,7 @@ impl App for Upper {
     fn close(&mut self, cx: &mut Context<'_>) {
         if let Some(assist) = &mut self.assist {
             assist.flush(&mut self.done);
-            send_all(cx, self.account, self.lower, &mut self.done);
+            self.send_done(cx);
         }
     }
 }

@@ -80,6 +80,13 @@ impl Context<'_> {
         }
     }
 
+    /// Queues as many frames of a batch as [`Context::send`] would. Those that remain are to be dropped by the caller,
+    /// for the returned reason.
+    #[inline]
+    pub fn offer_batch(&mut self, to: PortId, batch: &mut Batch) -> DropReason {
+        self.ports.push_batch(self.bufs, to, batch, self.now)
+    }
+
     /// Marks the end of sending `packets` packets: the cycles since the last stage are counted for the `tx` stage.
     #[inline]
     pub fn sent(&self, packets: usize) {

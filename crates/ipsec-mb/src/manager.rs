@@ -54,7 +54,7 @@ pub struct Manager {
     library: Arc<Library>,
     mgr: NonNull<Mgr>,
     arena: Arc<Arena>,
-    keys: Arc<[Key]>,
+    keys: Box<[Key]>,
     /// Frames that the library works on and frames that wait behind them, oldest first.
     waiting: VecDeque<Waiting>,
     /// Buffer for copies of the CRCs, which the library also writes after the PDUs.
@@ -78,7 +78,7 @@ impl Manager {
             library: library.clone(),
             mgr,
             arena: arena.clone(),
-            keys: Arc::new([]),
+            keys: Box::new([]),
             waiting: VecDeque::with_capacity(QUEUE + 1),
             tag: Box::new([0; 16]),
             failed: 0,
@@ -99,6 +99,15 @@ impl Manager {
             expand(key.as_ptr().cast(), (&raw mut expanded.enc).cast(), (&raw mut expanded.dec).cast());
         }
         expanded
+    }
+
+    /// Replaces key `key`.
+    ///
+    /// # Panics
+    /// Panics if there is no such key, or if the manager holds frames, whose jobs may refer to it.
+    pub fn set_key(&mut self, key: usize, (bytes, iv): &([u8; 16], [u8; 16])) {
+        assert!(self.waiting.is_empty(), "frames are waiting");
+        self.keys[key] = self.expand(bytes, iv);
     }
 
     /// Returns the number of frames held.

@@ -426,7 +426,8 @@ impl<'a> Bench<'a> {
         let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
         let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
         let kind = ModemKind { flows, filters: vec![] };
-        let modem = |(i, mac): (usize, &Mac)| ModemConfig { mac: *mac, kind: 0, said: i as u16 + 1, key: key(i) };
+        let modem =
+            |(i, mac): (usize, &Mac)| ModemConfig { mac: *mac, kind: 0, said: i as u16 + 1, key: key(i), sequence: 0 };
         Ok(Arc::new(Group::new(vec![kind], self.modems.iter().enumerate().map(modem).collect())?))
     }
 
@@ -435,7 +436,6 @@ impl<'a> Bench<'a> {
         (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
     }
 
-    fn row(&self, kind: PoolKind) -> anyhow::Result<Row> {
     /// Runs the instances at `gbps` each.
     fn held(&self, kind: PoolKind, gbps: f64, seconds: u64) -> anyhow::Result<Held> {
         let load = Load::Paced(self.packets_per_second(gbps));
@@ -443,19 +443,20 @@ impl<'a> Bench<'a> {
         Ok(Held { gbps, seconds, loss_percent, occupancy })
     }
 
+    fn row(&self, kind: PoolKind) -> anyhow::Result<Row> {
         let load = match self.args.rate {
             Some(gbps) => Load::Paced(self.packets_per_second(gbps)),
             None => Load::Closed,
         };
         let seconds = Duration::from_secs(self.args.seconds);
         let outcome = trial::run(self, kind, load, seconds)?;
-        let zero_loss = match self.args.rate {
         let mut held = vec![];
         if let Some(seconds) = self.args.hold {
             for gbps in DOCUMENT {
                 held.push(self.held(kind, gbps, seconds)?);
             }
         }
+        let zero_loss = match self.args.rate {
             None if self.args.search == OnOff::On => {
                 let lossless = |gbps, trial| -> anyhow::Result<bool> {
                     let hold = self.args.hold.filter(|_| trial == Trial::Confirm);
@@ -487,9 +488,9 @@ impl<'a> Bench<'a> {
             loss_percent,
             drops,
             zero_loss_gbps: zero_loss,
-            of_library: None,
             occupancy: outcome.occupancy,
             held,
+            of_library: None,
             channels_percent: outcome.channels_percent,
             stages,
             memory,

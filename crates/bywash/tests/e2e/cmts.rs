@@ -9,7 +9,9 @@ use bywash_docsis::protect::{Protection, open};
 use bywash_lab::{End, Namespace, Veth, has_tool, require, require_lab};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -161,4 +163,78 @@ fn rates_are_policed_and_queues_overflow_by_flow() {
     assert_eq!(bywash.drops("in", "queue-overflow"), of(&bywash, "rest", "queue_overflow"));
     assert_eq!(bywash.drops("in", "policed"), of(&bywash, "slow", "policed"));
     bywash.stop();
+}
+
+/// Sends a request with a body to the API, and returns the answer.
+fn post(bywash: &Bywash<'_>, path: &str, body: &str) -> String {
+    let mut stream = UnixStream::connect(bywash.socket()).unwrap();
+    let head = format!("POST {path} HTTP/1.0\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn keys_roll_over_by_api_and_file() {
+    require!(require_lab(), has_tool("python3"));
+    let _alone = alone();
+    let lab = Lab::new();
+    let file = lab.directory.path().join("modems.csv");
+    let mac = [0, 0x10, 0x18, 0xde, 0xad, 1];
+    // A key by its sequence number.
+    let key = |n: u8| ([n; 16], [0xf0 | n; 16]);
+    let hex = |n: u8| {
+        let (key, iv) = key(n);
+        [key, iv].map(|block| block.iter().map(|b| format!("{b:02x}")).collect::<String>())
+    };
+    let write = |said: u16, n: u8| {
+        let [key, iv] = hex(n);
+        let text = format!("mac,said,sequence,key,iv\n00:10:18:de:ad:01,{said},{n},{key},{iv}\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write(5000, 14);
+    let bywash = lab.run(&format!("file = \"{}\"\n", file.display()));
+    let mut sent = 0;
+    let mut send = |bywash: &Bywash<'_>| {
+        lab.send(&[(1, packet(mac, 80, 0, 200))]);
+        sent += 1;
+        bywash.wait("a frame on the cable", |b| b.counter("cable", "tx_packets") == sent);
+    };
+    let modem = |b: &Bywash<'_>, field| count(&b.show(&["modems"]), &[("mac", "00:10:18:de:ad:01")], field);
+    send(&bywash);
+    assert_eq!((modem(&bywash, "key_sequence"), modem(&bywash, "said")), (14, 5000));
+
+    let [new, iv] = hex(15);
+    let answer = post(&bywash, "/v1/keys?group=1", &format!("00:10:18:de:ad:01 15 {new} {iv}\n"));
+    assert!(answer.contains("200 OK") && answer.contains(r#""changed":1,"under_way":0"#), "{answer}");
+    send(&bywash);
+    let refused = post(&bywash, "/v1/keys", &format!("00:10:18:de:ad:01 1 {new} {iv}\n"));
+    assert!(refused.contains("400") && refused.contains("the next one is 0"), "{refused}");
+    let unknown = post(&bywash, "/v1/keys?group=1&use=later", "00:10:18:de:ad:02 0\n");
+    assert!(unknown.contains("no modem of the group has address 00:10:18:de:ad:02"), "{unknown}");
+
+    write(5000, 0);
+    let socket = bywash.socket();
+    let reload = || crate::harness::bywash(&lab.headend, &["reload", "--socket", socket.to_str().unwrap()]);
+    assert!(reload().stdout.contains("group 1: new keys of 1 modems"));
+    bywash.wait("the new key", |b| modem(b, "key_sequence") == 0);
+    send(&bywash);
+    write(5001, 1);
+    let refused = reload();
+    assert!(refused.stderr.contains("modem 00:10:18:de:ad:01 is read when bywash starts"), "{}", refused.stderr);
+    bywash.stop();
+
+    let used: Vec<u8> = records(&lab.capture())
+        .iter()
+        .map(|record| {
+            let frame = parse(record).unwrap();
+            let privacy = frame.header.privacy.unwrap();
+            let (key, iv) = key(privacy.key_sequence);
+            open(&Tek::new(&key, &iv), Protection::default(), &mut frame.pdu.to_vec()).unwrap();
+            assert_eq!((privacy.said, privacy.toggle), (5000, privacy.key_sequence % 2 == 1));
+            privacy.key_sequence
+        })
+        .collect();
+    assert_eq!(used, [14, 15, 0]);
 }

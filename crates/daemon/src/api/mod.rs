@@ -11,7 +11,7 @@ mod tests;
 pub use serve::serve;
 pub use socket::Listener;
 
-use bywash_api::{Answer, CaptureRequest, FlowsChanged, Placement, Topic, Traced};
+use bywash_api::{Answer, CaptureRequest, FlowsChanged, KeysChanged, Placement, Topic, Traced};
 use bywash_config::Level;
 use bywash_flow::script::Verb;
 use std::io::Write;
@@ -54,6 +54,12 @@ pub trait Instance: Send + Sync {
     /// Changes flows, groups and meters, one per line. The client gets an error as a bad request; if one line is
     /// invalid, none is applied.
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String>;
+
+    /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet. The client gets an
+    /// error as a bad request.
+    fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
+        Err("this instance has no keys".into())
+    }
 
     /// Traces a packet, given as `PORT HEX` or, to a switch, described by its fields. The client gets an error as a bad
     /// request.

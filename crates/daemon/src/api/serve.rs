@@ -48,6 +48,8 @@ const LEVEL_HINT: &str = "one `level` of auto, driver, user, kernel, and any num
 
 const FLOWS_HINT: &str = "one `op` of add, mod, del; of mod and del, `strict=true` as well";
 
+const KEYS_HINT: &str = "the number of a `group`; `use=later` to load keys only";
+
 pub(super) type Shared = Arc<dyn Instance>;
 
 /// Set by a handler whose response has no time limit.
@@ -210,6 +212,7 @@ fn routes(instance: Shared) -> Router {
     router
         .route("/v1/drift", get(drift))
         .route("/v1/audit", post(audit))
+        .route("/v1/keys", post(change_keys))
         .route("/v1/level", post(set_level))
         .route("/v1/reload", post(reload))
         .route("/v1/takeover", post(take_over))
@@ -301,6 +304,22 @@ async fn change_flows(
     answer(move || instance.change_flows(verb, &lines)).await
 }
 
+async fn change_keys(
+    State(instance): State<Shared>,
+    Query(query): Query<HashMap<String, String>>,
+    lines: String,
+) -> Response {
+    let (mut group, mut later) = (1, false);
+    for (key, value) in &query {
+        match (key.as_str(), value.as_str(), value.parse()) {
+            ("group", _, Ok(number)) => group = number,
+            ("use", "later", _) => later = true,
+            _ => return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), KEYS_HINT),
+        }
+    }
+    answer(move || instance.change_keys(group, &lines, later)).await
+}
+
 async fn trace(State(instance): State<Shared>, packet: String) -> Response {
     answer(move || instance.trace(&packet)).await
 }
@@ -350,6 +369,6 @@ async fn as_json(request: Request, next: Next) -> Response {
     error(
         status,
         &format!("{reason}: {what}"),
-        "GET reads; POST is for /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/reload, /v1/takeover and /v1/trace",
+        "GET reads; POST is for /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/keys, /v1/reload, /v1/takeover and /v1/trace",
     )
 }

@@ -1,15 +1,16 @@
 //! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper and
 //! a lower MAC, joined by a ring.
 
+use super::keys::Keys;
 use super::view::{GroupView, Headend};
 use crate::modes::{self, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
-use bywash_config::{CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig};
-use bywash_docsis::cipher::derived_key;
+use bywash_config::{CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig, WrongModems};
 use bywash_docsis::classify::Rule;
 use bywash_docsis::depi::Depi;
-use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind};
+use bywash_docsis::group::{FlowKind, Group, ModemKind};
+use bywash_docsis::keys::Rollover;
 use bywash_docsis::lower::{Lower, LowerConfig};
 use bywash_docsis::police::Limits;
 use bywash_docsis::protect::Protection;
@@ -21,9 +22,10 @@ use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, Ports};
 use std::sync::{Arc, Mutex};
 
-/// Control half: follows links; everything else stays as configured.
+/// Control half: follows links, and rolls keys over; everything else stays as configured.
 struct Downstream {
     ports: Arc<Mutex<Ports>>,
+    keys: Vec<Arc<Keys>>,
 }
 
 /// Sets up a downstream on the opened ports.
@@ -40,25 +42,29 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
             at.map(|at| PortId(at as u16)).with_context(|| format!("group {}: there is no port `{name}`", number + 1))
         };
         let (input, output) = (id(&group.input)?, id(&group.output)?);
-        let of = Group::new(vec![modem_kind(&config.flows)], modems(group))?;
+        let wrong = |wrong: WrongModems| anyhow::anyhow!("group {}: {}: {}", number + 1, wrong.what, wrong.expected);
+        let of = Group::new(vec![modem_kind(&config.flows)], group.all_modems().map_err(wrong)?)?;
         let of = Arc::new(of);
+        let mut rollover = Rollover::new(of.clone());
         let partial = specs[usize::from(input.0)].partial_checksums;
         let config = lower_config(config, group);
         let in_group = || format!("group {}", number + 1);
         let lower = Lower::new(of.clone(), arena.clone(), &config, ring, output).with_context(in_group)?;
-        let lower = lower.on_account_of(input);
+        let lower = lower.on_account_of(input).keyed_by(&mut rollover);
         let stats = lower.stats();
         let upper = Upper::new(of.clone(), arena.clone(), ring);
-        let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?;
+        let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?.keyed_by(&mut rollover);
         tracing::info!("group {}: {} modems, sealed by {}", number + 1, of.modems().len(), stats.crypto);
         apps.push(Box::new(upper.completing(partial)) as Box<dyn App>);
         apps.push(Box::new(lower) as Box<dyn App>);
         links.push((2 * number, 2 * number + 1));
-        groups.push(GroupView { group: of, stats, channels: config.channels });
+        let keys = Arc::new(Keys::new(of.clone(), rollover));
+        groups.push(GroupView { group: of, stats, channels: config.channels, keys });
     }
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
+    let keys = groups.iter().map(|group| group.keys.clone()).collect();
     let view = Arc::new(Headend { ports: ports.clone(), groups });
-    Ok(Parts { control: Box::new(Downstream { ports }), view, apps, links })
+    Ok(Parts { control: Box::new(Downstream { ports, keys }), view, apps, links })
 }
 
 impl modes::Control for Downstream {
@@ -71,7 +77,7 @@ impl modes::Control for Downstream {
     }
 
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
-        false
+        self.keys.iter().filter(|keys| keys.tick()).count() > 0
     }
 }
 
@@ -96,17 +102,6 @@ fn depi(config: &DepiConfig) -> Depi {
         session: config.session,
         dscp: config.dscp,
     }
-}
-
-/// Returns the group's modems: consecutive MAC addresses and SAIDs, with keys derived from the group's key and IV.
-fn modems(group: &GroupConfig) -> Vec<ModemConfig> {
-    let first = group.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
-    let modem = |n: usize| {
-        let [_, _, mac @ ..] = (first + n as u64).to_be_bytes();
-        let key = (derived_key(&group.key.0, n as u32), derived_key(&group.iv.0, n as u32));
-        ModemConfig { mac: mac as Mac, kind: 0, said: group.said + n as u16, key }
-    };
-    (0..group.modems).map(modem).collect()
 }
 
 /// Returns the kind of every modem: the configured service flows, or one flow for all packets if none is configured.

@@ -1,9 +1,11 @@
 //! View of a cable downstream: modems, their service flows, and channels.
 
+use super::keys::Keys;
 use crate::modes::mac;
 use crate::view::View;
-use bywash_api::{Answer, Channel, Modem, ServiceFlow, Topic};
-use bywash_docsis::group::Group;
+use bywash_api::{Answer, Channel, KeysChanged, Modem, ServiceFlow, Topic};
+use bywash_config::Config;
+use bywash_docsis::group::{Group, ModemConfig};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
 use std::sync::{Arc, Mutex};
@@ -20,6 +22,7 @@ pub struct GroupView {
     pub stats: Arc<LowerStats>,
     /// Rates of its channels, in bits per second.
     pub channels: Vec<u64>,
+    pub keys: Arc<Keys>,
 }
 
 /// Counters of one service flow, or the sum of a modem's.
@@ -45,6 +48,18 @@ impl View for Headend {
             Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
             _ => return Err(format!("a cmts has no {}", topic.name())),
         })
+    }
+
+    fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
+        let found = group.checked_sub(1).and_then(|at| self.groups.get(at));
+        let found = found.ok_or_else(|| format!("there is no group {group}: expected 1 to {}", self.groups.len()))?;
+        found.keys.change(lines, later)
+    }
+
+    fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
+        let groups = self.groups.iter().zip(&config.groups).enumerate();
+        let told = groups.map(|(at, (group, config))| group.keys.reread(at + 1, config, apply));
+        Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
 
@@ -80,10 +95,11 @@ fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
         *flows += 1;
         *sum = sum.add(Sum::of(group, n));
     }
-    let row = |(modem, (flows, sum)): (&bywash_docsis::group::ModemConfig, (u64, Sum))| Modem {
+    let row = |(n, (modem, (flows, sum))): (usize, (&ModemConfig, (u64, Sum)))| Modem {
         group: number,
         mac: mac(modem.mac),
         said: modem.said,
+        key_sequence: group.key_in_use(n),
         flows,
         packets: sum.packets,
         bytes: sum.bytes,
@@ -91,7 +107,7 @@ fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
         policed: sum.policed,
         queue_overflow: sum.overflow,
     };
-    group.modems().iter().zip(sums).map(row).collect()
+    group.modems().iter().zip(sums).enumerate().map(row).collect()
 }
 
 fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {

@@ -1,0 +1,240 @@
+//! File of modems: a line for each, with the columns that the first line names.
+
+use crate::cmts::{Block, GroupConfig};
+use crate::text;
+use bywash_docsis::cipher::derived_key;
+use bywash_docsis::group::{MODEMS_MAX, ModemConfig};
+use bywash_wire::ethernet::MacAddr;
+use std::collections::HashSet;
+
+/// Modem of a file. `None`: as for a generated modem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModemLine {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// MAC address.
+    pub mac: MacAddr,
+    /// Security association identifier.
+    pub said: Option<u16>,
+    /// AES-128 key.
+    pub key: Option<Block>,
+    /// Initialization vector.
+    pub iv: Option<Block>,
+    /// Sequence number of the key.
+    pub sequence: u8,
+}
+
+/// Line of a file that is not valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongLine {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// Problem, and what was expected.
+    pub what: String,
+}
+
+/// Highest security association identifier.
+const SAID_MAX: u16 = 16_383;
+
+/// Names of the columns. The first is required.
+const COLUMNS: [&str; 5] = ["mac", "said", "key", "iv", "sequence"];
+
+/// Parses the text of a file. The first line names the columns, in any order; `#` begins a comment. Errors with the
+/// first invalid line.
+pub fn modems(text: &str) -> Result<Vec<ModemLine>, WrongLine> {
+    let content = |(at, line): (usize, &'_ str)| {
+        let end = line.find('#').unwrap_or(line.len());
+        (at + 1, line[..end].trim_end().len())
+    };
+    let mut lines = text.lines().enumerate().map(|all| (content(all), all.1)).filter(|((_, len), _)| *len > 0);
+    let Some(((line, len), names)) = lines.next() else { return Ok(vec![]) };
+    let columns = columns(&names[..len]).map_err(|what| WrongLine { line, what })?;
+    let modem = |((line, len), values): ((usize, usize), &str)| {
+        modem(line, &values[..len], &columns).map_err(|what| WrongLine { line, what })
+    };
+    lines.map(modem).collect()
+}
+
+/// Parses the first line: the index in [`COLUMNS`] of each column.
+fn columns(names: &str) -> Result<Vec<usize>, String> {
+    let mut columns = vec![];
+    for name in names.split(',').map(str::trim) {
+        let known = || format!("unknown column `{name}`: expected some of {}", COLUMNS.join(", "));
+        let column = COLUMNS.iter().position(|known| *known == name).ok_or_else(known)?;
+        if columns.contains(&column) {
+            return Err(format!("column `{name}` twice"));
+        }
+        columns.push(column);
+    }
+    if columns.contains(&0) { Ok(columns) } else { Err(format!("no column `mac` in `{names}`")) }
+}
+
+fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, String> {
+    let found = values.split(',').count();
+    if found != columns.len() {
+        return Err(format!("{found} columns, expected {}, as in the first line", columns.len()));
+    }
+    let mut fields = [""; COLUMNS.len()];
+    columns.iter().zip(values.split(',')).for_each(|(column, value)| fields[*column] = value.trim());
+    let [mac, said, key, iv, sequence] = fields;
+    let block = |name: &str, value: &str| {
+        let parsed = (!value.is_empty()).then(|| text::block(value).map(Block)).transpose();
+        parsed.map_err(|expected| format!("invalid {name}: {expected}"))
+    };
+    Ok(ModemLine {
+        line,
+        mac: text::mac(mac).map_err(|expected| format!("invalid mac `{mac}`: {expected}"))?,
+        said: (!said.is_empty()).then(|| number("said", said, SAID_MAX)).transpose()?,
+        key: block("key", key)?,
+        iv: block("iv", iv)?,
+        sequence: if sequence.is_empty() { 0 } else { number("sequence", sequence, 15)? as u8 },
+    })
+}
+
+fn number(name: &str, value: &str, most: u16) -> Result<u16, String> {
+    let parsed = value.parse().ok().filter(|number| *number <= most);
+    parsed.ok_or_else(|| format!("invalid {name} `{value}`: expected 0 to {most}"))
+}
+
+/// Number of generated modems of a group without file.
+const GENERATED: usize = 300;
+
+/// Error of [`GroupConfig::all_modems`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongModems {
+    /// Key of the group that is wrong.
+    pub key: &'static str,
+    /// Problem.
+    pub what: String,
+    /// What was expected.
+    pub expected: String,
+}
+
+impl GroupConfig {
+    /// Returns the number of generated modems.
+    pub fn generated(&self) -> usize {
+        self.modems.set().copied().unwrap_or(if self.file.is_some() { 0 } else { GENERATED })
+    }
+
+    /// Returns all modems: the generated ones, with consecutive addresses and SAIDs and derived keys, then those of the
+    /// file.
+    pub fn all_modems(&self) -> Result<Vec<ModemConfig>, WrongModems> {
+        let wrong = |key, what: String, expected: &str| Err(WrongModems { key, what, expected: expected.into() });
+        let first = self.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        // Wider than SAIDs are: those beyond the range are found below.
+        let said = |n: usize| usize::from(self.said) + n;
+        let keys = |n: usize| (derived_key(&self.key.0, n as u32), derived_key(&self.iv.0, n as u32));
+        let mut all = vec![];
+        for n in 0..self.generated() {
+            let [_, _, mac @ ..] = (first + n as u64).to_be_bytes();
+            all.push((ModemConfig { mac, kind: 0, said: said(n) as u16, key: keys(n), sequence: 0 }, said(n), 0));
+        }
+        if let Some(file) = &self.file {
+            let name = file.display();
+            let text = match std::fs::read_to_string(file) {
+                Ok(text) => text,
+                Err(why) => return wrong("file", format!("cannot read {name}"), &why.to_string()),
+            };
+            let lines = match modems(&text) {
+                Ok(lines) => lines,
+                Err(WrongLine { line, what }) => return wrong("file", format!("{name}:{line}"), &what),
+            };
+            for modem in lines {
+                let n = all.len();
+                let said = modem.said.map_or_else(|| all.last().map_or(said(0), |(_, said, _)| said + 1), usize::from);
+                let (key, iv) = keys(n);
+                let key = (modem.key.map_or(key, |key| key.0), modem.iv.map_or(iv, |iv| iv.0));
+                let (mac, sequence) = (modem.mac.0, modem.sequence);
+                all.push((ModemConfig { mac, kind: 0, said: said as u16, key, sequence }, said, modem.line));
+            }
+        }
+        let at = |line: usize| match &self.file {
+            Some(file) if line > 0 => format!("{}:{line}: ", file.display()),
+            _ => String::new(),
+        };
+        let key = |line| if line > 0 { "file" } else { "modems" };
+        if all.is_empty() {
+            return wrong(key(usize::from(self.file.is_some())), "no modems".into(), "expected at least one");
+        }
+        if all.len() > MODEMS_MAX {
+            let expected = format!("expected at most {MODEMS_MAX}");
+            return wrong(key(usize::from(self.file.is_some())), format!("{} modems", all.len()), &expected);
+        }
+        if let Some((_, said, line)) = all.iter().find(|(_, said, _)| *said > usize::from(SAID_MAX)) {
+            let what = format!("{}SAID {said} exceeds the range", at(*line));
+            return wrong(key(*line), what, "expected SAIDs up to 16383");
+        }
+        let mut seen = HashSet::new();
+        if let Some((modem, _, line)) = all.iter().find(|(modem, ..)| !seen.insert(modem.mac)) {
+            let what = format!("{}two modems have the address {}", at(*line), MacAddr(modem.mac));
+            return wrong(key(*line), what, "expected different addresses");
+        }
+        Ok(all.into_iter().map(|(modem, ..)| modem).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn columns_may_be_in_any_order_and_empty() {
+        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv  # columns\n\
+                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,\n , 00:10:18:00:00:02,,,\n";
+        let found = modems(text).unwrap();
+        let key = Block(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes());
+        let first = ModemLine {
+            line: 4,
+            mac: MacAddr([0, 0x10, 0x18, 0, 0, 1]),
+            said: Some(7),
+            key: Some(key),
+            iv: None,
+            sequence: 15,
+        };
+        let second = ModemLine {
+            line: 5,
+            mac: MacAddr([0, 0x10, 0x18, 0, 0, 2]),
+            said: None,
+            key: None,
+            sequence: 0,
+            ..first.clone()
+        };
+        assert_eq!(found, [first, second]);
+        assert_eq!(modems("mac\n02:00:00:00:00:01\n").unwrap().len(), 1);
+        assert_eq!(modems("# nothing\n"), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        for (text, line, part) in [
+            ("mac,colour\n", 1, "unknown column `colour`"),
+            ("said\n", 1, "no column `mac`"),
+            ("mac,mac\n", 1, "column `mac` twice"),
+            ("mac,said\n02:00:00:00:00:01\n", 2, "1 columns, expected 2"),
+            ("mac\n\n02:00:00:00:00\n", 3, "invalid mac `02:00:00:00:00`"),
+            ("mac,said\n02:00:00:00:00:01,16384\n", 2, "expected 0 to 16383"),
+            ("mac,sequence\n02:00:00:00:00:01,16\n", 2, "expected 0 to 15"),
+        ] {
+            let wrong = modems(text).unwrap_err();
+            assert!(wrong.line == line && wrong.what.contains(part), "{text:?}: {wrong:?}");
+        }
+        // Keys are secrets: an error does not repeat them.
+        let wrong = modems("mac,key\n02:00:00:00:00:01,5ec4e7\n").unwrap_err();
+        assert!(wrong.what.starts_with("invalid key: ") && !wrong.what.contains("5ec4e7"), "{wrong:?}");
+    }
+
+    #[test]
+    fn ten_thousand_modems_take_less_than_a_second() {
+        let mut text = "mac,said,key,iv,sequence\n".to_owned();
+        for n in 0..10_000u32 {
+            let [_, a, b, c] = n.to_be_bytes();
+            writeln!(text, "02:00:00:{a:02x}:{b:02x}:{c:02x},{n},{n:032x},{:032x},{}", n + 1, n % 16).unwrap();
+        }
+        let start = Instant::now();
+        assert_eq!(modems(&text).unwrap().len(), 10_000);
+        // A build without optimisation takes a tenth of that.
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
