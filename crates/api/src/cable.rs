@@ -27,6 +27,8 @@ pub struct Modem {
     pub policed: u64,
     /// Packets dropped because a queue was full.
     pub queue_overflow: u64,
+    /// Packets dropped early to keep the delay in the queue short.
+    pub aqm: u64,
 }
 
 /// Service flow.
@@ -53,6 +55,8 @@ pub struct ServiceFlow {
     pub policed: u64,
     /// Packets dropped because the queue was full.
     pub queue_overflow: u64,
+    /// Packets dropped early to keep the delay in the queue short.
+    pub aqm: u64,
 }
 
 /// Channel.

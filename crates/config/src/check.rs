@@ -255,6 +255,19 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::at(format!("flow.{at}"), what, "expected dscp, proto, a prefix or a port"));
         }
         first &= flow.drop;
+        let mut wrong = |key: &str, what: &str, expected: &str| {
+            let what = format!("flow {} {what}", flow.name);
+            problems.push(Problem::at(format!("flow.{at}.{key}"), what, expected));
+        };
+        if flow.shape && flow.rate == 0 && flow.peak == 0 {
+            wrong("shape", "has no rate to be shaped to", "expected `rate` or `peak`");
+        }
+        if flow.aqm == Aqm::Pie && !(flow.shape && flow.rate > 0) {
+            wrong("aqm", "has no rate to estimate the delay by", "expected `shape = true` and `rate`");
+        }
+        if flow.rate > 0 && flow.reserved > flow.rate {
+            wrong("reserved", "reserves more than its rate", "expected at most `rate`");
+        }
     }
 }
 

@@ -135,6 +135,17 @@ pub enum Checksum {
     Trust,
 }
 
+/// Active queue management of a service flow of a cable downstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Aqm {
+    /// None: only a full queue drops
+    #[default]
+    None,
+    /// DOCSIS-PIE (RFC 8034)
+    Pie,
+}
+
 /// Kind of port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
 //! Configuration of a cable downstream: model of `[cmts]`, `[[group]]` and `[[flow]]`.
 
-use crate::choice::{Auto, Crypto, Overflow};
+use crate::choice::{Aqm, Auto, Crypto, Overflow};
 use crate::text;
 use bywash_fib::model::Prefix;
 use bywash_wire::ethernet::MacAddr;
@@ -98,6 +98,14 @@ pub struct FlowConfig {
     pub burst: u32,
     /// Peak rate in bit/s; 0: no limit.
     pub peak: u64,
+    /// True if packets above the rates wait instead of being dropped.
+    pub shape: bool,
+    /// Minimum reserved rate in bit/s; 0: none.
+    pub reserved: u64,
+    /// Active queue management of a shaped flow.
+    pub aqm: Aqm,
+    /// Target of its delay in milliseconds.
+    pub latency_ms: u32,
     /// DSCP values to match; any if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dscp: Vec<u8>,

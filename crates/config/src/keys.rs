@@ -272,6 +272,32 @@ pub static FLOW: Section = Section {
             .example("100_000")
             .only(Mode::Cmts),
         key("peak", Int(RATE), "0", "bit/s").doc("Peak rate. 0: no limit.").example("200_000_000").only(Mode::Cmts),
+        key("shape", Bool, "false", "")
+            .doc(
+                "Traffic shaping: packets above `rate` and `peak` wait in the flow's queue until they conform, instead of \
+                 being dropped as `policed`.",
+            )
+            .example("true")
+            .only(Mode::Cmts),
+        key("reserved", Int(RATE), "0", "bit/s")
+            .doc(
+                "Minimum reserved rate: up to it, packets are sent before those of any priority that have no such claim. \
+                 At most `rate`. 0: none.",
+            )
+            .example("1_000_000")
+            .only(Mode::Cmts),
+        key("aqm", Choice(names::<Aqm>), "\"none\"", "")
+            .doc(
+                "Active queue management of a flow with `shape` and `rate`. `pie`: DOCSIS-PIE (RFC 8034), which drops \
+                 packets early, as `aqm`, to keep the delay in the queue near `latency_ms`. Its buffer is `queue` of \
+                 `[cmts]`, counted with 1024 bytes a packet.",
+            )
+            .example("\"pie\"")
+            .only(Mode::Cmts),
+        key("latency_ms", Int(1..=1000), "10", "ms")
+            .doc("Delay in the queue that `aqm` aims at.")
+            .example("20")
+            .only(Mode::Cmts),
         key("dscp", OneOrMore("a code point", DSCP), "(any)", "")
             .doc("Matches packets with one of these DSCP values.")
             .example("[46]")

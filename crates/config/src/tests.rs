@@ -92,6 +92,10 @@ fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
             let ends = line("input", "input = \"eth0\"") + &line("output", "output = \"cable\"");
             format!("{ports}[[group]]\n{ends}{assigned}")
         }
+        "[[flow]]" if ["shape", "aqm"].contains(&key.name) => {
+            let shape = line("shape", "shape = true");
+            format!("{ports}{group}[[flow]]\nname = \"x\"\nrate = 1_000_000\n{shape}{assigned}")
+        }
         // A flow other than the first, which needs no classifier.
         "[[flow]]" if key.name == "drop" => format!("{ports}{group}[[flow]]\nname = \"x\"\nproto = 6\n{assigned}"),
         "[[flow]]" => format!("{ports}{group}[[flow]]\n{}{assigned}", line("name", "name = \"x\"")),
@@ -447,6 +451,21 @@ fn required_keys_of_a_cable_downstream() {
         let (wrong, _) = problem(&format!("{cmts}{text}"));
         assert_eq!((wrong.path.as_str(), wrong.what.as_str()), (path, what), "{text}");
     }
+}
+
+#[test]
+fn rates_of_a_flow_fit_each_other() {
+    let cmts = format!("mode = \"cmts\"\n{PORT}[[port]]\nkind = \"null\"\nname = \"cable\"\n");
+    let flow = format!("{cmts}[[group]]\ninput = \"eth0\"\noutput = \"cable\"\n[[flow]]\nname = \"x\"\n");
+    for (text, path) in [
+        ("shape = true\n", "flow.0.shape"),
+        ("aqm = \"pie\"\nrate = 5\n", "flow.0.aqm"),
+        ("aqm = \"pie\"\nshape = true\npeak = 5\n", "flow.0.aqm"),
+        ("rate = 5\nreserved = 6\n", "flow.0.reserved"),
+    ] {
+        assert_eq!(problem(&format!("{flow}{text}")).0.path, path, "{text}");
+    }
+    load(&format!("{flow}shape = true\nrate = 5\nreserved = 5\naqm = \"pie\"\n")).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::classify::{Rule, Rules, Verdict};
 use crate::keys::{KeyState, SEQUENCES};
 use crate::police::Limits;
+use crate::rates::Treatment;
 use crate::seal::KeyPair;
 use bywash_frame::{Arena, Frame};
 use bywash_sync::{CachePadded, Counter};
@@ -64,6 +65,12 @@ pub struct FlowKind {
     pub priority: u8,
     /// Rate limits.
     pub limits: Limits,
+    /// Whether packets above the limits wait; if not, they are dropped.
+    pub shape: bool,
+    /// Minimum reserved rate in bits per second; 0 if there is none.
+    pub reserved: u64,
+    /// Target of the delay in milliseconds for early drops, if packets wait; `None` for no early drops.
+    pub latency_ms: Option<u32>,
     /// Classification rules. The first flow of the modem takes all packets that no rule matches.
     pub rules: Vec<Rule>,
 }
@@ -134,6 +141,8 @@ pub struct LowerCounters {
     pub bytes: Counter,
     /// Packets dropped because the queue was full: new ones or, by policy, the oldest.
     pub overflow: Counter,
+    /// Packets dropped early to keep the queueing delay short.
+    pub early: Counter,
 }
 
 /// Modem as found by its address.
@@ -266,6 +275,23 @@ impl Group {
         match self.rules[modem.kind as usize].decide(frame) {
             Verdict::Flow(number) => Some((modem.first_flow + number) as usize),
             Verdict::Drop => None,
+        }
+    }
+}
+
+impl FlowKind {
+    /// Returns the limits above which packets are dropped.
+    pub(crate) fn policed(&self) -> Limits {
+        if self.shape { Limits::default() } else { self.limits }
+    }
+
+    /// Returns the treatment of the flow at the scheduler.
+    pub(crate) fn treatment(&self) -> Treatment {
+        Treatment {
+            priority: self.priority,
+            shape: self.shape.then_some(self.limits),
+            reserved: self.reserved,
+            latency_ms: self.latency_ms,
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Lower MAC: schedules the flows' packets and sends them as protected MAC frames on channels.
 
 use crate::channel::Channels;
+use crate::crc::CRC_LEN;
 use crate::depi::{DEPI_LEN, Depi, Encapsulation};
 use crate::group::{Group, LEAD, Lead};
 use crate::header::{HEADER_MAX, Header, Privacy, Service};
 use crate::keys::{self, NewKeys, Rollover};
 use crate::protect::Protection;
-use crate::queue::{QueueLimits, Queues};
+use crate::queue::{Cause, QueueLimits, Queues};
 use crate::seal::{Crypto, SealError, Sealer};
 use bywash_engine::{App, Context, DropReason, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
-use bywash_sync::Counter;
+use bywash_sync::{Counter, clock};
 use std::sync::Arc;
 
 const QUEUE: usize = 0;
@@ -120,7 +121,11 @@ impl Lower {
             crypto: sealer.note().to_owned(),
         };
         Ok(Self {
-            queues: Queues::new(group.flows().iter().map(|flow| flow.priority), config.queues),
+            queues: Queues::new(
+                (0..group.flows().len()).map(|flow| group.kind_of(flow).treatment()),
+                config.queues,
+                clock::tsc_hz(),
+            ),
             channels: Channels::here(&config.channels),
             tunnels: (0..config.channels.len()).filter_map(tunnel).collect(),
             sequences: vec![0; group.flows().len()],
@@ -216,7 +221,7 @@ impl Lower {
         let mut n = 0;
         while n < BUDGET
             && let Some(channel) = self.channels.free(cx.now)
-            && let Some((flow, frame)) = self.queues.pop()
+            && let Some((flow, frame)) = self.queues.pop(cx.now)
         {
             match self.frame(flow, frame, channel, cx.now) {
                 Ok(one) => {
@@ -285,20 +290,28 @@ impl App for Lower {
             return;
         }
         let from = self.account;
-        let Self { group, arena, queues, .. } = self;
+        let Self { group, arena, queues, protection, .. } = self;
         let received = batch.len();
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
         for frame in batch.drain() {
             // Only the upper MAC sends here, but a frame without a lead or with an unknown flow must not be trusted.
-            let flow = Lead::read(arena, &frame).map(|lead| lead.flow as usize);
-            let Some(flow) = flow.filter(|flow| *flow < group.flows().len()) else {
+            let lead = Lead::read(arena, &frame).filter(|lead| (lead.flow as usize) < group.flows().len());
+            let Some(Lead { flow, sealed }) = lead else {
                 cx.drop(from, DropReason::Runt, frame);
                 continue;
             };
-            if let Some(dropped) = queues.push(flow, frame) {
+            let flow = flow as usize;
+            let added = if sealed.is_some() { protection.added() } else { 0 };
+            let bytes = (frame.len() - LEAD - added + CRC_LEN) as u32;
+            if let Some((dropped, cause)) = queues.push(flow, frame, bytes, cx.now) {
                 forget(group, arena, flow, &dropped);
-                group.counters(flow).lower.overflow.add(1);
-                cx.drop(from, DropReason::QueueOverflow, dropped);
+                let counters = &group.counters(flow).lower;
+                let (counter, reason) = match cause {
+                    Cause::Full => (&counters.overflow, DropReason::QueueOverflow),
+                    Cause::Early => (&counters.early, DropReason::Aqm),
+                };
+                counter.add(1);
+                cx.drop(from, reason, dropped);
             }
         }
         cx.stage(QUEUE, received);
@@ -331,8 +344,6 @@ impl App for Lower {
         let Self { sealer, done, .. } = self;
         sealer.flush(|frame| done.push(frame));
         self.send(cx);
-        while let Some((_, frame)) = self.queues.pop() {
-            cx.discard(frame);
-        }
+        self.queues.drain(|frame| cx.discard(frame));
     }
 }

@@ -22,7 +22,7 @@ pub const BURST_MIN: u32 = (PDU_MAX + CRC_LEN) as u32;
 /// Default depth of the sustained rate's bucket in bytes.
 pub const BURST_DEFAULT: u32 = 3044;
 
-/// Policer of a flow. Times are TSC ticks.
+/// Policer or shaper of a flow. Times are TSC ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Policer {
     sustained: Rate,
@@ -51,6 +51,28 @@ impl Policer {
         let (Some(sustained), Some(peak)) = (sustained, peak) else { return false };
         self.full_at = [sustained, peak];
         true
+    }
+}
+
+impl Policer {
+    /// Returns the time from which `len` bytes conform, or from which the buckets are full.
+    #[inline]
+    pub fn ready_at(&self, len: u32) -> u64 {
+        let [sustained, peak] = self.full_at;
+        self.sustained.ready_at(sustained, len).max(self.peak.ready_at(peak, len))
+    }
+
+    /// Takes `len` bytes from both buckets, whether they conform or not.
+    #[inline]
+    pub fn charge(&mut self, len: u32, now: u64) {
+        let [sustained, peak] = self.full_at;
+        self.full_at = [self.sustained.charge(sustained, len, now), self.peak.charge(peak, len, now)];
+    }
+
+    /// Returns the bytes in the sustained rate's bucket.
+    #[inline]
+    pub fn tokens(&self, now: u64) -> f64 {
+        self.sustained.tokens(self.full_at[0], now)
     }
 }
 

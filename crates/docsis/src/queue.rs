@@ -1,7 +1,10 @@
 //! Queues of the lower MAC: a FIFO for each flow, and the scheduler that selects the next flow.
 
+use crate::pie;
+use crate::rates::{Rates, Treatment};
 use bywash_frame::Frame;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// Number of priorities.
 pub const PRIORITIES: usize = 8;
@@ -29,15 +32,28 @@ pub struct QueueLimits {
     pub overflow: Overflow,
 }
 
+/// Reason why a queue drops a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The flow's queue, or all queues together, were full.
+    Full,
+    /// Early drop.
+    Early,
+}
+
 const NONE: u32 = u32::MAX;
 /// Quantum of the deficit round robin in bytes: the longest PDU of DOCSIS 3.1, so that a flow sends something in every
 /// turn.
 const QUANTUM: i64 = 2000;
+/// List of flows below their reserved rate, above the lists of the priorities.
+const GUARANTEED: usize = PRIORITIES;
 
 struct Node {
     frame: Option<Frame>,
     /// Next node of the flow, or next free node.
     next: u32,
+    /// Bytes that count for rates.
+    bytes: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -45,38 +61,81 @@ struct Flow {
     head: u32,
     tail: u32,
     len: u32,
-    priority: u32,
+    /// Index of its [`Rates`]; [`NONE`] for a flow without.
+    rates: u32,
     /// Bytes that the flow may still send in this turn.
     deficit: i64,
+    priority: u8,
+    /// Whether it is in the list of its priority, and in the list [`GUARANTEED`]. A flow that is emptied from one stays
+    /// in the other until that reaches it.
+    listed: bool,
+    guaranteed: bool,
+    /// Whether it waits for tokens of the rates it is shaped to, in no list or about to leave it.
+    parked: bool,
+    /// Whether it waits for tokens of its reserved rate.
+    below: bool,
 }
 
-/// Queues of a service group: strict priority, and within a priority deficit round robin (Shreedhar and Varghese 1995)
-/// by bytes.
+/// Flow whose tokens a timer waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Awaited {
+    Shaper(u32),
+    Reserved(u32),
+}
+
+/// Queues of a service group. Flows below their minimum reserved rate come first; then strict priority, and within a
+/// priority deficit round robin (Shreedhar and Varghese 1995) by bytes. Shaped flows wait until they have tokens. Times
+/// are TSC ticks.
 pub struct Queues {
     flows: Vec<Flow>,
+    rates: Vec<Rates>,
     nodes: Vec<Node>,
     free: u32,
-    /// Flows with frames for each priority, in the order of their turns.
-    active: [VecDeque<u32>; PRIORITIES],
-    /// Bit mask of the priorities with active flows.
-    ready: u8,
+    /// Flows with frames for each priority, and those below their reserved rate, in the order of their turns.
+    lists: [VecDeque<u32>; PRIORITIES + 1],
+    /// Bit mask of the lists that are not empty.
+    ready: u16,
+    timers: BinaryHeap<Reverse<(u64, Awaited)>>,
+    /// Time between two updates of early drops.
+    interval: u64,
     limits: QueueLimits,
     len: usize,
 }
 
 impl Queues {
-    /// Creates empty queues for flows with these priorities.
-    pub fn new(priorities: impl IntoIterator<Item = u8>, limits: QueueLimits) -> Self {
-        let flow = |priority: u8| Flow { head: NONE, tail: NONE, len: 0, priority: priority.min(7).into(), deficit: 0 };
-        let flows: Vec<Flow> = priorities.into_iter().map(flow).collect();
+    /// Creates empty queues for flows treated so. `hz` is the TSC frequency.
+    pub fn new(treatments: impl IntoIterator<Item = Treatment>, limits: QueueLimits, hz: u64) -> Self {
+        let mut rates = vec![];
+        let flow = |treatment: Treatment| {
+            let of_flow = Rates::new(&treatment, &limits, hz, rates.len() as u64);
+            let index = if of_flow.is_some() { rates.len() as u32 } else { NONE };
+            rates.extend(of_flow);
+            Flow {
+                head: NONE,
+                tail: NONE,
+                len: 0,
+                rates: index,
+                deficit: 0,
+                priority: treatment.priority.min(7),
+                listed: false,
+                guaranteed: false,
+                parked: false,
+                below: false,
+            }
+        };
+        let flows: Vec<Flow> = treatments.into_iter().map(flow).collect();
         let total = limits.total.min(NONE as usize - 1);
         let next = |i: usize| if i + 1 == total { NONE } else { i as u32 + 1 };
         Self {
-            nodes: (0..total).map(|i| Node { frame: None, next: next(i) }).collect(),
+            nodes: (0..total).map(|i| Node { frame: None, next: next(i), bytes: 0 }).collect(),
             free: if total == 0 { NONE } else { 0 },
-            active: std::array::from_fn(|_| VecDeque::with_capacity(flows.len())),
+            lists: std::array::from_fn(|_| VecDeque::with_capacity(flows.len())),
             ready: 0,
+            // A flow waits for either kind of token at most once.
+            timers: BinaryHeap::with_capacity(2 * rates.len()),
+            interval: (hz as f64 * pie::INTERVAL) as u64,
             flows,
+            rates,
             limits,
             len: 0,
         }
@@ -99,91 +158,231 @@ impl Queues {
         self.flows[flow].len as usize
     }
 
-    /// Appends a frame to the queue of `flow`; returns the frame that is dropped, if any: the new or the oldest one, by
-    /// the [`Overflow`] policy.
+    /// Appends a frame that counts as `bytes` to the queue of `flow`; returns the frame that is dropped, if any: the new
+    /// one, or by the [`Overflow`] policy the oldest one. A flow that waits for the tokens of a dropped frame goes on to
+    /// wait for as many.
     #[inline]
-    pub fn push(&mut self, flow: usize, frame: Frame) -> Option<Frame> {
+    pub fn push(&mut self, flow: usize, frame: Frame, bytes: u32, now: u64) -> Option<(Frame, Cause)> {
         let mut dropped = None;
         if self.flows[flow].len as usize >= self.limits.flow {
             if self.limits.overflow == Overflow::Tail || self.limits.flow == 0 {
-                return Some(frame);
+                return Some((frame, Cause::Full));
             }
-            dropped = self.take(flow);
+            self.advance(flow, now);
+            dropped = self.take(flow).map(|(frame, _)| (frame, Cause::Full));
         }
         let node = self.free;
         if node == NONE {
-            return Some(frame);
+            return Some((frame, Cause::Full));
+        }
+        if let Some(rates) = self.rates.get_mut(self.flows[flow].rates as usize) {
+            if dropped.is_none() && rates.drops_early(bytes, now, self.interval) {
+                return Some((frame, Cause::Early));
+            }
+            rates.bytes += bytes as usize;
         }
         let slot = &mut self.nodes[node as usize];
         self.free = slot.next;
-        *slot = Node { frame: Some(frame), next: NONE };
+        *slot = Node { frame: Some(frame), next: NONE, bytes };
         let f = &mut self.flows[flow];
         f.len += 1;
         self.len += 1;
         if f.head == NONE {
             f.head = node;
-            // A flow whose only frame was just dropped has kept its turn.
-            if dropped.is_none() {
-                f.deficit = QUANTUM;
-                self.active[f.priority as usize].push_back(flow as u32);
-                self.ready |= 1 << f.priority;
-            }
+            f.tail = node;
+            self.enlist(flow, now);
         } else {
             self.nodes[f.tail as usize].next = node;
+            self.flows[flow].tail = node;
         }
-        self.flows[flow].tail = node;
         dropped
     }
 
-    /// Removes the next frame to send and returns it with its flow's index.
+    /// Removes the next frame to send and returns it with its flow's index. `None` if all flows are empty or wait for
+    /// tokens.
     #[inline]
-    pub fn pop(&mut self) -> Option<(usize, Frame)> {
-        if self.ready == 0 {
-            return None;
+    pub fn pop(&mut self, now: u64) -> Option<(usize, Frame)> {
+        if !self.timers.is_empty() {
+            self.wake(now);
         }
-        let priority = 7 - self.ready.leading_zeros() as usize;
-        let active = &mut self.active[priority];
-        let flow = loop {
-            let &flow = active.front()?;
-            let f = &mut self.flows[flow as usize];
-            if f.deficit > 0 {
-                break flow as usize;
+        while self.ready != 0 {
+            let list = 15 - self.ready.leading_zeros() as usize;
+            let Some(&flow) = self.lists[list].front() else {
+                self.ready &= !(1 << list);
+                continue;
+            };
+            let flow = flow as usize;
+            let f = &self.flows[flow];
+            if f.head == NONE || f.parked || f.rates != NONE && !self.may_send(flow, list, now) {
+                self.unlist(list);
+                continue;
             }
-            f.deficit += QUANTUM;
-            active.rotate_left(1);
-        };
-        let frame = self.take(flow)?;
-        let f = &mut self.flows[flow];
-        f.deficit -= frame.len() as i64;
-        if f.head == NONE {
-            let active = &mut self.active[priority];
-            active.pop_front();
-            if active.is_empty() {
-                self.ready &= !(1 << priority);
+            let f = &mut self.flows[flow];
+            if list != GUARANTEED && f.deficit <= 0 {
+                f.deficit += QUANTUM;
+                self.lists[list].rotate_left(1);
+                continue;
             }
+            self.advance(flow, now);
+            let (frame, bytes) = self.take(flow)?;
+            let f = &mut self.flows[flow];
+            if list != GUARANTEED {
+                f.deficit -= i64::from(bytes);
+            }
+            if let Some(rates) = self.rates.get_mut(f.rates as usize) {
+                rates.charge(bytes, now);
+            }
+            if f.head == NONE {
+                self.unlist(list);
+            } else if list == GUARANTEED {
+                self.lists[list].rotate_left(1);
+            }
+            return Some((flow, frame));
         }
-        Some((flow, frame))
+        None
     }
 
-    /// Removes the oldest frame of `flow`, which stays active.
+    /// Removes all frames, also those that wait for tokens.
+    pub fn drain(&mut self, mut out: impl FnMut(Frame)) {
+        for flow in 0..self.flows.len() {
+            while let Some((frame, _)) = self.take(flow) {
+                out(frame);
+            }
+        }
+    }
+
+    /// Lists a flow with frames where it may be served, and sets timers for what it may not be served for yet.
     #[inline]
-    fn take(&mut self, flow: usize) -> Option<Frame> {
+    fn enlist(&mut self, flow: usize, now: u64) {
+        let f = &mut self.flows[flow];
+        if f.parked {
+            return;
+        }
+        if let Some(rates) = self.rates.get(f.rates as usize) {
+            let bytes = self.nodes[f.head as usize].bytes;
+            if let Some(at) = rates.shaped_until(bytes, now) {
+                f.parked = true;
+                self.timers.push(Reverse((at, Awaited::Shaper(flow as u32))));
+                return;
+            }
+            match rates.reserved_from(bytes, now) {
+                Some(Ok(())) if !f.guaranteed => {
+                    f.guaranteed = true;
+                    self.lists[GUARANTEED].push_back(flow as u32);
+                    self.ready |= 1 << GUARANTEED;
+                }
+                Some(Err(at)) if !f.below => {
+                    f.below = true;
+                    self.timers.push(Reverse((at, Awaited::Reserved(flow as u32))));
+                }
+                _ => {}
+            }
+        }
+        if !f.listed {
+            f.listed = true;
+            f.deficit = QUANTUM;
+            self.lists[f.priority as usize].push_back(flow as u32);
+            self.ready |= 1 << f.priority;
+        }
+    }
+
+    /// Removes the first flow of a list.
+    #[inline]
+    fn unlist(&mut self, list: usize) {
+        let Some(flow) = self.lists[list].pop_front() else { return };
+        let f = &mut self.flows[flow as usize];
+        if list == GUARANTEED {
+            f.guaranteed = false;
+        } else {
+            f.listed = false;
+        }
+        if self.lists[list].is_empty() {
+            self.ready &= !(1 << list);
+        }
+    }
+
+    /// Returns whether the first flow of `list`, which has rates, has the tokens to be served from there. If not, sets a
+    /// timer.
+    fn may_send(&mut self, flow: usize, list: usize, now: u64) -> bool {
+        let f = &mut self.flows[flow];
+        let rates = &self.rates[f.rates as usize];
+        let bytes = self.nodes[f.head as usize].bytes;
+        if let Some(at) = rates.shaped_until(bytes, now) {
+            f.parked = true;
+            self.timers.push(Reverse((at, Awaited::Shaper(flow as u32))));
+            return false;
+        }
+        if list != GUARANTEED {
+            return true;
+        }
+        match rates.reserved_from(bytes, now) {
+            Some(Err(at)) => {
+                if !f.below {
+                    f.below = true;
+                    self.timers.push(Reverse((at, Awaited::Reserved(flow as u32))));
+                }
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Lists the flows whose timers have expired.
+    fn wake(&mut self, now: u64) {
+        while let Some(&Reverse((at, awaited))) = self.timers.peek()
+            && at <= now
+        {
+            self.timers.pop();
+            let flow = match awaited {
+                Awaited::Shaper(flow) => {
+                    self.flows[flow as usize].parked = false;
+                    flow
+                }
+                Awaited::Reserved(flow) => {
+                    self.flows[flow as usize].below = false;
+                    flow
+                }
+            };
+            if self.flows[flow as usize].head != NONE {
+                self.enlist(flow as usize, now);
+            }
+        }
+    }
+
+    /// Brings the early drops of a flow up to date, before its queue changes.
+    #[inline]
+    fn advance(&mut self, flow: usize, now: u64) {
+        if let Some(rates) = self.rates.get_mut(self.flows[flow].rates as usize) {
+            rates.advance(now, self.interval);
+        }
+    }
+
+    /// Removes the oldest frame of `flow`, which stays listed; returns it with the bytes that it counts as.
+    #[inline]
+    fn take(&mut self, flow: usize) -> Option<(Frame, u32)> {
         let f = &mut self.flows[flow];
         let slot = self.nodes.get_mut(f.head as usize)?;
-        let frame = slot.frame.take();
+        let (frame, bytes) = (slot.frame.take()?, slot.bytes);
         let freed = std::mem::replace(&mut f.head, slot.next);
         slot.next = std::mem::replace(&mut self.free, freed);
         f.len -= 1;
         self.len -= 1;
-        frame
+        if let Some(rates) = self.rates.get_mut(f.rates as usize) {
+            rates.bytes -= bytes as usize;
+        }
+        Some((frame, bytes))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::police::{BURST_DEFAULT, BURST_MIN, Limits};
     use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
     use proptest::prelude::*;
+
+    /// Ticks of a nanosecond.
+    const HZ: u64 = 1_000_000_000;
 
     struct Rig {
         bufs: Buffers,
@@ -232,6 +431,71 @@ mod tests {
         Pop,
     }
 
+    /// Flow of a naive model, whose buckets are contents in ticks.
+    struct Naive {
+        treatment: Treatment,
+        frames: VecDeque<(u32, u32)>,
+        /// Ticks per byte, depth and contents: sustained, peak, reserved.
+        buckets: [Option<(i64, i64, i64)>; 3],
+    }
+
+    impl Naive {
+        fn new(treatment: Treatment) -> Self {
+            let bucket = |bits: u64, depth: u32| {
+                let per_byte = (8 * HZ).checked_div(bits)? as i64;
+                Some((per_byte, per_byte * i64::from(depth), per_byte * i64::from(depth)))
+            };
+            let shape = treatment.shape.unwrap_or_default();
+            let burst = if shape.burst == 0 { BURST_DEFAULT } else { shape.burst.max(BURST_MIN) };
+            let buckets = [
+                bucket(shape.sustained, burst),
+                bucket(shape.peak, BURST_MIN),
+                bucket(treatment.reserved, BURST_DEFAULT),
+            ];
+            Self { treatment, frames: VecDeque::new(), buckets }
+        }
+
+        fn pass(&mut self, ticks: u64) {
+            for (_, depth, contents) in self.buckets.iter_mut().flatten() {
+                *contents = (*contents + ticks as i64).min(*depth);
+            }
+        }
+
+        fn has(&self, bucket: usize) -> Option<bool> {
+            let (per_byte, depth, contents) = self.buckets[bucket]?;
+            let (_, bytes) = *self.frames.front()?;
+            Some(contents >= (per_byte * i64::from(bytes)).min(depth))
+        }
+
+        fn may_send(&self) -> bool {
+            !self.frames.is_empty() && self.has(0) != Some(false) && self.has(1) != Some(false)
+        }
+
+        fn send(&mut self) -> Option<u32> {
+            let (number, bytes) = self.frames.pop_front()?;
+            for (at, bucket) in self.buckets.iter_mut().enumerate() {
+                if let Some((per_byte, _, contents)) = bucket {
+                    let after = *contents - *per_byte * i64::from(bytes);
+                    *contents = if at == 2 { after.max(0) } else { after };
+                }
+            }
+            Some(number)
+        }
+    }
+
+    fn treatments() -> impl Strategy<Value = Vec<Treatment>> {
+        // Rates with whole numbers of ticks per byte.
+        let rate = || prop_oneof![Just(0u64), Just(8_000_000), Just(80_000_000), Just(800_000_000)];
+        let shape = proptest::option::of((rate(), prop_oneof![Just(0u32), 2000..20_000u32], rate()));
+        let one = (0..3u8, shape, rate()).prop_map(|(priority, shape, reserved)| Treatment {
+            priority,
+            shape: shape.map(|(sustained, burst, peak)| Limits { sustained, burst, peak }),
+            reserved,
+            latency_ms: None,
+        });
+        proptest::collection::vec(one, 1..7)
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
         /// Compares with queues of numbers: each flow is first in, first out; limits hold; the highest priority goes
@@ -243,13 +507,14 @@ mod tests {
             let overflow = if head { Overflow::Head } else { Overflow::Tail };
             let priorities = [0u8, 1, 1, 5, 7, 7];
             let mut rig = Rig::new();
-            let mut queues = Queues::new(priorities, QueueLimits { flow, total, overflow });
+            let treatments = priorities.map(|priority| Treatment { priority, ..Treatment::default() });
+            let mut queues = Queues::new(treatments, QueueLimits { flow, total, overflow }, HZ);
             let mut naive: Vec<VecDeque<u32>> = vec![VecDeque::new(); 6];
             for (number, step) in steps.iter().enumerate() {
                 match *step {
                     Step::Push(f, len) => {
                         let frame = rig.frame(number as u32, len);
-                        let dropped = queues.push(f, frame).map(|frame| rig.number(frame));
+                        let dropped = queues.push(f, frame, len as u32, 0).map(|(frame, _)| rig.number(frame));
                         let in_all: usize = naive.iter().map(VecDeque::len).sum();
                         let expected = if naive[f].len() >= flow {
                             if head && flow > 0 {
@@ -268,7 +533,7 @@ mod tests {
                         prop_assert_eq!(dropped, expected);
                     }
                     Step::Pop => {
-                        let got = queues.pop().map(|(f, frame)| (f, rig.number(frame)));
+                        let got = queues.pop(0).map(|(f, frame)| (f, rig.number(frame)));
                         match got {
                             None => prop_assert!(naive.iter().all(VecDeque::is_empty)),
                             Some((f, number)) => {
@@ -282,33 +547,90 @@ mod tests {
                 prop_assert_eq!(queues.len(), naive.iter().map(VecDeque::len).sum::<usize>());
                 (0..6).for_each(|f| assert_eq!(queues.len_of(f), naive[f].len()));
             }
-            while let Some((f, frame)) = queues.pop() {
+            while let Some((f, frame)) = queues.pop(0) {
                 prop_assert_eq!(naive[f].pop_front(), Some(rig.number(frame)));
             }
             prop_assert!(queues.is_empty() && naive.iter().all(VecDeque::is_empty));
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, ..Default::default() })]
+        /// Compares with naive buckets: a flow sends as soon as it has tokens and never before, flows below their
+        /// reserved rate go first, then the highest priority, and each flow is first in, first out.
+        #[test]
+        fn rates_as_naive_buckets(treatments in treatments(),
+                                  steps in proptest::collection::vec(
+                                      (prop_oneof![(0..7usize, 64..2005usize).prop_map(|(f, l)| Step::Push(f, l)), Just(Step::Pop)],
+                                       prop_oneof![Just(0u64), 0..2_000u64, 0..3_000_000u64]), 1..400)) {
+            let limits = QueueLimits { flow: 20, total: 400, overflow: Overflow::Tail };
+            let mut rig = Rig::new();
+            let mut queues = Queues::new(treatments.clone(), limits, HZ);
+            let mut naive: Vec<Naive> = treatments.into_iter().map(Naive::new).collect();
+            // Some time after the buckets were created full.
+            let mut now = 1 << 40;
+            for (number, (step, gap)) in steps.into_iter().enumerate() {
+                now += gap;
+                naive.iter_mut().for_each(|flow| flow.pass(gap));
+                match step {
+                    Step::Push(f, len) => {
+                        let f = f % naive.len();
+                        let frame = rig.frame(number as u32, 4);
+                        let dropped = queues.push(f, frame, len as u32, now).map(|(frame, _)| rig.number(frame));
+                        let flow = &mut naive[f].frames;
+                        let full = flow.len() == 20;
+                        if !full {
+                            flow.push_back((number as u32, len as u32));
+                        }
+                        prop_assert_eq!(dropped, full.then_some(number as u32));
+                    }
+                    Step::Pop => {
+                        let got = queues.pop(now).map(|(f, frame)| (f, rig.number(frame)));
+                        let able: Vec<usize> = (0..naive.len()).filter(|f| naive[*f].may_send()).collect();
+                        let Some((f, number)) = got else {
+                            prop_assert!(able.is_empty(), "{able:?} could send");
+                            continue;
+                        };
+                        prop_assert!(able.contains(&f), "{f} has no tokens");
+                        let below = |f: usize| naive[f].has(2) == Some(true);
+                        if able.iter().any(|g| below(*g)) {
+                            prop_assert!(below(f), "{f} is not below its reserved rate");
+                        } else {
+                            let priority = |f: usize| naive[f].treatment.priority;
+                            prop_assert!(able.iter().all(|g| priority(*g) <= priority(f)));
+                        }
+                        prop_assert_eq!(naive[f].send(), Some(number));
+                    }
+                }
+                prop_assert!(queues.timers.len() <= 2 * queues.rates.len());
+            }
+            queues.drain(|frame| rig.bufs.free_one(frame));
+            prop_assert!(queues.is_empty());
+        }
+    }
+
     #[test]
     fn flows_of_one_priority_share_by_bytes() {
         let mut rig = Rig::new();
-        let mut queues = Queues::new([3, 3, 3], QueueLimits { flow: 200, total: 400, overflow: Overflow::Tail });
+        let treatment = Treatment { priority: 3, ..Treatment::default() };
+        let mut queues =
+            Queues::new([treatment; 3], QueueLimits { flow: 200, total: 400, overflow: Overflow::Tail }, HZ);
         for (flow, len, n) in [(0, 1500, 60), (1, 100, 150), (2, 700, 100)] {
             for _ in 0..n {
                 let frame = rig.frame(0, len);
-                assert!(queues.push(flow, frame).is_none());
+                assert!(queues.push(flow, frame, len as u32, 0).is_none());
             }
         }
         let mut bytes = [0usize; 3];
         // Only while all three flows have something to send.
         while (0..3).all(|f| queues.len_of(f) > 1) {
-            let (flow, frame) = queues.pop().unwrap();
+            let (flow, frame) = queues.pop(0).unwrap();
             bytes[flow] += frame.len();
             rig.bufs.free_one(frame);
         }
         let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
         assert!(most - least <= 2 * (QUANTUM as usize + 1500), "{bytes:?}");
-        while let Some((_, frame)) = queues.pop() {
+        while let Some((_, frame)) = queues.pop(0) {
             rig.bufs.free_one(frame);
         }
     }

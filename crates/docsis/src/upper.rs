@@ -42,7 +42,7 @@ impl Upper {
     /// Creates the upper MAC of `group`, with frames in `arena`; `lower` is the port to the lower MAC.
     pub fn new(group: Arc<Group>, arena: Arc<Arena>, lower: PortId) -> Self {
         let hz = clock::tsc_hz();
-        let policers = (0..group.flows().len()).map(|flow| Policer::new(&group.kind_of(flow).limits, hz)).collect();
+        let policers = (0..group.flows().len()).map(|flow| Policer::new(&group.kind_of(flow).policed(), hz)).collect();
         Self {
             group,
             arena,

@@ -82,6 +82,8 @@ named! {
         Policed = "policed",
         /// The queue of its service flow was full, or it was evicted for a later packet.
         QueueOverflow = "queue-overflow",
+        /// Dropped early by the active queue management of its service flow.
+        Aqm = "aqm",
         /// The switch has no flow for it.
         NoFlow = "no-flow",
         /// A flow drops it, or has no output.

@@ -35,6 +35,34 @@ impl Rate {
         (after - u128::from(now) <= u128::from(self.depth)).then_some(after as u64)
     }
 
+    /// Returns the time from which a bucket that is full at `full_at` contains `tokens`, or is full if it never contains
+    /// as many.
+    #[inline]
+    pub fn ready_at(&self, full_at: u64, tokens: u32) -> u64 {
+        let cost = self.cost(tokens).min(u128::from(self.depth)) as u64;
+        full_at.saturating_add(cost).saturating_sub(self.depth)
+    }
+
+    /// Returns the time at which a bucket that is full at `full_at` is full again if `tokens` are taken now, whether it
+    /// contains them or not.
+    #[inline]
+    pub fn charge(&self, full_at: u64, tokens: u32, now: u64) -> u64 {
+        full_at.max(now).saturating_add(self.cost(tokens) as u64)
+    }
+
+    /// Returns the tokens that a bucket that is full at `full_at` contains now, at most `u32::MAX`.
+    #[inline]
+    pub fn tokens(&self, full_at: u64, now: u64) -> f64 {
+        let ticks = self.depth.saturating_sub(full_at.saturating_sub(now));
+        (ticks as f64 * (1u64 << FRACTION) as f64 / self.per_token as f64).min(f64::from(u32::MAX))
+    }
+
+    /// Returns the ticks in which the bucket becomes full from empty.
+    #[inline]
+    pub fn depth(&self) -> u64 {
+        self.depth
+    }
+
     /// Returns the ticks in which a bucket gains `tokens`, rounded down.
     #[inline]
     pub fn cost(&self, tokens: u32) -> u128 {
@@ -125,6 +153,25 @@ mod tests {
                 all -= cost * taken as i64;
             }
         }
+    }
+
+    #[test]
+    fn times_and_contents_agree() {
+        // A token in 10 ticks, 100 of them.
+        let rate = Rate::new(1, 10, 100);
+        let full_at = rate.charge(0, 60, 5_000);
+        assert_eq!((full_at, rate.depth(), rate.tokens(full_at, 5_000)), (5_600, 1_000, 40.0));
+        for tokens in 0..=100 {
+            let at = rate.ready_at(full_at, tokens);
+            assert!(rate.conforms(full_at, tokens, at).is_some() && rate.conforms(full_at, tokens, at - 1).is_none());
+            assert!(rate.tokens(full_at, at) >= f64::from(tokens));
+        }
+        // More than it holds: when it is full.
+        assert_eq!(rate.ready_at(full_at, 101), full_at);
+        let in_debt = rate.charge(full_at, 1_000, 5_000);
+        assert_eq!((rate.tokens(in_debt, 5_000), rate.ready_at(in_debt, 1)), (0.0, 5_600 + 10_000 - 990));
+        assert_eq!((Rate::UNLIMITED.ready_at(7, 9), Rate::UNLIMITED.charge(7, 9, 8)), (0, 8));
+        assert!(Rate::UNLIMITED.tokens(0, 0) >= 1e9);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Sends frames through both MACs, opens the output and compares it with the input.
 
 mod rollover;
+mod shaping;
 
 use bywash_docsis::cipher::{Tek, derived_key};
 use bywash_docsis::classify::Rule;
@@ -18,7 +19,7 @@ use bywash_docsis::window::Window;
 use bywash_engine::{DropReason, Idle};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolKind, PoolSet};
 use bywash_ipsec_mb::Library;
-use bywash_port::pcap::{PcapPort, PcapSource};
+use bywash_port::pcap::{Pace, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueueConfig};
 use bywash_sync::Qsbr;
 use std::collections::HashMap;
@@ -82,6 +83,8 @@ struct Setup {
     depi: Option<Depi>,
     /// Closed loop: the source waits, so that no frame is dropped.
     closed: bool,
+    /// Packets per second of the source.
+    pace: Pace,
 }
 
 impl Default for Setup {
@@ -96,6 +99,7 @@ impl Default for Setup {
             channels: vec![0; 4],
             depi: None,
             closed: false,
+            pace: Pace::Full,
         }
     }
 }
@@ -120,7 +124,7 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
             depi: setup.depi,
         },
     };
-    let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap());
+    let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap().paced(setup.pace));
     let keep = Keep { sent: Arc::default(), counters: Arc::default() };
     let (sent, output, received) = (keep.sent.clone(), keep.counters(), input.counters());
     let input: Box<dyn Port> =

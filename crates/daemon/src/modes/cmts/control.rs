@@ -6,7 +6,7 @@ use super::view::{GroupView, Headend};
 use crate::modes::{self, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
-use bywash_config::{CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig, WrongModems};
+use bywash_config::{Aqm, CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig, WrongModems};
 use bywash_docsis::classify::Rule;
 use bywash_docsis::depi::Depi;
 use bywash_docsis::group::{FlowKind, Group, ModemKind};
@@ -111,6 +111,9 @@ fn modem_kind(flows: &[FlowConfig]) -> ModemKind {
         name: flow.name.clone(),
         priority: flow.priority,
         limits: Limits { sustained: flow.rate, burst: flow.burst, peak: flow.peak },
+        shape: flow.shape,
+        reserved: flow.reserved,
+        latency_ms: (flow.aqm == Aqm::Pie).then_some(flow.latency_ms),
         // The first flow takes the packets that match no other, and so needs no rule.
         rules: if at == 0 { vec![] } else { vec![rule(flow)] },
     });

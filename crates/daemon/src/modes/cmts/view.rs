@@ -5,7 +5,7 @@ use crate::modes::mac;
 use crate::view::View;
 use bywash_api::{Answer, Channel, KeysChanged, Modem, ServiceFlow, Topic};
 use bywash_config::Config;
-use bywash_docsis::group::{Group, ModemConfig};
+use bywash_docsis::group::{Group, LowerCounters, ModemConfig};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
 use std::sync::{Arc, Mutex};
@@ -33,6 +33,7 @@ struct Sum {
     bytes: u64,
     policed: u64,
     overflow: u64,
+    early: u64,
 }
 
 impl View for Headend {
@@ -67,9 +68,10 @@ impl Sum {
     fn of(group: &Group, flow: usize) -> Self {
         let counters = group.counters(flow);
         // Read the lower MAC's counters first: the upper MAC has counted every packet that the lower one has sent.
-        let (packets, overflow) = (counters.lower.packets.get(), counters.lower.overflow.get());
-        let bytes = counters.lower.bytes.get();
-        Self { received: counters.upper.packets.get(), packets, bytes, policed: counters.upper.policed.get(), overflow }
+        let LowerCounters { packets, bytes, overflow, early } = &*counters.lower;
+        let (packets, bytes, overflow, early) = (packets.get(), bytes.get(), overflow.get(), early.get());
+        let (received, policed) = (counters.upper.packets.get(), counters.upper.policed.get());
+        Self { received, packets, bytes, policed, overflow, early }
     }
 
     fn add(self, other: Self) -> Self {
@@ -79,11 +81,12 @@ impl Sum {
             bytes: self.bytes + other.bytes,
             policed: self.policed + other.policed,
             overflow: self.overflow + other.overflow,
+            early: self.early + other.early,
         }
     }
 
     fn queued(self) -> u64 {
-        self.received.saturating_sub(self.packets + self.overflow)
+        self.received.saturating_sub(self.packets + self.overflow + self.early)
     }
 }
 
@@ -106,6 +109,7 @@ fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
         queued: sum.queued(),
         policed: sum.policed,
         queue_overflow: sum.overflow,
+        aqm: sum.early,
     };
     group.modems().iter().zip(sums).enumerate().map(row).collect()
 }
@@ -125,6 +129,7 @@ fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {
             queued: sum.queued(),
             policed: sum.policed,
             queue_overflow: sum.overflow,
+            aqm: sum.early,
         }
     };
     group.flows().iter().enumerate().map(row).collect()
