@@ -404,6 +404,12 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         }
     }
     for (at, group) in config.groups.iter().enumerate() {
+        let most = config.cell().saturating_sub(bywash_frame::DATA_OFFSET + bywash_wire::ethernet::HEADER_LEN);
+        if let Some(depi) = group.depi.as_ref().filter(|depi| depi.mtu > most) {
+            let what = format!("packets of {} bytes do not fit a cell of {} bytes", depi.mtu, config.cell());
+            let problem = Problem::at(format!("group.{at}.depi.mtu"), what, format!("expected at most {most}"));
+            problems.push(problem.other("pool.cell", "the cell"));
+        }
         if let Err(WrongModems { key, what, expected }) = group.all_modems() {
             problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));
         }

@@ -83,6 +83,8 @@ pub struct DepiConfig {
     pub session: u32,
     /// DSCP of the IP header.
     pub dscp: u8,
+    /// Maximum size of an IP packet in bytes.
+    pub mtu: usize,
 }
 
 /// `[[flow]]`

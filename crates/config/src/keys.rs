@@ -5,6 +5,7 @@ use crate::host::CPUS;
 use crate::key::Takes::{self, *};
 use crate::key::{Key, Section, key};
 use crate::text;
+use bywash_docsis::depi::MTUS;
 use bywash_docsis::group::MODEMS_MAX;
 use bywash_docsis::instance::RINGS;
 use bywash_frame::BATCH;
@@ -222,8 +223,9 @@ pub static GROUP: Section = Section {
         key("depi", Table(&DEPI), "(none)", "")
             .doc(
                 "Remote PHY to send MAC frames to, by DEPI (L2TPv3 over IPv4): `{ local = \"192.0.2.1\", local_mac = \
-                 \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0 }`. Channel n uses session \
-                 + n.",
+                 \"..\", remote = \"192.0.2.2\", remote_mac = \"..\", session = 1, dscp = 0, mtu = \
+                 1500 }`. Channel n uses session + n. MAC frames are packed into IP packets of at most `mtu` bytes, in \
+                 one flow for each priority; a frame that does not fit continues in the next packet.",
             )
             .example(
                 "{ local = \"192.0.2.1\", local_mac = \"02:00:00:00:00:01\", remote = \"192.0.2.2\", remote_mac = \
@@ -244,6 +246,7 @@ pub static DEPI: Section = Section {
         key("remote_mac", Text(&text::MAC), "(required)", ""),
         key("session", Int(1..=u32::MAX as usize), "1", ""),
         key("dscp", Int(DSCP), "0", ""),
+        key("mtu", Int(MTUS), "1500", "bytes"),
     ],
 };
 

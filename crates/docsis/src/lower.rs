@@ -2,16 +2,17 @@
 
 use crate::channel::Channels;
 use crate::crc::CRC_LEN;
-use crate::depi::{DEPI_LEN, Depi, Encapsulation};
+use crate::depi::{Depi, FLOWS, Packer, Packets};
 use crate::group::{Group, LEAD, Lead};
 use crate::header::{HEADER_MAX, Header, Privacy, Service};
 use crate::keys::{self, NewKeys, Rollover};
 use crate::protect::Protection;
-use crate::queue::{Cause, QueueLimits, Queues};
+use crate::queue::{Cause, PRIORITIES, QueueLimits, Queues};
 use crate::seal::{Crypto, SealError, Sealer};
-use bywash_engine::{App, Context, DropReason, PortId};
+use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
 use bywash_sync::{Counter, clock};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 const QUEUE: usize = 0;
@@ -22,7 +23,12 @@ const SEAL: usize = 2;
 /// flows' queues, which drop by policy, and not before them, where drops would be arbitrary.
 const BUDGET: usize = BATCH * 3 / 4;
 
-const _: () = assert!(DEPI_LEN + HEADER_MAX <= LEAD);
+/// Maximum number of frames that a turn can finish: those sealed, and those that the sealer held.
+const DONE: usize = 4 * BATCH + BUDGET;
+
+const _: () = assert!(HEADER_MAX <= LEAD);
+// DEPI flows are numbered by priority.
+const _: () = assert!(FLOWS == PRIORITIES);
 
 /// Configuration of a lower MAC.
 #[derive(Clone, Debug)]
@@ -76,7 +82,11 @@ pub struct Lower {
     queues: Queues,
     channels: Channels,
     /// Tunnel of each channel; empty without encapsulation.
-    tunnels: Vec<Encapsulation>,
+    tunnels: Vec<Packer>,
+    /// Channel and tunnel's flow of each frame on its way through the sealer; empty without encapsulation.
+    places: VecDeque<(usize, usize)>,
+    /// Packets of the tunnels; empty between turns.
+    packets: Packets,
     sealer: Sealer,
     /// New keys; `None` if they never change.
     new_keys: Option<NewKeys>,
@@ -113,7 +123,7 @@ impl Lower {
         out: PortId,
     ) -> Result<Self, SealError> {
         let sealer = Sealer::new(config.crypto, config.protection, &arena, &group.keys())?;
-        let tunnel = |index| config.depi.as_ref().map(|depi| Encapsulation::new(depi, index as u32));
+        let tunnel = |index| config.depi.as_ref().map(|depi| Packer::new(depi, index as u32, DONE, &arena));
         let stats = LowerStats {
             channels: config.channels.iter().map(|_| ChannelCounters::default()).collect(),
             queued: Counter::new(),
@@ -128,6 +138,8 @@ impl Lower {
             ),
             channels: Channels::here(&config.channels),
             tunnels: (0..config.channels.len()).filter_map(tunnel).collect(),
+            places: VecDeque::with_capacity(DONE),
+            packets: Packets::default(),
             sequences: vec![0; group.flows().len()],
             protection: config.protection,
             group,
@@ -138,7 +150,7 @@ impl Lower {
             from,
             account: from,
             framed: Vec::with_capacity(BUDGET),
-            done: Vec::with_capacity(4 * BATCH + BUDGET),
+            done: Vec::with_capacity(DONE),
             stats: Arc::new(stats),
         })
     }
@@ -163,7 +175,7 @@ impl Lower {
     /// Prepends the headers for `channel` to a PDU. Errors with the frame if there is no room.
     #[inline]
     fn frame(&mut self, flow: usize, mut frame: Frame, channel: usize, now: u64) -> Result<Framed, Frame> {
-        let Self { group, arena, protection, sequences, channels, tunnels, stats, .. } = self;
+        let Self { group, arena, protection, sequences, channels, tunnels, places, stats, .. } = self;
         let description = &group.flows()[flow];
         let modem = description.modem as usize;
         let early = Lead::read(arena, &frame).and_then(|lead| lead.sealed);
@@ -191,18 +203,14 @@ impl Lower {
         if !arena.resize(&mut frame, LEAD + pdu) {
             return Err(frame);
         }
-        let tunnel = tunnels.get_mut(channel);
-        let depi_len = if tunnel.is_some() { DEPI_LEN } else { 0 };
-        let start = depi_len + header.len();
+        let start = header.len();
         frame.pull(LEAD - start);
-        let len = header.len() + pdu;
-        let bytes = arena.data_mut(&mut frame);
-        let encapsulated = match tunnel {
-            Some(depi) => bytes.first_chunk_mut().is_some_and(|out| depi.write(out, len)),
-            None => true,
-        };
-        if !encapsulated || header.write(&mut bytes[depi_len..], pdu).is_none() {
+        let len = start + pdu;
+        if header.write(arena.data_mut(&mut frame), pdu).is_none() {
             return Err(frame);
+        }
+        if !tunnels.is_empty() {
+            places.push_back((channel, description.priority.into()));
         }
         sequences[flow] = sequences[flow].wrapping_add(1);
         channels.send(channel, len, now);
@@ -250,9 +258,32 @@ impl Lower {
     }
 
     fn send(&mut self, cx: &mut Context<'_>) {
-        let sent = self.done.len();
-        let (account, out) = (self.account, self.out);
-        in_batches(&mut self.done, |batch| cx.send_batch(account, out, batch));
+        let Self { tunnels, done, account, out, .. } = self;
+        if !tunnels.is_empty() {
+            return self.send_packed(cx);
+        }
+        let sent = done.len();
+        in_batches(done, |batch| cx.send_batch(*account, *out, batch));
+        cx.sent(sent);
+    }
+
+    /// Packs the finished frames and sends the packets.
+    fn send_packed(&mut self, cx: &mut Context<'_>) {
+        let Self { arena, tunnels, places, packets: all, done, account, out, .. } = self;
+        for frame in done.drain(..) {
+            match places.pop_front() {
+                Some((channel, flow)) => tunnels[channel].push(flow, frame),
+                None => debug_assert!(false, "a frame without a place"),
+            }
+        }
+        tunnels.iter_mut().for_each(|tunnel| tunnel.flush(arena, cx.bufs, all));
+        let Packets { packets, packed, lost } = all;
+        let sent = packets.len();
+        cx.event(*account, Event::DepiPacked, packed.len() as u64);
+        cx.event(*account, Event::DepiMade, sent as u64);
+        packed.drain(..).for_each(|frame| cx.discard(frame));
+        lost.drain(..).for_each(|frame| cx.drop(*account, DropReason::NoBuffer, frame));
+        in_batches(packets, |batch| cx.send_batch(*account, *out, batch));
         cx.sent(sent);
     }
 }

@@ -136,6 +136,10 @@ named! {
         /// A packet was punted to the kernel because one of the kernel's policies (firewall, IPsec, rule, filter)
         /// applies to it.
         KeptByPolicy = "kept-by-policy",
+        /// A MAC frame was packed into DEPI packets.
+        DepiPacked = "depi-packed",
+        /// A DEPI packet was made.
+        DepiMade = "depi-made",
         /// A packet was copied, to be sent by one more port.
         CopyMade = "copy-made",
     }

@@ -36,11 +36,16 @@ impl Lab {
         self.directory.path().join("cable.pcap")
     }
 
-    /// Runs the headend with `end` at the end of its configuration.
+    /// Runs the headend with `end` at the end of its configuration; it records MAC frames.
     fn run(&self, end: &str) -> Bywash<'_> {
+        self.run_with_link("docsis", end)
+    }
+
+    /// Runs the headend with `end` at the end of its configuration; the recording has this link type.
+    fn run_with_link(&self, link: &str, end: &str) -> Bywash<'_> {
         let hex = |block: [u8; 16]| block.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let text = format!(
-            "mode = \"cmts\"\n[[port]]\ninterface = \"in\"\n[[port]]\nname = \"cable\"\nkind = \"pcap\"\nlink = \"docsis\"\n\
+            "mode = \"cmts\"\n[[port]]\ninterface = \"in\"\n[[port]]\nname = \"cable\"\nkind = \"pcap\"\nlink = \"{link}\"\n\
              record = \"{}\"\n[[group]]\ninput = \"in\"\noutput = \"cable\"\nmodems = 300\nsaid = 100\nkey = \"{}\"\n\
              iv = \"{}\"\n{end}",
             self.capture().display(),
@@ -144,6 +149,55 @@ fn tshark_accepts_what_is_recorded() {
     for line in lines {
         assert!(line.starts_with("docsis") && line.trim_end().ends_with('1') && !line.contains("alformed"), "{line}");
     }
+}
+
+/// Returns the lines that tshark prints for a capture: these fields of every packet.
+fn tshark(lab: &Lab, options: &[&str], fields: &[&str]) -> Vec<String> {
+    let file = lab.capture();
+    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
+    let argv = [&["tshark", "-r", file.to_str().unwrap()], options, &["-T", "fields"], &fields].concat();
+    lab.headend.run(&argv).unwrap().stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn tshark_finds_every_frame_in_depi_packets() {
+    require!(require_lab(), has_tool("python3"), has_tool("tshark"));
+    let _alone = alone();
+    let lab = Lab::new();
+    let bywash = lab.run_with_link(
+        "ethernet",
+        "depi = { local = \"192.0.2.1\", local_mac = \"02:00:00:00:00:01\", remote = \"192.0.2.2\", remote_mac = \
+         \"02:00:00:00:00:02\", session = 77, dscp = 46, mtu = 1000 }\n[cmts]\nchannels = [0, 0]\n[[flow]]\nname = \
+         \"rest\"\n[[flow]]\nname = \"voice\"\npriority = 5\ndscp = 46\n",
+    );
+    let frames: Vec<_> = (0..100)
+        .map(|n| (2, packet(modem(n), 80, if n % 4 == 0 { 46 } else { 0 }, 64 + 14 * usize::from(n))))
+        .collect();
+    lab.send(&frames);
+    let sent = |b: &Bywash<'_>| count(&b.show(&["service-flows"]), &[], "packets");
+    bywash.wait("frames on the cable", |b| sent(b) == 200 && b.events("in", "depi-packed") == 200);
+    bywash.stop();
+
+    // As Wireshark's own dissector reads the header, which knows no segments.
+    let specific = ["-o", "l2tp.l2_specific:DOCSIS DMPT-Specific", "-o", "l2tp.cookie_size:None"];
+    let lines = tshark(&lab, &specific, &["l2tp.sid", "l2tp.l2_spec_s", "l2tp.l2_spec_flow_id", "ip.len"]);
+    for line in &lines {
+        let values: Vec<&str> = line.split('\t').collect();
+        let [session, sequenced, flow, len] = values[..] else { panic!("{line}") };
+        assert!(["77", "78"].contains(&session) && ["1", "True"].contains(&sequenced), "{line}");
+        assert!(["0", "5"].contains(&flow) && len.parse::<u32>().unwrap() <= 1000, "{line}");
+    }
+    let script = format!("lua_script:{}", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/psp.lua"));
+    let fields = ["psp.frames", "docsis.hcs.status", "_ws.malformed", "_ws.expert.message", "docsis.ehdr.said"];
+    let lines = tshark(&lab, &["-X", &script], &fields);
+    let (mut whole, mut good) = (0, 0);
+    for line in lines {
+        let values: Vec<&str> = line.split('\t').collect();
+        whole += values[0].parse::<usize>().unwrap_or_else(|_| panic!("{line}"));
+        good += values[1].split(',').filter(|status| *status == "1").count();
+        assert!(values[2].is_empty() && !values[3].contains("Lost"), "{line}");
+    }
+    assert_eq!((whole, good), (200, 200));
 }
 
 #[test]

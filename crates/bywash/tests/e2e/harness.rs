@@ -194,8 +194,10 @@ impl<'a> Bywash<'a> {
             let there =
                 ["drop_port_gone", "drop_cpu_busy"].map(|drop| count(&shown["xdp"], &[("verdict", drop)], "packets"));
             let dropped = count(&shown["drops"], &[], "packets") - lost + there.iter().sum::<u64>();
-            let come = counter("rx_packets") + event("icmp-sent") + event("fragment-made") + event("copy-made");
-            let gone = counter("tx_packets") + dropped + event("punted") + event("fragmented");
+            let made = ["icmp-sent", "fragment-made", "copy-made", "depi-made"].map(event);
+            let used_up = ["punted", "fragmented", "depi-packed"].map(event);
+            let come = counter("rx_packets") + made.iter().sum::<u64>();
+            let gone = counter("tx_packets") + dropped + used_up.iter().sum::<u64>();
             last = format!("{come} came, {gone} went: {shown} {ports}");
             come == gone
         });

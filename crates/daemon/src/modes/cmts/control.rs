@@ -101,6 +101,7 @@ fn depi(config: &DepiConfig) -> Depi {
         destination: config.remote,
         session: config.session,
         dscp: config.dscp,
+        mtu: config.mtu,
     }
 }
 
