@@ -31,6 +31,20 @@ pub struct Modem {
     pub aqm: u64,
 }
 
+/// Address behind a modem.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Cpe {
+    /// Number of the service group, from 1.
+    pub group: u64,
+    /// MAC address.
+    pub mac: String,
+    /// MAC address of the modem.
+    pub modem: String,
+    /// Seconds since it was last seen; null if it is configured and not learned.
+    pub idle_s: Option<u64>,
+}
+
 /// Service flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

@@ -19,7 +19,7 @@ mod switch;
 mod topic;
 mod workers;
 
-pub use cable::{Channel, Modem, ServiceFlow};
+pub use cable::{Channel, Cpe, Modem, ServiceFlow};
 pub use command::{CaptureEnded, FlowsChanged, KeysChanged, Problem, Reloaded, TakenOver, Version};
 pub use command::{TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
 pub use drops::{DropCount, Drops, EventCount, XdpCount};

@@ -98,6 +98,8 @@ topics! {
     Caches = "caches": Caches,
     /// Modems of a cable downstream.
     Modems = "modems": Vec<Modem>,
+    /// Addresses behind the modems of a cable downstream.
+    Cpes = "cpes": Vec<Cpe>,
     /// Service flows of the modems of a cable downstream.
     ServiceFlows = "service-flows": Vec<ServiceFlow>,
     /// Channels of a cable downstream.
@@ -114,7 +116,7 @@ topics! {
 
 impl Topic {
     /// Topics of `show all`, in their order.
-    pub const SHOWN: [Topic; 16] = [
+    pub const SHOWN: [Topic; 17] = [
         Topic::Ports,
         Topic::Workers,
         Topic::Pools,
@@ -128,6 +130,7 @@ impl Topic {
         Topic::Fdb,
         Topic::Caches,
         Topic::Modems,
+        Topic::Cpes,
         Topic::ServiceFlows,
         Topic::Channels,
         Topic::Config,
@@ -152,7 +155,7 @@ impl Topic {
         match self {
             Self::Routes | Self::Neighbours | Self::Drift => Some("router"),
             Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some("switch"),
-            Self::Modems | Self::ServiceFlows | Self::Channels => Some("cmts"),
+            Self::Modems | Self::Cpes | Self::ServiceFlows | Self::Channels => Some("cmts"),
             _ => None,
         }
     }

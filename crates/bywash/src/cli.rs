@@ -314,6 +314,8 @@ pub enum Show {
     Caches,
     /// Modems of the cable downstream
     Modems,
+    /// Addresses behind the modems of the cable downstream
+    Cpes,
     /// Service flows of the cable downstream: packets, queues and drops
     ServiceFlows,
     /// Channels of the cable downstream

@@ -28,6 +28,10 @@ pub struct CmtsConfig {
     pub queues: usize,
     /// Packet to drop when the queue of a flow is full.
     pub overflow: Overflow,
+    /// Maximum number of learned addresses behind a modem.
+    pub cpes: usize,
+    /// Seconds after which a learned address behind a modem is removed.
+    pub cpe_ageing_s: u32,
     /// Rates of each group's OFDM channels in bit/s; 0: no limit.
     #[serde(deserialize_with = "channels")]
     pub channels: Vec<u64>,

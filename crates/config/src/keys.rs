@@ -160,6 +160,18 @@ pub static CMTS: Section = Section {
             .doc("Packet to drop when the queue of a flow is full. `tail`: the arriving one. `head`: the oldest one.")
             .example("\"head\"")
             .only(Mode::Cmts),
+        key("cpes", Int(0..=1024), "16", "addresses")
+            .doc(
+                "Maximum number of addresses behind a modem that are learned, from upstream MAC frames that the group's \
+                 output receives: a privacy element names the modem by its SAID. Such frames are dropped as `filtered`. \
+                 An address stays with its modem until it is no longer seen.",
+            )
+            .example("1")
+            .only(Mode::Cmts),
+        key("cpe_ageing_s", Int(1..=86_400), "3600", "seconds")
+            .doc("Time after which a learned address behind a modem that is no longer seen is removed.")
+            .example("300")
+            .only(Mode::Cmts),
         key("channels", Or("auto", &OneOrMore("a rate", RATE)), "\"auto\"", "bit/s")
             .doc(
                 "Rates of the OFDM channels of a group; 0: no limit. Shares of the traffic follow the rates, with the \
@@ -192,9 +204,11 @@ pub static GROUP: Section = Section {
                 "File of modems, beside the generated ones: a line for each with the columns that the first line names, \
                  separated by commas. `mac`: the address, required. `said`: by default the one after the previous \
                  modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
-                 `sequence`: number of the key, 0 to 15, by default 0. `#` begins a comment. A reload reads the file \
-                 again and rolls over to keys with other sequence numbers, which must have the other parity; nothing \
-                 else in it can change.",
+                 `sequence`: number of the key, 0 to 15, by default 0. `cpe`: addresses behind the modem, separated by \
+                 spaces. A group address as `mac`, such as `ff:ff:ff:ff:ff:ff`, makes the line a multicast group, whose \
+                 frames have a DSID and a security association of their own. `#` begins a comment. A reload reads the \
+                 file again, replaces the addresses behind modems and rolls over to keys with other sequence numbers, \
+                 which must have the other parity; nothing else in it can change.",
             )
             .example("\"/etc/bywash/modems.csv\"")
             .only(Mode::Cmts),

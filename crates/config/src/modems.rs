@@ -7,12 +7,12 @@ use bywash_docsis::group::{MODEMS_MAX, ModemConfig};
 use bywash_wire::ethernet::MacAddr;
 use std::collections::HashSet;
 
-/// Modem of a file. `None`: as for a generated modem.
+/// Modem or multicast group of a file. `None`: as for a generated modem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModemLine {
     /// Number of the line, from 1.
     pub line: usize,
-    /// MAC address.
+    /// MAC address; a group address is that of a multicast group.
     pub mac: MacAddr,
     /// Security association identifier.
     pub said: Option<u16>,
@@ -22,6 +22,8 @@ pub struct ModemLine {
     pub iv: Option<Block>,
     /// Sequence number of the key.
     pub sequence: u8,
+    /// Addresses behind the modem.
+    pub cpes: Vec<MacAddr>,
 }
 
 /// Line of a file that is not valid.
@@ -37,7 +39,7 @@ pub struct WrongLine {
 const SAID_MAX: u16 = 16_383;
 
 /// Names of the columns. The first is required.
-const COLUMNS: [&str; 5] = ["mac", "said", "key", "iv", "sequence"];
+const COLUMNS: [&str; 6] = ["mac", "said", "key", "iv", "sequence", "cpe"];
 
 /// Parses the text of a file. The first line names the columns, in any order; `#` begins a comment. Errors with the
 /// first invalid line.
@@ -76,19 +78,32 @@ fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, Stri
     }
     let mut fields = [""; COLUMNS.len()];
     columns.iter().zip(values.split(',')).for_each(|(column, value)| fields[*column] = value.trim());
-    let [mac, said, key, iv, sequence] = fields;
+    let [mac, said, key, iv, sequence, cpe] = fields;
     let block = |name: &str, value: &str| {
         let parsed = (!value.is_empty()).then(|| text::block(value).map(Block)).transpose();
         parsed.map_err(|expected| format!("invalid {name}: {expected}"))
     };
     Ok(ModemLine {
         line,
-        mac: text::mac(mac).map_err(|expected| format!("invalid mac `{mac}`: {expected}"))?,
+        mac: address(mac)?,
         said: (!said.is_empty()).then(|| number("said", said, SAID_MAX)).transpose()?,
         key: block("key", key)?,
         iv: block("iv", iv)?,
         sequence: if sequence.is_empty() { 0 } else { number("sequence", sequence, 15)? as u8 },
+        cpes: cpe.split_whitespace().map(station).collect::<Result<_, _>>()?,
     })
+}
+
+/// Parses the address of a modem or multicast group.
+fn address(text: &str) -> Result<MacAddr, String> {
+    match text.parse() {
+        Ok(group @ MacAddr([first, ..])) if first & 1 != 0 => Ok(group),
+        _ => text::mac(text).map_err(|expected| format!("invalid mac `{text}`: {expected}")),
+    }
+}
+
+fn station(text: &str) -> Result<MacAddr, String> {
+    text::mac(text).map_err(|expected| format!("invalid cpe `{text}`: {expected}"))
 }
 
 fn number(name: &str, value: &str, most: u16) -> Result<u16, String> {
@@ -127,7 +142,7 @@ impl GroupConfig {
         let mut all = vec![];
         for n in 0..self.generated() {
             let [_, _, mac @ ..] = (first + n as u64).to_be_bytes();
-            all.push((ModemConfig { mac, kind: 0, said: said(n) as u16, key: keys(n), sequence: 0 }, said(n), 0));
+            all.push((ModemConfig { mac, said: said(n) as u16, key: keys(n), ..ModemConfig::default() }, said(n), 0));
         }
         if let Some(file) = &self.file {
             let name = file.display();
@@ -144,8 +159,9 @@ impl GroupConfig {
                 let said = modem.said.map_or_else(|| all.last().map_or(said(0), |(_, said, _)| said + 1), usize::from);
                 let (key, iv) = keys(n);
                 let key = (modem.key.map_or(key, |key| key.0), modem.iv.map_or(iv, |iv| iv.0));
-                let (mac, sequence) = (modem.mac.0, modem.sequence);
-                all.push((ModemConfig { mac, kind: 0, said: said as u16, key, sequence }, said, modem.line));
+                let ModemLine { line, mac, sequence, cpes, .. } = modem;
+                let cpes = cpes.iter().map(|cpe| cpe.0).collect();
+                all.push((ModemConfig { mac: mac.0, kind: 0, said: said as u16, key, sequence, cpes }, said, line));
             }
         }
         let at = |line: usize| match &self.file {
@@ -165,9 +181,12 @@ impl GroupConfig {
             return wrong(key(*line), what, "expected SAIDs up to 16383");
         }
         let mut seen = HashSet::new();
-        if let Some((modem, _, line)) = all.iter().find(|(modem, ..)| !seen.insert(modem.mac)) {
-            let what = format!("{}two modems have the address {}", at(*line), MacAddr(modem.mac));
-            return wrong(key(*line), what, "expected different addresses");
+        for (modem, _, line) in &all {
+            let mut macs = std::iter::once(&modem.mac).chain(&modem.cpes);
+            if let Some(mac) = macs.find(|mac| !seen.insert(**mac)) {
+                let what = format!("{}address {} is used twice", at(*line), MacAddr(*mac));
+                return wrong(key(*line), what, "expected different addresses");
+            }
         }
         Ok(all.into_iter().map(|(modem, ..)| modem).collect())
     }
@@ -181,8 +200,9 @@ mod tests {
 
     #[test]
     fn columns_may_be_in_any_order_and_empty() {
-        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv  # columns\n\
-                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,\n , 00:10:18:00:00:02,,,\n";
+        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe  # columns\n\
+                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08\n \
+                    , 00:10:18:00:00:02,,,,\n";
         let found = modems(text).unwrap();
         let key = Block(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes());
         let first = ModemLine {
@@ -192,6 +212,7 @@ mod tests {
             key: Some(key),
             iv: None,
             sequence: 15,
+            cpes: vec![MacAddr([2, 0, 0, 0, 0, 7]), MacAddr([2, 0, 0, 0, 0, 8])],
         };
         let second = ModemLine {
             line: 5,
@@ -199,10 +220,11 @@ mod tests {
             said: None,
             key: None,
             sequence: 0,
+            cpes: vec![],
             ..first.clone()
         };
         assert_eq!(found, [first, second]);
-        assert_eq!(modems("mac\n02:00:00:00:00:01\n").unwrap().len(), 1);
+        assert_eq!(modems("mac\n02:00:00:00:00:01\nff:ff:ff:ff:ff:ff\n").unwrap().len(), 2);
         assert_eq!(modems("# nothing\n"), Ok(vec![]));
     }
 
@@ -215,6 +237,7 @@ mod tests {
             ("mac,said\n02:00:00:00:00:01\n", 2, "1 columns, expected 2"),
             ("mac\n\n02:00:00:00:00\n", 3, "invalid mac `02:00:00:00:00`"),
             ("mac,said\n02:00:00:00:00:01,16384\n", 2, "expected 0 to 16383"),
+            ("mac,cpe\n02:00:00:00:00:01,ff:ff:ff:ff:ff:ff\n", 2, "not a group address"),
             ("mac,sequence\n02:00:00:00:00:01,16\n", 2, "expected 0 to 15"),
         ] {
             let wrong = modems(text).unwrap_err();

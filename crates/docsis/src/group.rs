@@ -85,9 +85,10 @@ pub struct ModemKind {
 }
 
 /// Configuration of a modem.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModemConfig {
-    /// MAC address: PDUs to it belong to this modem.
+    /// MAC address: PDUs to it belong to this modem. A group address makes it a multicast group: its PDUs have service
+    /// identifiers and a security association of their own, which modems get to know by other means.
     pub mac: Mac,
     /// Index of the modem's kind.
     pub kind: usize,
@@ -97,6 +98,8 @@ pub struct ModemConfig {
     pub key: KeyPair,
     /// Sequence number of the key, 0 to 15.
     pub sequence: u8,
+    /// Addresses of the equipment behind it.
+    pub cpes: Vec<Mac>,
 }
 
 /// Flow of a modem.
@@ -258,6 +261,12 @@ impl Group {
         &self.keys
     }
 
+    /// Returns the modem with this index.
+    pub(crate) fn modem(&self, index: usize) -> Modem {
+        let modem = self.table.find(self.modems[index].mac);
+        modem.expect("every modem is in the table")
+    }
+
     /// Returns the index of the modem with this address.
     pub fn modem_at(&self, mac: Mac) -> Option<usize> {
         let modem = self.table.find(mac)?;
@@ -307,7 +316,7 @@ impl ModemKind {
 }
 
 /// Hash table of modems by address: open addressing, at most half full.
-struct Table {
+pub(crate) struct Table {
     slots: Vec<(u64, Modem)>,
     /// Index of the modem in each slot, to report duplicates.
     numbers: Vec<usize>,
@@ -318,7 +327,7 @@ struct Table {
 const FREE: u64 = u64::MAX;
 
 impl Table {
-    fn new(modems: usize) -> Self {
+    pub(crate) fn new(modems: usize) -> Self {
         let size = (modems * 2).next_power_of_two().max(2);
         let free = (FREE, Modem { first_flow: 0, kind: 0 });
         Self { slots: vec![free; size], numbers: vec![0; size], shift: 64 - size.trailing_zeros() }
@@ -329,7 +338,7 @@ impl Table {
         (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    fn insert(&mut self, mac: Mac, number: usize, modem: Modem) -> Result<(), usize> {
+    pub(crate) fn insert(&mut self, mac: Mac, number: usize, modem: Modem) -> Result<(), usize> {
         let mac = word(mac);
         let mut at = self.slot(mac);
         while self.slots[at].0 != FREE {
@@ -343,7 +352,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, mac: Mac) -> Option<Modem> {
+    pub(crate) fn find(&self, mac: Mac) -> Option<Modem> {
         let mac = word(mac);
         let mut at = self.slot(mac);
         loop {
@@ -371,7 +380,7 @@ mod tests {
 
     fn modem(n: u32, kind: usize) -> ModemConfig {
         let [_, a, b, c] = n.to_be_bytes();
-        ModemConfig { mac: [2, 0, 0, a, b, c], kind, said: n as u16, key: ([0; 16], [0; 16]), sequence: 0 }
+        ModemConfig { mac: [2, 0, 0, a, b, c], kind, said: n as u16, ..ModemConfig::default() }
     }
 
     fn kind(flows: usize) -> ModemKind {

@@ -22,6 +22,8 @@ const FC_EXTENDED: u8 = 0x01;
 /// EH_TYPE of the downstream privacy element, and of the downstream service element.
 const EH_PRIVACY: u8 = 4;
 const EH_SERVICE: u8 = 8;
+/// EH_TYPE of the upstream privacy elements, with a request and without.
+const EH_UPSTREAM: [u8; 2] = [3, 7];
 /// BPI+ version.
 const BPI_VERSION: u8 = 1;
 
@@ -265,6 +267,22 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
     let end = HEADER_LEN + len;
     let (frame, rest) = bytes.split_at_checked(end).ok_or(truncated(end))?;
     Ok(Parsed { header, header_len, pdu: &frame[header_len..], rest })
+}
+
+/// Returns the security association identifier in the privacy element of an upstream frame, from which `parsed` is;
+/// `None` if it has none.
+pub fn upstream_said(frame: &[u8], parsed: &Parsed<'_>) -> Option<u16> {
+    let mut extension = frame.get(4..parsed.header_len - 2)?;
+    while let Some((&tag, rest)) = extension.split_first() {
+        let (value, rest) = rest.split_at_checked(usize::from(tag & 0xf))?;
+        if EH_UPSTREAM.contains(&(tag >> 4))
+            && let [_, high, low, ..] = *value
+        {
+            return Some(u16::from_be_bytes([high, low]) & 0x3fff);
+        }
+        extension = rest;
+    }
+    None
 }
 
 #[cfg(test)]

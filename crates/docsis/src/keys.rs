@@ -302,6 +302,7 @@ mod tests {
             said: n.into(),
             key: ([n; 16], [0; 16]),
             sequence: 15,
+            ..ModemConfig::default()
         };
         Arc::new(Group::new(vec![kind], (0..3).map(modem).collect()).unwrap())
     }
@@ -408,7 +409,7 @@ mod tests {
         let kind = ModemKind { flows: vec![FlowKind::default()], filters: vec![] };
         let modem = |n: u16| {
             let [a, b] = n.to_be_bytes();
-            ModemConfig { mac: [2, 0, 0, 0, a, b], kind: 0, said: n, key: ([0; 16], [0; 16]), sequence: 0 }
+            ModemConfig { mac: [2, 0, 0, 0, a, b], said: n, ..ModemConfig::default() }
         };
         let group = Arc::new(Group::new(vec![kind], (0..1000).map(modem).collect()).unwrap());
         let mut rollover = Rollover::new(group.clone());

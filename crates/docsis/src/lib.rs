@@ -10,6 +10,7 @@ mod assist;
 mod channel;
 pub mod cipher;
 pub mod classify;
+pub mod cpe;
 pub mod crc;
 pub mod depi;
 pub mod group;

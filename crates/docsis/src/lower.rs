@@ -1,6 +1,7 @@
 //! Lower MAC: schedules the flows' packets and sends them as protected MAC frames on channels.
 
 use crate::channel::Channels;
+use crate::cpe::Observer;
 use crate::crc::CRC_LEN;
 use crate::depi::{Depi, FLOWS, Packer, Packets};
 use crate::group::{Group, LEAD, Lead};
@@ -90,6 +91,8 @@ pub struct Lower {
     sealer: Sealer,
     /// New keys; `None` if they never change.
     new_keys: Option<NewKeys>,
+    /// Learns addresses behind modems from upstream frames; `None` if none are learned.
+    observer: Option<Observer>,
     /// Next sequence number of each flow.
     sequences: Vec<u16>,
     out: PortId,
@@ -146,6 +149,7 @@ impl Lower {
             arena,
             sealer,
             new_keys: None,
+            observer: None,
             out,
             from,
             account: from,
@@ -164,6 +168,12 @@ impl Lower {
     /// Takes new keys from the control half of the group's keys.
     pub fn keyed_by(mut self, rollover: &mut Rollover) -> Self {
         self.new_keys = Some(rollover.add_worker());
+        self
+    }
+
+    /// Passes the source addresses of upstream frames to `observer`.
+    pub fn observed_by(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -316,7 +326,10 @@ impl App for Lower {
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         if from != self.from {
-            // The downstream side receives nothing.
+            // Upstream frames are not forwarded.
+            if let Some(observer) = &mut self.observer {
+                batch.as_slice().iter().for_each(|frame| observer.see(self.arena.data(frame)));
+            }
             batch.drain().for_each(|frame| cx.drop(from, DropReason::Filtered, frame));
             return;
         }

@@ -1,6 +1,7 @@
 //! Upper MAC: classifies and polices Ethernet frames.
 
 use crate::assist::Assist;
+use crate::cpe::Cpes;
 use crate::crc::CRC_LEN;
 use crate::group::{Group, LEAD, Lead, PDU_MAX, PDU_MIN};
 use crate::keys::{self, Rollover};
@@ -9,7 +10,7 @@ use crate::police::Policer;
 use crate::seal::SealError;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
-use bywash_sync::clock;
+use bywash_sync::{Published, clock};
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::partial;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Upper {
     policers: Vec<Policer>,
     /// Port to the lower MAC.
     lower: PortId,
+    /// Addresses behind the modems; `None` if PDUs are to modems only.
+    cpes: Option<Arc<Published<Cpes>>>,
     /// Whether received transport checksums may be incomplete.
     partial: bool,
     /// Flows of the frames in a batch.
@@ -48,6 +51,7 @@ impl Upper {
             arena,
             policers,
             lower,
+            cpes: None,
             partial: false,
             flows: [0; BATCH],
             assist: None,
@@ -59,6 +63,12 @@ impl Upper {
     /// Sets whether to complete transport checksums that senders left to checksum offload, as with veth.
     pub fn completing(mut self, partial: bool) -> Self {
         self.partial = partial;
+        self
+    }
+
+    /// Makes PDUs to addresses behind modems those modems'.
+    pub fn with_cpes(mut self, cpes: Arc<Published<Cpes>>) -> Self {
+        self.cpes = Some(cpes);
         self
     }
 
@@ -135,8 +145,10 @@ impl App for Upper {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let Self { group, arena, policers, partial, flows, .. } = self;
+        let Self { group, arena, policers, cpes, partial, flows, .. } = self;
         let received = batch.len();
+        let reader = cx.reader;
+        let cpes = cpes.as_ref().map(|cpes| cpes.load(reader));
         let mut known = Batch::new();
         batch.as_slice().iter().for_each(|frame| arena.prefetch(frame));
         for mut frame in batch.drain() {
@@ -149,7 +161,8 @@ impl App for Upper {
                 cx.drop(from, DropReason::Oversize, frame);
                 continue;
             }
-            let Some(modem) = group.find([a, b, c, d, e, f]) else {
+            let mac = [a, b, c, d, e, f];
+            let Some(modem) = group.find(mac).or_else(|| cpes.and_then(|cpes| cpes.find(mac))) else {
                 cx.drop(from, DropReason::UnknownModem, frame);
                 continue;
             };

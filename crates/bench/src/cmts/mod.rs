@@ -426,8 +426,12 @@ impl<'a> Bench<'a> {
         let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
         let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
         let kind = ModemKind { flows, filters: vec![] };
-        let modem =
-            |(i, mac): (usize, &Mac)| ModemConfig { mac: *mac, kind: 0, said: i as u16 + 1, key: key(i), sequence: 0 };
+        let modem = |(i, mac): (usize, &Mac)| ModemConfig {
+            mac: *mac,
+            said: i as u16 + 1,
+            key: key(i),
+            ..ModemConfig::default()
+        };
         Ok(Arc::new(Group::new(vec![kind], self.modems.iter().enumerate().map(modem).collect())?))
     }
 

@@ -105,6 +105,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Fdb => vec![Topic::Fdb],
         Show::Caches => vec![Topic::Caches],
         Show::Modems => vec![Topic::Modems],
+        Show::Cpes => vec![Topic::Cpes],
         Show::ServiceFlows => vec![Topic::ServiceFlows],
         Show::Channels => vec![Topic::Channels],
         Show::Config => vec![Topic::Config],

@@ -43,6 +43,7 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
         Answer::Fdb(all) => addresses(all),
         Answer::Caches(all) => caches(all),
         Answer::Modems(all) => modems(all),
+        Answer::Cpes(all) => cpes(all),
         Answer::ServiceFlows(all) => service_flows(all),
         Answer::Channels(all) => channels(all),
         Answer::Config(config) => toml::to_string(config).unwrap_or_else(|why| format!("{why}\n")),
@@ -297,12 +298,32 @@ fn drift(rows: &[Drift]) -> String {
 }
 
 fn modems(modems: &[Modem]) -> String {
-    let mut grid =
-        Grid::new(&["group", "mac", "said", "flows", "packets", "bytes", "queued", "policed", "queue overflow"]);
+    let mut grid = Grid::new(&[
+        "group",
+        "mac",
+        "said",
+        "key",
+        "flows",
+        "packets",
+        "bytes",
+        "queued",
+        "policed",
+        "queue overflow",
+        "aqm",
+    ]);
     for m in modems {
-        row!(grid; m.group, m.mac, m.said, m.flows, m.packets, m.bytes, m.queued, m.policed, m.queue_overflow);
+        row!(grid; m.group, m.mac, m.said, m.key_sequence, m.flows, m.packets, m.bytes, m.queued, m.policed,
+            m.queue_overflow, m.aqm);
     }
     grid.render("no modems")
+}
+
+fn cpes(cpes: &[Cpe]) -> String {
+    let mut grid = Grid::new(&["group", "mac", "modem", "idle"]);
+    for c in cpes {
+        row!(grid; c.group, c.mac, c.modem, c.idle_s.map_or("configured".into(), |idle| format!("{idle} s")));
+    }
+    grid.render("no addresses behind modems")
 }
 
 fn service_flows(flows: &[ServiceFlow]) -> String {
@@ -317,10 +338,11 @@ fn service_flows(flows: &[ServiceFlow]) -> String {
         "queued",
         "policed",
         "queue overflow",
+        "aqm",
     ]);
     for f in flows {
         row!(grid; f.group, f.modem, f.flow, f.dsid, f.priority, f.packets, f.bytes, f.queued, f.policed,
-            f.queue_overflow);
+            f.queue_overflow, f.aqm);
     }
     grid.render("no service flows")
 }

@@ -219,6 +219,79 @@ fn rates_are_policed_and_queues_overflow_by_flow() {
     bywash.stop();
 }
 
+/// Writes a capture file with these records.
+fn write_pcap(path: &std::path::Path, records: &[Vec<u8>]) {
+    let mut bytes = vec![];
+    bytes.extend(0xa1b2_3c4d_u32.to_ne_bytes());
+    bytes.extend([2u16, 4].map(u16::to_ne_bytes).concat());
+    bytes.extend([0u32, 0, 65_535, 1].map(u32::to_ne_bytes).concat());
+    for record in records {
+        let len = record.len() as u32;
+        bytes.extend([0, 0, len, len].map(u32::to_ne_bytes).concat());
+        bytes.extend(record);
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Returns an upstream MAC frame of a modem: a header with a privacy element, and a PDU from `source`.
+fn upstream(said: u16, source: [u8; 6]) -> Vec<u8> {
+    let [high, low] = (said | 0x8000).to_be_bytes();
+    let mut frame = vec![1, 5, 0, 5 + 60, 0x34, 0x11, high, low, 0];
+    frame.extend(bywash_docsis::crc::hcs(&frame));
+    frame.extend([[0xff; 6], source].concat());
+    frame.extend([7; 48]);
+    frame
+}
+
+#[test]
+fn addresses_behind_modems_and_multicast() {
+    require!(require_lab(), has_tool("python3"));
+    let _alone = alone();
+    let lab = Lab::new();
+    let (file, received) = (lab.directory.path().join("modems.csv"), lab.directory.path().join("upstream.pcap"));
+    let cpe = |n: u8| [2, 0, 0, 0, 0, n];
+    let write = |n: u8| {
+        let text = format!("mac,said,cpe\n00:10:18:de:ad:01,5000,02:00:00:00:00:{n:02x}\nff:ff:ff:ff:ff:ff,6000,\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write(0x77);
+    write_pcap(&received, &[upstream(5000, cpe(0x78)), upstream(4000, cpe(0x79))]);
+    let link = format!("docsis\"\nfile = \"{}", received.display());
+    let bywash = lab.run_with_link(&link, &format!("file = \"{}\"\n", file.display()));
+    let known = |b: &Bywash<'_>, n: u8| {
+        let all = b.show(&["cpes"]);
+        all.as_array().unwrap().iter().any(|row| row["mac"] == format!("02:00:00:00:00:{n:02x}"))
+    };
+    bywash.wait("a learned address", |b| known(b, 0x77) && known(b, 0x78));
+    assert!(!known(&bywash, 0x79), "no modem has SAID 4000");
+    let to = |mac| (1, packet(mac, 80, 0, 100));
+    lab.send(&[to(cpe(0x77)), to(cpe(0x78)), to([0xff; 6]), to(cpe(0x79))]);
+    bywash.wait("frames on the cable", |b| b.counter("cable", "tx_packets") == 3);
+    bywash.wait("a drop", |b| b.drops("in", "unknown-modem") >= 1);
+    write(0x79);
+    let socket = bywash.socket();
+    let reloaded = crate::harness::bywash(&lab.headend, &["reload", "--socket", socket.to_str().unwrap()]);
+    assert!(reloaded.stdout.contains("group 1: other addresses behind modems"), "{}", reloaded.stdout);
+    bywash.wait("the new address", |b| known(b, 0x79) && !known(b, 0x77));
+    lab.send(&[to(cpe(0x77)), to(cpe(0x79))]);
+    bywash.wait("one more frame", |b| b.counter("cable", "tx_packets") == 4);
+    bywash.stop();
+    let mut found: Vec<(u16, u8)> = records(&lab.capture())
+        .iter()
+        .map(|record| {
+            let frame = parse(record).unwrap();
+            let said = frame.header.privacy.unwrap().said;
+            let n = if said == 5000 { 0 } else { 1 };
+            let tek = Tek::new(&derived_key(&KEY, n), &derived_key(&IV, n));
+            let mut pdu = frame.pdu.to_vec();
+            open(&tek, Protection::default(), &mut pdu).unwrap();
+            (said, pdu[5])
+        })
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, [(5000, 0x77), (5000, 0x78), (5000, 0x79), (6000, 0xff)]);
+}
+
 /// Sends a request with a body to the API, and returns the answer.
 fn post(bywash: &Bywash<'_>, path: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(bywash.socket()).unwrap();

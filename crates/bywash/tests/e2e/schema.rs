@@ -62,6 +62,6 @@ fn answers_are_as_their_schemas_say() {
                 [[group]]\ninput = \"r0\"\noutput = \"cable\"\nmodems = 3\n";
     std::fs::write(&config, text).unwrap();
     let cmts = Bywash::run(lab.r(), &["--config", config.to_str().unwrap()]);
-    compare(&cmts, &[&common[..], &["modems", "service-flows", "channels"]].concat());
+    compare(&cmts, &[&common[..], &["modems", "cpes", "service-flows", "channels"]].concat());
     cmts.stop();
 }

@@ -58,7 +58,7 @@ fn group(modems: u16, kind: ModemKind) -> Arc<Group> {
     let modem = |i: u16| {
         let [a, b] = i.to_be_bytes();
         let key = (derived_key(&[9; 16], i.into()), [i as u8; 16]);
-        ModemConfig { mac: [2, 0xca, 0xb1, 0, a, b], kind: 0, said: 100 + i, key, sequence: 0 }
+        ModemConfig { mac: [2, 0xca, 0xb1, 0, a, b], said: 100 + i, key, ..ModemConfig::default() }
     };
     Arc::new(Group::new(vec![kind], (0..modems).map(modem).collect()).unwrap())
 }

@@ -1,13 +1,14 @@
 //! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper and
 //! a lower MAC, joined by a ring.
 
-use super::keys::Keys;
+use super::modems::Modems;
 use super::view::{GroupView, Headend};
 use crate::modes::{self, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
 use bywash_config::{Aqm, CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig, WrongModems};
 use bywash_docsis::classify::Rule;
+use bywash_docsis::cpe::{CpeLimits, Learning};
 use bywash_docsis::depi::Depi;
 use bywash_docsis::group::{FlowKind, Group, ModemKind};
 use bywash_docsis::keys::Rollover;
@@ -21,11 +22,12 @@ use bywash_fib::model::Change;
 use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, Ports};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-/// Control half: follows links, and rolls keys over; everything else stays as configured.
+/// Control half: follows links, and rolls keys over, and learns addresses; everything else stays as configured.
 struct Downstream {
     ports: Arc<Mutex<Ports>>,
-    keys: Vec<Arc<Keys>>,
+    modems: Vec<Arc<Modems>>,
 }
 
 /// Sets up a downstream on the opened ports.
@@ -46,25 +48,28 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         let of = Group::new(vec![modem_kind(&config.flows)], group.all_modems().map_err(wrong)?)?;
         let of = Arc::new(of);
         let mut rollover = Rollover::new(of.clone());
+        let limits =
+            CpeLimits { of_modem: config.cmts.cpes, ageing: Duration::from_secs(config.cmts.cpe_ageing_s.into()) };
+        let (learning, observer) = Learning::new(of.clone(), limits, setup.domain);
         let partial = specs[usize::from(input.0)].partial_checksums;
         let config = lower_config(config, group);
         let in_group = || format!("group {}", number + 1);
         let lower = Lower::new(of.clone(), arena.clone(), &config, ring, output).with_context(in_group)?;
-        let lower = lower.on_account_of(input).keyed_by(&mut rollover);
+        let lower = lower.on_account_of(input).keyed_by(&mut rollover).observed_by(observer);
         let stats = lower.stats();
         let upper = Upper::new(of.clone(), arena.clone(), ring);
         let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?.keyed_by(&mut rollover);
         tracing::info!("group {}: {} modems, sealed by {}", number + 1, of.modems().len(), stats.crypto);
-        apps.push(Box::new(upper.completing(partial)) as Box<dyn App>);
+        apps.push(Box::new(upper.completing(partial).with_cpes(learning.table())) as Box<dyn App>);
         apps.push(Box::new(lower) as Box<dyn App>);
         links.push((2 * number, 2 * number + 1));
-        let keys = Arc::new(Keys::new(of.clone(), rollover));
-        groups.push(GroupView { group: of, stats, channels: config.channels, keys });
+        let modems = Arc::new(Modems::new(of.clone(), rollover, learning));
+        groups.push(GroupView { group: of, stats, channels: config.channels, modems });
     }
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
-    let keys = groups.iter().map(|group| group.keys.clone()).collect();
+    let modems = groups.iter().map(|group| group.modems.clone()).collect();
     let view = Arc::new(Headend { ports: ports.clone(), groups });
-    Ok(Parts { control: Box::new(Downstream { ports, keys }), view, apps, links })
+    Ok(Parts { control: Box::new(Downstream { ports, modems }), view, apps, links })
 }
 
 impl modes::Control for Downstream {
@@ -77,7 +82,7 @@ impl modes::Control for Downstream {
     }
 
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
-        self.keys.iter().filter(|keys| keys.tick()).count() > 0
+        self.modems.iter().filter(|modems| modems.tick()).count() > 0
     }
 }
 

@@ -1,7 +1,7 @@
 //! CMTS: the downstream of a cable modem termination system.
 
 mod control;
-mod keys;
+mod modems;
 mod view;
 
 pub use control::set_up;

@@ -1,11 +1,11 @@
 //! View of a cable downstream: modems, their service flows, and channels.
 
-use super::keys::Keys;
+use super::modems::Modems;
 use crate::modes::mac;
 use crate::view::View;
-use bywash_api::{Answer, Channel, KeysChanged, Modem, ServiceFlow, Topic};
+use bywash_api::{Answer, Channel, Cpe, KeysChanged, Modem, ServiceFlow, Topic};
 use bywash_config::Config;
-use bywash_docsis::group::{Group, LowerCounters, ModemConfig};
+use bywash_docsis::group::{Group, LowerCounters, Mac, ModemConfig};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub struct GroupView {
     pub stats: Arc<LowerStats>,
     /// Rates of its channels, in bits per second.
     pub channels: Vec<u64>,
-    pub keys: Arc<Keys>,
+    pub modems: Arc<Modems>,
 }
 
 /// Counters of one service flow, or the sum of a modem's.
@@ -45,6 +45,7 @@ impl View for Headend {
         let groups = || self.groups.iter().enumerate().map(|(n, group)| (n as u64 + 1, group));
         Ok(match topic {
             Topic::Modems => Answer::Modems(groups().flat_map(modems).collect()),
+            Topic::Cpes => Answer::Cpes(groups().flat_map(cpes).collect()),
             Topic::ServiceFlows => Answer::ServiceFlows(groups().flat_map(flows).collect()),
             Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
             _ => return Err(format!("a cmts has no {}", topic.name())),
@@ -54,12 +55,12 @@ impl View for Headend {
     fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
         let found = group.checked_sub(1).and_then(|at| self.groups.get(at));
         let found = found.ok_or_else(|| format!("there is no group {group}: expected 1 to {}", self.groups.len()))?;
-        found.keys.change(lines, later)
+        found.modems.change(lines, later)
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
         let groups = self.groups.iter().zip(&config.groups).enumerate();
-        let told = groups.map(|(at, (group, config))| group.keys.reread(at + 1, config, apply));
+        let told = groups.map(|(at, (group, config))| group.modems.reread(at + 1, config, apply));
         Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
@@ -112,6 +113,17 @@ fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
         aqm: sum.early,
     };
     group.modems().iter().zip(sums).enumerate().map(row).collect()
+}
+
+fn cpes((number, view): (u64, &GroupView)) -> Vec<Cpe> {
+    let modems = view.group.modems();
+    let row = |(address, cpe): (Mac, bywash_docsis::cpe::Cpe)| Cpe {
+        group: number,
+        mac: mac(address),
+        modem: mac(modems[cpe.modem].mac),
+        idle_s: cpe.seen.map(|seen| seen.elapsed().as_secs()),
+    };
+    view.modems.cpes().into_iter().map(row).collect()
 }
 
 fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {

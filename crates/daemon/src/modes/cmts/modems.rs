@@ -1,9 +1,10 @@
-//! Changes of the modems' keys, by the API and by a reload.
+//! What changes about modems: their keys, by the API and by a reload, and the addresses behind them.
 
 use anyhow::Context as _;
 use bywash_api::KeysChanged;
 use bywash_config::GroupConfig;
-use bywash_docsis::group::{Group, ModemConfig};
+use bywash_docsis::cpe::{Cpe, Learning};
+use bywash_docsis::group::{Group, Mac, ModemConfig};
 use bywash_docsis::keys::Rollover;
 use bywash_docsis::seal::KeyPair;
 use bywash_wire::ethernet::MacAddr;
@@ -16,14 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval at which a request looks whether they have.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Keys of the modems of a group.
-pub struct Keys {
+/// Modems of a group.
+pub struct Modems {
     group: Arc<Group>,
     state: Mutex<State>,
 }
 
 struct State {
     rollover: Rollover,
+    learning: Learning,
     /// Modems as the configuration last had them.
     configured: Vec<ModemConfig>,
 }
@@ -35,16 +37,24 @@ struct Line {
     key: Option<KeyPair>,
 }
 
-impl Keys {
-    pub fn new(group: Arc<Group>, rollover: Rollover) -> Self {
+impl Modems {
+    pub fn new(group: Arc<Group>, rollover: Rollover, learning: Learning) -> Self {
         let configured = group.modems().to_vec();
-        Self { group, state: Mutex::new(State { rollover, configured }) }
+        Self { group, state: Mutex::new(State { rollover, learning, configured }) }
     }
 
-    /// Carries changes on; returns whether there are any.
+    /// Carries changes on and learns addresses; returns whether there were any.
     pub fn tick(&self) -> bool {
-        let mut state = self.state.lock().expect("keys");
-        state.rollover.pending() > 0 && state.rollover.tick() > 0
+        let mut state = self.state.lock().expect("modems");
+        let learned = state.learning.tick(Instant::now());
+        state.rollover.pending() > 0 && state.rollover.tick() > 0 || learned
+    }
+
+    /// Returns the addresses behind the modems, in order.
+    pub fn cpes(&self) -> Vec<(Mac, Cpe)> {
+        let mut all: Vec<_> = self.state.lock().expect("modems").learning.all().collect();
+        all.sort_unstable_by_key(|(mac, cpe)| (cpe.modem, *mac));
+        all
     }
 
     /// Changes keys, one per line: `MAC SEQUENCE KEY IV` to load a key, `MAC SEQUENCE` for one that is loaded. They are
@@ -54,7 +64,7 @@ impl Keys {
         let parsed = numbered().map(|(at, line)| self.parse(line).map_err(|why| format!("line {}: {why}", at + 1)));
         let parsed = parsed.collect::<Result<Vec<Line>, String>>()?;
         {
-            let mut state = self.state.lock().expect("keys");
+            let mut state = self.state.lock().expect("modems");
             for (Line { modem, sequence, key }, (at, _)) in parsed.iter().zip(numbered()) {
                 let changed = state.rollover.change(*modem, *sequence, *key, !later);
                 changed.map_err(|why| format!("line {}: {why}", at + 1))?;
@@ -62,7 +72,7 @@ impl Keys {
         }
         let start = Instant::now();
         let under_way = loop {
-            let pending = self.state.lock().expect("keys").rollover.tick();
+            let pending = self.state.lock().expect("modems").rollover.tick();
             if pending == 0 || start.elapsed() > PATIENCE {
                 break pending;
             }
@@ -84,11 +94,11 @@ impl Keys {
         Ok(Line { modem, sequence, key })
     }
 
-    /// Returns a line about the keys that the group's file of modems has changed, if any; with `apply`, rolls over to
-    /// them. Errors if anything else in the file has changed.
-    pub fn reread(&self, number: usize, config: &GroupConfig, apply: bool) -> anyhow::Result<Option<String>> {
+    /// Returns a line about each kind of change in the group's file of modems: keys, and addresses behind modems; with
+    /// `apply`, applies them. Errors if anything else in the file has changed.
+    pub fn reread(&self, number: usize, config: &GroupConfig, apply: bool) -> anyhow::Result<Vec<String>> {
         let modems = config.all_modems().map_err(|wrong| anyhow::anyhow!("{}: {}", wrong.what, wrong.expected))?;
-        let mut state = self.state.lock().expect("keys");
+        let mut state = self.state.lock().expect("modems");
         let (mut all, known) = (vec![], &state.configured);
         anyhow::ensure!(
             modems.len() == known.len(),
@@ -98,7 +108,7 @@ impl Keys {
         );
         for (at, (was, is)) in known.iter().zip(&modems).enumerate() {
             let mac = MacAddr(is.mac);
-            let same = ModemConfig { key: was.key, sequence: was.sequence, ..is.clone() };
+            let same = ModemConfig { key: was.key, sequence: was.sequence, cpes: was.cpes.clone(), ..is.clone() };
             anyhow::ensure!(same == *was, "group {number}: modem {mac} is read when bywash starts; restart it");
             if is.sequence == was.sequence {
                 anyhow::ensure!(
@@ -111,17 +121,26 @@ impl Keys {
             check.with_context(|| format!("group {number}: modem {mac}"))?;
             all.push(at);
         }
-        if all.is_empty() {
-            return Ok(None);
+        let cpes_changed = known.iter().zip(&modems).any(|(was, is)| was.cpes != is.cpes);
+        let mut told = vec![];
+        if !all.is_empty() {
+            told.push(format!("group {number}: new keys of {} modems", all.len()));
         }
-        if apply {
+        if cpes_changed {
+            told.push(format!("group {number}: other addresses behind modems"));
+        }
+        if apply && !told.is_empty() {
             for &at in &all {
                 let ModemConfig { key, sequence, .. } = &modems[at];
                 state.rollover.change(at, *sequence, Some(*key), true)?;
             }
+            if cpes_changed {
+                let cpes: Vec<_> = modems.iter().map(|modem| modem.cpes.clone()).collect();
+                state.learning.configure(&cpes);
+            }
             state.configured = modems;
         }
-        Ok(Some(format!("group {number}: new keys of {} modems", all.len())))
+        Ok(told)
     }
 }
 
