@@ -6,6 +6,7 @@ use crate::keys::CELLS;
 use crate::model::*;
 use crate::modems::WrongModems;
 use crate::problem::{Problem, nearest};
+use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::PORT_CPUS;
 
@@ -210,6 +211,10 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
         }
         return;
     }
+    if config.cmts.channels.len() > CHANNELS_MAX {
+        let what = format!("{} channels", config.cmts.channels.len());
+        problems.push(Problem::at("cmts.channels", what, format!("expected at most {CHANNELS_MAX}")));
+    }
     if config.groups.is_empty() {
         let example = "for each service group: [[group]], input = \"eth0\" and output = \"eth1\"";
         problems.push(Problem::at("", "no service group is configured", "").help(example));
@@ -410,7 +415,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             let problem = Problem::at(format!("group.{at}.depi.mtu"), what, format!("expected at most {most}"));
             problems.push(problem.other("pool.cell", "the cell"));
         }
-        if let Err(WrongModems { key, what, expected }) = group.all_modems() {
+        if let Err(WrongModems { key, what, expected }) = group.all_modems(config.cmts.channels.len()) {
             problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));
         }
     }

@@ -205,7 +205,8 @@ pub static GROUP: Section = Section {
                  separated by commas. `mac`: the address, required. `said`: by default the one after the previous \
                  modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
                  `sequence`: number of the key, 0 to 15, by default 0. `cpe`: addresses behind the modem, separated by \
-                 spaces. A group address as `mac`, such as `ff:ff:ff:ff:ff:ff`, makes the line a multicast group, whose \
+                 spaces. `channels`: numbers of the channels that the modem receives (its bonding group), from 1, \
+                 separated by spaces; by default all. A group address as `mac`, such as `ff:ff:ff:ff:ff:ff`, makes the line a multicast group, whose \
                  frames have a DSID and a security association of their own. `#` begins a comment. A reload reads the \
                  file again, replaces the addresses behind modems and rolls over to keys with other sequence numbers, \
                  which must have the other parity; nothing else in it can change.",

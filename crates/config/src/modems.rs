@@ -2,6 +2,7 @@
 
 use crate::cmts::{Block, GroupConfig};
 use crate::text;
+use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::group::{MODEMS_MAX, ModemConfig};
 use bywash_wire::ethernet::MacAddr;
@@ -24,6 +25,8 @@ pub struct ModemLine {
     pub sequence: u8,
     /// Addresses behind the modem.
     pub cpes: Vec<MacAddr>,
+    /// Bit mask of the channels that it receives; 0 for all.
+    pub channels: u64,
 }
 
 /// Line of a file that is not valid.
@@ -39,7 +42,7 @@ pub struct WrongLine {
 const SAID_MAX: u16 = 16_383;
 
 /// Names of the columns. The first is required.
-const COLUMNS: [&str; 6] = ["mac", "said", "key", "iv", "sequence", "cpe"];
+const COLUMNS: [&str; 7] = ["mac", "said", "key", "iv", "sequence", "cpe", "channels"];
 
 /// Parses the text of a file. The first line names the columns, in any order; `#` begins a comment. Errors with the
 /// first invalid line.
@@ -78,7 +81,7 @@ fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, Stri
     }
     let mut fields = [""; COLUMNS.len()];
     columns.iter().zip(values.split(',')).for_each(|(column, value)| fields[*column] = value.trim());
-    let [mac, said, key, iv, sequence, cpe] = fields;
+    let [mac, said, key, iv, sequence, cpe, channels] = fields;
     let block = |name: &str, value: &str| {
         let parsed = (!value.is_empty()).then(|| text::block(value).map(Block)).transpose();
         parsed.map_err(|expected| format!("invalid {name}: {expected}"))
@@ -91,6 +94,7 @@ fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, Stri
         iv: block("iv", iv)?,
         sequence: if sequence.is_empty() { 0 } else { number("sequence", sequence, 15)? as u8 },
         cpes: cpe.split_whitespace().map(station).collect::<Result<_, _>>()?,
+        channels: channels.split_whitespace().try_fold(0, |mask, number| Ok::<_, String>(mask | channel(number)?))?,
     })
 }
 
@@ -104,6 +108,14 @@ fn address(text: &str) -> Result<MacAddr, String> {
 
 fn station(text: &str) -> Result<MacAddr, String> {
     text::mac(text).map_err(|expected| format!("invalid cpe `{text}`: {expected}"))
+}
+
+/// Parses the number of a channel, from 1; returns its bit.
+fn channel(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=CHANNELS_MAX).contains(number));
+    number
+        .map(|number| 1 << (number - 1))
+        .ok_or_else(|| format!("invalid channel `{text}`: expected 1 to {CHANNELS_MAX}"))
 }
 
 fn number(name: &str, value: &str, most: u16) -> Result<u16, String> {
@@ -131,9 +143,9 @@ impl GroupConfig {
         self.modems.set().copied().unwrap_or(if self.file.is_some() { 0 } else { GENERATED })
     }
 
-    /// Returns all modems: the generated ones, with consecutive addresses and SAIDs and derived keys, then those of the
-    /// file.
-    pub fn all_modems(&self) -> Result<Vec<ModemConfig>, WrongModems> {
+    /// Returns all modems of a group with this number of channels: the generated ones, with consecutive addresses and
+    /// SAIDs and derived keys, then those of the file.
+    pub fn all_modems(&self, channels: usize) -> Result<Vec<ModemConfig>, WrongModems> {
         let wrong = |key, what: String, expected: &str| Err(WrongModems { key, what, expected: expected.into() });
         let first = self.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         // Wider than SAIDs are: those beyond the range are found below.
@@ -159,9 +171,11 @@ impl GroupConfig {
                 let said = modem.said.map_or_else(|| all.last().map_or(said(0), |(_, said, _)| said + 1), usize::from);
                 let (key, iv) = keys(n);
                 let key = (modem.key.map_or(key, |key| key.0), modem.iv.map_or(iv, |iv| iv.0));
-                let ModemLine { line, mac, sequence, cpes, .. } = modem;
+                let ModemLine { line, mac, sequence, cpes, channels, .. } = modem;
                 let cpes = cpes.iter().map(|cpe| cpe.0).collect();
-                all.push((ModemConfig { mac: mac.0, kind: 0, said: said as u16, key, sequence, cpes }, said, line));
+                let said_16 = said as u16;
+                let modem = ModemConfig { mac: mac.0, kind: 0, said: said_16, key, sequence, cpes, channels };
+                all.push((modem, said, line));
             }
         }
         let at = |line: usize| match &self.file {
@@ -179,6 +193,11 @@ impl GroupConfig {
         if let Some((_, said, line)) = all.iter().find(|(_, said, _)| *said > usize::from(SAID_MAX)) {
             let what = format!("{}SAID {said} exceeds the range", at(*line));
             return wrong(key(*line), what, "expected SAIDs up to 16383");
+        }
+        let there = u64::MAX >> (CHANNELS_MAX - channels.clamp(1, CHANNELS_MAX));
+        if let Some((_, _, line)) = all.iter().find(|(modem, ..)| modem.channels & !there != 0) {
+            let what = format!("{}a channel that does not exist", at(*line));
+            return wrong("file", what, &format!("expected 1 to {channels}"));
         }
         let mut seen = HashSet::new();
         for (modem, _, line) in &all {
@@ -200,9 +219,9 @@ mod tests {
 
     #[test]
     fn columns_may_be_in_any_order_and_empty() {
-        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe  # columns\n\
-                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08\n \
-                    , 00:10:18:00:00:02,,,,\n";
+        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe,channels  # columns\n\
+                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08,1 64\n \
+                    , 00:10:18:00:00:02,,,,,\n";
         let found = modems(text).unwrap();
         let key = Block(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes());
         let first = ModemLine {
@@ -213,6 +232,7 @@ mod tests {
             iv: None,
             sequence: 15,
             cpes: vec![MacAddr([2, 0, 0, 0, 0, 7]), MacAddr([2, 0, 0, 0, 0, 8])],
+            channels: 1 | 1 << 63,
         };
         let second = ModemLine {
             line: 5,
@@ -221,6 +241,7 @@ mod tests {
             key: None,
             sequence: 0,
             cpes: vec![],
+            channels: 0,
             ..first.clone()
         };
         assert_eq!(found, [first, second]);
@@ -238,6 +259,7 @@ mod tests {
             ("mac\n\n02:00:00:00:00\n", 3, "invalid mac `02:00:00:00:00`"),
             ("mac,said\n02:00:00:00:00:01,16384\n", 2, "expected 0 to 16383"),
             ("mac,cpe\n02:00:00:00:00:01,ff:ff:ff:ff:ff:ff\n", 2, "not a group address"),
+            ("mac,channels\n02:00:00:00:00:01,1 65\n", 2, "invalid channel `65`"),
             ("mac,sequence\n02:00:00:00:00:01,16\n", 2, "expected 0 to 15"),
         ] {
             let wrong = modems(text).unwrap_err();

@@ -3,6 +3,9 @@
 use bywash_sync::bucket::Rate;
 use bywash_sync::clock;
 
+/// Maximum number of channels: a mask of them has 64 bits.
+pub const CHANNELS_MAX: usize = 64;
+
 /// Maximum idle time of a channel, in microseconds, that it may catch up on.
 const CATCH_UP_US: u64 = 50;
 
@@ -26,9 +29,13 @@ struct Channel {
 }
 
 impl Channels {
-    /// Creates idle channels with these rates in bits per second; 0 means no limit. A channel without limit has the
-    /// share of the fastest channel with one. `hz` is the TSC frequency.
+    /// Creates idle channels with these rates in bits per second, at most [`CHANNELS_MAX`] of them; 0 means no limit. A
+    /// channel without limit has the share of the fastest channel with one. `hz` is the TSC frequency.
+    ///
+    /// # Panics
+    /// Panics if there are more channels.
     pub fn new(rates: &[u64], hz: u64) -> Self {
+        assert!(rates.len() <= CHANNELS_MAX, "{} channels", rates.len());
         let ticks = 8 * hz;
         // A tick per byte if no channel has a limit.
         let fastest = rates.iter().copied().max().filter(|rate| *rate > 0).unwrap_or(ticks);
@@ -51,10 +58,11 @@ impl Channels {
         Self::new(rates, clock::tsc_hz())
     }
 
-    /// Returns the free channel with the least load. `None` if all are busy.
+    /// Returns the free channel with the least load, apart from those in the bit mask `but`. `None` if all are busy.
     #[inline]
-    pub fn free(&self, now: u64) -> Option<usize> {
-        let free = self.channels.iter().enumerate().filter(|(_, channel)| channel.free_at <= now);
+    pub fn free(&self, now: u64, but: u64) -> Option<usize> {
+        let free = self.channels.iter().enumerate();
+        let free = free.filter(|(index, channel)| channel.free_at <= now && but >> index & 1 == 0);
         free.min_by_key(|(_, channel)| self.load(channel)).map(|(index, _)| index)
     }
 
@@ -94,7 +102,7 @@ mod tests {
             let now = turn * HZ / 1_000_000;
             while sent < frames
                 && bytes.iter().sum::<u64>() * 8_000_000 < (turn - first) * rate
-                && let Some(index) = channels.free(now)
+                && let Some(index) = channels.free(now, 0)
             {
                 let len = match splitmix64(7, sent) % 100 {
                     0..3 => 68,

@@ -100,6 +100,8 @@ pub struct ModemConfig {
     pub sequence: u8,
     /// Addresses of the equipment behind it.
     pub cpes: Vec<Mac>,
+    /// Bit mask of the channels that it receives; 0 for all.
+    pub channels: u64,
 }
 
 /// Flow of a modem.
@@ -240,6 +242,13 @@ impl Group {
         &self.kinds[self.modems[modem as usize].kind].flows[number as usize]
     }
 
+    /// Returns the treatment of flow `flow` at the scheduler.
+    pub(crate) fn treatment(&self, flow: usize) -> Treatment {
+        let FlowKind { priority, limits, shape, reserved, latency_ms, .. } = *self.kind_of(flow);
+        let channels = self.modems[self.flows[flow].modem as usize].channels;
+        Treatment { priority, shape: shape.then_some(limits), reserved, latency_ms, channels }
+    }
+
     /// Returns the counters of flow `flow`.
     #[inline]
     pub fn counters(&self, flow: usize) -> &FlowCounters {
@@ -292,16 +301,6 @@ impl FlowKind {
     /// Returns the limits above which packets are dropped.
     pub(crate) fn policed(&self) -> Limits {
         if self.shape { Limits::default() } else { self.limits }
-    }
-
-    /// Returns the treatment of the flow at the scheduler.
-    pub(crate) fn treatment(&self) -> Treatment {
-        Treatment {
-            priority: self.priority,
-            shape: self.shape.then_some(self.limits),
-            reserved: self.reserved,
-            latency_ms: self.latency_ms,
-        }
     }
 }
 

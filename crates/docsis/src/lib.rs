@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod assist;
-mod channel;
+pub mod channel;
 pub mod cipher;
 pub mod classify;
 pub mod cpe;

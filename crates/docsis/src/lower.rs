@@ -135,7 +135,7 @@ impl Lower {
         };
         Ok(Self {
             queues: Queues::new(
-                (0..group.flows().len()).map(|flow| group.kind_of(flow).treatment()),
+                (0..group.flows().len()).map(|flow| group.treatment(flow)),
                 config.queues,
                 clock::tsc_hz(),
             ),
@@ -237,10 +237,15 @@ impl Lower {
     #[inline]
     fn serve(&mut self, cx: &mut Context<'_>) -> usize {
         let mut n = 0;
+        // Free channels for which no flow has frames.
+        let mut idle = 0;
         while n < BUDGET
-            && let Some(channel) = self.channels.free(cx.now)
-            && let Some((flow, frame)) = self.queues.pop(cx.now)
+            && let Some(channel) = self.channels.free(cx.now, idle)
         {
+            let Some((flow, frame)) = self.queues.pop(cx.now, 1 << channel) else {
+                idle |= 1 << channel;
+                continue;
+            };
             match self.frame(flow, frame, channel, cx.now) {
                 Ok(one) => {
                     self.framed.push(one);

@@ -65,6 +65,8 @@ struct Flow {
     rates: u32,
     /// Bytes that the flow may still send in this turn.
     deficit: i64,
+    /// Index of its set of channels.
+    set: u16,
     priority: u8,
     /// Whether it is in the list of its priority, and in the list [`GUARANTEED`]. A flow that is emptied from one stays
     /// in the other until that reaches it.
@@ -83,6 +85,16 @@ enum Awaited {
     Reserved(u32),
 }
 
+/// Flows with frames that may use the same channels.
+struct Set {
+    /// Bit mask of these channels.
+    channels: u64,
+    /// Flows for each priority, and those below their reserved rate, in the order of their turns.
+    lists: [VecDeque<u32>; PRIORITIES + 1],
+    /// Bit mask of the lists that are not empty.
+    ready: u16,
+}
+
 /// Queues of a service group. Flows below their minimum reserved rate come first; then strict priority, and within a
 /// priority deficit round robin (Shreedhar and Varghese 1995) by bytes. Shaped flows wait until they have tokens. Times
 /// are TSC ticks.
@@ -91,10 +103,10 @@ pub struct Queues {
     rates: Vec<Rates>,
     nodes: Vec<Node>,
     free: u32,
-    /// Flows with frames for each priority, and those below their reserved rate, in the order of their turns.
-    lists: [VecDeque<u32>; PRIORITIES + 1],
-    /// Bit mask of the lists that are not empty.
-    ready: u16,
+    /// Sets of channels, at least one.
+    sets: Vec<Set>,
+    /// Set that has the next turn among those with flows of the same priority.
+    turn: usize,
     timers: BinaryHeap<Reverse<(u64, Awaited)>>,
     /// Time between two updates of early drops.
     interval: u64,
@@ -106,16 +118,23 @@ impl Queues {
     /// Creates empty queues for flows treated so. `hz` is the TSC frequency.
     pub fn new(treatments: impl IntoIterator<Item = Treatment>, limits: QueueLimits, hz: u64) -> Self {
         let mut rates = vec![];
+        let mut masks: Vec<u64> = vec![];
         let flow = |treatment: Treatment| {
             let of_flow = Rates::new(&treatment, &limits, hz, rates.len() as u64);
             let index = if of_flow.is_some() { rates.len() as u32 } else { NONE };
             rates.extend(of_flow);
+            let channels = if treatment.channels == 0 { u64::MAX } else { treatment.channels };
+            let set = masks.iter().position(|mask| *mask == channels).unwrap_or_else(|| {
+                masks.push(channels);
+                masks.len() - 1
+            });
             Flow {
                 head: NONE,
                 tail: NONE,
                 len: 0,
                 rates: index,
                 deficit: 0,
+                set: set as u16,
                 priority: treatment.priority.min(7),
                 listed: false,
                 guaranteed: false,
@@ -124,13 +143,20 @@ impl Queues {
             }
         };
         let flows: Vec<Flow> = treatments.into_iter().map(flow).collect();
+        let of_set = |set: usize| flows.iter().filter(|flow| usize::from(flow.set) == set).count();
+        let sets = masks.iter().enumerate().map(|(set, &channels)| Set {
+            channels,
+            lists: std::array::from_fn(|_| VecDeque::with_capacity(of_set(set))),
+            ready: 0,
+        });
+        let sets: Vec<Set> = sets.collect();
         let total = limits.total.min(NONE as usize - 1);
         let next = |i: usize| if i + 1 == total { NONE } else { i as u32 + 1 };
         Self {
             nodes: (0..total).map(|i| Node { frame: None, next: next(i), bytes: 0 }).collect(),
             free: if total == 0 { NONE } else { 0 },
-            lists: std::array::from_fn(|_| VecDeque::with_capacity(flows.len())),
-            ready: 0,
+            sets,
+            turn: 0,
             // A flow waits for either kind of token at most once.
             timers: BinaryHeap::with_capacity(2 * rates.len()),
             interval: (hz as f64 * pie::INTERVAL) as u64,
@@ -198,29 +224,28 @@ impl Queues {
         dropped
     }
 
-    /// Removes the next frame to send and returns it with its flow's index. `None` if all flows are empty or wait for
-    /// tokens.
+    /// Removes the next frame to send on a channel of mask `channels`, and returns it with its flow's index. `None` if
+    /// all flows that may use such a channel are empty or wait for tokens.
     #[inline]
-    pub fn pop(&mut self, now: u64) -> Option<(usize, Frame)> {
+    pub fn pop(&mut self, now: u64, channels: u64) -> Option<(usize, Frame)> {
         if !self.timers.is_empty() {
             self.wake(now);
         }
-        while self.ready != 0 {
-            let list = 15 - self.ready.leading_zeros() as usize;
-            let Some(&flow) = self.lists[list].front() else {
-                self.ready &= !(1 << list);
+        while let Some((set, list)) = self.first(channels) {
+            let Some(&flow) = self.sets[set].lists[list].front() else {
+                self.sets[set].ready &= !(1 << list);
                 continue;
             };
             let flow = flow as usize;
             let f = &self.flows[flow];
             if f.head == NONE || f.parked || f.rates != NONE && !self.may_send(flow, list, now) {
-                self.unlist(list);
+                self.unlist(set, list);
                 continue;
             }
             let f = &mut self.flows[flow];
             if list != GUARANTEED && f.deficit <= 0 {
                 f.deficit += QUANTUM;
-                self.lists[list].rotate_left(1);
+                self.sets[set].lists[list].rotate_left(1);
                 continue;
             }
             self.advance(flow, now);
@@ -233,13 +258,26 @@ impl Queues {
                 rates.charge(bytes, now);
             }
             if f.head == NONE {
-                self.unlist(list);
+                self.unlist(set, list);
             } else if list == GUARANTEED {
-                self.lists[list].rotate_left(1);
+                self.sets[set].lists[list].rotate_left(1);
             }
+            self.turn = if set + 1 == self.sets.len() { 0 } else { set + 1 };
             return Some((flow, frame));
         }
         None
+    }
+
+    /// Returns the set and the list that come first among those that may use a channel of mask `channels`. `None` if all
+    /// are empty.
+    #[inline]
+    fn first(&self, channels: u64) -> Option<(usize, usize)> {
+        let (before, after) = self.sets.split_at(self.turn);
+        let in_turn = after.iter().zip(self.turn..).chain(before.iter().zip(0..));
+        let ready = in_turn.filter(|(set, _)| set.channels & channels != 0 && set.ready != 0);
+        // The first of those with the highest list.
+        let first = ready.map(|(set, index)| (index, 15 - set.ready.leading_zeros() as usize));
+        first.reduce(|best, other| if other.1 > best.1 { other } else { best })
     }
 
     /// Removes all frames, also those that wait for tokens.
@@ -258,6 +296,7 @@ impl Queues {
         if f.parked {
             return;
         }
+        let set = &mut self.sets[usize::from(f.set)];
         if let Some(rates) = self.rates.get(f.rates as usize) {
             let bytes = self.nodes[f.head as usize].bytes;
             if let Some(at) = rates.shaped_until(bytes, now) {
@@ -268,8 +307,8 @@ impl Queues {
             match rates.reserved_from(bytes, now) {
                 Some(Ok(())) if !f.guaranteed => {
                     f.guaranteed = true;
-                    self.lists[GUARANTEED].push_back(flow as u32);
-                    self.ready |= 1 << GUARANTEED;
+                    set.lists[GUARANTEED].push_back(flow as u32);
+                    set.ready |= 1 << GUARANTEED;
                 }
                 Some(Err(at)) if !f.below => {
                     f.below = true;
@@ -281,23 +320,24 @@ impl Queues {
         if !f.listed {
             f.listed = true;
             f.deficit = QUANTUM;
-            self.lists[f.priority as usize].push_back(flow as u32);
-            self.ready |= 1 << f.priority;
+            set.lists[f.priority as usize].push_back(flow as u32);
+            set.ready |= 1 << f.priority;
         }
     }
 
-    /// Removes the first flow of a list.
+    /// Removes the first flow of a list of a set.
     #[inline]
-    fn unlist(&mut self, list: usize) {
-        let Some(flow) = self.lists[list].pop_front() else { return };
+    fn unlist(&mut self, set: usize, list: usize) {
+        let set = &mut self.sets[set];
+        let Some(flow) = set.lists[list].pop_front() else { return };
         let f = &mut self.flows[flow as usize];
         if list == GUARANTEED {
             f.guaranteed = false;
         } else {
             f.listed = false;
         }
-        if self.lists[list].is_empty() {
-            self.ready &= !(1 << list);
+        if set.lists[list].is_empty() {
+            set.ready &= !(1 << list);
         }
     }
 
@@ -491,7 +531,7 @@ mod tests {
             priority,
             shape: shape.map(|(sustained, burst, peak)| Limits { sustained, burst, peak }),
             reserved,
-            latency_ms: None,
+            ..Treatment::default()
         });
         proptest::collection::vec(one, 1..7)
     }
@@ -533,7 +573,7 @@ mod tests {
                         prop_assert_eq!(dropped, expected);
                     }
                     Step::Pop => {
-                        let got = queues.pop(0).map(|(f, frame)| (f, rig.number(frame)));
+                        let got = queues.pop(0, 1).map(|(f, frame)| (f, rig.number(frame)));
                         match got {
                             None => prop_assert!(naive.iter().all(VecDeque::is_empty)),
                             Some((f, number)) => {
@@ -547,7 +587,7 @@ mod tests {
                 prop_assert_eq!(queues.len(), naive.iter().map(VecDeque::len).sum::<usize>());
                 (0..6).for_each(|f| assert_eq!(queues.len_of(f), naive[f].len()));
             }
-            while let Some((f, frame)) = queues.pop(0) {
+            while let Some((f, frame)) = queues.pop(0, 1) {
                 prop_assert_eq!(naive[f].pop_front(), Some(rig.number(frame)));
             }
             prop_assert!(queues.is_empty() && naive.iter().all(VecDeque::is_empty));
@@ -585,7 +625,7 @@ mod tests {
                         prop_assert_eq!(dropped, full.then_some(number as u32));
                     }
                     Step::Pop => {
-                        let got = queues.pop(now).map(|(f, frame)| (f, rig.number(frame)));
+                        let got = queues.pop(now, 1).map(|(f, frame)| (f, rig.number(frame)));
                         let able: Vec<usize> = (0..naive.len()).filter(|f| naive[*f].may_send()).collect();
                         let Some((f, number)) = got else {
                             prop_assert!(able.is_empty(), "{able:?} could send");
@@ -624,14 +664,44 @@ mod tests {
         let mut bytes = [0usize; 3];
         // Only while all three flows have something to send.
         while (0..3).all(|f| queues.len_of(f) > 1) {
-            let (flow, frame) = queues.pop(0).unwrap();
+            let (flow, frame) = queues.pop(0, 1).unwrap();
             bytes[flow] += frame.len();
             rig.bufs.free_one(frame);
         }
         let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
         assert!(most - least <= 2 * (QUANTUM as usize + 1500), "{bytes:?}");
-        while let Some((_, frame)) = queues.pop(0) {
+        while let Some((_, frame)) = queues.pop(0, 1) {
             rig.bufs.free_one(frame);
         }
+    }
+
+    #[test]
+    fn a_flow_is_sent_on_its_channels_only() {
+        let mut rig = Rig::new();
+        let of = |priority, channels| Treatment { priority, channels, ..Treatment::default() };
+        // Channels 0 and 1; channel 1 alone; all.
+        let treatments = [of(1, 0b11), of(5, 0b10), of(1, 0)];
+        let limits = QueueLimits { flow: 100, total: 300, overflow: Overflow::Tail };
+        let mut queues = Queues::new(treatments, limits, HZ);
+        for flow in [0, 1, 2] {
+            for _ in 0..50 {
+                let frame = rig.frame(0, 1000);
+                assert!(queues.push(flow, frame, 1000, 0).is_none());
+            }
+        }
+        let mut sent = |queues: &mut Queues, channel: u32| {
+            let (flow, frame) = queues.pop(0, 1 << channel)?;
+            rig.bufs.free_one(frame);
+            Some(flow)
+        };
+        // On channel 0 two flows of the same priority share; on channel 1 the third has a higher one.
+        let first: Vec<_> = (0..40).map(|_| sent(&mut queues, 0)).collect();
+        assert!(first.iter().all(|flow| [Some(0), Some(2)].contains(flow)));
+        assert_eq!(first.iter().filter(|flow| **flow == Some(0)).count(), 20);
+        assert!((0..50).all(|_| sent(&mut queues, 1) == Some(1)));
+        assert!((0..30).all(|_| sent(&mut queues, 7) == Some(2)));
+        assert_eq!((sent(&mut queues, 7), queues.len_of(0)), (None, 30));
+        assert!((0..30).all(|_| sent(&mut queues, 1) == Some(0)));
+        assert!(queues.is_empty());
     }
 }

@@ -16,6 +16,8 @@ pub struct Treatment {
     pub reserved: u64,
     /// Target of the delay in milliseconds for early drops, of a shaped flow; `None` for no early drops.
     pub latency_ms: Option<u32>,
+    /// Bit mask of the channels that the flow may use; 0 for all.
+    pub channels: u64,
 }
 
 /// Rates of a flow that has any.

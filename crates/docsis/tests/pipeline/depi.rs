@@ -5,7 +5,7 @@ use bywash_docsis::depi::{DEPI_LEN, Depi, MTU};
 use bywash_docsis::header::parse;
 use bywash_docsis::protect::Protection;
 use bywash_frame::PoolKind;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const DEPI: Depi = Depi {
     source_mac: [2, 0, 0, 0, 0, 1],
@@ -17,8 +17,9 @@ const DEPI: Depi = Depi {
     mtu: MTU,
 };
 
-/// Checks every packet, and returns the frames put together from their segments, with their flow.
-fn unpacked(packets: &[Vec<u8>], mtu: usize) -> Vec<(u8, Vec<u8>)> {
+/// Checks every packet, and returns the frames put together from their segments, with their session. The flow of a frame
+/// must be its priority.
+pub fn unpacked(packets: &[Vec<u8>], mtu: usize) -> Vec<(u32, Vec<u8>)> {
     let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
     let mut next: HashMap<(u32, u8), u16> = HashMap::new();
     let mut begun: HashMap<(u32, u8), Vec<u8>> = HashMap::new();
@@ -42,14 +43,14 @@ fn unpacked(packets: &[Vec<u8>], mtu: usize) -> Vec<(u8, Vec<u8>)> {
             begun.entry(flow).or_default().extend(segment);
             data = rest;
             if flags & 0x4000 != 0 {
-                frames.push((flow.1, begun.remove(&flow).unwrap()));
+                let frame = begun.remove(&flow).unwrap();
+                assert_eq!(parse(&frame).unwrap().header.service.unwrap().priority, flow.1);
+                frames.push((session, frame));
             }
         }
         assert!(data.is_empty());
     }
     assert!(begun.is_empty());
-    let channels = next.keys().map(|(session, _)| session - DEPI.session).collect::<std::collections::HashSet<_>>();
-    assert_eq!(channels.len(), 4, "all channels are used");
     frames
 }
 
@@ -63,9 +64,8 @@ fn frames_are_packed_and_split_without_loss() {
         assert_eq!(outcome.drops, HashMap::new());
         let packets = outcome.sent.len();
         let unpacked = unpacked(&outcome.sent, mtu);
-        for (flow, frame) in &unpacked {
-            assert_eq!(parse(frame).unwrap().header.service.unwrap().priority, *flow);
-        }
+        let sessions: HashSet<u32> = unpacked.iter().map(|(session, _)| session - DEPI.session).collect();
+        assert_eq!(sessions.len(), 4, "all channels are used");
         let mut sent: Vec<Vec<u8>> = unpacked.into_iter().map(|(_, frame)| frame).collect();
         // Modems put frames that come by several channels in order.
         sent.sort_by_key(|frame| parse(frame).unwrap().header.service.map(|service| (service.dsid, service.sequence)));

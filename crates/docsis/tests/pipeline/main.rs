@@ -348,6 +348,37 @@ fn shares_follow_rates() {
     }
 }
 
+#[test]
+fn modems_are_sent_to_on_their_channels() {
+    let modem = |i: u8| ModemConfig {
+        mac: [2, 0xca, 0xb1, 0, 0, i],
+        said: 100 + u16::from(i),
+        channels: [0b0001, 0b0110, 0][usize::from(i % 3)],
+        ..ModemConfig::default()
+    };
+    let group = Arc::new(Group::new(vec![two_flows()], (0..6).map(modem).collect()).unwrap());
+    let frames = traffic(&group, 3000);
+    let depi = Depi {
+        source_mac: [2, 0, 0, 0, 0, 1],
+        destination_mac: [2, 0, 0, 0, 0, 2],
+        source: [192, 0, 2, 1].into(),
+        destination: [192, 0, 2, 2].into(),
+        session: 0,
+        dscp: 0,
+        mtu: 3800,
+    };
+    let outcome = run(group, &frames, Setup { depi: Some(depi), ..Setup::default() });
+    assert_eq!(outcome.drops, HashMap::new());
+    let mut used = [0u64; 3];
+    for (session, frame) in depi::unpacked(&outcome.sent, depi.mtu) {
+        let service = parse(&frame).unwrap().header.service.unwrap();
+        let modem = outcome.group.flows()[service.dsid.unwrap() as usize - 1].modem;
+        used[modem as usize % 3] |= 1 << session;
+    }
+    assert_eq!(used[..2], [0b0001, 0b0110]);
+    assert!(used[2] & 0b1000 != 0, "a channel that no other modem has: {used:?}");
+}
+
 /// Port that panics on the n-th send.
 struct Dies {
     left: u32,

@@ -45,7 +45,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         };
         let (input, output) = (id(&group.input)?, id(&group.output)?);
         let wrong = |wrong: WrongModems| anyhow::anyhow!("group {}: {}: {}", number + 1, wrong.what, wrong.expected);
-        let of = Group::new(vec![modem_kind(&config.flows)], group.all_modems().map_err(wrong)?)?;
+        let of =
+            Group::new(vec![modem_kind(&config.flows)], group.all_modems(config.cmts.channels.len()).map_err(wrong)?)?;
         let of = Arc::new(of);
         let mut rollover = Rollover::new(of.clone());
         let limits =

@@ -96,8 +96,14 @@ impl Modems {
 
     /// Returns a line about each kind of change in the group's file of modems: keys, and addresses behind modems; with
     /// `apply`, applies them. Errors if anything else in the file has changed.
-    pub fn reread(&self, number: usize, config: &GroupConfig, apply: bool) -> anyhow::Result<Vec<String>> {
-        let modems = config.all_modems().map_err(|wrong| anyhow::anyhow!("{}: {}", wrong.what, wrong.expected))?;
+    pub fn reread(
+        &self,
+        (number, channels): (usize, usize),
+        config: &GroupConfig,
+        apply: bool,
+    ) -> anyhow::Result<Vec<String>> {
+        let modems =
+            config.all_modems(channels).map_err(|wrong| anyhow::anyhow!("{}: {}", wrong.what, wrong.expected))?;
         let mut state = self.state.lock().expect("modems");
         let (mut all, known) = (vec![], &state.configured);
         anyhow::ensure!(

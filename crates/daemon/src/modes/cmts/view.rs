@@ -59,8 +59,9 @@ impl View for Headend {
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
+        let channels = config.cmts.channels.len();
         let groups = self.groups.iter().zip(&config.groups).enumerate();
-        let told = groups.map(|(at, (group, config))| group.modems.reread(at + 1, config, apply));
+        let told = groups.map(|(at, (group, config))| group.modems.reread((at + 1, channels), config, apply));
         Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
