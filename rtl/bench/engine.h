@@ -2,46 +2,13 @@
 // Each model stalls at random, and memory answers reads of different IDs in any order, beat by beat.
 #pragma once
 
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "Vnpe_engine.h"
+#include "axi.h"
 #include "map.h"
 #include "verilated.h"
-
-#define CHECK(condition, ...)                                                     \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            std::fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);  \
-            std::fprintf(stderr, __VA_ARGS__);                                    \
-            std::fputc('\n', stderr);                                             \
-            std::_Exit(1);                                                        \
-        }                                                                         \
-    } while (0)
-
-// splitmix64
-struct Random {
-    uint64_t state;
-    explicit Random(uint64_t seed) : state(seed) {}
-    uint64_t next() {
-        uint64_t z = state += 0x9e3779b97f4a7c15;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-        z = (z ^ z >> 27) * 0x94d049bb133111eb;
-        return z ^ z >> 31;
-    }
-    uint64_t below(uint64_t n) { return (unsigned __int128)next() * n >> 64; }
-    bool chance(unsigned of256) { return (next() & 255) < of256; }
-};
-
-// A signal of any width, as bytes.
-template <class S> void put(S &signal, const void *from, size_t n) { std::memcpy(&signal, from, n); }
-template <class S> void get(const S &signal, void *to, size_t n) { std::memcpy(to, &signal, n); }
 
 struct Packet {
     std::vector<uint8_t> bytes;
@@ -90,8 +57,7 @@ public:
 
     void reset() {
         writes.clear(), answers = 0, data_due = false, write_at = 0;
-        for (auto &queue : reads) queue.clear();
-        read_now = -1, rx_busy = false, tx_bytes.clear();
+        reads.clear(), rx_busy = false, tx_bytes.clear();
         top.rst = 1;
         top.s_axi_awvalid = top.s_axi_wvalid = top.s_axi_arvalid = 0;
         top.s_axi_bready = top.s_axi_rready = 1;
@@ -184,17 +150,12 @@ public:
     bool quiet() const { return !rx_busy && !(top.rx_tvalid); }
 
 private:
-    struct Burst {
-        uint64_t at;
-        unsigned beats;
-    };
     std::deque<Burst> writes;
     Burst burst{};
     bool data_due = false;
     unsigned write_at = 0;
     uint64_t answers = 0;
-    std::deque<Burst> reads[32];
-    int read_now = -1;
+    Reads reads{2 * CFG_SLOTS, WB};
     bool rx_busy = false;
     Packet rx_packet;
     size_t rx_at = 0;
@@ -202,13 +163,9 @@ private:
 
     bool stalled(unsigned of256) { return of256 && random.chance(of256); }
 
-    void check_burst(uint64_t address, unsigned beats) {
-        CHECK(address % WB == 0 && beats <= 256, "a burst of %u at %#lx", beats, address);
-        CHECK(address / 4096 == (address + beats * WB - 1) / 4096, "a burst of %u at %#lx crosses 4 KiB", beats, address);
-        at(address, beats * WB);
-    }
     void take_address() {
-        check_burst(top.m_axi_awaddr, top.m_axi_awlen + 1u);
+        check_burst(top.m_axi_awaddr, top.m_axi_awlen + 1u, WB);
+        at(top.m_axi_awaddr, (top.m_axi_awlen + 1u) * WB);
         writes.push_back({top.m_axi_awaddr, top.m_axi_awlen + 1u});
         write_bursts++;
     }
@@ -217,7 +174,7 @@ private:
         get(top.m_axi_wdata, data, WB);
         uint64_t strobe = top.m_axi_wstrb, address = burst.at + uint64_t(write_at) * WB;
         uint8_t *to = at(address, WB);
-        if (strobe == (WB == 64 ? ~uint64_t(0) : (uint64_t(1) << (WB & 63)) - 1)) {
+        if (strobe == ones(WB)) {
             std::memcpy(to, data, WB), write_bytes += WB;
         } else {
             for (int i = 0; i < WB; i++)
@@ -232,29 +189,18 @@ private:
         }
     }
     void take_request() {
-        check_burst(top.m_axi_araddr, top.m_axi_arlen + 1u);
-        reads[top.m_axi_arid].push_back({top.m_axi_araddr, top.m_axi_arlen + 1u});
+        reads.ask(top.m_axi_arid, top.m_axi_araddr, top.m_axi_arlen + 1u);
         read_bursts++, read_bytes += (top.m_axi_arlen + 1u) * WB;
     }
     void answer() {
-        int ids[32], n = 0;
-        for (int i = 0; i < CFG_SLOTS; i++)
-            if (!reads[i].empty()) ids[n++] = i;
-        if (n == 0) return;
-        if (!shuffle) {
-            if (read_now < 0 || reads[read_now].empty()) read_now = ids[0];
-        } else {
-            read_now = ids[random.below(n)];
-        }
-        Burst &from = reads[read_now].front();
-        put(top.m_axi_rdata, at(from.at, WB), WB);
-        top.m_axi_rid = read_now;
-        top.m_axi_rlast = from.beats == 1;
+        Reads::Beat beat;
+        if (!reads.next(random, shuffle, beat)) return;
+        put(top.m_axi_rdata, at(beat.at, WB), WB);
+        top.m_axi_rid = beat.id;
+        top.m_axi_rlast = beat.last;
         top.m_axi_rresp = 0;
-        if (read_errors && random.below(65536) < read_errors) top.m_axi_rresp = 2, spoilt(from.at);
+        if (read_errors && random.below(65536) < read_errors) top.m_axi_rresp = 2, spoilt(beat.at);
         top.m_axi_rvalid = 1;
-        from.at += WB;
-        if (--from.beats == 0) reads[read_now].pop_front();
     }
     void rx_offer() {
         if (!rx_busy) {
@@ -266,7 +212,7 @@ private:
         std::memcpy(data, rx_packet.bytes.data() + rx_at, n);
         if (n < WB) std::memset(data + n, 0xee, WB - n);  // must not get into memory
         put(top.rx_tdata, data, WB);
-        uint64_t keep = n == 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1;
+        uint64_t keep = ones(n);
         put(top.rx_tkeep, &keep, sizeof top.rx_tkeep);
         top.rx_tlast = left <= WB;
         top.rx_tuser = top.rx_tlast && rx_packet.damaged;
@@ -284,7 +230,7 @@ private:
         uint64_t keep = 0;
         std::memcpy(&keep, &top.tx_tkeep, sizeof top.tx_tkeep);
         size_t n = 64 - __builtin_clzll(keep | 1);
-        CHECK(keep == (n == 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1) && n <= WB, "bytes kept: %#lx", keep);
+        CHECK(keep == ones(n) && n <= WB, "bytes kept: %#lx", keep);
         CHECK(top.tx_tlast || n == WB, "a short beat in the middle");
         tx_bytes.insert(tx_bytes.end(), data, data + n);
         if (top.tx_tlast) {
@@ -293,12 +239,3 @@ private:
         }
     }
 };
-
-// A descriptor, as the engine writes it.
-struct Descriptor {
-    uint64_t self, next, time;
-    uint16_t len;
-    uint8_t port, thread;
-    uint32_t seq;
-};
-static_assert(sizeof(Descriptor) == 32, "as in memory");

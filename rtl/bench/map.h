@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 namespace map {
+constexpr uint32_t VERSION = 2;
 constexpr uint32_t ID = 0x000;
 constexpr uint32_t PARAMS = 0x008;
 constexpr unsigned PARAMS_THREADS = 0;
@@ -50,4 +51,9 @@ constexpr unsigned NEXT_VALID = 63;
 constexpr uint32_t DISPATCHED = 0x300;
 constexpr uint32_t DROPPED = 0x380;
 constexpr uint32_t TAKEN = 0x400;
+constexpr uint32_t RING = 0x480;
+constexpr unsigned RING_LOG = 0;
+constexpr unsigned RING_ADDRESS = 8;
+constexpr uint32_t DOORBELL = 0x500;
+constexpr unsigned DOORBELL_COUNT = 0;
 }

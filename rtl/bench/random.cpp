@@ -11,6 +11,9 @@ namespace {
 
 constexpr int T = CFG_T, POOLS = Engine::POOLS, BLOCKS = Engine::BLOCKS, UNITS = CFG_UNITS;
 constexpr unsigned OFFSET = Engine::OFFSET, LONGEST = Engine::LONGEST, PORTS = 16;
+// The rings lie behind the pools.
+constexpr unsigned RING_LOG = 8;
+constexpr uint64_t RINGS = Engine::POOL * POOLS, RING = uint64_t(8) << RING_LOG;
 
 // Source of all packets' bytes: a packet's number gives the offset at which its bytes begin.
 struct Bytes {
@@ -82,12 +85,14 @@ struct Thread {
     uint32_t seq = 0, seen = 0, commands = 0, taken = 0, dropped = 0;
     std::deque<Expected> held;           // received by the host and kept for a while
     std::deque<unsigned> held_units;
+    unsigned ring = 0;                   // log2 of its entries; 0: commands are register writes
+    uint32_t told = 0;                   // commands by the doorbell
     unsigned speed = 256;                // turns out of 256 in which the thread works
     uint64_t received = 0;
 };
 
 struct Bench {
-    std::vector<uint8_t> memory = std::vector<uint8_t>(Engine::POOL * POOLS);
+    std::vector<uint8_t> memory = std::vector<uint8_t>(RINGS + T * RING);
     Random random;
     Engine engine;
     std::vector<Pool> pools;
@@ -113,7 +118,7 @@ struct Bench {
         engine.sink = [this](const std::vector<uint8_t> &b, uint8_t port) { leave(b, port); };
         engine.spoilt = [this](uint64_t at) {
             uint64_t from = at - engine.bias;
-            sent[from / Engine::UNIT].wanted = false;
+            if (from < RINGS) sent[from / Engine::UNIT].wanted = false;
         };
     }
 
@@ -245,10 +250,15 @@ struct Bench {
                 thread.reading = unsigned((d.next - base) / Engine::UNIT), thread.seen++, thread.received++;
             }
         }
+        if (thread.ring && thread.told != thread.commands && (thread.held.empty() || random.chance(64))) {
+            thread.told = thread.commands;
+            engine.write(map::DOORBELL + 8 * t, thread.told & 0xffff);
+        }
         if (thread.held.empty() || (thread.speed < 256 && random.chance(64))) return;
-        if (thread.commands - thread.taken == CFG_COMMANDS) {
+        uint32_t most = thread.ring ? 1u << thread.ring : CFG_COMMANDS;
+        if (thread.commands - thread.taken == most) {
             thread.taken = uint32_t(engine.read(map::TAKEN + 8 * t));
-            if (thread.commands - thread.taken == CFG_COMMANDS) return;
+            if (thread.commands - thread.taken == most) return;
         }
         // Not always the oldest.
         size_t which = random.below(4) ? 0 : random.below(thread.held.size());
@@ -279,9 +289,15 @@ struct Bench {
             thread.order.push_back(unit);
             command = (offset - s.shift) | uint64_t(e.len + s.shift) << map::COMMAND_LENGTH | uint64_t(s.port) << map::COMMAND_PORT;
         }
+        if (thread.ring) {
+            uint32_t entry = thread.commands & ((1u << thread.ring) - 1);
+            std::memcpy(engine.at(ring_of(t) + 8 * entry, 8), &command, 8);
+        } else {
+            engine.write(map::COMMAND + 8 * t, command);
+        }
         thread.commands++;
-        engine.write(map::COMMAND + 8 * t, command);
     }
+    uint64_t ring_of(unsigned t) const { return engine.bias + RINGS + t * RING; }
 
     // Stalls and speeds change all the time.
     void weather() {
@@ -314,10 +330,14 @@ struct Bench {
             map_of[p] = uint8_t(random.below(channels));
             engine.write(map::PORT_MAP + 8 * p, map_of[p]);
         }
-        for (unsigned t = 0; t < T; t++) engine.write(map::BASE + 8 * t, engine.base(t));
+        for (unsigned t = 0; t < T; t++) {
+            engine.write(map::BASE + 8 * t, engine.base(t));
+            threads[t].ring = random.below(2) ? 0 : 5 + unsigned(random.below(RING_LOG - 4));
+            if (threads[t].ring) engine.write(map::RING + 8 * t, ring_of(t) | threads[t].ring);
+        }
         control();
         // Old descriptors must not be taken for new ones.
-        for (uint64_t at = 0; at < memory.size(); at += Engine::UNIT) std::memset(&memory[at + OFFSET - 64], 0, 64);
+        for (uint64_t at = 0; at < RINGS; at += Engine::UNIT) std::memset(&memory[at + OFFSET - 64], 0, 64);
         bytes_before = engine.write_bytes;
         // Posted in any order; the engine hands them out in the same order.
         for (unsigned pool = 0; pool < (CFG_SHARED ? 1 : channels); pool++) {
@@ -384,7 +404,8 @@ struct Bench {
     bool done() {
         if (!engine.quiet()) return false;
         for (auto &t : threads)
-            if (!t.kept.empty() || !t.written.empty() || !t.held.empty() || !t.order.empty()) return false;
+            if (!t.kept.empty() || !t.written.empty() || !t.held.empty() || !t.order.empty() || (t.ring && t.told != t.commands))
+                return false;
         static unsigned calls;
         return ++calls % 64 == 0 && !(engine.read(map::STATUS) & 1);
     }

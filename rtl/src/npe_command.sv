@@ -1,6 +1,6 @@
-// Commands: packets that threads hand back, in a queue for each thread, served round robin. A write to a queue never waits:
-// a command written to a full queue is lost and reported. If such writes waited for the device's own reads of memory, it
-// could deadlock: on PCIe, read completions do not pass writes.
+// Commands: packets that threads hand back, in a queue for each thread, served round robin. A register write to a queue
+// never waits: a command written to a full queue is lost and reported. If such writes waited for the device's own reads of
+// memory, it could deadlock: on PCIe, read completions do not pass writes. Commands from rings wait for room.
 module npe_command #(
     parameter int T        = 8,
     parameter int DEPTH    = 64,                      // a power of two
@@ -15,6 +15,11 @@ module npe_command #(
     input  logic [TW-1:0]   write_thread,
     input  logic [56:0]     write_command,   // in the format of COMMAND
     output logic            lost,
+    // Commands from rings, which can wait.
+    input  logic            offer_valid,
+    output logic            offer_ready,
+    input  logic [TW-1:0]   offer_thread,
+    input  logic [56:0]     offer_command,
     output logic [T*32-1:0] taken,
     // Units to release, not sent.
     output logic            release_valid,
@@ -40,17 +45,21 @@ module npe_command #(
     logic [T*(DW+1)-1:0] in, out;
     logic [T-1:0]        has;
     logic                any, next, valid, done;
-    logic [TW-1:0]       pick;
+    logic [TW-1:0]       pick, put_thread;
     logic [56:0]         command;
-    logic                drop, beyond, crosses;
+    logic                drop, beyond, crosses, full, put;
     logic [DW:0]         in_here, used;
 
     for (genvar t = 0; t < T; t++) begin : g_thread
         assign has[t] = in[t*(DW+1)+:DW+1] != out[t*(DW+1)+:DW+1];
     end
-    assign in_here = in[write_thread*(DW+1)+:DW+1];
-    assign used    = in_here - out[write_thread*(DW+1)+:DW+1];
-    assign lost    = write && used == (DW + 1)'(DEPTH);
+    assign put_thread  = write ? write_thread : offer_thread;
+    assign in_here     = in[put_thread*(DW+1)+:DW+1];
+    assign used        = in_here - out[put_thread*(DW+1)+:DW+1];
+    assign full        = used == (DW + 1)'(DEPTH);
+    assign lost        = write && full;
+    assign offer_ready = !write && !full;
+    assign put         = (write || offer_valid) && !full;
 
     npe_pick #(
         .N(T)
@@ -65,7 +74,7 @@ module npe_command #(
     assign next = any && (!valid || done);
 
     always_ff @(posedge clk) begin
-        if (write && !lost) mem[AW'({write_thread, in_here[DW-1:0]})] <= write_command;
+        if (put) mem[AW'({put_thread, in_here[DW-1:0]})] <= write ? write_command : offer_command;
         if (next) command <= mem[AW'({pick, out[pick*(DW+1)+:DW]})];
         if (next) thread <= pick;
         if (rst) begin
@@ -74,7 +83,7 @@ module npe_command #(
             valid <= 1'b0;
             taken <= '0;
         end else begin
-            if (write && !lost) in[write_thread*(DW+1)+:DW+1] <= in_here + 1'b1;
+            if (put) in[put_thread*(DW+1)+:DW+1] <= in_here + 1'b1;
             if (next) begin
                 out[pick*(DW+1)+:DW+1] <= out[pick*(DW+1)+:DW+1] + 1'b1;
                 taken[pick*32+:32]     <= taken[pick*32+:32] + 1'b1;

@@ -15,6 +15,7 @@ module npe_engine #(
     parameter int PACKETS  = 32,       // packets waiting for each thread
     parameter int COMMANDS = 64,       // commands waiting for each thread
     parameter int SLOTS    = 8,        // packets being read from memory
+    parameter int REQUEST  = 4096,     // bytes of a burst that reads a packet, at most
     // Not to be set.
     localparam int POOLS   = (SHARED != 0) ? 1 : T,
     localparam int PB      = (SHARED != 0) ? 1 << $clog2(T * BLOCKS) : BLOCKS,
@@ -61,14 +62,14 @@ module npe_engine #(
     input  logic [1:0]    m_axi_bresp,
     input  logic          m_axi_bvalid,
     output logic          m_axi_bready,
-    output logic [SW-1:0] m_axi_arid,
+    output logic [SW:0]   m_axi_arid,    // a packet's slot; 1 << SW: a ring
     output logic [63:0]   m_axi_araddr,
     output logic [7:0]    m_axi_arlen,
     output logic [2:0]    m_axi_arsize,
     output logic [1:0]    m_axi_arburst,
     output logic          m_axi_arvalid,
     input  logic          m_axi_arready,
-    input  logic [SW-1:0] m_axi_rid,
+    input  logic [SW:0]   m_axi_rid,
     input  logic [W-1:0]  m_axi_rdata,
     input  logic [1:0]    m_axi_rresp,
     input  logic          m_axi_rlast,
@@ -309,6 +310,58 @@ module npe_engine #(
     logic [7:0]       send_port;
     logic [PW-1:0]    drop_pool, sent_pool;
 
+    logic             ring_set, bell, bad_bell, offer_valid, offer_ready, ring_failed, ring_busy;
+    logic [TW-1:0]    offer_thread;
+    logic [56:0]      offer_command;
+    logic [63:0]      written;
+    logic             send_arvalid, send_arready, ring_arvalid, ring_arready, ring_answer;
+    logic [SW-1:0]    send_arid;
+    logic [63:0]      send_araddr, ring_araddr;
+    logic [7:0]       send_arlen, ring_arlen;
+
+    npe_ring #(
+        .T(T),
+        .W(W)
+    ) ring (
+        .clk,
+        .rst        (core_rst),
+        .start      (ring_set),
+        .bell,
+        .bell_thread(command_thread),
+        .value      (written),
+        .bad_bell,
+        .araddr     (ring_araddr),
+        .arlen      (ring_arlen),
+        .arvalid    (ring_arvalid),
+        .arready    (ring_arready),
+        .rdata      (m_axi_rdata),
+        .rresp      (m_axi_rresp),
+        .rlast      (m_axi_rlast),
+        .rvalid     (m_axi_rvalid && ring_answer),
+        .offer_valid,
+        .offer_ready,
+        .thread     (offer_thread),
+        .command    (offer_command),
+        .failed     (ring_failed),
+        .busy       (ring_busy)
+    );
+    assign ring_answer = m_axi_rid[SW];
+
+    // Requests of rings go first, but a request that waits is not replaced.
+    logic waits, waits_ring, asks_ring;
+    assign asks_ring     = waits ? waits_ring : ring_arvalid;
+    assign m_axi_arvalid = asks_ring ? ring_arvalid : send_arvalid;
+    assign m_axi_arid    = asks_ring ? {1'b1, {SW{1'b0}}} : {1'b0, send_arid};
+    assign m_axi_araddr  = asks_ring ? ring_araddr : send_araddr;
+    assign m_axi_arlen   = asks_ring ? ring_arlen : send_arlen;
+    assign ring_arready  = asks_ring && m_axi_arready;
+    assign send_arready  = !asks_ring && m_axi_arready;
+    always_ff @(posedge clk) begin
+        if (core_rst) waits <= 1'b0;
+        else waits <= m_axi_arvalid && !m_axi_arready;
+        waits_ring <= asks_ring;
+    end
+
     npe_command #(
         .T       (T),
         .DEPTH   (COMMANDS),
@@ -322,6 +375,10 @@ module npe_engine #(
         .write_thread (command_thread),
         .write_command(command_data),
         .lost         (command_lost),
+        .offer_valid,
+        .offer_ready,
+        .offer_thread,
+        .offer_command,
         .taken,
         .release_valid(drop_valid),
         .release_ready(drop_ready),
@@ -343,6 +400,7 @@ module npe_engine #(
         .W       (W),
         .SLOTS   (SLOTS),
         .UNIT_LOG(UNIT_LOG),
+        .REQUEST (REQUEST),
         .TAG     (PW + UW)
     ) transmit (
         .clk,
@@ -353,15 +411,15 @@ module npe_engine #(
         .len          (send_len),
         .port         (send_port),
         .tag          ({drop_pool, drop_unit}),
-        .arid         (m_axi_arid),
-        .araddr       (m_axi_araddr),
-        .arlen        (m_axi_arlen),
-        .arvalid      (m_axi_arvalid),
-        .arready      (m_axi_arready),
-        .rid          (m_axi_rid),
+        .arid         (send_arid),
+        .araddr       (send_araddr),
+        .arlen        (send_arlen),
+        .arvalid      (send_arvalid),
+        .arready      (send_arready),
+        .rid          (m_axi_rid[SW-1:0]),
         .rdata        (m_axi_rdata),
         .rresp        (m_axi_rresp),
-        .rvalid       (m_axi_rvalid),
+        .rvalid       (m_axi_rvalid && !ring_answer),
         .rready       (m_axi_rready),
         .m_data       (tx_tdata),
         .m_keep       (tx_tkeep),
@@ -384,7 +442,8 @@ module npe_engine #(
     assign release_pool  = sent_valid ? sent_pool : drop_pool;
     assign release_unit  = sent_valid ? sent_unit : drop_unit;
 
-    assign busy = rx_busy || grant_valid || write_busy || command_busy || send_busy || post_valid;
+    assign busy = rx_busy || grant_valid || write_busy || ring_busy || command_busy || send_busy
+        || post_valid;
 
     npe_regs #(
         .T           (T),
@@ -432,10 +491,13 @@ module npe_engine #(
         .command,
         .command_thread,
         .command_data,
+        .ring_set,
+        .bell,
+        .written,
         .busy,
         .write_failed,
-        .read_failed   (send_failed),
-        .bad_command,
+        .read_failed   (send_failed || ring_failed),
+        .bad_command   (bad_command || bad_bell),
         .command_lost,
         .bad_post,
         .bad_release,
@@ -463,7 +525,4 @@ module npe_engine #(
     assign trace_returned = returned;
     assign trace_pool     = 4'(release_pool);
     assign trace_unit     = 32'(release_unit);
-
-    logic unused;
-    assign unused = &{1'b0, m_axi_rlast};
 endmodule

@@ -2,7 +2,7 @@
 // Fields that only the host looks at are not used here.
 /* verilator lint_off UNUSEDPARAM */
 package npe_map;
-    localparam logic [31:0] VERSION = 1;
+    localparam logic [31:0] VERSION = 2;
     localparam logic [11:0] ID = 12'h000;
     localparam logic [11:0] PARAMS = 12'h008;
     localparam logic [11:0] CTRL = 12'h010;
@@ -22,6 +22,8 @@ package npe_map;
     localparam logic [11:0] DISPATCHED = 12'h300;
     localparam logic [11:0] DROPPED = 12'h380;
     localparam logic [11:0] TAKEN = 12'h400;
+    localparam logic [11:0] RING = 12'h480;
+    localparam logic [11:0] DOORBELL = 12'h500;
     localparam int PARAMS_THREADS = 0;
     localparam int PARAMS_THREADS_BITS = 5;
     localparam int PARAMS_SHARED = 5;
@@ -65,5 +67,11 @@ package npe_map;
     localparam int NEXT_UNIT = 0;
     localparam int NEXT_UNIT_BITS = 32;
     localparam int NEXT_VALID = 63;
+    localparam int RING_LOG = 0;
+    localparam int RING_LOG_BITS = 4;
+    localparam int RING_ADDRESS = 8;
+    localparam int RING_ADDRESS_BITS = 56;
+    localparam int DOORBELL_COUNT = 0;
+    localparam int DOORBELL_COUNT_BITS = 16;
 endpackage
 /* verilator lint_on UNUSEDPARAM */

@@ -48,6 +48,9 @@ module npe_regs #(
     output logic                command,
     output logic [TW-1:0]       command_thread,
     output logic [56:0]         command_data,
+    output logic                ring_set,        // of that thread, to the value written; as the doorbell
+    output logic                bell,
+    output logic [63:0]         written,
     // From the engine: each event for one clock.
     input  logic                busy,
     input  logic                write_failed,
@@ -97,11 +100,14 @@ module npe_regs #(
     assign command        = write && awaddr[11:7] == npe_map::COMMAND[11:7] && w_here;
     assign command_thread = w_index[TW-1:0];
     assign command_data   = wdata[56:0];
+    assign ring_set       = write && awaddr[11:7] == npe_map::RING[11:7] && w_here;
+    assign bell           = write && awaddr[11:7] == npe_map::DOORBELL[11:7] && w_here;
+    assign written        = wdata;
 
     logic known;
     always_comb begin
         case (awaddr[11:7])
-            npe_map::BASE[11:7], npe_map::COMMAND[11:7]: known = w_here;
+            npe_map::BASE[11:7], npe_map::COMMAND[11:7], npe_map::RING[11:7], npe_map::DOORBELL[11:7]: known = w_here;
             npe_map::PORT_MAP[11:7]:            known = 32'(w_index) < 32'(PORTS);
             default:                   known = awaddr == npe_map::CTRL || awaddr == npe_map::STATUS || at_post;
         endcase

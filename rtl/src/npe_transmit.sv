@@ -8,6 +8,7 @@ module npe_transmit #(
     parameter int W        = 512,
     parameter int SLOTS    = 8,              // a power of two, at least 2
     parameter int UNIT_LOG = 11,
+    parameter int REQUEST  = 4096,           // bytes a burst has at most, a power of two, 64 to 4096
     parameter int TAG      = 18,             // bits of the tag passed on at the release
     localparam int WB      = W / 8,
     localparam int SW      = $clog2(SLOTS)
@@ -66,7 +67,7 @@ module npe_transmit #(
     assign accept     = send_valid && send_ready;
     assign beats      = (CW + 1)'((17'(address[BEAT_LOG-1:0]) + 17'(len) + 17'(WB - 1)) >> BEAT_LOG);
 
-    assign to_page = (13'h1000 - {1'b0, ask_at[11:0]}) >> BEAT_LOG;
+    assign to_page = (13'(REQUEST) - {1'b0, ask_at[11:0] & 12'(REQUEST - 1)}) >> BEAT_LOG;
     always_comb begin
         burst = ask_left;
         if (16'(burst) > 16'd256) burst = (CW + 1)'(256);

@@ -33,6 +33,7 @@ def rtl():
 
 def header():
     out = [f"// {MADE}", "#pragma once", "#include <cstdint>", "namespace map {"]
+    out.append(f"constexpr uint32_t VERSION = {MAP['version']};")
     for r in MAP["register"]:
         out.append(f"constexpr uint32_t {r['name']} = {r['at']:#05x};")
         out += [f"constexpr unsigned {r['name']}_{f['name']} = {bits(f)[0]};" for f in r.get("fields", [])]

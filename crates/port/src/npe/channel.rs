@@ -79,6 +79,12 @@ impl Channel {
         Descriptor::get(self.pools.arena().meta_mut(packet))
     }
 
+    /// Returns whether the queue to the device has room for a packet.
+    #[inline]
+    pub fn takes(&self) -> bool {
+        !self.outbox.is_full()
+    }
+
     /// Hands the packet over to the device to send its first `len` bytes by `port`. Errors with the packet if the queue
     /// to the device is full or the cell has no room for `len` bytes. The device drops and counts packets for unknown
     /// ports.

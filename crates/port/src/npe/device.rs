@@ -10,12 +10,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Port number that marks a packet released without sending.
 pub(super) const NOWHERE: u16 = u16::MAX;
 
 /// Turns between two checks for dropped channels.
 const CHECK: u32 = 1024;
+
+/// Turns without a packet after which the device's thread sleeps between turns, and for how long.
+const IDLE: u32 = 1024;
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// Counters of the device. Written by its thread, readable by any.
 #[derive(Debug, Default)]
@@ -34,6 +39,15 @@ pub struct Counters {
     pub tx_full: Counter,
     /// Packets dropped on transmit because their port does not exist.
     pub no_port: Counter,
+}
+
+impl Counters {
+    /// Returns the number of packets of all kinds, modulo 2^64.
+    fn packets(&self) -> u64 {
+        let Self { dispatched, sent, dropped, channel_full, no_buffer, tx_full, no_port } = self;
+        let all = [dispatched, sent, dropped, channel_full, no_buffer, tx_full, no_port];
+        all.iter().fold(0, |sum, counter| sum.wrapping_add(counter.get()))
+    }
 }
 
 /// Device's end of a channel.
@@ -196,22 +210,27 @@ impl Device {
 
     /// Collects the packets that a thread has handed over.
     fn collect(&mut self, lane: usize) {
-        let Lane { outbox: Some(outbox), .. } = &mut self.lanes[lane] else { return };
-        for _ in 0..outbox.slots() {
-            let Ok((frame, port)) = outbox.pop() else { break };
-            let Some(batch) = self.sending.get_mut(usize::from(port)) else {
-                let counter = if port == NOWHERE { &self.counters.dropped } else { &self.counters.no_port };
-                counter.add(1);
-                self.staging.free_one(frame);
-                continue;
-            };
-            if batch.room() == 0 {
-                self.counters.sent.add(self.ports[usize::from(port)].tx_burst(&mut self.staging, batch) as u64);
-            }
-            if let Err(frame) = batch.push(frame) {
-                self.counters.tx_full.add(1);
-                self.staging.free_one(frame);
-            }
+        let Some(slots) = self.lanes[lane].outbox.as_ref().map(Consumer::slots) else { return };
+        for _ in 0..slots {
+            let Some(Ok((frame, port))) = self.lanes[lane].outbox.as_mut().map(Consumer::pop) else { break };
+            self.hand_to_port(frame, port);
+        }
+    }
+
+    /// Queues a packet at its port, or frees it if it has none.
+    pub(super) fn hand_to_port(&mut self, frame: Frame, port: u16) {
+        let Some(batch) = self.sending.get_mut(usize::from(port)) else {
+            let counter = if port == NOWHERE { &self.counters.dropped } else { &self.counters.no_port };
+            counter.add(1);
+            self.staging.free_one(frame);
+            return;
+        };
+        if batch.room() == 0 {
+            self.counters.sent.add(self.ports[usize::from(port)].tx_burst(&mut self.staging, batch) as u64);
+        }
+        if let Err(frame) = batch.push(frame) {
+            self.counters.tx_full.add(1);
+            self.staging.free_one(frame);
         }
     }
 
@@ -274,8 +293,16 @@ impl Device {
                 let _ = rustix::thread::sched_setaffinity(None, &set);
             }
             let mut device = self;
+            let (mut before, mut idle) = (0, 0);
             while !stopped.load(Ordering::Acquire) {
                 device.turn();
+                let packets = device.counters.packets();
+                idle = if packets == before { idle + 1 } else { 0 };
+                before = packets;
+                if idle >= IDLE {
+                    idle = IDLE;
+                    std::thread::sleep(SLEEP);
+                }
             }
             device.close();
         })?;
@@ -294,6 +321,11 @@ impl Running {
     /// Returns the counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// Returns whether the thread has ended by itself, because the engine failed.
+    pub fn ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 }
 

@@ -27,12 +27,14 @@
 
 mod channel;
 mod device;
+mod port;
 #[cfg(feature = "rtl")]
 mod rtl;
 
 pub use channel::{Channel, Descriptor};
 use device::Lane;
 pub use device::{Counters, Device, Running};
+pub use port::{ChannelPort, Memory, OpenError, open};
 
 use crate::Port;
 use bywash_frame::{Frame, PoolConfig, PoolKind, PoolSet};

@@ -2,6 +2,7 @@
 
 use super::super::device::{Device, NOWHERE};
 use bywash_frame::Batch;
+use rtrb::Consumer;
 use std::io;
 
 impl Device {
@@ -59,17 +60,21 @@ impl Device {
         })
     }
 
-    /// Passes packets that a thread has handed over to the engine, as far as its command queue has room.
+    /// Passes packets that a thread has handed over to the engine, as far as its ring has room; those in other memory
+    /// than the channel's to their port.
     fn hand_back(&mut self, engine: &mut super::Engine, lane: usize) -> io::Result<()> {
-        let Some(outbox) = &mut self.lanes[lane].outbox else { return Ok(()) };
-        while !outbox.is_empty() && engine.takes(lane)? {
-            let Ok((frame, port)) = outbox.pop() else { break };
+        while self.lanes[lane].outbox.as_ref().is_some_and(|outbox| !outbox.is_empty()) && engine.takes(lane)? {
+            let Some(Ok((frame, port))) = self.lanes[lane].outbox.as_mut().map(Consumer::pop) else { break };
+            if !engine.owns(lane, &frame) {
+                self.hand_to_port(frame, port);
+                continue;
+            }
             if port == NOWHERE {
                 self.counters.dropped.add(1);
             } else if usize::from(port) >= self.ports.len() {
                 self.counters.no_port.add(1);
             }
-            engine.command(lane, frame, (port != NOWHERE).then_some(port))?;
+            engine.command(lane, frame, (port != NOWHERE).then_some(port));
         }
         Ok(())
     }
@@ -79,7 +84,7 @@ impl Device {
         while self.lanes[lane].gone && engine.takes(lane)? {
             let Some(frame) = engine.poll(lane) else { return Ok(()) };
             self.counters.channel_full.add(1);
-            engine.command(lane, frame, None)?;
+            engine.command(lane, frame, None);
         }
         while !self.lanes[lane].gone && !self.lanes[lane].inbox.is_full() {
             let Some(frame) = engine.poll(lane) else { break };

@@ -24,6 +24,10 @@ const BEFORE: usize = 64;
 /// Engine's address of the arena's first byte. Not 0, so that offsets and addresses cannot be confused.
 const BIAS: u64 = 1 << 32;
 
+/// log2 of the number of commands in a channel's ring, and a command's size in bytes.
+const RING_LOG: u32 = 7;
+const COMMAND: usize = 8;
+
 /// Maximum number of clocks simulated in a turn.
 const CLOCKS: u64 = 20_000;
 
@@ -36,8 +40,11 @@ struct Lane {
     next: usize,
     /// Sequence number of the last packet received.
     seq: u32,
-    /// Commands written, and commands that the engine is known to have taken.
+    /// Buffer with the ring of commands.
+    ring: Option<Frame>,
+    /// Commands written, commands that the engine has been told of, and commands that it is known to have taken.
     commands: u32,
+    told: u32,
     taken: u32,
     dropped: u32,
 }
@@ -49,7 +56,8 @@ pub struct Engine {
     /// Frame of every cell of the channels' pools, or `None` while a thread holds it.
     cells: Vec<Option<Frame>>,
     lanes: Vec<Lane>,
-    depth: u32,
+    /// Number of cells in a pool.
+    pool: usize,
     ports: usize,
     waiting: u64,
 }
@@ -89,7 +97,7 @@ impl Engine {
             arena,
             cells: vec![],
             lanes: vec![],
-            depth: 1 << param(regs::PARAMS_COMMANDS_LOG),
+            pool: pools.pools()[1].config().frames,
             ports,
             waiting: 0,
         };
@@ -112,6 +120,7 @@ impl Engine {
                 engine.lanes.push(Lane::new(first, base));
             }
             engine.sim.write(regs::BASE + 8 * channel as u32, BIAS + base)?;
+            engine.begin_ring(channel, &mut Buffers::attach(pools, 0))?;
         }
         engine.sim.write(regs::CTRL, control)?;
         engine.sim.run(1000, |_, _| {})?;
@@ -165,6 +174,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Sets up a channel's ring of commands, in a buffer of the device's own pool.
+    fn begin_ring(&mut self, channel: usize, bufs: &mut Buffers) -> io::Result<()> {
+        let mut ring = bufs.alloc_one().ok_or_else(|| refused("the device's own pool is empty".into()))?;
+        let fits = self.arena.resize(&mut ring, COMMAND << RING_LOG);
+        debug_assert!(fits, "half a cell");
+        let at = BIAS + ring.addr();
+        self.lanes[channel].ring = Some(ring);
+        self.sim.write(regs::RING + 8 * channel as u32, at | regs::RING_LOG.put(RING_LOG.into()))
+    }
+
     /// Returns whether received packets are still queued in the engine; more would only wait.
     pub fn behind(&self) -> bool {
         self.waiting > 0
@@ -175,8 +194,13 @@ impl Engine {
         self.sim.receive(port as u8, packet)
     }
 
-    /// Runs the engine; `sent` is called with the port and bytes of each packet that leaves.
+    /// Tells the engine of new commands and runs it; `sent` is called with the port and bytes of each packet that leaves.
     pub fn run(&mut self, sent: impl FnMut(u8, &[u8])) -> io::Result<()> {
+        for (channel, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.told != lane.commands) {
+            let count = regs::DOORBELL_COUNT.put(lane.commands.into());
+            self.sim.write(regs::DOORBELL + 8 * channel as u32, count)?;
+            lane.told = lane.commands;
+        }
         self.waiting = self.sim.run(CLOCKS, sent)?;
         Ok(())
     }
@@ -208,18 +232,24 @@ impl Engine {
         Some(frame)
     }
 
-    /// Returns whether a channel's command queue has room.
-    pub fn takes(&mut self, channel: usize) -> io::Result<bool> {
-        let (depth, lane) = (self.depth, &mut self.lanes[channel]);
-        if lane.commands.wrapping_sub(lane.taken) == depth {
-            lane.taken = self.sim.read(regs::TAKEN + 8 * channel as u32)? as u32;
-        }
-        Ok(lane.commands.wrapping_sub(lane.taken) < depth)
+    /// Returns whether a frame lies in a channel's pool; the engine reads no other memory.
+    pub fn owns(&self, channel: usize, frame: &Frame) -> bool {
+        let cell = frame.addr().checked_sub(self.lanes[channel].base).map(|at| at as usize / self.arena.cell_size());
+        cell.is_some_and(|cell| cell < self.pool)
     }
 
-    /// Writes a command that sends a channel's packet by `port`, or releases it if `None`. The command queue must have
-    /// room, see [`Engine::takes`].
-    pub fn command(&mut self, channel: usize, frame: Frame, port: Option<u16>) -> io::Result<()> {
+    /// Returns whether a channel's ring of commands has room.
+    pub fn takes(&mut self, channel: usize) -> io::Result<bool> {
+        let lane = &mut self.lanes[channel];
+        if lane.commands.wrapping_sub(lane.taken) == 1 << RING_LOG {
+            lane.taken = self.sim.read(regs::TAKEN + 8 * channel as u32)? as u32;
+        }
+        Ok(lane.commands.wrapping_sub(lane.taken) < 1 << RING_LOG)
+    }
+
+    /// Writes a command that sends a channel's packet by `port`, or releases it if `None`. The ring must have room, see
+    /// [`Engine::takes`].
+    pub fn command(&mut self, channel: usize, frame: Frame, port: Option<u16>) {
         let lane = &mut self.lanes[channel];
         let offset = frame.addr() - lane.base;
         let mut command = regs::COMMAND_OFFSET.put(offset) | regs::COMMAND_LENGTH.put(frame.len() as u64);
@@ -230,8 +260,11 @@ impl Engine {
             Some(port) => regs::COMMAND_PORT.put(u64::from(port)),
         };
         self.cells[lane.first + (offset / self.arena.cell_size() as u64) as usize] = Some(frame);
+        let entry = lane.commands as usize % (1 << RING_LOG) * COMMAND;
+        if let Some(ring) = &mut lane.ring {
+            self.arena.data_mut(ring)[entry..entry + COMMAND].copy_from_slice(&command.to_le_bytes());
+        }
         lane.commands = lane.commands.wrapping_add(1);
-        self.sim.write(regs::COMMAND + 8 * channel as u32, command)
     }
 
     /// Returns the number of packets lost by all channels since the last call because no cell was free.
@@ -252,17 +285,18 @@ impl Engine {
 
     /// Returns the number of frames whose cells the engine holds.
     pub fn held(&self) -> usize {
-        self.cells.iter().flatten().count()
+        self.cells.iter().flatten().count() + self.lanes.iter().filter(|lane| lane.ring.is_some()).count()
     }
 
-    /// Ends the engine and frees the frames of its cells.
+    /// Ends the engine and frees the frames of its cells and rings.
     pub fn close(self, bufs: &mut Buffers) {
-        device::give_back(self.cells.into_iter().flatten(), bufs);
+        let rings = self.lanes.into_iter().filter_map(|lane| lane.ring);
+        device::give_back(self.cells.into_iter().flatten().chain(rings), bufs);
     }
 }
 
 impl Lane {
     fn new(first: usize, base: u64) -> Self {
-        Self { first, base, next: first, seq: 0, commands: 0, taken: 0, dropped: 0 }
+        Self { first, base, next: first, seq: 0, ring: None, commands: 0, told: 0, taken: 0, dropped: 0 }
     }
 }

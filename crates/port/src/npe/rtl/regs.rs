@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "the whole map, of which a driver uses a part")]
 
 /// The version of this map.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bits 63:32 0x4259574e (`BYWN`), 31:0 the version of this map.
 pub const ID: u32 = 0x000;
@@ -46,9 +46,9 @@ pub const STATUS: u32 = 0x018;
 pub const STATUS_BUSY: Field = Field { low: 0, bits: 1 };
 /// A write to memory was answered with an error.
 pub const STATUS_WRITE_ERROR: Field = Field { low: 8, bits: 1 };
-/// A read from memory was answered with an error: that packet is not sent.
+/// A read from memory was answered with an error: that packet is not sent, or that part of a ring read again.
 pub const STATUS_READ_ERROR: Field = Field { low: 9, bits: 1 };
-/// A command beyond the thread's blocks or its unit, or of no length.
+/// A command beyond the thread's blocks or its unit, or of no length; a doorbell without a ring, or beyond its size.
 pub const STATUS_BAD_COMMAND: Field = Field { low: 10, bits: 1 };
 /// A command was written to a full queue.
 pub const STATUS_COMMAND_LOST: Field = Field { low: 11, bits: 1 };
@@ -119,6 +119,18 @@ pub const DROPPED: u32 = 0x380;
 
 /// Commands taken from the thread's queue, modulo 2^32. The first; one each 8 bytes.
 pub const TAKEN: u32 = 0x400;
+
+/// Begins an empty ring of commands in host memory, or ends it. Must be written again after a reset or CLEAR, and only while no command is in the ring. The first; one each 8 bytes.
+pub const RING: u32 = 0x480;
+/// Log2 of its entries, 5 to 15; less: no ring.
+pub const RING_LOG: Field = Field { low: 0, bits: 4 };
+/// Address / 256; entry n is 8 bytes at 8 (n modulo the entries), as `COMMAND`.
+pub const RING_ADDRESS: Field = Field { low: 8, bits: 56 };
+
+/// Commands written to the ring so far, modulo 2^16. An entry may be written again once `TAKEN` counts its command. The first; one each 8 bytes.
+pub const DOORBELL: u32 = 0x500;
+/// Commands.
+pub const DOORBELL_COUNT: Field = Field { low: 0, bits: 16 };
 
 /// A field of a register.
 #[derive(Clone, Copy)]
