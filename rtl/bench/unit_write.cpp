@@ -35,7 +35,6 @@ int main() {
 
     top.rst = 1, top.clk = 0, top.eval(), top.clk = 1, top.eval();
     top.clk = 0, top.rst = 0;
-    put(top.base, BASE, sizeof BASE);
     for (uint64_t clock = 0; packets < 20000 || !in_memory.empty() || answers; clock++) {
         CHECK(clock < 20000000, "it does not come to an end");
         unsigned slow = clock & 65536 ? 40 : 240;
@@ -47,7 +46,7 @@ int main() {
                 for (auto &b : offered.bytes) b = uint8_t(random.next());
                 offering = used[t][unit] = true;
                 std::memset(at(BASE[t] + unit * UNIT), 0xaa, UNIT);
-                top.grant_thread = t, top.grant_this = unit, top.grant_next = offered.next, top.grant_seq = offered.seq;
+                top.base = BASE[t], top.grant_thread = t, top.grant_this = unit, top.grant_next = offered.next, top.grant_seq = offered.seq;
                 top.time_ = offered.time, top.port = offered.port, top.len = uint16_t(offered.bytes.size());
             }
         }

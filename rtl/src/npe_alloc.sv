@@ -36,6 +36,7 @@ module npe_alloc #(
     logic [TW-1:0] fill_thread, pop_thread;
     logic [PW-1:0] pop_pool;
     logic [UW-1:0] popped;
+    logic [31:0]   taken_seq;
     logic          any;
 
     for (genvar t = 0; t < T; t++) begin : g_thread
@@ -63,6 +64,7 @@ module npe_alloc #(
     );
     assign take = any && !fill && (!grant_valid || grant_ready);
 
+    assign taken_seq  = seq[take_thread*32+:32] + 1'b1;
     assign pop_thread = fill ? fill_thread : take_thread;
     assign pop_pool   = (POOLS == 1) ? '0 : PW'(pop_thread);
     assign popped     = unit[pop_pool*UW+:UW];
@@ -76,9 +78,9 @@ module npe_alloc #(
             seq        <= '0;
         end else begin
             if (fill) next_valid[fill_thread] <= 1'b1;
-            if (take) seq[take_thread*32+:32] <= seq[take_thread*32+:32] + 1'b1;
+            for (int t = 0; t < T; t++) if (take && take_thread == TW'(t)) seq[t*32+:32] <= taken_seq;
         end
-        if (fill || take) next[pop_thread*UW+:UW] <= popped;
+        for (int t = 0; t < T; t++) if ((fill || take) && pop_thread == TW'(t)) next[t*UW+:UW] <= popped;
     end
 
     always_ff @(posedge clk) begin
@@ -89,7 +91,7 @@ module npe_alloc #(
             grant_thread <= take_thread;
             grant_this   <= next[take_thread*UW+:UW];
             grant_next   <= popped;
-            grant_seq    <= seq[take_thread*32+:32] + 1'b1;
+            grant_seq    <= taken_seq;
         end
     end
 endmodule

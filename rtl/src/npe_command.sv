@@ -42,20 +42,21 @@ module npe_command #(
     localparam int AW = $clog2(T * DEPTH);
 
     logic [56:0]         mem[T*DEPTH];
-    logic [T*(DW+1)-1:0] in, out;
+    logic [T*(DW+1)-1:0] in;              // commands put in; `taken` counts those taken out
     logic [T-1:0]        has;
     logic                any, next, valid, done;
     logic [TW-1:0]       pick, put_thread;
     logic [56:0]         command;
     logic                drop, beyond, crosses, full, put;
     logic [DW:0]         in_here, used;
+    logic [31:0]         taken_here;
 
     for (genvar t = 0; t < T; t++) begin : g_thread
-        assign has[t] = in[t*(DW+1)+:DW+1] != out[t*(DW+1)+:DW+1];
+        assign has[t] = in[t*(DW+1)+:DW+1] != taken[t*32+:DW+1];
     end
     assign put_thread  = write ? write_thread : offer_thread;
     assign in_here     = in[put_thread*(DW+1)+:DW+1];
-    assign used        = in_here - out[put_thread*(DW+1)+:DW+1];
+    assign used        = in_here - taken[put_thread*32+:DW+1];
     assign full        = used == (DW + 1)'(DEPTH);
     assign lost        = write && full;
     assign offer_ready = !write && !full;
@@ -71,22 +72,21 @@ module npe_command #(
         .any,
         .pick
     );
-    assign next = any && (!valid || done);
+    assign next       = any && (!valid || done);
+    assign taken_here = taken[pick*32+:32];
 
     always_ff @(posedge clk) begin
         if (put) mem[AW'({put_thread, in_here[DW-1:0]})] <= write ? write_command : offer_command;
-        if (next) command <= mem[AW'({pick, out[pick*(DW+1)+:DW]})];
+        if (next) command <= mem[AW'({pick, taken_here[DW-1:0]})];
         if (next) thread <= pick;
         if (rst) begin
             in    <= '0;
-            out   <= '0;
             valid <= 1'b0;
             taken <= '0;
         end else begin
-            if (put) in[put_thread*(DW+1)+:DW+1] <= in_here + 1'b1;
-            if (next) begin
-                out[pick*(DW+1)+:DW+1] <= out[pick*(DW+1)+:DW+1] + 1'b1;
-                taken[pick*32+:32]     <= taken[pick*32+:32] + 1'b1;
+            for (int t = 0; t < T; t++) begin
+                if (put && put_thread == TW'(t)) in[t*(DW+1)+:DW+1] <= in_here + 1'b1;
+                if (next && pick == TW'(t)) taken[t*32+:32] <= taken_here + 1'b1;
             end
             if (next || done) valid <= next;
         end

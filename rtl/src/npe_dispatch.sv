@@ -68,14 +68,18 @@ module npe_dispatch #(
     logic [15:0]         so_far, length;
     logic [63:0]         began;
     logic                room, beat, lost_now, long_now;
-    logic [NW:0]         packets_here;
+    logic [NW:0]         packets_here, kept_here, taken_here;
+    logic [BW:0]         read_here;
     logic [15:0]         in_beat;
 
     assign chosen   = by_port ? port_map[s_port[PIW-1:0]*TW+:TW] : turn;
     assign thread   = midway ? mine : chosen;
     assign in_here  = beats_in[thread*(BW+1)+:BW+1] + had;
     assign out_here = beats_out[thread*(BW+1)+:BW+1];
-    assign packets_here = packets_in[thread*(NW+1)+:NW+1] - packets_out[thread*(NW+1)+:NW+1];
+    assign kept_here    = packets_in[thread*(NW+1)+:NW+1];
+    assign packets_here = kept_here - packets_out[thread*(NW+1)+:NW+1];
+    assign taken_here   = packets_out[take_thread*(NW+1)+:NW+1];
+    assign read_here    = beats_out[read_thread*(BW+1)+:BW+1];
     assign room     = (in_here - out_here) != (BW + 1)'(BEATS) && packets_here != (NW + 1)'(COUNT);
 
     assign s_ready = (midway || (enable && channels != 0)) && (!hold || room || (midway && (lost || long)));
@@ -99,9 +103,9 @@ module npe_dispatch #(
 
     always_ff @(posedge clk) begin
         if (beat && !lost_now && !long_now) mem[MAW'({thread, in_here[BW-1:0]})] <= s_data;
-        if (kept) about[AAW'({thread, packets_in[thread*(NW+1)+:NW]})] <= {midway ? began : now, s_port, length};
-        if (read) data <= mem[MAW'({read_thread, beats_out[read_thread*(BW+1)+:BW]})];
-        if (take) {time_, port, len} <= about[AAW'({take_thread, packets_out[take_thread*(NW+1)+:NW]})];
+        if (kept) about[AAW'({thread, kept_here[NW-1:0]})] <= {midway ? began : now, s_port, length};
+        if (read) data <= mem[MAW'({read_thread, read_here[BW-1:0]})];
+        if (take) {time_, port, len} <= about[AAW'({take_thread, taken_here[NW-1:0]})];
     end
 
     always_ff @(posedge clk) begin
@@ -130,12 +134,14 @@ module npe_dispatch #(
             packets_in  <= '0;
             packets_out <= '0;
         end else begin
-            if (kept) begin
-                beats_in[thread*(BW+1)+:BW+1]   <= in_here + 1'b1;
-                packets_in[thread*(NW+1)+:NW+1] <= packets_in[thread*(NW+1)+:NW+1] + 1'b1;
+            for (int t = 0; t < T; t++) begin
+                if (kept && thread == TW'(t)) begin
+                    beats_in[t*(BW+1)+:BW+1]   <= in_here + 1'b1;
+                    packets_in[t*(NW+1)+:NW+1] <= kept_here + 1'b1;
+                end
+                if (read && read_thread == TW'(t)) beats_out[t*(BW+1)+:BW+1] <= read_here + 1'b1;
+                if (take && take_thread == TW'(t)) packets_out[t*(NW+1)+:NW+1] <= taken_here + 1'b1;
             end
-            if (read) beats_out[read_thread*(BW+1)+:BW+1] <= beats_out[read_thread*(BW+1)+:BW+1] + 1'b1;
-            if (take) packets_out[take_thread*(NW+1)+:NW+1] <= packets_out[take_thread*(NW+1)+:NW+1] + 1'b1;
         end
     end
 

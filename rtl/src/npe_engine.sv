@@ -102,7 +102,7 @@ module npe_engine #(
 );
     logic                clear, core_rst, enable, by_port, hold, busy;
     logic [4:0]          channels;
-    logic [T*64-1:0]     base;
+    logic [63:0]         grant_base, send_base;
     logic [PORTS*TW-1:0] port_map;
     logic [63:0]         now;
 
@@ -267,7 +267,7 @@ module npe_engine #(
     ) write (
         .clk,
         .rst    (core_rst),
-        .base,
+        .base   (grant_base),
         .grant_valid,
         .grant_ready,
         .grant_thread,
@@ -407,7 +407,7 @@ module npe_engine #(
         .rst          (core_rst),
         .send_valid,
         .send_ready,
-        .address      (base[thread*64+:64] + 64'(send_offset)),
+        .address      (send_base + 64'(send_offset)),
         .len          (send_len),
         .port         (send_port),
         .tag          ({drop_pool, drop_unit}),
@@ -482,7 +482,10 @@ module npe_engine #(
         .by_port,
         .hold,
         .channels,
-        .base,
+        .grant_thread,
+        .grant_base,
+        .thread,
+        .send_base,
         .port_map,
         .post_valid,
         .post_ready,

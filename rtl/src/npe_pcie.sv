@@ -160,15 +160,18 @@ module npe_pcie #(
             out       <= '0;
             ask_valid <= 1'b0;
         end else begin
-            if (arvalid && arready) {out[arid], ask_valid} <= 2'b11;
+            if (arvalid && arready) out[arid] <= 1'b1;
+            if (arvalid && arready) ask_valid <= 1'b1;
             else if (ask_done) ask_valid <= 1'b0;
             if (rvalid && rready && rlast) out[rid] <= 1'b0;
         end
+        for (int i = 0; i < IDS; i++) begin
+            if (arvalid && arready && arid == IDW'(i)) left[i*9+:9] <= 9'(arlen) + 9'd1;
+            if (rvalid && rready && rid == IDW'(i)) left[i*9+:9] <= left[i*9+:9] - 9'd1;
+        end
         if (arvalid && arready) begin
-            left[arid*9+:9] <= 9'(arlen) + 9'd1;
             ask_header      <= request(1'b0, araddr, 10'((32'(arlen) + 32'd1) << (BEAT_LOG - 2)), 8'(arid), 8'hff);
         end
-        if (rvalid && rready) left[rid*9+:9] <= left[rid*9+:9] - 9'd1;
     end
 
     // From the host. A TLP's kind is known at its first beat, and kept for the others.

@@ -88,9 +88,10 @@ module npe_recycle #(
         if (rst) begin
             out <= '0;
         end else begin
-            for (int p = 0; p < POOLS; p++)
-                if (block_valid[p] && block_ready[p]) out[AW'(p*BLOCKS)+AW'(block[p*BW+:BW])] <= 1'b1;
-            if (returned) out[at_release] <= 1'b0;
+            for (int n = 0; n < N; n++) begin
+                if (block_valid[n/BLOCKS] && block_ready[n/BLOCKS] && block[n/BLOCKS*BW+:BW] == BW'(n % BLOCKS)) out[n] <= 1'b1;
+                if (returned && at_release == AW'(n)) out[n] <= 1'b0;
+            end
         end
     end
 

@@ -39,7 +39,11 @@ module npe_regs #(
     output logic                by_port,
     output logic                hold,
     output logic [4:0]          channels,
-    output logic [T*64-1:0]     base,
+    // BASE of the threads of a packet to write and of one to send.
+    input  logic [TW-1:0]       grant_thread,
+    output logic [63:0]         grant_base,
+    input  logic [TW-1:0]       thread,
+    output logic [63:0]         send_base,
     output logic [PORTS*TW-1:0] port_map,
     output logic                post_valid,
     input  logic                post_ready,
@@ -83,6 +87,10 @@ module npe_regs #(
     logic [4:0]    w_channels;
     logic [3:0]    w_index, r_index;
     logic          w_here, r_here;
+    logic [51:0]   base[T];
+
+    assign grant_base = {base[grant_thread], 12'd0};
+    assign send_base  = {base[thread], 12'd0};
 
     assign at_post  = awaddr == npe_map::POST;
     assign write    = awvalid && wvalid && (!bvalid || bready) && !(at_post && post_valid);
@@ -144,14 +152,17 @@ module npe_regs #(
             post_pool  <= w_pool[PW-1:0];
             post_block <= w_block[BW-1:0];
         end
-        if (write && awaddr[11:7] == npe_map::BASE[11:7] && w_here) base[w_index*64+:64] <= {wdata[63:12], 12'd0};
-        if (write && awaddr[11:7] == npe_map::PORT_MAP[11:7] && 32'(w_index) < 32'(PORTS)) port_map[w_index*TW+:TW] <= wdata[TW-1:0];
+        if (write && awaddr[11:7] == npe_map::BASE[11:7] && w_here) base[w_index[TW-1:0]] <= wdata[63:12];
+        for (int p = 0; p < PORTS; p++)
+            if (write && awaddr[11:7] == npe_map::PORT_MAP[11:7] && 32'(w_index) == p) port_map[p*TW+:TW] <= wdata[TW-1:0];
     end
 
     // Errors and counters.
     logic [6:0]      errors;
     logic [63:0]     n_too_long, n_damaged, n_sent, n_no_port, n_tx_error, n_released, n_returned;
     logic [T*32-1:0] n_dropped;
+    logic [31:0]     dropped_here;
+    assign dropped_here = n_dropped[dropped_thread*32+:32];
     always_ff @(posedge clk) begin
         if (rst || clear) begin
             errors <= '0;
@@ -171,7 +182,7 @@ module npe_regs #(
             n_tx_error <= n_tx_error + 64'(send_failed) + 64'(bad_send);
             n_released <= n_released + 64'(released);
             n_returned <= n_returned + 64'(returned);
-            if (dropped) n_dropped[dropped_thread*32+:32] <= n_dropped[dropped_thread*32+:32] + 1'b1;
+            for (int t = 0; t < T; t++) if (dropped && dropped_thread == TW'(t)) n_dropped[t*32+:32] <= dropped_here + 1'b1;
         end
     end
 
@@ -198,7 +209,7 @@ module npe_regs #(
         value   = '0;
         r_known = 1'b1;
         case (araddr[11:7])
-            npe_map::BASE[11:7]:       if (r_here) value = base[r_index*64+:64];
+            npe_map::BASE[11:7]:       if (r_here) value = {base[r_index[TW-1:0]], 12'd0};
             npe_map::PORT_MAP[11:7]:   if (32'(r_index) < 32'(PORTS)) value = 64'(port_map[r_index*TW+:TW]);
             npe_map::NEXT[11:7]:       if (r_here) value = {next_valid[r_index[TW-1:0]], 63'(next[r_index*UW+:UW])};
             npe_map::DISPATCHED[11:7]: if (r_here) value = 64'(seq[r_index*32+:32]);

@@ -142,12 +142,14 @@ module npe_ring #(
             told <= '0;
             done <= '0;
         end else begin
-            if (bell && !bad_bell) told[bell_thread*16+:16] <= bell_count;
-            if (offer_valid && offer_ready) done[thread*16+:16] <= from + 1'b1;
-            if (start) begin
-                on[bell_thread]           <= value[3:0] >= 4'd5;
-                told[bell_thread*16+:16]  <= '0;
-                done[bell_thread*16+:16]  <= '0;
+            for (int t = 0; t < T; t++) begin
+                if (bell && !bad_bell && bell_thread == TW'(t)) told[t*16+:16] <= bell_count;
+                if (offer_valid && offer_ready && thread == TW'(t)) done[t*16+:16] <= from + 1'b1;
+                if (start && bell_thread == TW'(t)) begin
+                    on[t]           <= value[3:0] >= 4'd5;
+                    told[t*16+:16]  <= '0;
+                    done[t*16+:16]  <= '0;
+                end
             end
         end
         if (start) where[bell_thread] <= {value[63:8], value[3:0]};

@@ -107,12 +107,16 @@ module npe_transmit #(
     assign have_here = have[rid*(CW+1)+:CW+1];
     always_ff @(posedge clk) begin
         if (rvalid) mem[{rid, have_here[CW-1:0]}] <= rdata;
-        if (rvalid) have[rid*(CW+1)+:CW+1] <= have_here + 1'b1;
-        if (rvalid && rresp[1]) broken[rid] <= 1'b1;
-        if (accept) begin
-            have[tail[SW-1:0]*(CW+1)+:CW+1] <= '0;
-            want[tail[SW-1:0]*(CW+1)+:CW+1] <= beats;
-            broken[tail[SW-1:0]]            <= 1'b0;
+        for (int s = 0; s < SLOTS; s++) begin
+            if (rvalid && rid == SW'(s)) begin
+                have[s*(CW+1)+:CW+1] <= have_here + 1'b1;
+                if (rresp[1]) broken[s] <= 1'b1;
+            end
+            if (accept && tail[SW-1:0] == SW'(s)) begin
+                have[s*(CW+1)+:CW+1] <= '0;
+                want[s*(CW+1)+:CW+1] <= beats;
+                broken[s]            <= 1'b0;
+            end
         end
     end
 

@@ -19,7 +19,7 @@ module npe_write #(
 ) (
     input  logic            clk,
     input  logic            rst,
-    input  logic [T*64-1:0] base,
+    input  logic [63:0]     base,            // of the packet's thread
     // The packet and its units.
     input  logic            grant_valid,
     output logic            grant_ready,
@@ -59,12 +59,11 @@ module npe_write #(
     logic [CW-1:0]   to_read;
     logic [2:0]      room;
     logic            about_ready, got;
-    logic [63:0]     this_at, next_at, my_base;
+    logic [63:0]     this_at, next_at;
     logic [CW-1:0]   beats;
 
-    assign my_base     = base[grant_thread*64+:64];
-    assign this_at     = my_base + 64'({grant_this, {UNIT_LOG{1'b0}}});
-    assign next_at     = my_base + 64'({grant_next, {UNIT_LOG{1'b0}}});
+    assign this_at     = base + 64'({grant_this, {UNIT_LOG{1'b0}}});
+    assign next_at     = base + 64'({grant_next, {UNIT_LOG{1'b0}}});
     assign beats       = CW'((17'(len) + 17'(WB - 1)) >> BEAT_LOG);
     assign read        = reading && room != 0;
     assign grant_ready = about_ready && (!reading || (read && to_read == CW'(1)));

@@ -78,7 +78,10 @@ fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
             let interface = host?.interface(port.interface.as_ref()?)?;
             Some((0..interface.queues?).collect())
         }
-        None => Some((0..port.dpdk.as_ref().map_or(1, |dpdk| dpdk.device_queues.into())).collect()),
+        None => {
+            let channels = port.npe.as_ref().map(|npe| npe.channels);
+            Some((0..port.dpdk.as_ref().map(|dpdk| dpdk.device_queues.into()).or(channels).unwrap_or(1)).collect())
+        }
     }
 }
 
@@ -101,14 +104,16 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
     let ports = &config.ports;
     for (at, port) in ports.iter().enumerate() {
         let missing = |key: &str, why: String| Problem::at(format!("port.{at}"), why, format!("add `{key}`"));
-        if port.interface.is_none() && matches!(port.kind, PortKind::AfXdp | PortKind::Tap) {
-            problems.push(missing("interface = \"..\"", format!("port {} has no interface", at + 1)));
+        if port.interface.is_none() && (port.kind == PortKind::AfXdp || port.is_tap()) {
+            let or = if port.kind == PortKind::Npe { ", and no file to replay" } else { "" };
+            problems.push(missing("interface = \"..\"", format!("port {} has no interface{or}", at + 1)));
         } else if port.name.is_empty() {
             problems.push(missing("name = \"..\"", format!("port {} has no name", at + 1)));
         }
         if port.interface.is_some()
             && config.mode != Mode::Router
-            && !matches!(port.kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk)
+            && !matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk)
+            && !port.is_tap()
         {
             let what = format!("a port of kind \"{}\" has no `interface` here", port.kind.name());
             problems.push(Problem::at(format!("port.{at}.interface"), what, "only with mode = \"router\""));

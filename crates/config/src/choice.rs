@@ -164,6 +164,8 @@ pub enum PortKind {
     Null,
     /// DPDK device, in a build with DPDK
     Dpdk,
+    /// Dispatching device over a capture file or a TAP interface
+    Npe,
 }
 
 impl PortKind {
@@ -176,6 +178,28 @@ impl PortKind {
             Self::Memif => "memif",
             Self::Null => "null",
             Self::Dpdk => "dpdk",
+            Self::Npe => "npe",
+        }
+    }
+}
+
+/// Engine of a dispatching device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum NpeEngine {
+    /// In software
+    #[default]
+    Software,
+    /// The hardware engine, simulated, in a build with the feature `bywash-port/rtl`
+    Rtl,
+}
+
+impl NpeEngine {
+    /// Returns the name in the configuration file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Rtl => "rtl",
         }
     }
 }

@@ -9,7 +9,7 @@ use bywash_docsis::depi::MTUS;
 use bywash_docsis::group::MODEMS_MAX;
 use bywash_docsis::instance::RINGS;
 use bywash_frame::BATCH;
-use bywash_port::memif;
+use bywash_port::{memif, npe};
 use std::ops::RangeInclusive;
 
 /// Valid sizes of a pool in buffers. The maximum is 32 GiB of 2 KiB cells.
@@ -41,9 +41,10 @@ macro_rules! socket {
 pub const SOCKET: &str = socket!();
 
 const AF_XDP: &[PortKind] = &[PortKind::AfXdp];
-const PCAP: &[PortKind] = &[PortKind::Pcap];
+const PCAP: &[PortKind] = &[PortKind::Pcap, PortKind::Npe];
 const MEMIF: &[PortKind] = &[PortKind::Memif];
 const DPDK: &[PortKind] = &[PortKind::Dpdk];
+const NPE: &[PortKind] = &[PortKind::Npe];
 
 /// Keys before the first table.
 pub static TOP: Section = Section {
@@ -62,7 +63,7 @@ pub static TOP: Section = Section {
                 "Drops, once the instance listens, all privileges except those listed in the user guide, and all \
                  system calls that it does not use. `bywash show sandbox` lists what remains. In the sandbox, file \
                  permissions apply to root, too: it can only read and write files whose mode bits allow it. Always off \
-                 with ports of kind `dpdk`, whose drivers need more.",
+                 with ports of kind `dpdk`, whose drivers need more, and with an engine `rtl`, which is a process.",
             )
             .example("\"off\""),
     ],
@@ -521,7 +522,8 @@ pub static PORT: Section = Section {
                 "Kind of port. `af_xdp`: a network interface, shared with the kernel. `tap`: a TAP interface, created \
                  at startup. `pcap`: a capture file that is replayed. `memif`: another process (VPP, DPDK, Bywash), by \
                  shared memory. `null`: receives nothing and discards what is sent. `dpdk`: a DPDK device, in a build \
-                 with the feature `dpdk`.",
+                 with the feature `dpdk`. `npe`: a dispatching device, which distributes the packets of a capture file \
+                 (`file`, `record`) or else of a TAP interface (`interface`) over channels, one for each worker.",
             )
             .example("\"tap\""),
         key("interface", Text(&text::INTERFACE), "(required)", "")
@@ -719,6 +721,21 @@ pub static PORT: Section = Section {
             .doc("File to write sent frames to, as pcap. Without it, they are discarded.")
             .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
+        key("channels", Int(npe::CHANNELS), "1", "")
+            .doc("Number of a dispatching device's channels. Packets go to them in turn; each is a queue of the port.")
+            .example("2")
+            .of(NPE),
+        key("engine", Choice(names::<NpeEngine>), "\"software\"", "")
+            .doc(
+                "Engine of a dispatching device. `rtl`: the hardware engine, simulated, in a build with the feature \
+                 `bywash-port/rtl`; the environment variable `BYWASH_RTL_ENGINE` names its program.",
+            )
+            .example("\"rtl\"")
+            .of(NPE),
+        key("block", PowerOfTwo("block size", BLOCK), "1024", "buffers")
+            .doc("Size of a block of a dispatching device's memory. Each channel has four. An engine `rtl` has its own size.")
+            .example("64")
+            .of(NPE),
         key("socket", Text(&text::SOCKET), "(required)", "")
             .doc(
                 "Control socket of a memif: a path, or `@` and the name of an abstract socket. Processes with write \

@@ -259,6 +259,20 @@ pub struct PortConfig {
     /// Settings of a `dpdk` port.
     #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub dpdk: Option<DpdkPortConfig>,
+    /// Settings of an `npe` port, which also has those of a `pcap` port, or else an interface.
+    #[serde(flatten, skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub npe: Option<NpeConfig>,
+}
+
+/// Settings of an `npe` port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NpeConfig {
+    /// Number of channels: queues of the port.
+    pub channels: usize,
+    /// Engine of the device.
+    pub engine: NpeEngine,
+    /// Size of a block of the device's memory in buffers.
+    pub block: usize,
 }
 
 /// Descriptors of each ring of a DPDK device's queue.
@@ -290,6 +304,11 @@ impl PortConfig {
         }
     }
 
+    /// Returns whether the port creates the TAP interface `interface` and receives from it.
+    pub fn is_tap(&self) -> bool {
+        self.kind == PortKind::Tap || (self.kind == PortKind::Npe && self.pcap.is_none())
+    }
+
     /// Converts a table of the file.
     fn of(mut table: toml::Table) -> Result<Self, toml::de::Error> {
         keys::PORT.complete(&mut table);
@@ -299,6 +318,11 @@ impl PortConfig {
             PortKind::Pcap => port.pcap = Some(table.try_into()?),
             PortKind::Memif => port.memif = Some(table.try_into()?),
             PortKind::Dpdk => port.dpdk = Some(table.try_into()?),
+            PortKind::Npe => {
+                port.npe = Some(table.clone().try_into()?);
+                let pcap: PcapConfig = table.try_into()?;
+                port.pcap = Some(pcap).filter(|pcap| !pcap.file.as_os_str().is_empty() || pcap.record.is_some());
+            }
             PortKind::Tap | PortKind::Null => {}
         }
         if port.name.is_empty() {

@@ -64,7 +64,7 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
     };
     need("kind", &format!("kind = \"{}\"\n", kind.name()));
     match kind {
-        PortKind::AfXdp | PortKind::Tap => need("interface", "interface = \"eth0\"\n"),
+        PortKind::AfXdp | PortKind::Tap | PortKind::Npe => need("interface", "interface = \"eth0\"\n"),
         PortKind::Pcap => {
             need("name", "name = \"x\"\n");
             need("file", "file = \"/dev/null\"\n");

@@ -35,6 +35,7 @@ mod memif;
 mod metrics;
 mod moves;
 mod nics;
+mod npe;
 mod peers;
 mod policies;
 mod pools;

@@ -13,18 +13,23 @@ use crate::below::Below;
 use crate::table_sink::XdpTableSink;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
-use bywash_config::{PortConfig, PortKind, Queues};
+use bywash_config::{PcapConfig, PortConfig, PortKind, Queues};
 use bywash_port::af_xdp::{Attachment, Injector, Journal, LinkInfo, Umem, may_inject};
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
-use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort};
+use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, npe};
 use opened::{Device, End};
 use std::sync::Arc;
+
+/// Number of blocks of each channel of a dispatching device.
+const NPE_BLOCKS: usize = 4;
 
 /// Returns the queues that a port has to serve. The port need not be open.
 pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
     let Some(af_xdp) = &port.af_xdp else {
-        return Ok((0..port.dpdk.as_ref().map_or(1, |dpdk| dpdk.device_queues.into())).collect());
+        let channels = port.npe.as_ref().map(|npe| npe.channels as u32);
+        let queues = port.dpdk.as_ref().map(|dpdk| dpdk.device_queues.into()).or(channels);
+        return Ok((0..queues.unwrap_or(1)).collect());
     };
     let link = LinkInfo::query(interface(port)?)?;
     match &af_xdp.queues {
@@ -123,35 +128,44 @@ impl Opener {
                 opened.ends = single(Box::new(MemifPort::open(&config, self.umem.arena())?));
             }
             PortKind::Tap => {
-                // Its virtio header says which checksums are partial, and the port completes them.
-                let tap =
-                    TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?;
+                let tap = create_tap(port)?;
                 opened.index = LinkInfo::query(tap.name())?.index;
                 opened.ends = single(Box::new(tap));
             }
             PortKind::Pcap => {
                 let Some(pcap) = &port.pcap else { bail!("port `{}` has no file", port.name) };
-                let source = match pcap.file.as_os_str().is_empty() {
-                    // Without a file to play, the port only records.
-                    true => None,
-                    false => Some(PcapSource::load(&pcap.file)?),
-                };
-                let source = source.map(|source| if pcap.repeat { source.repeated() } else { source });
-                let source = source.map(|source| match pcap.rate.set() {
-                    Some(rate) => source.paced(Pace::PacketsPerSecond(*rate)),
-                    None => source,
-                });
-                let record = |path| PcapRecorder::create_linked(path, pcap.link);
-                let sink = pcap.record.as_ref().map(record).transpose()?;
-                opened.ends = single(Box::new(PcapPort::new(source, sink)));
+                opened.ends = single(Box::new(open_pcap(pcap)?));
             }
+            PortKind::Npe => self.open_npe(port, &mut opened)?,
         }
-        if !matches!(port.kind, PortKind::AfXdp | PortKind::Tap | PortKind::Dpdk)
+        if !matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk)
+            && !port.is_tap()
             && let Some(interface) = &port.interface
         {
             add_twin(TapConfig { name: interface.into(), up: true, ..TapConfig::default() }, &mut opened)?;
         }
         Ok(opened)
+    }
+
+    /// Opens a dispatching device, and each of its channels as a queue.
+    fn open_npe(&self, port: &PortConfig, opened: &mut Opened) -> anyhow::Result<()> {
+        let npe = port.npe.as_ref().with_context(|| format!("port `{}` has no channels", port.name))?;
+        let engine = npe.engine.name().parse().map_err(anyhow::Error::msg)?;
+        let below: Box<dyn Port> = match &port.pcap {
+            Some(pcap) => Box::new(open_pcap(pcap)?),
+            None => {
+                let tap = create_tap(port)?;
+                opened.index = LinkInfo::query(tap.name())?.index;
+                Box::new(tap)
+            }
+        };
+        let config = npe::Config { channels: npe.channels, engine, ..npe::Config::default() };
+        let memory = npe::Memory { cell: self.umem.arena().cell_size(), block: npe.block, blocks: NPE_BLOCKS };
+        let ends = npe::open(config, vec![below], memory).with_context(|| format!("port `{}`", port.name))?;
+        let end =
+            |(queue, port): (u32, npe::ChannelPort)| End { queue, counters: port.counters(), port: Box::new(port) };
+        opened.ends = (0..).zip(ends).map(end).collect();
+        Ok(())
     }
 
     /// Opens a DPDK device. Its `interface` is the one the device stands on or creates, or else the name of its twin.
@@ -180,6 +194,29 @@ impl Opener {
             }
         }
     }
+}
+
+/// Creates the port's TAP interface.
+fn create_tap(port: &PortConfig) -> anyhow::Result<TapPort> {
+    // Its virtio header says which checksums are partial, and the port completes them.
+    Ok(TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?)
+}
+
+/// Opens the capture files of a port.
+fn open_pcap(pcap: &PcapConfig) -> anyhow::Result<PcapPort> {
+    let source = match pcap.file.as_os_str().is_empty() {
+        // Without a file to play, the port only records.
+        true => None,
+        false => Some(PcapSource::load(&pcap.file)?),
+    };
+    let source = source.map(|source| if pcap.repeat { source.repeated() } else { source });
+    let source = source.map(|source| match pcap.rate.set() {
+        Some(rate) => source.paced(Pace::PacketsPerSecond(*rate)),
+        None => source,
+    });
+    let record = |path| PcapRecorder::create_linked(path, pcap.link);
+    let sink = pcap.record.as_ref().map(record).transpose()?;
+    Ok(PcapPort::new(source, sink))
 }
 
 /// Returns the interface that a virtual device stands on or creates: the `iface=` argument.

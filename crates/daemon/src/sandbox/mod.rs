@@ -8,7 +8,7 @@ mod calls;
 
 use anyhow::Context as _;
 use bywash_api as api;
-use bywash_config::{Config, PortKind, Sandbox};
+use bywash_config::{Config, NpeEngine, PortKind, Sandbox};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use std::collections::BTreeSet;
@@ -31,6 +31,9 @@ pub fn enter(config: &Config) -> bool {
         reasons.push("asked for".into());
     } else if config.ports.iter().any(|port| port.kind == PortKind::Dpdk) {
         reasons.push("DPDK's drivers need more privileges than it would leave".into());
+        tracing::warn!("no sandbox: {}", reasons[0]);
+    } else if config.ports.iter().filter_map(|port| port.npe.as_ref()).any(|npe| npe.engine == NpeEngine::Rtl) {
+        reasons.push("the simulated engine is a process that this one ends".into());
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
         // Drop capabilities first: the filter refuses the calls that it takes.

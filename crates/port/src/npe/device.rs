@@ -283,6 +283,15 @@ impl Device {
 
     /// Runs the device on a thread of its own, pinned to `cpu` if given, until the returned handle is dropped.
     pub fn start(self, cpu: Option<usize>) -> std::io::Result<Running> {
+        self.start_when(cpu, || true)
+    }
+
+    /// Starts like [`Device::start`]; the device makes its first turn once `ready` returns true.
+    pub(super) fn start_when(
+        self,
+        cpu: Option<usize>,
+        ready: impl Fn() -> bool + Send + 'static,
+    ) -> std::io::Result<Running> {
         let (stop, counters) = (Arc::new(AtomicBool::new(false)), self.counters());
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("bywash-npe".into()).spawn(move || {
@@ -295,6 +304,10 @@ impl Device {
             let mut device = self;
             let (mut before, mut idle) = (0, 0);
             while !stopped.load(Ordering::Acquire) {
+                if !ready() {
+                    std::thread::sleep(SLEEP);
+                    continue;
+                }
                 device.turn();
                 let packets = device.counters.packets();
                 idle = if packets == before { idle + 1 } else { 0 };

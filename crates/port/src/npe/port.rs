@@ -4,6 +4,7 @@ use super::{Channel, Config, Counters, Error, Running, create};
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Batch, Buffers, PoolError, PoolKind, PoolSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Error of [`open`].
 #[derive(Debug, thiserror::Error)]
@@ -34,18 +35,21 @@ pub struct Memory {
 }
 
 /// Creates a device over `ports` with memory of its own, starts its thread, and returns a port for each channel, in
-/// order. The device ends when the last of them is dropped.
+/// order. The device receives once all of them have been polled, and ends when the last is dropped.
 pub fn open(config: Config, ports: Vec<Box<dyn Port>>, memory: Memory) -> Result<Vec<ChannelPort>, OpenError> {
     let layout = config.layout(PoolKind::Tabm, memory.block * memory.blocks, memory.block);
     let cells = layout.iter().map(|pool| pool.frames).sum();
     let pools = PoolSet::new(Arena::new(ArenaConfig { cells, cell: memory.cell, ..Default::default() })?, &layout)?;
     let (device, channels) = create(config, ports, &pools)?;
-    let device = Arc::new(device.start(None)?);
+    let (polled, all) = (Arc::new(AtomicUsize::new(0)), config.channels);
+    let by_ports = Arc::clone(&polled);
+    let device = Arc::new(device.start_when(None, move || polled.load(Ordering::Relaxed) == all)?);
     let port = |(at, channel)| ChannelPort {
         memory: Some(Buffers::attach(&pools, 0)),
         channel: Some(channel),
         device: Arc::clone(&device),
         reports: at == 0,
+        to_poll: Some(Arc::clone(&by_ports)),
         received: Batch::new(),
         counters: Arc::default(),
     };
@@ -61,6 +65,8 @@ pub struct ChannelPort {
     device: Arc<Running>,
     /// Set in the port of the first channel, which reports the device's losses.
     reports: bool,
+    /// Number of ports polled so far; `None` once this one has been.
+    to_poll: Option<Arc<AtomicUsize>>,
     /// Packets received from the device and not yet copied.
     received: Batch,
     counters: Arc<PortCounters>,
@@ -69,6 +75,9 @@ pub struct ChannelPort {
 impl Port for ChannelPort {
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let Some(channel) = &mut self.channel else { return 0 };
+        if let Some(polled) = self.to_poll.take() {
+            polled.fetch_add(1, Ordering::Relaxed);
+        }
         if self.received.is_empty() {
             channel.poll(&mut self.received);
         }
