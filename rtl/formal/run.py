@@ -24,16 +24,18 @@ PROOFS = {
     "fifo": ("f_fifo", {}, ["npe_fifo"]),
     "convert": ("f_convert", {}, ["npe_convert"]),
     "recycle": ("f_recycle", {}, ["npe_recycle", "npe_fifo"]),
-    "pool": ("f_pool", {}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_pick", "npe_fifo"]),
-    "threads": ("f_pool", {"T": 2, "POOLS": 2}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_pick", "npe_fifo"]),
-    "shared": ("f_pool", {"T": 2, "POOLS": 1}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_pick", "npe_fifo"]),
+    "pool": ("f_pool", {}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_select", "npe_pick", "npe_fifo"]),
+    "threads": ("f_pool", {"T": 2, "POOLS": 2}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_select", "npe_pick", "npe_fifo"]),
+    "shared": ("f_pool", {"T": 2, "POOLS": 1}, ["npe_recycle", "npe_convert", "npe_alloc", "npe_select", "npe_pick", "npe_fifo"]),
     "command": ("f_command", {}, ["npe_command", "npe_pick"]),
+    "ring": ("f_ring", {}, ["npe_ring", "npe_pick"]),
 }
 
 # Proofs that PDR does not finish in time: bounded model checking of this many clocks from reset.
-DEPTH = {"threads": 16, "shared": 16, "command/command_order": 12, "pool/pool_no_deadlock": 30}
+DEPTH = {"threads": 16, "shared": 16, "command/command_order": 12, "ring": 20, "pool/pool_no_deadlock": 30}
 # Properties of those proofs that PDR does finish.
-UNBOUNDED = {"threads": ["pool_next_differs", "pool_threads_differ", "pool_chain"], "shared": ["pool_chain"]}
+UNBOUNDED = {"threads": ["pool_next_differs", "pool_threads_differ", "pool_chain"], "shared": ["pool_chain"],
+             "ring": ["ring_none_lost", "ring_bell", "ring_one_burst"]}
 
 # Mutations: the source, its text, the replacement, the proof, and the property that must fail.
 MUTATIONS = [
@@ -41,7 +43,7 @@ MUTATIONS = [
     ("npe_recycle", "count[at_release] == CW'(UNITS - 1)", "count[at_release] == CW'(UNITS - 2)", "pool", "pool_not_twice"),
     ("npe_recycle", ": count[at_release] + 1'b1", ": count[at_release]", "pool", "pool_no_deadlock"),
     ("npe_recycle", "&& out[at_release];", ";", "recycle", "recycle_refused"),
-    ("npe_recycle", "if (returned) out[at_release] <= 1'b0;", "", "recycle", "recycle_counted"),
+    ("npe_recycle", "if (returned && at_release == AW'(n)) out[n] <= 1'b0;", "", "recycle", "recycle_counted"),
     ("npe_recycle", "assign put_pool   = returned ? release_pool : post_pool;", "assign put_pool   = post_pool;", "recycle",
      "recycle_free_only"),
     ("npe_recycle", "assign post_ready = !counted;", "assign post_ready = 1'b1;", "recycle", "recycle_exact"),
@@ -49,8 +51,11 @@ MUTATIONS = [
     ("npe_convert", "assign block_ready = !open || last;", "assign block_ready = 1'b1;", "convert", "convert_whole"),
     ("npe_fifo", "(tail - head) != (A + 1)'(DEPTH)", "1'b1", "fifo", "fifo_room"),
     ("npe_alloc", "assign take = any && !fill &&", "assign take = any &&", "shared", "pool_not_twice"),
-    ("npe_alloc", "grant_this   <= next[take_thread*UW+:UW];", "grant_this   <= popped;", "pool", "pool_next_differs"),
+    ("npe_alloc", "grant_this   <= this_unit;", "grant_this   <= popped;", "pool", "pool_next_differs"),
     ("npe_command", "used == (DW + 1)'(DEPTH)", "used == '1", "command", "command_told"),
+    ("npe_command", "assign offer_ready = !write && !full;", "assign offer_ready = !full;", "command", "command_offer_waits"),
+    ("npe_ring", "? ahead[5:0] : to_end;", "? ahead[5:0] : 6'd32;", "ring", "ring_within"),
+    ("npe_ring", "place <= from[4:0];", "place <= '0;", "ring", "ring_order"),
 ]
 
 

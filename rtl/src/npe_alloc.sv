@@ -35,7 +35,7 @@ module npe_alloc #(
     logic          fill;
     logic [TW-1:0] fill_thread, pop_thread;
     logic [PW-1:0] pop_pool;
-    logic [UW-1:0] popped;
+    logic [UW-1:0] popped, this_unit;
     logic [31:0]   taken_seq;
     logic          any;
 
@@ -67,7 +67,22 @@ module npe_alloc #(
     assign taken_seq  = seq[take_thread*32+:32] + 1'b1;
     assign pop_thread = fill ? fill_thread : take_thread;
     assign pop_pool   = (POOLS == 1) ? '0 : PW'(pop_thread);
-    assign popped     = unit[pop_pool*UW+:UW];
+    npe_select #(
+        .N    (POOLS),
+        .WIDTH(UW)
+    ) unit_popped (
+        .all(unit),
+        .at (pop_pool),
+        .one(popped)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(UW)
+    ) unit_this (
+        .all(next),
+        .at (take_thread),
+        .one(this_unit)
+    );
     for (genvar p = 0; p < POOLS; p++) begin : g_pool
         assign unit_ready[p] = (fill || take) && pop_pool == PW'(p);
     end
@@ -89,7 +104,7 @@ module npe_alloc #(
         else if (grant_ready) grant_valid <= 1'b0;
         if (take) begin
             grant_thread <= take_thread;
-            grant_this   <= next[take_thread*UW+:UW];
+            grant_this   <= this_unit;
             grant_next   <= popped;
             grant_seq    <= taken_seq;
         end

@@ -68,18 +68,62 @@ module npe_dispatch #(
     logic [15:0]         so_far, length;
     logic [63:0]         began;
     logic                room, beat, lost_now, long_now;
-    logic [NW:0]         packets_here, kept_here, taken_here;
-    logic [BW:0]         read_here;
+    logic [NW:0]         packets_here, kept_here, gone_here, taken_here;
+    logic [BW:0]         kept_beats, read_here;
     logic [15:0]         in_beat;
 
     assign chosen   = by_port ? port_map[s_port[PIW-1:0]*TW+:TW] : turn;
     assign thread   = midway ? mine : chosen;
-    assign in_here  = beats_in[thread*(BW+1)+:BW+1] + had;
-    assign out_here = beats_out[thread*(BW+1)+:BW+1];
-    assign kept_here    = packets_in[thread*(NW+1)+:NW+1];
-    assign packets_here = kept_here - packets_out[thread*(NW+1)+:NW+1];
-    assign taken_here   = packets_out[take_thread*(NW+1)+:NW+1];
-    assign read_here    = beats_out[read_thread*(BW+1)+:BW+1];
+    assign in_here  = kept_beats + had;
+    assign packets_here = kept_here - gone_here;
+    npe_select #(
+        .N    (T),
+        .WIDTH(BW + 1)
+    ) beats_kept (
+        .all(beats_in),
+        .at (thread),
+        .one(kept_beats)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(BW + 1)
+    ) beats_gone (
+        .all(beats_out),
+        .at (thread),
+        .one(out_here)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(BW + 1)
+    ) beats_read (
+        .all(beats_out),
+        .at (read_thread),
+        .one(read_here)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(NW + 1)
+    ) packets_kept (
+        .all(packets_in),
+        .at (thread),
+        .one(kept_here)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(NW + 1)
+    ) packets_gone (
+        .all(packets_out),
+        .at (thread),
+        .one(gone_here)
+    );
+    npe_select #(
+        .N    (T),
+        .WIDTH(NW + 1)
+    ) packets_taken (
+        .all(packets_out),
+        .at (take_thread),
+        .one(taken_here)
+    );
     assign room     = (in_here - out_here) != (BW + 1)'(BEATS) && packets_here != (NW + 1)'(COUNT);
 
     assign s_ready = (midway || (enable && channels != 0)) && (!hold || room || (midway && (lost || long)));

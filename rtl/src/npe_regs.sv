@@ -188,6 +188,7 @@ module npe_regs #(
 
     // Reads.
     logic [63:0] value, params;
+    logic [UW-1:0] next_here;
     logic        read, r_known;
 
     assign read    = arvalid && arready;
@@ -205,13 +206,21 @@ module npe_regs #(
         params[npe_map::PARAMS_COMMANDS_LOG+:npe_map::PARAMS_COMMANDS_LOG_BITS] = (npe_map::PARAMS_COMMANDS_LOG_BITS)'(COMMANDS_LOG);
         params[npe_map::PARAMS_DATA_OFFSET+:npe_map::PARAMS_DATA_OFFSET_BITS]   = (npe_map::PARAMS_DATA_OFFSET_BITS)'(OFFSET);
     end
+    npe_select #(
+        .N    (T),
+        .WIDTH(UW)
+    ) next_of (
+        .all(next),
+        .at (r_index[TW-1:0]),
+        .one(next_here)
+    );
     always_comb begin
         value   = '0;
         r_known = 1'b1;
         case (araddr[11:7])
             npe_map::BASE[11:7]:       if (r_here) value = {base[r_index[TW-1:0]], 12'd0};
             npe_map::PORT_MAP[11:7]:   if (32'(r_index) < 32'(PORTS)) value = 64'(port_map[r_index*TW+:TW]);
-            npe_map::NEXT[11:7]:       if (r_here) value = {next_valid[r_index[TW-1:0]], 63'(next[r_index*UW+:UW])};
+            npe_map::NEXT[11:7]:       if (r_here) value = {next_valid[r_index[TW-1:0]], 63'(next_here)};
             npe_map::DISPATCHED[11:7]: if (r_here) value = 64'(seq[r_index*32+:32]);
             npe_map::DROPPED[11:7]:    if (r_here) value = 64'(n_dropped[r_index*32+:32]);
             npe_map::TAKEN[11:7]:      if (r_here) value = 64'(taken[r_index*32+:32]);
