@@ -5,7 +5,7 @@
 //! of pool it was built for, `tabm` (default) or `sdb`.
 #![cfg(feature = "rtl")]
 
-use bywash_frame::{Arena, ArenaConfig, Batch, Frame, Pages, PoolKind, PoolSet};
+use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Frame, Pages, PoolKind, PoolSet};
 use bywash_port::npe::{self, Channel, Config, Device, Dispatch, Engine, Error};
 use bywash_port::pcap::{PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port};
@@ -109,6 +109,58 @@ fn a_threads_packets_are_contiguous_and_its_chain_is_told() {
     device.turn();
     assert_eq!(device.counters().dropped.get(), 60);
     end(device, channels, &pools);
+}
+
+/// The known answers of `bench tabm`: two cells are a page, of which a thread finds the second one's translation only if
+/// both are its own.
+#[test]
+fn two_threads_take_half_a_page_for_each_packet_in_tabm_and_a_page_in_sdb() {
+    const PAGE: u64 = 4096;
+    let config = Config { channels: 2, engine: Engine::Rtl, ..Config::default() };
+    let pools = pools(&config, 256);
+    let (mut device, mut channels) = npe::create(config, vec![replay(&packets(1000))], &pools).unwrap();
+    let (mut chain, mut seen, mut turns) = (Batch::new(), 0, 0);
+    let mut threads = [(0, 0); 2];
+    while seen < 1000 {
+        device.turn();
+        for (channel, (page, walks)) in channels.iter_mut().zip(&mut threads) {
+            seen += channel.poll(&mut chain);
+            for packet in chain.drain() {
+                let now = packet.addr() / PAGE;
+                *walks += u32::from(now != *page);
+                *page = now;
+                channel.drop_packet(packet).unwrap();
+            }
+        }
+        turns += 1;
+        assert!(turns < 10_000, "{seen} packets");
+    }
+    let each = if kind() == PoolKind::Sdb { 500 } else { 250 };
+    assert_eq!(threads.map(|(_, walks)| walks), [each; 2]);
+    end(device, channels, &pools);
+}
+
+/// A packet in other memory than the channel's is sent, but not by the engine.
+#[test]
+fn packets_of_other_pools_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sent.pcap");
+    let config = Config { engine: Engine::Rtl, ..Config::default() };
+    let pools = pools(&config, 256);
+    let port = PcapPort::new(None, Some(PcapRecorder::create(&path).unwrap()));
+    let (mut device, mut channels) = npe::create(config, vec![Box::new(port)], &pools).unwrap();
+    let mut bufs = Buffers::attach(&pools, 0);
+    let packets = packets(100);
+    for packet in &packets {
+        let mut frame = bufs.alloc_one().unwrap();
+        assert!(pools.arena().write(&mut frame, packet));
+        assert!(channels[0].send(frame, 0, packet.len()).is_ok());
+    }
+    device.turn();
+    assert_eq!(device.counters().sent.get(), 100);
+    drop(bufs);
+    end(device, channels, &pools);
+    assert!(PcapSource::load(&path).unwrap().frames().eq(packets));
 }
 
 #[test]
