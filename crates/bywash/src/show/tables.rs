@@ -2,8 +2,8 @@
 
 use super::layout::{Cell, Grid, bits, bytes, pps};
 use crate::api::{
-    Address, Answer, Arena, Audit, Caches, Channel, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour, NextHop,
-    Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
+    Address, Answer, Arena, Audit, Caches, Channel, Cpe, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour,
+    NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
 };
 use std::collections::HashMap;
 use std::time::Instant;
