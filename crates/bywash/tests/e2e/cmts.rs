@@ -162,7 +162,6 @@ fn tshark(lab: &Lab, options: &[&str], fields: &[&str]) -> Vec<String> {
 #[test]
 fn tshark_finds_every_frame_in_depi_packets() {
     require!(require_lab(), has_tool("python3"), has_tool("tshark"));
-    let _alone = alone();
     let lab = Lab::new();
     let bywash = lab.run_with_link(
         "ethernet",
@@ -246,7 +245,6 @@ fn upstream(said: u16, source: [u8; 6]) -> Vec<u8> {
 #[test]
 fn addresses_behind_modems_and_multicast() {
     require!(require_lab(), has_tool("python3"));
-    let _alone = alone();
     let lab = Lab::new();
     let (file, received) = (lab.directory.path().join("modems.csv"), lab.directory.path().join("upstream.pcap"));
     let cpe = |n: u8| [2, 0, 0, 0, 0, n];
@@ -305,7 +303,6 @@ fn post(bywash: &Bywash<'_>, path: &str, body: &str) -> String {
 #[test]
 fn keys_roll_over_by_api_and_file() {
     require!(require_lab(), has_tool("python3"));
-    let _alone = alone();
     let lab = Lab::new();
     let file = lab.directory.path().join("modems.csv");
     let mac = [0, 0x10, 0x18, 0xde, 0xad, 1];
