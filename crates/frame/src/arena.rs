@@ -211,6 +211,17 @@ impl Arena {
         }
     }
 
+    /// Writes the unit of each address (see [`Arena::unit_of`]) to `units`.
+    #[inline]
+    pub(crate) fn units_of(&self, addrs: impl Iterator<Item = u64>, units: &mut [u32]) {
+        let pairs = units.iter_mut().zip(addrs);
+        // Two loops: the usual one has no branch.
+        match &self.marks {
+            None => pairs.for_each(|(unit, addr)| *unit = self.cell_of(addr)),
+            Some(_) => pairs.for_each(|(unit, addr)| *unit = self.unit_of(addr)),
+        }
+    }
+
     /// Returns a fresh, empty frame for `unit` (see [`Arena::unit_of`]).
     ///
     /// # Safety

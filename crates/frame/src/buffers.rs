@@ -225,10 +225,7 @@ impl Buffers {
     pub fn free(&mut self, batch: &mut Batch) {
         let mut cells = [0u32; BATCH];
         let n = batch.len();
-        let arena = self.pools.arena();
-        for (cell, frame) in cells.iter_mut().zip(batch.drain()) {
-            *cell = arena.unit_of(frame.addr());
-        }
+        self.pools.arena().units_of(batch.drain().map(|frame| frame.addr()), &mut cells[..n]);
         self.give(&mut cells[..n]);
     }
 
