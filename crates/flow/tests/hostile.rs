@@ -51,6 +51,14 @@ fn ports(sent: &Sent) -> Vec<u16> {
 }
 
 #[test]
+fn lists_within_lists_are_refused() {
+    for list in ["write_actions(", "clone("] {
+        let line = format!("actions={}output:1{}", list.repeat(100_000), ")".repeat(100_000));
+        assert!(syntax::flow(&line, &|_| None).is_err(), "{list}");
+    }
+}
+
+#[test]
 fn what_has_no_end_is_stopped() {
     let mut rig = Rig::new(3, EAGER, 32);
     let last = |n: u8| format!("table={n},actions=output:2");

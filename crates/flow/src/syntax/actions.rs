@@ -119,6 +119,15 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         }
         Ok(set(spelling, field, value::masked(text, field, names)?.0))
     };
+    // Before the list inside is parsed: otherwise lists within lists would have no end but the stack's.
+    let list = match name.str() {
+        "write_actions" => place.refuses(&Action::WriteActions(Vec::new())),
+        "clone" => place.refuses(&Action::Clone(Vec::new())),
+        _ => None,
+    };
+    if let Some(why) = list {
+        return name.wrong(format!("{}: {why}", name.str()));
+    }
     match name.str() {
         "output" => output(want()?, names),
         "push_vlan" => {
