@@ -6,8 +6,9 @@
 #
 # Bywash runs at level `driver`, and at level `user` with two workers: one for four of the ports, one for the other two.
 # Then, at 64 bytes, it is measured with each of section 11's modifiers: broadcast frames (11.1, 1 % of the frames),
-# management frames (11.2, a ping to the router's address each second, which must be answered), updates of routes (11.3,
-# 100 routes each second) and filters (11.4, 25 nftables rules that match no frame of the test).
+# management frames (11.2, a ping to the router's address each second; answers are counted, since trials above the
+# throughput may lose them), updates of routes (11.3, 100 routes each second) and filters (11.4, 25 nftables rules that
+# match no frame of the test).
 #
 # Tester and router share the machine's CPUs. A throughput with `*` is a lower bound: the generator was the limit.
 set -euo pipefail
@@ -111,6 +112,7 @@ class Modifier:
 
     def __init__(self, name, pps):
         self.name, self.stop, self.processes, self.asked, self.answered = name, threading.Event(), [], 0, 0
+        self.failed = None
         if name == "broadcast":
             # Frames to the router's broadcast address, 1 % of those of a port.
             rate = max(1, round(pps / 100))
@@ -125,6 +127,12 @@ class Modifier:
         self.thread.start()
 
     def each_second(self):
+        try:
+            self.work()
+        except Exception as why:
+            self.failed = why
+
+    def work(self):
         number = 0
         while not self.stop.wait(1):
             number += 1
@@ -141,6 +149,8 @@ class Modifier:
         self.stop.set()
         self.thread.join()
         for process in self.processes:
+            if process.poll() is not None:
+                self.failed = f"the sender ended with status {process.returncode}"
             process.kill()
             process.wait()
         if self.name == "filters":
@@ -184,6 +194,8 @@ def measure(name, size_list, modifier=None):
                 beside.end()
     finally:
         device.end()
+    if beside and beside.failed:
+        sys.exit(f"rfc2544.sh: {name}, {modifier}: {beside.failed}")
     for size, (pps, limit) in found.items():
         row = rows.setdefault((name, size, modifier), {"device": name, "size": size, "modifier": modifier, "pps": [],
                                                        "generator_was_the_limit": False})
