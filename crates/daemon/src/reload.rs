@@ -134,14 +134,16 @@ impl Runtime {
         }
         self.shared.view.reread(&new, false)?;
         let mut undo = vec![];
-        let done = self.carry_out_all(&steps, &mut undo);
-        if let Err(why) = done {
-            for undo in undo.into_iter().rev() {
-                self.undo(undo);
+        let done = self.carry_out_all(&steps, &mut undo).and_then(|()| self.shared.view.reread(&new, true));
+        let read = match done {
+            Ok(read) => read,
+            Err(why) => {
+                for undo in undo.into_iter().rev() {
+                    self.undo(undo);
+                }
+                return Err(why);
             }
-            return Err(why);
-        }
-        let read = self.shared.view.reread(&new, true)?;
+        };
         *self.shared.config.lock().expect("configuration") = Arc::new(new);
         let told: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         told.iter().for_each(|line| tracing::info!("reload: {line}"));
