@@ -88,7 +88,9 @@ impl Learning {
     /// Creates a table of the configured addresses, for readers of `domain`, and the lower MAC's end.
     pub fn new(group: Arc<Group>, limits: CpeLimits, domain: &Qsbr) -> (Self, Observer) {
         let (producer, seen) = RingBuffer::new(SEEN);
-        let by_said = group.modems().iter().enumerate().map(|(at, modem)| (modem.said, at)).collect();
+        // Multicast groups send nothing upstream.
+        let modems = group.modems().iter().enumerate().filter(|(_, modem)| modem.mac[0] & 1 == 0);
+        let by_said = modems.map(|(at, modem)| (modem.said, at)).collect();
         let published = Arc::new(Published::new(domain, Cpes(Table::new(1))));
         let learned = vec![0; group.modems().len()];
         let mut learning =
@@ -121,7 +123,9 @@ impl Learning {
     /// that no other modem can take it over. Returns whether the table changed.
     pub fn tick(&mut self, now: Instant) -> bool {
         let mut changed = false;
-        while let Ok(Seen { mac, said }) = self.seen.pop() {
+        // Not more than is there now: the lower MAC may add to it as fast.
+        for _ in 0..self.seen.slots() {
+            let Ok(Seen { mac, said }) = self.seen.pop() else { break };
             let Some(&modem) = self.by_said.get(&said) else { continue };
             match self.cpes.get_mut(&mac) {
                 Some(Cpe { modem: of, seen: Some(seen) }) if *of == modem => *seen = now,

@@ -164,8 +164,8 @@ enum Stage {
 pub struct Rollover {
     group: Arc<Group>,
     ends: Vec<End>,
-    /// Sequence numbers of each modem's even and odd key; `None` if there is no such key.
-    loaded: Vec<[Option<u8>; 2]>,
+    /// Each modem's even and odd key with their sequence numbers; `None` if there is no such key.
+    loaded: Vec<[Option<(u8, KeyPair)>; 2]>,
     /// Whether a change of each modem's keys is under way.
     busy: Vec<bool>,
     changes: VecDeque<Change>,
@@ -176,7 +176,7 @@ impl Rollover {
     pub fn new(group: Arc<Group>) -> Self {
         let loaded = group.modems().iter().map(|modem| {
             let mut loaded = [None; 2];
-            loaded[usize::from(modem.sequence & 1)] = Some(modem.sequence);
+            loaded[usize::from(modem.sequence & 1)] = Some((modem.sequence, modem.key));
             loaded
         });
         let (loaded, busy) = (loaded.collect(), vec![false; group.modems().len()]);
@@ -216,13 +216,19 @@ impl Rollover {
             return Err(KeyError::UnderWay);
         }
         let in_use = self.group.key_state().in_use(modem);
-        if !new && self.loaded[modem][usize::from(sequence & 1)] != Some(sequence) {
+        if !new && self.loaded[modem][usize::from(sequence & 1)].is_none_or(|(loaded, _)| loaded != sequence) {
             return Err(KeyError::NotLoaded(sequence));
         }
         if new && sequence & 1 == in_use & 1 {
             return Err(KeyError::Parity { key: sequence, in_use });
         }
         Ok(())
+    }
+
+    /// Returns whether a modem uses this key, by this sequence number.
+    pub fn uses(&self, modem: usize, sequence: u8, key: &KeyPair) -> bool {
+        self.group.key_state().in_use(modem) == sequence
+            && self.loaded[modem][usize::from(sequence & 1)] == Some((sequence, *key))
     }
 
     /// Returns the number of changes under way.
@@ -250,7 +256,9 @@ impl Rollover {
             if let Stage::Load(number) = change.stage
                 && taken(ends, number)
             {
-                loaded[change.modem][usize::from(change.sequence & 1)] = Some(change.sequence);
+                if let Some(key) = change.key {
+                    loaded[change.modem][usize::from(change.sequence & 1)] = Some((change.sequence, key));
+                }
                 if change.put_in_use {
                     state.in_use[change.modem].store(change.sequence, Ordering::Release);
                 }

@@ -1,4 +1,4 @@
-//! What changes about modems: their keys, by the API and by a reload, and the addresses behind them.
+//! Changes of modems at run time: keys, by the API and by a reload, and the addresses behind them.
 
 use anyhow::Context as _;
 use bywash_api::KeysChanged;
@@ -88,9 +88,10 @@ impl Modems {
             [mac, sequence, key, iv] => (mac, sequence, Some((block(key)?, block(iv)?))),
             _ => return Err("expected an address, a sequence number, and a key and its initialization vector".into()),
         };
-        let mac: MacAddr = mac.parse().map_err(|_| format!("`{mac}` is no address"))?;
+        // Errors repeat no word that may be a key in the wrong place.
+        let mac: MacAddr = mac.parse().map_err(|_| "invalid address: expected one such as 02:00:00:00:00:01")?;
         let modem = self.group.modem_at(mac.0).ok_or_else(|| format!("no modem of the group has address {mac}"))?;
-        let sequence = sequence.parse().map_err(|_| format!("`{sequence}` is no sequence number: expected 0 to 15"))?;
+        let sequence = sequence.parse().map_err(|_| "invalid sequence number: expected 0 to 15")?;
         Ok(Line { modem, sequence, key })
     }
 
@@ -123,6 +124,10 @@ impl Modems {
                 );
                 continue;
             }
+            if state.rollover.uses(at, is.sequence, &is.key) {
+                // The API has changed it before the file.
+                continue;
+            }
             let check = state.rollover.check(at, is.sequence, true);
             check.with_context(|| format!("group {number}: modem {mac}"))?;
             all.push(at);
@@ -135,7 +140,7 @@ impl Modems {
         if cpes_changed {
             told.push(format!("group {number}: other addresses behind modems"));
         }
-        if apply && !told.is_empty() {
+        if apply {
             for &at in &all {
                 let ModemConfig { key, sequence, .. } = &modems[at];
                 state.rollover.change(at, *sequence, Some(*key), true)?;
