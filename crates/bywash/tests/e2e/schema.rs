@@ -58,8 +58,13 @@ fn answers_are_as_their_schemas_say() {
 
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("cmts.toml");
-    let text = "mode = \"cmts\"\n[[port]]\ninterface = \"r0\"\n[[port]]\nkind = \"null\"\nname = \"cable\"\n\
-                [[group]]\ninput = \"r0\"\noutput = \"cable\"\nmodems = 3\n";
+    let modems = place.path().join("modems.csv");
+    std::fs::write(&modems, "mac,cpe\n00:10:18:00:00:01,00:10:18:00:00:02\n").unwrap();
+    let text = format!(
+        "mode = \"cmts\"\n[[port]]\ninterface = \"r0\"\n[[port]]\nkind = \"null\"\nname = \"cable\"\n[[group]]\ninput = \
+         \"r0\"\noutput = \"cable\"\nmodems = 3\nfile = \"{}\"\n",
+        modems.display()
+    );
     std::fs::write(&config, text).unwrap();
     let cmts = Bywash::run(lab.r(), &["--config", config.to_str().unwrap()]);
     compare(&cmts, &[&common[..], &["modems", "cpes", "service-flows", "channels"]].concat());
