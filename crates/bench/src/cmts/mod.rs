@@ -84,7 +84,7 @@ pub struct CmtsArgs {
     pub trial: u64,
     /// Afterwards, hold the reference document's rates (5, 5.5 and 6.3 Gbit/s) and the highest rate without loss for
     /// this many seconds each; the latter is lowered until it is held
-    #[arg(long, value_name = "SECONDS", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(SECONDS))]
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub hold: Option<u64>,
     /// Bursts on top of the fixed rate: every 100 ms after the last one is over, packets arrive as fast as they are
     /// taken until this many frames are in flight
