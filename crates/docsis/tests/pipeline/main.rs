@@ -28,8 +28,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Port that keeps copies of sent frames.
+#[derive(Default)]
 struct Keep {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// When the first and the last frame were sent.
+    times: Arc<Mutex<Option<(Instant, Instant)>>>,
     counters: Arc<PortCounters>,
 }
 
@@ -41,6 +44,8 @@ impl Port for Keep {
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let n = frames.len();
         let arena = bufs.arena().clone();
+        let now = Instant::now();
+        self.times.lock().unwrap().get_or_insert((now, now)).1 = now;
         self.sent.lock().unwrap().extend(frames.as_slice().iter().map(|f| arena.data(f).to_vec()));
         self.counters.tx_packets.add(n as u64);
         bufs.free(frames);
@@ -71,6 +76,8 @@ struct Outcome {
     assisted: u64,
     /// Bytes of each channel.
     channels: Vec<u64>,
+    /// Time from the first frame sent to the last.
+    took: Duration,
 }
 
 struct Setup {
@@ -126,8 +133,9 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
         },
     };
     let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap().paced(setup.pace));
-    let keep = Keep { sent: Arc::default(), counters: Arc::default() };
-    let (sent, output, received) = (keep.sent.clone(), keep.counters(), input.counters());
+    let keep = Keep::default();
+    let (sent, times) = (keep.sent.clone(), keep.times.clone());
+    let (output, received) = (keep.counters(), input.counters());
     let input: Box<dyn Port> =
         if setup.closed { Box::new(Window::new(input, output.clone(), 512)) } else { Box::new(input) };
     let domain = Qsbr::new();
@@ -164,7 +172,8 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     let sent = std::mem::take(&mut *sent.lock().unwrap());
     let seal = instance.workers[0].counters().stages.iter().find(|s| s.name == "seal").unwrap();
     let channels = instance.stats.channels.iter().map(|channel| channel.bytes.get()).collect();
-    Outcome { sent, group, drops, assisted: seal.packets.get(), channels }
+    let took = times.lock().unwrap().map_or(Duration::ZERO, |(first, last)| last - first);
+    Outcome { sent, group, drops, assisted: seal.packets.get(), channels, took }
 }
 
 /// Opens every frame, checks header, key and sequence number, and returns the PDUs by flow.

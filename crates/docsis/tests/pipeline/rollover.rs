@@ -52,7 +52,7 @@ fn roll(crypto: Crypto, sizes: &[Share]) {
     };
     let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();
     let input = PcapPort::replay(PcapSource::from_frames(packets(&macs, sizes, 100)).unwrap().repeated());
-    let keep = Keep { sent: Arc::default(), counters: Arc::default() };
+    let keep = Keep::default();
     let (sent, output) = (keep.sent.clone(), keep.counters());
     let input = Window::new(input, output.clone(), 512);
     let domain = Qsbr::new();

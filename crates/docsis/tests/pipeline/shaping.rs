@@ -9,7 +9,6 @@ use bywash_docsis::protect::Protection;
 use bywash_docsis::queue::{Overflow, QueueLimits};
 use bywash_port::pcap::Pace;
 use std::collections::HashMap;
-use std::time::Instant;
 
 fn shaped(sustained: u64) -> FlowKind {
     FlowKind { limits: Limits { sustained, burst: 0, peak: 0 }, shape: true, ..FlowKind::default() }
@@ -21,10 +20,10 @@ fn packets_above_the_rate_wait_and_none_is_lost() {
     let group = group(1, ModemKind { flows: vec![shaped(20_000_000)], filters: vec![] });
     let frames = traffic(&group, 600);
     let bits: usize = frames.iter().map(|frame| (frame.len() + 4) * 8).sum();
-    let start = Instant::now();
     let outcome = run(group, &frames, Setup::default());
-    let least = (bits - 8 * 3044) as f64 / 20e6;
-    assert!(start.elapsed().as_secs_f64() >= least, "{:?} instead of {least} s", start.elapsed());
+    // Without what the bucket holds; the first frames may be sent some time after they were scheduled.
+    let least = 0.8 * (bits - 8 * 3044) as f64 / 20e6;
+    assert!(outcome.took.as_secs_f64() >= least, "{:?} instead of {least} s", outcome.took);
     assert_eq!((outcome.drops.len(), outcome.sent.len()), (0, 600));
     assert_eq!(opened(&outcome, Protection::default())[&0], frames);
 }
