@@ -17,7 +17,6 @@ use bywash_ipsec_mb::Library;
 use bywash_port::pcap::{PcapPort, PcapSource};
 use bywash_port::{Port, TxQueueConfig};
 use bywash_sync::Qsbr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MODEMS: u16 = 5;
