@@ -119,3 +119,42 @@ fn links_are_chosen_by_flow() {
         assert!(moved > 100, "{algorithm}: ports do not matter");
     }
 }
+
+#[test]
+fn lists_are_refused_where_they_cannot_be() {
+    let refused = |line: &str| syntax::flow(line, &|_| None).expect_err(line).what;
+    for (inner, outer) in [
+        ("goto_table:1", "write_actions"),
+        ("goto_table:1", "clone"),
+        ("exit", "write_actions"),
+        ("meter:1", "clone"),
+        ("meter:1", "write_actions"),
+        ("push:reg0", "write_actions"),
+        ("write_metadata:1", "clone"),
+        ("clear_actions", "clone"),
+        ("write_actions(1)", "clone"),
+        ("clone(1)", "write_actions"),
+    ] {
+        let why = refused(&format!("actions={outer}({inner})"));
+        assert!(why.contains("not allowed"), "{outer}({inner}): {why}");
+    }
+    for name in ["clone", "write_actions"] {
+        let deep = format!("actions={}1{}", format!("{name}(").repeat(20_000), ")".repeat(20_000));
+        let why = refused(&deep);
+        assert!(why.contains("not allowed") || why.contains("too many"), "{name}: {why}");
+    }
+    for (line, why) in [
+        ("multipath(eth_src,0,hrw,17,0,reg0[0..3])", "too few"),
+        ("multipath(eth_src,0,hrw,0,0,reg0[])", "1 to 65535"),
+        ("multipath(eth_dst,0,hrw,1,0,reg0[])", "unknown fields"),
+        ("multipath(eth_src,0,best,1,0,reg0[])", "unknown algorithm"),
+        ("multipath(eth_src,0,hrw,1,0,dl_type[])", "cannot be set"),
+        ("bundle(eth_src,0,hrw,ofport,1,2)", "missing `members:`"),
+        ("bundle(eth_src,0,hrw,vport,members:1)", "unknown type"),
+        ("bundle_load(eth_src,0,hrw,ofport,reg0[0..7],members:1)", "too narrow"),
+        ("pop:dl_type", "cannot be set"),
+    ] {
+        let what = refused(&format!("actions={line}"));
+        assert!(what.contains(why), "{line}: {what}");
+    }
+}

@@ -36,7 +36,7 @@ impl Place {
     /// Returns why an action cannot be here; `None` if it can.
     fn refuses(self, action: &Action) -> Option<&'static str> {
         use Action::*;
-        let instruction = matches!(action, Goto(_) | ClearActions | WriteActions(_))
+        let instruction = matches!(action, Goto(_) | ClearActions)
             || matches!(action, Set { as_: Spelling::Mod("write_metadata"), .. });
         match self {
             Self::Flow(_) => None,
@@ -183,14 +183,18 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
             Ok(Action::Set { field: Field::Metadata, value: value & mask, mask, as_: Spelling::Mod("write_metadata") })
         }
         "clear_actions" => plain(Action::ClearActions),
-        "write_actions" => Ok(Action::WriteActions(actions(want()?, names, Place::Set)?)),
-        "clone" => {
+        "write_actions" if matches!(place, Place::Flow(_)) => {
+            Ok(Action::WriteActions(actions(want()?, names, Place::Set)?))
+        }
+        "clone" if matches!(place, Place::Flow(_) | Place::Clone(_)) => {
             let depth = if let Place::Clone(outer) = place { outer + 1 } else { 0 };
             if depth == CLONES {
                 return name.wrong(format!("too many clones inside each other: at most {CLONES}"));
             }
             Ok(Action::Clone(actions(want()?, names, Place::Clone(depth))?))
         }
+        // Refused before their own lists are read: lines may be nested as deeply as they are long.
+        "write_actions" | "clone" => name.wrong(format!("{} is not allowed here", name.str())),
         "multipath" => links::multipath(want()?),
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),

@@ -67,7 +67,7 @@ impl Trip<'_, '_> {
         let links = u64::from(choice.links);
         let link = match choice.algorithm {
             "modulo_n" => hash % links,
-            "hash_threshold" => (u128::from(hash) * u128::from(links) >> 64) as u64,
+            "hash_threshold" => ((u128::from(hash) * u128::from(links)) >> 64) as u64,
             _ => jump(hash, links),
         };
         if self.has(choice.to.field.info().needs) {
