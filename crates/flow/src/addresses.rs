@@ -49,6 +49,11 @@ impl Addresses {
         self.macs.len()
     }
 
+    /// Returns the port where an address was last seen.
+    pub fn port(&self, key: u64) -> Option<OfPort> {
+        self.macs.get(&key).map(|mac| mac.port)
+    }
+
     /// Records that an address was seen on a port.
     pub fn see(&mut self, key: u64, port: OfPort, now: Instant) -> Seen {
         self.clock += 1;

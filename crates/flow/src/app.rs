@@ -13,7 +13,7 @@ use crate::key::{KEY_WORDS, Key};
 use crate::megaflow::Megaflows;
 use crate::pipeline::Pipeline;
 use crate::stats::{CacheCounters, FlowStats};
-use crate::translate::{Learn, Translator};
+use crate::translate::{Report, Translator};
 use bywash_engine::{App, Context, PortId};
 use bywash_frame::{BATCH, Batch};
 use bywash_port::af_xdp::FlowTable;
@@ -59,7 +59,7 @@ const SORT: u64 = 1 << 16;
 pub(crate) struct Ends {
     pub stats: Arc<FlowStats>,
     pub counters: Arc<CacheCounters>,
-    pub learn: rtrb::Producer<Learn>,
+    pub learn: rtrb::Producer<Report>,
     pub seed: u64,
     /// The worker's flow table in the XDP program, if the driver level is in use.
     pub table: Option<FlowTable>,

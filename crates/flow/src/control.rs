@@ -9,7 +9,7 @@ use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, Match, MeterSpec, Of
 use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
 use crate::stats::{CacheCounters, FlowStats, MAX_FLOWS};
 use crate::table::Rule;
-use crate::translate::{Learn, Translator};
+use crate::translate::{Report, Translator};
 use bywash_port::af_xdp::Flows;
 use bywash_sync::{Published, Qsbr};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -67,7 +67,7 @@ struct Entry {
 struct WorkerEnd {
     stats: Arc<FlowStats>,
     counters: Arc<CacheCounters>,
-    learn: rtrb::Consumer<Learn>,
+    learn: rtrb::Consumer<Report>,
 }
 
 /// Flow with its age and statistics.
@@ -516,10 +516,14 @@ impl FlowControl {
         keys.len()
     }
 
-    fn learn(&mut self, learn: Learn, now: Instant) {
+    fn learn(&mut self, report: Report, now: Instant) {
+        let (Report::Seen(learn) | Report::Used(learn)) = report;
         // The report was queued before the port went down.
         let Some(port) = self.live.port(learn.port).filter(|port| port.up) else { return };
         let (key, limit) = (mac_key(learn.vlan, learn.mac), port.macs.unwrap_or(usize::MAX));
+        if matches!(report, Report::Used(_)) && self.addresses.port(key) != Some(learn.port) {
+            return;
+        }
         let seen = self.addresses.see(key, learn.port, now);
         if seen == Seen::Again {
             return;

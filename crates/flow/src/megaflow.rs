@@ -86,7 +86,7 @@ pub struct Cold {
     pub group: u8,
     /// Time when it was last found to have had packets, in ticks.
     pub used: u64,
-    /// Time when its address was last reported to be in use, in ticks.
+    /// Time when its addresses were last reported, in ticks; 0 if they are yet to be.
     pub told: u64,
     /// Index of its entry in the driver's table, counted from 1; 0 if it is not offloaded.
     pub driven: u32,

@@ -32,7 +32,7 @@ pub(crate) const SOURCES: usize = 8;
 /// Maximum number of entries of the stack.
 const STACK: usize = 1024;
 
-/// Report that an Ethernet address was seen on a port.
+/// Ethernet address and the port on which it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learn {
     /// VLAN identifier.
@@ -41,6 +41,15 @@ pub struct Learn {
     pub mac: u64,
     /// Port on which it was seen.
     pub port: OfPort,
+}
+
+/// Report of a worker that an address was seen on a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Report {
+    /// A packet came from there just now.
+    Seen(Learn),
+    /// Packets came from there since it was last reported. They do not tell whether the address has moved since.
+    Used(Learn),
 }
 
 /// Reason why a packet was not sent.

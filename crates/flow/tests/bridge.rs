@@ -183,3 +183,21 @@ fn a_megaflow_may_depend_on_several_addresses() {
     rig.send(3, &[between(third, a)]);
     assert_eq!(way(&mut rig, 1, a, b), [2, 3], "the second has moved");
 }
+
+#[test]
+fn addresses_that_could_not_be_reported_are_reported_later() {
+    let mut rig = bridge();
+    let frames: Vec<Vec<u8>> = (0..600).map(|n| frame_from(host(1, n))).collect();
+    rig.send(1, &frames);
+    rig.control.poll();
+    let first = rig.control.macs().len();
+    assert!(first < 600 && rig.counter("learn_later") > 0, "{first} learned at once: the queue has become longer");
+    // The packets take the cached path now.
+    let misses = rig.counter("misses");
+    while rig.control.macs().len() < 600 {
+        rig.send(1, &frames);
+        rig.settle(100);
+        rig.control.poll();
+    }
+    assert_eq!(rig.counter("misses"), misses);
+}

@@ -308,10 +308,11 @@ fn a_flood_of_addresses_leaves_the_driver_alone() {
             })
             .unwrap();
             let moved = twin.rig.control.moved;
-            // 20,000 new sources behind port 3: at each moment the driver still forwards between ports 1 and 2.
+            twin.rig.send(4, &[packet(5, 1)]);
+            // 20,000 new sources behind port 3, to a host behind port 4: at each moment the driver still forwards between ports 1 and 2.
             let (before, mut left) = (twin.rig.counter("revalidated"), 0);
             for hundred in 0..200 {
-                let frames: Vec<_> = (0..100).map(|n| packet(0x0100_0000 + hundred * 100 + n, 2)).collect();
+                let frames: Vec<_> = (0..100).map(|n| packet(0x0100_0000 + hundred * 100 + n, 5)).collect();
                 twin.rig.send(3, &frames);
                 twin.rig.control.poll();
                 for (of, frame, to) in [(1, &there, 2), (2, &back, 1)] {
@@ -326,6 +327,16 @@ fn a_flood_of_addresses_leaves_the_driver_alone() {
             assert_eq!(left, 0);
             let evicted = twin.rig.control.learned_on(OfPort(3)).1;
             assert_eq!((twin.rig.control.macs().len(), evicted > 10_000, twin.rig.control.moved), (8192, true, moved));
+            // The host behind port 2 moves. The driver stops sending there long before the worker has come to this flow
+            // among all others by itself.
+            twin.rig.settle(100);
+            twin.rig.send(4, std::slice::from_ref(&back));
+            twin.rig.control.poll();
+            twin.rig.settle(3);
+            assert_eq!(twin.rig.control.moved, moved + 1);
+            let driven = twin.drive(1, &there);
+            assert!(driven.as_ref().is_none_or(|(to, _)| *to == 4), "sent to the port that the host has left");
+            assert_eq!(twin.rig.send(1, std::slice::from_ref(&there)), [(4, there)]);
         })
         .unwrap();
 }

@@ -4,7 +4,7 @@ use super::{Caches, Ends, Work, low_bits};
 use crate::exec::execute;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
-use crate::translate::Learn;
+use crate::translate::{Learn, Report};
 use bywash_engine::{Context, PortId};
 use bywash_frame::{BATCH, Batch};
 
@@ -187,13 +187,13 @@ impl Caches {
 
     /// Reports the source addresses of the packet just translated. Returns `false` if there is no room for all.
     pub(super) fn tell_address(&mut self) -> bool {
-        tell(&mut self.ends, &self.translator.learn)
+        tell(&mut self.ends, &self.translator.learn, Report::Seen)
     }
 }
 
-/// Reports that addresses are in use. Returns `false` if there is no room for all reports.
-pub(super) fn tell(ends: &mut Ends, addresses: &[Learn]) -> bool {
-    let refused = addresses.iter().filter(|learn| ends.learn.push(**learn).is_err()).count();
+/// Reports addresses. Returns `false` if there is no room for all reports.
+pub(super) fn tell(ends: &mut Ends, addresses: &[Learn], report: fn(Learn) -> Report) -> bool {
+    let refused = addresses.iter().filter(|learn| ends.learn.push(report(**learn)).is_err()).count();
     ends.counters.learn_later.add(refused as u64);
     refused == 0
 }

@@ -5,6 +5,7 @@ use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
+use crate::translate::Report;
 
 impl Caches {
     /// Revalidates a megaflow against the current tables. `key` is the key of one of its packets, if there is one.
@@ -43,8 +44,8 @@ impl Caches {
             self.forget(at);
             return false;
         }
-        if seen && self.tell_address() {
-            self.mega.cold(at).told = now;
+        if seen {
+            self.mega.cold(at).told = if self.tell_address() { now } else { 0 };
         }
         let used = self.mega.cold(at).used;
         if self.mega.cold(at).ops != self.translator.ops {
@@ -122,8 +123,9 @@ impl Caches {
             self.ends.stats.add(*rule, packets, bytes);
         }
         // Reports refresh the address before it ages out; one per second is enough.
-        // A report for which there is no room is repeated with the next packets.
-        if tell && now.wrapping_sub(cold.told) > self.ticks_per_s && lookup::tell(&mut self.ends, &cold.learn) {
+        // A report for which there is no room is repeated with the next packets; until the first, the address is new.
+        let report = if cold.told == 0 { Report::Seen } else { Report::Used };
+        if tell && now.wrapping_sub(cold.told) > self.ticks_per_s && lookup::tell(&mut self.ends, &cold.learn, report) {
             cold.told = now;
         }
         cold.used = now;
