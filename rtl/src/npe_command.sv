@@ -1,6 +1,6 @@
 // Commands: packets that threads hand back, in a queue for each thread, served round robin. A register write to a queue
-// never waits: a command written to a full queue is lost and reported. If such writes waited for the device's own reads of
-// memory, it could deadlock: on PCIe, read completions do not pass writes. Commands from rings wait for room.
+// never waits: a command written to a full queue is lost and reported. If such writes waited for the device's own reads
+// of memory, it could deadlock: on PCIe, read completions do not pass writes. Commands from rings wait for room.
 module npe_command #(
     parameter int T        = 8,
     parameter int DEPTH    = 64,                      // a power of two

@@ -1,11 +1,11 @@
 // PCIe shim: turns AXI4 bursts into PCIe's packets (TLPs) and back, and requests of the host into AXI4-Lite accesses.
 //
-// A TLP is its header, beside the first beat, and its payload, whose first byte is the lowest of the first beat; the PCIe
-// core of a chip adds the rest. Header: the four words of the specification, the first one highest.
+// A TLP is its header, beside the first beat, and its payload, whose first byte is the lowest of the first beat; the
+// PCIe core of a chip adds the rest. Header: the four words of the specification, the first one highest.
 //
-// Writes are stored until a TLP is whole, since its length comes first. Reads: one at a time of each AXI ID, which is the
-// tag; bursts must not exceed the link's read request size. Of the registers only whole ones can be accessed, 8 bytes at a
-// time. Completions do not pass writes; a read that is never completed is never answered.
+// Writes are stored until a TLP is whole, since its length comes first. Reads: one at a time of each AXI ID, which is
+// the tag; bursts must not exceed the link's read request size. Of the registers only whole ones can be accessed, 8
+// bytes at a time. Completions do not pass writes; a read that is never completed is never answered.
 module npe_pcie #(
     parameter int W       = 512,
     parameter int IDW     = 4,             // bits of an AXI ID
@@ -189,7 +189,8 @@ module npe_pcie #(
     assign four           = rx_header[125];
     assign for_memory     = rx_header[124:120] == MEMORY;
     assign is_answer      = rx_header[124:120] == COMPLETION;
-    assign whole_register = rx_header[105:96] == 10'd2 && rx_header[71:64] == 8'hff && !(four ? rx_header[2] : rx_header[34]);
+    assign whole_register = rx_header[105:96] == 10'd2 && rx_header[71:64] == 8'hff
+        && !(four ? rx_header[2] : rx_header[34]);
     always_comb begin
         kind     = was;
         tag      = tag_was;

@@ -89,7 +89,8 @@ module npe_recycle #(
             out <= '0;
         end else begin
             for (int n = 0; n < N; n++) begin
-                if (block_valid[n/BLOCKS] && block_ready[n/BLOCKS] && block[n/BLOCKS*BW+:BW] == BW'(n % BLOCKS)) out[n] <= 1'b1;
+                if (block_valid[n/BLOCKS] && block_ready[n/BLOCKS] && block[n/BLOCKS*BW+:BW] == BW'(n % BLOCKS))
+                    out[n] <= 1'b1;
                 if (returned && at_release == AW'(n)) out[n] <= 1'b0;
             end
         end
