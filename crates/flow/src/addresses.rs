@@ -84,8 +84,8 @@ impl Addresses {
         mac.is_some()
     }
 
-    /// Evicts an address, if `port` has more than `limit` of them or there are more than `total` in all, and returns its
-    /// key.
+    /// Evicts an address and returns its key, if `port` has more than `limit` of them or there are more than `total` in
+    /// all.
     pub fn evict(&mut self, port: OfPort, limit: usize, total: usize) -> Option<u64> {
         let own = self.ports.get(&port).map_or(0, |on| on.oldest.len());
         let from = if own > limit {

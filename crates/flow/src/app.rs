@@ -182,7 +182,7 @@ impl App for Switch {
         let Self { tables, caches, work, by_flow } = self;
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
-        if caches.heeded != pipeline.learned.end {
+        if caches.is_behind(pipeline) {
             caches.heed(pipeline);
         }
         if pipeline.partial(from) {

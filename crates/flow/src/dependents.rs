@@ -104,6 +104,17 @@ impl Dependents {
         (self.wanted, self.cursor) = (key, self.heads[self.chain(key)]);
     }
 
+    /// Returns whether the walk is at its end.
+    pub fn is_done(&self) -> bool {
+        self.cursor == END
+    }
+
+    /// Returns whether a megaflow depends on an address.
+    pub fn has(&self, at: u32) -> bool {
+        let first = at as usize * ROLES;
+        self.links[first..first + ROLES].iter().any(|link| link.key != FREE)
+    }
+
     /// Looks at the next megaflow of the walk.
     pub fn step(&mut self) -> Step {
         let Some(link) = self.links.get(self.cursor as usize) else { return Step::End };
@@ -131,7 +142,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lists_are_what_was_listed(steps in proptest::collection::vec((0..16u32, 0..6u64, 0..6u64), 1..200), seed: u64) {
+        fn lists_are_what_was_listed(steps in proptest::collection::vec((0..16u32, 0..6u64, 0..6u64), 1..200),
+                                     seed: u64) {
             let mut index = Dependents::new(16, seed);
             (0..16).for_each(|_| index.grow());
             let mut model = [[None; ROLES]; 16];

@@ -56,6 +56,12 @@ impl Caches {
         true
     }
 
+    /// Returns whether megaflows are yet to be found by [`Caches::heed`].
+    #[inline]
+    pub(super) fn is_behind(&self, pipeline: &Pipeline) -> bool {
+        self.heeded != pipeline.learned.end || self.heeding_all.is_some() || !self.mega.dependents.is_done()
+    }
+
     /// Finds the megaflows that depend on addresses learned or forgotten since it was last called, for translation with
     /// their next packet. Looks at [`HEED`] of them at most; returns `true` if there are more.
     pub(super) fn heed(&mut self, pipeline: &Pipeline) -> bool {
@@ -63,7 +69,7 @@ impl Caches {
             if let Some(at) = self.heeding_all {
                 let there = (at as usize) < self.mega.places();
                 self.heeding_all = there.then_some(at + 1);
-                if there && self.mega.hot(at).incarnation() != 0 {
+                if there && self.mega.hot(at).incarnation() != 0 && self.mega.dependents.has(at) {
                     self.doubt(at);
                 }
                 continue;
