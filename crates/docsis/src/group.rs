@@ -117,6 +117,8 @@ pub struct Flow {
     pub said: u16,
     /// Traffic priority.
     pub priority: u8,
+    /// Whether its packets wait for tokens.
+    pub shaped: bool,
 }
 
 /// Counters of a flow, in one block for each writer.
@@ -214,6 +216,7 @@ impl Group {
                     dsid: flows.len() as u32 + 1,
                     said: modem.said,
                     priority: flow.priority.min(7),
+                    shaped: flow.shape,
                 });
             }
         }

@@ -135,7 +135,13 @@ impl Lower {
         };
         Ok(Self {
             queues: Queues::new(
-                (0..group.flows().len()).map(|flow| group.treatment(flow)),
+                (0..group.flows().len()).map(|flow| group.treatment(flow)).map(|mut treatment| {
+                    // A list of all channels is no set of its own.
+                    if treatment.channels.count_ones() as usize == config.channels.len() {
+                        treatment.channels = 0;
+                    }
+                    treatment
+                }),
                 config.queues,
                 clock::tsc_hz(),
             ),

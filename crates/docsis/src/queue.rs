@@ -93,7 +93,24 @@ struct Set {
     lists: [VecDeque<u32>; PRIORITIES + 1],
     /// Bit mask of the lists that are not empty.
     ready: u16,
+    /// Virtual time of each list: the bytes sent from it, each divided by the flows listed then.
+    served: [u64; PRIORITIES + 1],
 }
+
+impl Set {
+    /// Appends a flow to a list. `served` are the virtual times of all sets: one that sent nothing meanwhile gains nothing.
+    #[inline]
+    fn add(&mut self, list: usize, flow: usize, served: &[u64; PRIORITIES + 1]) {
+        if self.lists[list].is_empty() {
+            self.served[list] = self.served[list].max(served[list]);
+        }
+        self.lists[list].push_back(flow as u32);
+        self.ready |= 1 << list;
+    }
+}
+
+/// Binary digits of virtual times behind the point.
+const FRACTION: u32 = 16;
 
 /// Queues of a service group. Flows below their minimum reserved rate come first; then strict priority, and within a
 /// priority deficit round robin (Shreedhar and Varghese 1995) by bytes. Shaped flows wait until they have tokens. Times
@@ -105,8 +122,8 @@ pub struct Queues {
     free: u32,
     /// Sets of channels, at least one.
     sets: Vec<Set>,
-    /// Set that has the next turn among those with flows of the same priority.
-    turn: usize,
+    /// Virtual time of each list: that of the set which sent last. A set that becomes ready starts there.
+    served: [u64; PRIORITIES + 1],
     timers: BinaryHeap<Reverse<(u64, Awaited)>>,
     /// Time between two updates of early drops.
     interval: u64,
@@ -148,6 +165,7 @@ impl Queues {
             channels,
             lists: std::array::from_fn(|_| VecDeque::with_capacity(of_set(set))),
             ready: 0,
+            served: [0; PRIORITIES + 1],
         });
         let sets: Vec<Set> = sets.collect();
         let total = limits.total.min(NONE as usize - 1);
@@ -156,7 +174,7 @@ impl Queues {
             nodes: (0..total).map(|i| Node { frame: None, next: next(i), bytes: 0 }).collect(),
             free: if total == 0 { NONE } else { 0 },
             sets,
-            turn: 0,
+            served: [0; PRIORITIES + 1],
             // A flow waits for either kind of token at most once.
             timers: BinaryHeap::with_capacity(2 * rates.len()),
             interval: (hz as f64 * pie::INTERVAL) as u64,
@@ -248,8 +266,12 @@ impl Queues {
                 self.sets[set].lists[list].rotate_left(1);
                 continue;
             }
+            let listed = self.sets[set].lists[list].len() as u64;
             self.advance(flow, now);
             let (frame, bytes) = self.take(flow)?;
+            let served = &mut self.sets[set].served[list];
+            self.served[list] = *served;
+            *served += (u64::from(bytes) << FRACTION) / listed;
             let f = &mut self.flows[flow];
             if list != GUARANTEED {
                 f.deficit -= i64::from(bytes);
@@ -262,7 +284,6 @@ impl Queues {
             } else if list == GUARANTEED {
                 self.sets[set].lists[list].rotate_left(1);
             }
-            self.turn = if set + 1 == self.sets.len() { 0 } else { set + 1 };
             return Some((flow, frame));
         }
         None
@@ -272,12 +293,11 @@ impl Queues {
     /// are empty.
     #[inline]
     fn first(&self, channels: u64) -> Option<(usize, usize)> {
-        let (before, after) = self.sets.split_at(self.turn);
-        let in_turn = after.iter().zip(self.turn..).chain(before.iter().zip(0..));
-        let ready = in_turn.filter(|(set, _)| set.channels & channels != 0 && set.ready != 0);
-        // The first of those with the highest list.
-        let first = ready.map(|(set, index)| (index, 15 - set.ready.leading_zeros() as usize));
-        first.reduce(|best, other| if other.1 > best.1 { other } else { best })
+        let ready = self.sets.iter().enumerate().filter(|(_, set)| set.channels & channels != 0 && set.ready != 0);
+        let lists = ready.map(|(index, set)| (index, 15 - set.ready.leading_zeros() as usize, set));
+        // The highest list; of several sets the one that has sent the fewest bytes for each of its flows.
+        let first = lists.min_by_key(|&(_, list, set)| (Reverse(list), set.served[list]));
+        first.map(|(index, list, _)| (index, list))
     }
 
     /// Removes all frames, also those that wait for tokens.
@@ -307,8 +327,7 @@ impl Queues {
             match rates.reserved_from(bytes, now) {
                 Some(Ok(())) if !f.guaranteed => {
                     f.guaranteed = true;
-                    set.lists[GUARANTEED].push_back(flow as u32);
-                    set.ready |= 1 << GUARANTEED;
+                    set.add(GUARANTEED, flow, &self.served);
                 }
                 Some(Err(at)) if !f.below => {
                     f.below = true;
@@ -320,8 +339,7 @@ impl Queues {
         if !f.listed {
             f.listed = true;
             f.deficit = QUANTUM;
-            set.lists[f.priority as usize].push_back(flow as u32);
-            set.ready |= 1 << f.priority;
+            set.add(f.priority as usize, flow, &self.served);
         }
     }
 

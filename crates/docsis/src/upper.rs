@@ -3,7 +3,7 @@
 use crate::assist::Assist;
 use crate::cpe::Cpes;
 use crate::crc::CRC_LEN;
-use crate::group::{Group, LEAD, Lead, PDU_MAX, PDU_MIN};
+use crate::group::{Flow, Group, LEAD, Lead, PDU_MAX, PDU_MIN};
 use crate::keys::{self, Rollover};
 use crate::lower::{LowerConfig, LowerStats, in_batches};
 use crate::police::Policer;
@@ -105,11 +105,13 @@ impl Upper {
             if share > 0 {
                 let n = out.len().min(share);
                 for (i, (mut frame, &flow)) in out.drain().zip(flows.iter()).enumerate() {
-                    if i >= share {
+                    // Frames of a shaped flow may wait so long that the modem no longer has a key of now.
+                    let Flow { modem, shaped, .. } = group.flows()[flow as usize];
+                    if i >= share || shaped {
                         assist.pass(frame, done);
                         continue;
                     }
-                    let modem = group.flows()[flow as usize].modem as usize;
+                    let modem = modem as usize;
                     let sequence = group.key_state().in_use(modem);
                     Lead { flow, sealed: Some(sequence) }.write(arena, &mut frame);
                     match assist.seal(frame, keys::slot(modem, sequence), done) {

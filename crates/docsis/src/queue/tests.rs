@@ -282,3 +282,33 @@ fn a_flow_is_sent_on_its_channels_only() {
     assert!((0..30).all(|_| sent(&mut queues, 1) == Some(0)));
     assert!(queues.is_empty());
 }
+
+/// A set of channels with fewer flows has a share of the bytes for each of them, like others: it is not served as often
+/// as a set with many flows, and frame sizes do not matter.
+#[test]
+fn flows_of_all_sets_have_equal_shares() {
+    let mut rig = Rig::new();
+    let of = |channels| Treatment { priority: 1, channels, ..Treatment::default() };
+    // Four flows on all channels, and one on channel 0, whose frames are shorter.
+    let mut queues = Queues::new(
+        [of(0), of(0), of(0), of(0), of(1)],
+        QueueLimits { flow: 1000, total: 5000, overflow: Overflow::Tail },
+        HZ,
+    );
+    let len = |flow: usize| if flow == 4 { 250 } else { 1000 };
+    let mut bytes = [0; 5];
+    for _ in 0..2000 {
+        for flow in 0..5 {
+            while queues.len_of(flow) < 8 {
+                let frame = rig.frame(0, len(flow));
+                assert!(queues.push(flow, frame, len(flow) as u32, 0).is_none());
+            }
+        }
+        let (flow, frame) = queues.pop(0, 1).unwrap();
+        bytes[flow] += rig.arena.data(&frame).len();
+        rig.bufs.free_one(frame);
+    }
+    let even = bytes.iter().sum::<usize>() / 5;
+    assert!(bytes.iter().all(|share| share.abs_diff(even) * 50 < even), "{bytes:?}");
+    queues.drain(|frame| rig.bufs.free_one(frame));
+}
