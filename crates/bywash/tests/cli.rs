@@ -286,7 +286,7 @@ fn a_minimal_loop_runs_on_the_router_s_source() {
 fn transmit_queues_save_calls() {
     let bench = |more: &[&str]| -> serde_json::Value {
         let args =
-            [&["bench", "txq", "--port", "null", "--rounds", "1", "--milliseconds", "20", "--json"], more].concat();
+            [&["bench", "txq", "--port", "null", "--rounds", "1", "--milliseconds", "100", "--json"], more].concat();
         serde_json::from_str(&output(&args)).unwrap()
     };
     let both = bench(&["--flows", "1,16,64"]);
