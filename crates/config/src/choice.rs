@@ -139,7 +139,7 @@ pub enum Checksum {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Aqm {
-    /// None: only a full queue drops
+    /// Only a full queue drops
     #[default]
     None,
     /// DOCSIS-PIE (RFC 8034)

@@ -1,8 +1,8 @@
 //! Addresses of the equipment behind the modems (CPE): configured, or learned from upstream frames.
 //!
-//! The lower MAC sees upstream frames on its output port. Their headers name the security association and their PDUs
-//! begin with the addresses, which are never encrypted. It passes what it sees to a [`Learning`], which publishes the
-//! table that the upper MAC uses.
+//! The lower MAC sees upstream frames on its output port. The headers of those on a modem's primary service flow name its
+//! security association, and their PDUs begin with the addresses, which are never encrypted. It passes what it sees to a
+//! [`Learning`], which publishes the table that the upper MAC uses. Frames on other service flows are not learned from.
 
 use crate::group::{Group, Mac, Modem, Table};
 use crate::header;
@@ -51,7 +51,7 @@ impl Observer {
     #[inline]
     pub(crate) fn see(&mut self, frame: &[u8]) {
         let Ok(parsed) = header::parse(frame) else { return };
-        if let Some(said) = header::upstream_said(frame, &parsed)
+        if let Some(said) = header::upstream_sid(frame, &parsed)
             && let Some(&[_, _, _, _, _, _, a, b, c, d, e, f]) = parsed.pdu.first_chunk()
         {
             // If the ring is full, the next frame of this source tells the same.

@@ -269,9 +269,9 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
     Ok(Parsed { header, header_len, pdu: &frame[header_len..], rest })
 }
 
-/// Returns the security association identifier in the privacy element of an upstream frame, from which `parsed` is;
-/// `None` if it has none.
-pub fn upstream_said(frame: &[u8], parsed: &Parsed<'_>) -> Option<u16> {
+/// Returns the service identifier (SID) in the privacy element of an upstream frame, from which `parsed` is; `None` if
+/// it has none. That of a modem's primary service flow is also the number of its primary security association (BPI+).
+pub fn upstream_sid(frame: &[u8], parsed: &Parsed<'_>) -> Option<u16> {
     let mut extension = frame.get(4..parsed.header_len - 2)?;
     while let Some((&tag, rest)) = extension.split_first() {
         let (value, rest) = rest.split_at_checked(usize::from(tag & 0xf))?;

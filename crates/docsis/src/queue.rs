@@ -203,8 +203,8 @@ impl Queues {
     }
 
     /// Appends a frame that counts as `bytes` to the queue of `flow`; returns the frame that is dropped, if any: the new
-    /// one, or by the [`Overflow`] policy the oldest one. A flow that waits for the tokens of a dropped frame goes on to
-    /// wait for as many.
+    /// one, or by the [`Overflow`] policy the oldest one. A shaped flow whose oldest frame is dropped still waits until
+    /// it has the tokens for that frame.
     #[inline]
     pub fn push(&mut self, flow: usize, frame: Frame, bytes: u32, now: u64) -> Option<(Frame, Cause)> {
         let mut dropped = None;

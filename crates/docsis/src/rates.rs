@@ -74,7 +74,7 @@ impl Rates {
         if let Some(shaper) = &mut self.shaper {
             shaper.charge(bytes, now);
         }
-        // What is sent by priority counts as well, but leaves no debt.
+        // Bytes sent by priority take tokens, too, but never more than there are.
         if let Some(Reserved { rate, full_at }) = &mut self.reserved {
             *full_at = rate.charge(*full_at, bytes, now).min(now.saturating_add(rate.depth()));
         }

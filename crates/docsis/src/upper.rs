@@ -66,7 +66,7 @@ impl Upper {
         self
     }
 
-    /// Makes PDUs to addresses behind modems those modems'.
+    /// Also accepts PDUs to addresses behind modems, by this table.
     pub fn with_cpes(mut self, cpes: Arc<Published<Cpes>>) -> Self {
         self.cpes = Some(cpes);
         self

@@ -58,8 +58,8 @@ pub static CMTS: Section = Section {
         key("cpes", Int(0..=1024), "16", "addresses")
             .doc(
                 "Maximum number of addresses behind a modem that are learned, from upstream MAC frames that the group's \
-                 output receives: a privacy element names the modem by its SAID. Such frames are dropped as `filtered`. \
-                 An address stays with its modem until it is no longer seen.",
+                 output receives: on a modem's primary service flow, the SID in the privacy element is its SAID. Such \
+                 frames are dropped as `filtered`. An address stays with its modem until it is no longer seen.",
             )
             .example("1")
             .only(Mode::Cmts),
