@@ -2,8 +2,8 @@
 
 use crate::key::hash_words;
 
-/// Key under which megaflows are listed whose result depends on several learned addresses: any change may concern them.
-/// No [`crate::pipeline::mac_key`] is as large.
+/// Key of the list of megaflows that depend on several learned addresses: a change of any address may affect them. No
+/// [`crate::pipeline::mac_key`] is as large.
 pub(crate) const SEVERAL: u64 = u64::MAX - 1;
 /// Key of a link that is in no list.
 const FREE: u64 = u64::MAX;

@@ -29,7 +29,7 @@ pub const MAX_OPS: usize = 1024;
 const MAX_RULES: usize = 64;
 /// Maximum number of source addresses that are learned from a packet.
 pub(crate) const SOURCES: usize = 8;
-/// Maximum number of entries of the stack.
+/// Maximum number of entries of a stack; a clone has a copy of its own.
 const STACK: usize = 1024;
 
 /// Ethernet address and the port on which it was seen.
@@ -315,7 +315,7 @@ impl Trip<'_, '_> {
                 self.set_tci(u16::from(pcp) << 13 | TAGGED, 0xe000 | TAGGED);
             }
             Action::Push(from) => {
-                if self.t.stack.len() >= STACK {
+                if self.t.stack.len() - self.bottom >= STACK {
                     tell!(self, "dropped: the stack is full");
                     return Err(DropReason::TooManyResubmits);
                 }

@@ -113,7 +113,7 @@ fn a_flood_of_addresses_costs_only_its_own_port() {
         rig.control.poll();
     }
     assert_eq!(way(&mut rig, 2, host(2, 0), host(3, 0)), [3]);
-    // As long as there is room, no megaflow is looked at again.
+    // While there is room, no megaflow is looked at again.
     let before = rig.counter("revalidated");
     let room = 8192 - 700;
     flood(&mut rig, 0..room);

@@ -312,7 +312,7 @@ fn as_ovs() {
             }
             sent.extend(ours.drain());
         }
-        // What was learned from the first round decides in the second.
+        // Addresses learned in the first round decide in the second.
         let copies = if tables.normal {
             theirs.extend(ovs.send(&packets, true));
             1

@@ -337,7 +337,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
             6 if !words.sets && r.one_in(4) => "exit".into(),
             6 if r.one_in(2) => stack(r),
             6 if words.clones && r.one_in(2) => {
-                // What a clone does is undone, tags included.
+                // Changes made in a clone are undone, tags included.
                 let mut kind = kind;
                 let mut inner: Vec<String> = (0..r.below(3)).map(|_| change(r, &mut kind)).collect();
                 inner.push(match r.below(6) {
