@@ -177,7 +177,7 @@ fn tshark_finds_every_frame_in_depi_packets() {
     bywash.wait("frames on the cable", |b| sent(b) == 200 && b.events("in", "depi-packed") == 200);
     bywash.stop();
 
-    // As Wireshark's own dissector reads the header, which knows no segments.
+    // Wireshark's own dissector knows the header, but no segments.
     let specific = ["-o", "l2tp.l2_specific:DOCSIS DMPT-Specific", "-o", "l2tp.cookie_size:None"];
     let lines = tshark(&lab, &specific, &["l2tp.sid", "l2tp.l2_spec_s", "l2tp.l2_spec_flow_id", "ip.len"]);
     for line in &lines {

@@ -1,8 +1,8 @@
 //! A scan of a subnet's unused addresses: a neighbour that exists is still resolved.
 
-use crate::harness::Bywash;
+use crate::harness::{Bywash, PATIENCE, alone};
 use crate::load::Stops;
-use bywash_lab::{Namespace, Ping, Topology, require, require_lab};
+use bywash_lab::{Namespace, Ping, Topology, require, require_lab, wait_until};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ fn answered(lab: &Topology, to: Ipv4Addr, first: Ipv4Addr, addresses: u32) -> u3
 #[test]
 fn a_neighbour_is_found_while_its_subnet_is_scanned() {
     require!(require_lab());
+    // The kernel's neighbour tables of all namespaces share their limits.
+    let _alone = alone();
     // With traffic control the kernel resolves neighbours, in its table of 1,024 entries: the scan must be smaller.
     for (arguments, whole) in [
         (&["--level", "user"][..], true),
@@ -70,7 +72,8 @@ fn a_neighbour_is_found_while_its_subnet_is_scanned() {
         lab.r().ip(&["addr", "add", "10.64.0.1/16", "dev", &b.router_interface]).unwrap();
         b.ns.ip(&["addr", "add", "10.64.0.2/16", "dev", &b.interface]).unwrap();
         let bywash = Bywash::run_as_is(lab.r(), &[arguments, &lab.router_interfaces()].concat());
-        assert_eq!(Ping::to(IpAddr::from(live)).count(1).run(&lab.a().ns).unwrap().received, 1);
+        let reached = || Ping::to(IpAddr::from(live)).count(1).run(&lab.a().ns).unwrap().received == 1;
+        wait_until("the neighbour", PATIENCE, reached).unwrap();
         let got = answered(&lab, live, Ipv4Addr::new(10, 64, 1, 0), if whole { 60_000 } else { 150 });
         assert!(got >= ENOUGH, "{arguments:?}: {got} of {PINGS}; {}", bywash.show(&["drops"]));
         bywash.stop();
