@@ -78,10 +78,7 @@ fn known_queues(port: &PortConfig, host: Option<&Host>) -> Option<Vec<usize>> {
             let interface = host?.interface(port.interface.as_ref()?)?;
             Some((0..interface.queues?).collect())
         }
-        None => {
-            let channels = port.npe.as_ref().map(|npe| npe.channels);
-            Some((0..port.dpdk.as_ref().map(|dpdk| dpdk.device_queues.into()).or(channels).unwrap_or(1)).collect())
-        }
+        None => Some((0..port.own_queues() as usize).collect()),
     }
 }
 

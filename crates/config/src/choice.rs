@@ -4,7 +4,7 @@ pub use bywash_docsis::{queue::Overflow, seal::Crypto};
 pub use bywash_engine::Idle;
 pub use bywash_frame::{Pages, PoolKind};
 pub use bywash_port::af_xdp::{RingSizes, Transmit, ZeroCopy};
-pub use bywash_port::{memif::Role as MemifRole, pcap::LinkType};
+pub use bywash_port::{memif::Role as MemifRole, npe::Engine as NpeEngine, pcap::LinkType};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -179,27 +179,6 @@ impl PortKind {
             Self::Null => "null",
             Self::Dpdk => "dpdk",
             Self::Npe => "npe",
-        }
-    }
-}
-
-/// Engine of a dispatching device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum NpeEngine {
-    /// In software
-    #[default]
-    Software,
-    /// The hardware engine, simulated, in a build with the feature `bywash-port/rtl`
-    Rtl,
-}
-
-impl NpeEngine {
-    /// Returns the name in the configuration file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Software => "software",
-            Self::Rtl => "rtl",
         }
     }
 }

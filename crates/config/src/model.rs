@@ -304,6 +304,15 @@ impl PortConfig {
         }
     }
 
+    /// Returns the number of queues of a port that is not of kind `af_xdp`, whose queues are its interface's.
+    pub fn own_queues(&self) -> u32 {
+        match (&self.dpdk, &self.npe) {
+            (Some(dpdk), _) => dpdk.device_queues.into(),
+            (None, Some(npe)) => npe.channels as u32,
+            (None, None) => 1,
+        }
+    }
+
     /// Returns whether the port creates the TAP interface `interface` and receives from it.
     pub fn is_tap(&self) -> bool {
         self.kind == PortKind::Tap || (self.kind == PortKind::Npe && self.pcap.is_none())

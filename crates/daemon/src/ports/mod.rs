@@ -27,9 +27,7 @@ const NPE_BLOCKS: usize = 4;
 /// Returns the queues that a port has to serve. The port need not be open.
 pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
     let Some(af_xdp) = &port.af_xdp else {
-        let channels = port.npe.as_ref().map(|npe| npe.channels as u32);
-        let queues = port.dpdk.as_ref().map(|dpdk| dpdk.device_queues.into()).or(channels);
-        return Ok((0..queues.unwrap_or(1)).collect());
+        return Ok((0..port.own_queues()).collect());
     };
     let link = LinkInfo::query(interface(port)?)?;
     match &af_xdp.queues {
@@ -150,7 +148,6 @@ impl Opener {
     /// Opens a dispatching device, and each of its channels as a queue.
     fn open_npe(&self, port: &PortConfig, opened: &mut Opened) -> anyhow::Result<()> {
         let npe = port.npe.as_ref().with_context(|| format!("port `{}` has no channels", port.name))?;
-        let engine = npe.engine.name().parse().map_err(anyhow::Error::msg)?;
         let below: Box<dyn Port> = match &port.pcap {
             Some(pcap) => Box::new(open_pcap(pcap)?),
             None => {
@@ -159,7 +156,7 @@ impl Opener {
                 Box::new(tap)
             }
         };
-        let config = npe::Config { channels: npe.channels, engine, ..npe::Config::default() };
+        let config = npe::Config { channels: npe.channels, engine: npe.engine, ..npe::Config::default() };
         let memory = npe::Memory { cell: self.umem.arena().cell_size(), block: npe.block, blocks: NPE_BLOCKS };
         let ends = npe::open(config, vec![below], memory).with_context(|| format!("port `{}`", port.name))?;
         let end =
@@ -198,7 +195,7 @@ impl Opener {
 
 /// Creates the port's TAP interface.
 fn create_tap(port: &PortConfig) -> anyhow::Result<TapPort> {
-    // Its virtio header says which checksums are partial, and the port completes them.
+    // The interface's virtio header says which checksums are partial, and the port completes them.
     Ok(TapPort::create(&TapConfig { name: interface(port)?.into(), up: true, ..TapConfig::default() })?)
 }
 

@@ -39,6 +39,7 @@ pub use port::{ChannelPort, Memory, OpenError, open};
 use crate::Port;
 use bywash_frame::{Frame, PoolConfig, PoolKind, PoolSet};
 use rtrb::{Consumer, RingBuffer};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
@@ -59,15 +60,18 @@ pub enum Dispatch {
 }
 
 /// Engine that chooses the cells of packets and reclaims them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// Software engine: the pools choose and reclaim the cells.
+    /// In software: the pools choose and reclaim the cells
     #[default]
     Software,
-    /// Hardware engine in `rtl/`, simulated by the program that the environment variable `BYWASH_RTL_ENGINE` names.
-    /// Requires pools of kind `tabm` with two or more free blocks of the engine's block size, or one pool for all
-    /// channels if the engine was built with a shared pool.
-    #[cfg(feature = "rtl")]
+    /// The hardware engine in `rtl/`, simulated, in a build with the feature `rtl`
+    ///
+    /// The environment variable `BYWASH_RTL_ENGINE` names the program of the simulation. Requires pools of kind `tabm`
+    /// with two or more free blocks of the engine's block size, or one pool for all channels if the engine was built
+    /// with a shared pool.
     Rtl,
 }
 
@@ -77,9 +81,8 @@ impl std::str::FromStr for Engine {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "software" => Ok(Self::Software),
-            #[cfg(feature = "rtl")]
             "rtl" => Ok(Self::Rtl),
-            _ => Err(format!("unknown engine {name}: expected software or, in a build with the feature rtl, rtl")),
+            _ => Err(format!("unknown engine {name}: expected software or rtl")),
         }
     }
 }
@@ -156,6 +159,10 @@ pub enum Error {
         /// Number of channels.
         channels: usize,
     },
+    /// [`Engine::Rtl`] in a build without the feature `rtl`.
+    #[cfg(not(feature = "rtl"))]
+    #[error("engine rtl needs a build with the feature rtl")]
+    NoEngine,
     /// Hardware engine that does not start or does not match the configuration.
     #[cfg(feature = "rtl")]
     #[error("cannot use engine `{program}` (set by BYWASH_RTL_ENGINE): {why}")]
@@ -188,6 +195,10 @@ pub fn create(
     }
     if got != 2 && got != 1 + channels {
         return Err(Error::Pools { got, channels });
+    }
+    #[cfg(not(feature = "rtl"))]
+    if config.engine == Engine::Rtl {
+        return Err(Error::NoEngine);
     }
     let (mut lanes, mut ends) = (vec![], vec![]);
     for _ in 0..channels {
