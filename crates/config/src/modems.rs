@@ -126,13 +126,14 @@ fn number(name: &str, value: &str, most: u16) -> Result<u16, String> {
 const GENERATED: usize = 300;
 
 /// Error of [`GroupConfig::all_modems`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {expected}")]
 pub struct WrongModems {
     /// Key of the group that is wrong.
     pub key: &'static str,
     /// Problem.
     pub what: String,
-    /// What was expected.
+    /// Expected content.
     pub expected: String,
 }
 

@@ -6,7 +6,7 @@ use super::view::{GroupView, Headend};
 use crate::modes::{self, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
-use bywash_config::{Aqm, CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig, WrongModems};
+use bywash_config::{Aqm, CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig};
 use bywash_docsis::classify::Rule;
 use bywash_docsis::cpe::{CpeLimits, Learning};
 use bywash_docsis::depi::Depi;
@@ -44,17 +44,15 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
             at.map(|at| PortId(at as u16)).with_context(|| format!("group {}: there is no port `{name}`", number + 1))
         };
         let (input, output) = (id(&group.input)?, id(&group.output)?);
-        let wrong = |wrong: WrongModems| anyhow::anyhow!("group {}: {}: {}", number + 1, wrong.what, wrong.expected);
-        let of =
-            Group::new(vec![modem_kind(&config.flows)], group.all_modems(config.cmts.channels.len()).map_err(wrong)?)?;
-        let of = Arc::new(of);
+        let in_group = || format!("group {}", number + 1);
+        let modems = group.all_modems(config.cmts.channels.len()).with_context(in_group)?;
+        let of = Arc::new(Group::new(vec![modem_kind(&config.flows)], modems)?);
         let mut rollover = Rollover::new(of.clone());
         let limits =
             CpeLimits { of_modem: config.cmts.cpes, ageing: Duration::from_secs(config.cmts.cpe_ageing_s.into()) };
         let (learning, observer) = Learning::new(of.clone(), limits, setup.domain);
         let partial = specs[usize::from(input.0)].partial_checksums;
         let config = lower_config(config, group);
-        let in_group = || format!("group {}", number + 1);
         let lower = Lower::new(of.clone(), arena.clone(), &config, ring, output).with_context(in_group)?;
         let lower = lower.on_account_of(input).keyed_by(&mut rollover).observed_by(observer);
         let stats = lower.stats();

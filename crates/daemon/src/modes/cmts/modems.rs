@@ -30,7 +30,7 @@ struct State {
     configured: Vec<ModemConfig>,
 }
 
-/// One line of a request.
+/// Line of a request for a change of keys.
 struct Line {
     modem: usize,
     sequence: u8,
@@ -103,8 +103,7 @@ impl Modems {
         config: &GroupConfig,
         apply: bool,
     ) -> anyhow::Result<Vec<String>> {
-        let modems =
-            config.all_modems(channels).map_err(|wrong| anyhow::anyhow!("{}: {}", wrong.what, wrong.expected))?;
+        let modems = config.all_modems(channels)?;
         let mut state = self.state.lock().expect("modems");
         let (mut all, known) = (vec![], &state.configured);
         anyhow::ensure!(
