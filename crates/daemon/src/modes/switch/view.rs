@@ -9,7 +9,7 @@ use bywash_engine::PortId;
 use bywash_flow::control::FlowControl;
 use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
-use bywash_flow::model::{FlowFilter, Match};
+use bywash_flow::model::{FlowFilter, Match, OfPort};
 use bywash_flow::ops::Op;
 use bywash_flow::script::{self as flows, Verb};
 use bywash_flow::stats::CacheCounters;
@@ -57,23 +57,21 @@ impl View for Bridge {
     }
 
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
-        let known = self.names();
         // Parse before locking the tables, which learned addresses from the workers wait for.
-        let items = flows::parse(lines, verb, &|name| flows::port_number(&known, self.local.as_deref(), name));
+        let items = flows::parse(lines, verb, &self.port_numbers());
         let items = items.map_err(|wrong| wrong.to_string())?;
         Ok(FlowsChanged { changed: flows::carry_out(&mut self.control(), items)? as u64 })
     }
 
     fn trace(&self, text: &str) -> Result<Traced, String> {
-        let known = self.names();
-        let names = |name: &str| flows::port_number(&known, self.local.as_deref(), name);
+        let names = self.port_numbers();
         // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
         if text.contains('=') || !text.trim().contains(char::is_whitespace) {
             let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
             return Ok(self.traced(&packet));
         }
         let (port, frame) = packet::parse(text)?;
-        let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", known.join(", ")))?;
+        let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", self.names().join(", ")))?;
         let mut key = Default::default();
         let layout = extract(&frame, of.0, &mut key);
         layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
@@ -92,9 +90,14 @@ impl Bridge {
         self.names.lock().expect("names").clone()
     }
 
+    /// Returns a function from the names that the ports have now to their OpenFlow numbers.
+    fn port_numbers(&self) -> impl Fn(&str) -> Option<OfPort> + '_ {
+        let names = self.names();
+        move |name| flows::port_number(&names, self.local.as_deref(), name)
+    }
+
     fn flows(&self, filter: &str) -> Result<Vec<FlowRow>, String> {
-        let known = self.names();
-        let names = |name: &str| flows::port_number(&known, self.local.as_deref(), name);
+        let names = self.port_numbers();
         let filter = match filter.trim() {
             "" => FlowFilter::default(),
             text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
