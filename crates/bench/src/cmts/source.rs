@@ -216,6 +216,11 @@ mod tests {
         PcapPort::replay(PcapSource::from_frames([[0; 60]; 64]).unwrap().repeated())
     }
 
+    fn buffers() -> Buffers {
+        let arena = Arena::new(ArenaConfig { cells: 256, ..Default::default() }).unwrap();
+        Buffers::attach(&PoolSet::new(arena, &[PoolConfig::stack("test", 256)]).unwrap(), 0)
+    }
+
     /// Receives a batch and frees it.
     fn receive(source: &mut Source<PcapPort>, bufs: &mut Buffers) -> usize {
         let mut batch = Batch::new();
@@ -226,9 +231,7 @@ mod tests {
 
     #[test]
     fn counts_what_has_neither_left_nor_been_dropped() {
-        let arena = Arena::new(ArenaConfig { cells: 256, ..Default::default() }).unwrap();
-        let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 256)]).unwrap();
-        let mut bufs = Buffers::attach(&pools, 0);
+        let mut bufs = buffers();
         let out: Arc<PortCounters> = Arc::default();
         let mut source = Source::new(port(), out.clone());
         let occupancy = source.occupancy();
@@ -245,9 +248,7 @@ mod tests {
 
     #[test]
     fn a_burst_lasts_until_enough_frames_are_in_flight_and_is_over_when_they_have_left() {
-        let arena = Arena::new(ArenaConfig { cells: 256, ..Default::default() }).unwrap();
-        let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 256)]).unwrap();
-        let mut bufs = Buffers::attach(&pools, 0);
+        let mut bufs = buffers();
         let out: Arc<PortCounters> = Arc::default();
         let mut source = Source::new(port(), out.clone()).with_bursts(port(), 500);
         let occupancy = source.occupancy();
@@ -274,9 +275,7 @@ mod tests {
 
     #[test]
     fn a_burst_that_gets_nowhere_ends() {
-        let arena = Arena::new(ArenaConfig { cells: 256, ..Default::default() }).unwrap();
-        let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 256)]).unwrap();
-        let mut bufs = Buffers::attach(&pools, 0);
+        let mut bufs = buffers();
         let out: Arc<PortCounters> = Arc::default();
         let mut source = Source::new(port(), out.clone()).with_bursts(port(), 100);
         let occupancy = source.occupancy();

@@ -112,26 +112,24 @@ impl Default for Setup {
     }
 }
 
+/// Returns the configuration of an instance whose workers sleep when idle.
+fn instance(lower: LowerConfig) -> InstanceConfig {
+    InstanceConfig { id: 0, cpus: [None, None], idle: Idle::Sleep, tx: TxQueueConfig::default(), ring: RING, lower }
+}
+
 /// Sends `frames` through an instance and waits until each is sent or dropped.
 fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
     let (packed, depi) = (setup.pool.packed(), setup.depi);
     let arena = Arena::new(ArenaConfig { cells: 8192, cell: setup.cell, packed, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::new("test", setup.pool, 8192)]).unwrap();
-    let config = InstanceConfig {
-        id: 0,
-        cpus: [None, None],
-        idle: Idle::Sleep,
-        tx: TxQueueConfig::default(),
-        ring: RING,
-        lower: LowerConfig {
-            protection: setup.protection,
-            crypto: setup.crypto,
-            assist: setup.assist,
-            queues: setup.queues,
-            channels: setup.channels,
-            depi,
-        },
-    };
+    let config = instance(LowerConfig {
+        protection: setup.protection,
+        crypto: setup.crypto,
+        assist: setup.assist,
+        queues: setup.queues,
+        channels: setup.channels,
+        depi,
+    });
     let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap().paced(setup.pace));
     let keep = Keep::default();
     let (sent, times) = (keep.sent.clone(), keep.times.clone());
@@ -419,21 +417,14 @@ fn a_lower_mac_that_dies_takes_only_what_it_holds() {
     let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 8192)]).unwrap();
     let group = group(10, two_flows());
     let frames = traffic(&group, 500);
-    let config = InstanceConfig {
-        id: 0,
-        cpus: [None, None],
-        idle: Idle::Sleep,
-        tx: TxQueueConfig::default(),
-        ring: RING,
-        lower: LowerConfig {
-            protection: Protection::default(),
-            crypto: Crypto::Portable,
-            assist: true,
-            queues: QueueLimits { flow: 1000, total: 1000, overflow: Overflow::Tail },
-            channels: vec![0],
-            depi: None,
-        },
-    };
+    let config = instance(LowerConfig {
+        protection: Protection::default(),
+        crypto: Crypto::Portable,
+        assist: true,
+        queues: QueueLimits { flow: 1000, total: 1000, overflow: Overflow::Tail },
+        channels: vec![0],
+        depi: None,
+    });
     let input = PcapPort::replay(PcapSource::from_frames(&frames).unwrap().repeated());
     let received = input.counters();
     let output = Box::new(Dies { left: 20, counters: Arc::default() });

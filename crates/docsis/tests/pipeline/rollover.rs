@@ -1,9 +1,9 @@
 //! Keys that are replaced while frames flow.
 
-use crate::{Keep, group, two_flows};
+use crate::{Keep, group, instance, two_flows};
 use bywash_docsis::cipher::{Tek, derived_key};
 use bywash_docsis::header::parse;
-use bywash_docsis::instance::{CELL, INPUT, Instance, InstanceConfig, RING};
+use bywash_docsis::instance::{CELL, INPUT, Instance};
 use bywash_docsis::keys::SEQUENCES;
 use bywash_docsis::lower::LowerConfig;
 use bywash_docsis::protect::{self, Protection};
@@ -11,11 +11,10 @@ use bywash_docsis::queue::{Overflow, QueueLimits};
 use bywash_docsis::seal::{Crypto, KeyPair};
 use bywash_docsis::traffic::{Share, packets};
 use bywash_docsis::window::Window;
-use bywash_engine::Idle;
 use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
 use bywash_ipsec_mb::Library;
+use bywash_port::Port;
 use bywash_port::pcap::{PcapPort, PcapSource};
-use bywash_port::{Port, TxQueueConfig};
 use bywash_sync::Qsbr;
 use std::time::{Duration, Instant};
 
@@ -34,21 +33,14 @@ fn roll(crypto: Crypto, sizes: &[Share]) {
     let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 4096)]).unwrap();
     let group = group(MODEMS, two_flows());
     let protection = Protection::default();
-    let config = InstanceConfig {
-        id: 0,
-        cpus: [None, None],
-        idle: Idle::Sleep,
-        tx: TxQueueConfig::default(),
-        ring: RING,
-        lower: LowerConfig {
-            protection,
-            crypto,
-            assist: true,
-            queues: QueueLimits { flow: 2000, total: 2000, overflow: Overflow::Tail },
-            channels: vec![0; 2],
-            depi: None,
-        },
-    };
+    let config = instance(LowerConfig {
+        protection,
+        crypto,
+        assist: true,
+        queues: QueueLimits { flow: 2000, total: 2000, overflow: Overflow::Tail },
+        channels: vec![0; 2],
+        depi: None,
+    });
     let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();
     let input = PcapPort::replay(PcapSource::from_frames(packets(&macs, sizes, 100)).unwrap().repeated());
     let keep = Keep::default();
