@@ -56,13 +56,13 @@ ip netns exec $n-r sysctl -qw net.ipv4.ip_forward=1
 [ -z "$html" ] || mkdir -p "$html"
 mkdir -p "$(dirname "$out")"
 
-NS=$n OUT=$out SCRATCH=$scratch HTML=$html python3 - "$bywash" "$sizes" "$rounds" "$seconds" "$max_rate" <<'PYTHON'
-import json, os, platform, re, signal, statistics, subprocess, sys, threading, time
+NS=$n OUT=$out SCRATCH=$scratch HTML=$html PYTHONPATH=$here python3 -B - "$bywash" "$sizes" "$rounds" "$seconds" "$max_rate" <<'PYTHON'
+import contextlib, json, os, platform, re, statistics, subprocess, sys, threading, time
+from router import running
 
 bywash, sizes = sys.argv[1], [int(size) for size in sys.argv[2].split(",")]
 rounds, seconds, max_rate = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
 lab, scratch, html = os.environ["NS"], os.environ["SCRATCH"], os.environ["HTML"]
-PORTS = [f"r{n}" for n in range(6)]
 # Two workers: one polls four ports, the other two.
 USER = "[workers]\ncount = 2\n" + "".join(
     f'[[port]]\ninterface = "r{n}"\nlevel = "user"\nxdp = "native"\nworker = {int(n > 3)}\n' for n in range(6))
@@ -80,31 +80,14 @@ def quietly(argv, text=None):
     subprocess.run(argv, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
-class Device:
-    """The router under test: the kernel alone, or Bywash with a configuration."""
-
-    def __init__(self, config):
-        self.process = None
-        if config is None:
-            return
-        file, log = f"{scratch}/bywash.toml", open(f"{scratch}/bywash.log", "w+")
-        open(file, "w").write(config)
-        argv = [bywash, "run", "--config", file, "--socket", f"{scratch}/socket"]
-        self.process = subprocess.Popen(within("r", *argv), stdout=log, stderr=log)
-        for _ in range(400):
-            text = open(log.name).read()
-            if "forwarding;" in text:
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        self.process.kill()
-        sys.exit(f"rfc2544.sh: bywash did not start: {text}")
-
-    def end(self):
-        if self.process:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait()
+def device(config):
+    """Returns a context with the router under test: the kernel alone for None, or Bywash with a configuration."""
+    if config is None:
+        return contextlib.nullcontext()
+    file = f"{scratch}/bywash.toml"
+    open(file, "w").write(config)
+    argv = [bywash, "run", "--config", file, "--socket", f"{scratch}/socket"]
+    return running(within("r", *argv), f"{scratch}/bywash.log")
 
 
 class Modifier:
@@ -159,7 +142,7 @@ class Modifier:
             quietly(["ip", "-n", f"{lab}-r", "route", "flush", "root", "198.51.100.0/24"])
 
 
-def throughput(device, of, name):
+def throughput(of, name):
     plan = f'title = "{name}"\nmax_rate = "{max_rate}"\nline_rate = "10gbps"\n[plan]\nsizes = {of}\n' \
            f'tests = ["throughput"]\nseconds = {seconds}\ndrain = 0.2\nresolution = 5\naccepted_loss = 0\n'
     for pair in range(3):
@@ -184,16 +167,13 @@ rows = {}
 
 
 def measure(name, size_list, modifier=None):
-    device = Device(DEVICES[name])
-    try:
+    with device(DEVICES[name]):
         beside = modifier and Modifier(modifier, statistics.median(rows[name, 64, None]["pps"]) / 6)
         try:
-            found = throughput(device, size_list, f"{name}, {modifier or 'plain'}")
+            found = throughput(size_list, f"{name}, {modifier or 'plain'}")
         finally:
             if beside:
                 beside.end()
-    finally:
-        device.end()
     if beside and beside.failed:
         sys.exit(f"rfc2544.sh: {name}, {modifier}: {beside.failed}")
     for size, (pps, limit) in found.items():

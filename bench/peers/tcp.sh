@@ -55,8 +55,9 @@ reachable() { for _ in $(seq 100); do ip netns exec $n-a ping -c1 -W1 -q "$1" >/
 reachable 10.2.0.1 && reachable fd00:2::1
 
 mkdir -p "$(dirname "$out")"
-NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket python3 - "$rounds" "$seconds" "$bywash" "${rest[@]}" <<'PYTHON'
-import json, math, os, platform, re, signal, statistics, subprocess, sys, time
+NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket PYTHONPATH=$here python3 -B - "$rounds" "$seconds" "$bywash" "${rest[@]}" <<'PYTHON'
+import contextlib, json, math, os, platform, re, statistics, subprocess, sys, time
+from router import running
 
 rounds, seconds, command = int(sys.argv[1]), float(sys.argv[2]), [sys.argv[3], "run", "r0", "r1", *sys.argv[4:]]
 lab, scratch = os.environ["NS"], os.environ["SCRATCH"]
@@ -72,31 +73,13 @@ def arrived(ns, device):
     return json.loads(link.stdout)[0]["stats64"]["rx"]["bytes"]
 
 
-def start():
-    log = open(f"{scratch}/bywash.log", "w+")
-    router = subprocess.Popen(within("r", *command), stdout=log, stderr=log)
-    for _ in range(200):
-        text = open(log.name).read()
-        if "forwarding;" in text:
-            return router
-        if router.poll() is not None:
-            break
-        time.sleep(0.05)
-    router.kill()
-    sys.exit(f"tcp.sh: bywash did not start: {text}")
-
-
 def sample(to, with_it):
-    router = start() if with_it else None
-    try:
+    router = running(within("r", *command), f"{scratch}/bywash.log") if with_it else contextlib.nullcontext()
+    with router:
         time.sleep(SETTLE)
         began, before = time.monotonic(), arrived(*to)
         time.sleep(seconds)
         after, ended = arrived(*to), time.monotonic()
-    finally:
-        if router:
-            router.send_signal(signal.SIGINT)
-            router.wait()
     return (after - before) * 8 / 1e9 / (ended - began)
 
 
