@@ -36,7 +36,7 @@ pub struct Port {
     pub tx_queue: PortTxQueue,
     /// Counters over all queues and levels.
     pub counters: PortCounters,
-    /// Its part in a switch; null in other modes.
+    /// Number and addresses of the port in a switch; null in other modes.
     pub switch: Option<SwitchPort>,
 }
 

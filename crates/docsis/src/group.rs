@@ -65,7 +65,7 @@ pub struct FlowKind {
     pub priority: u8,
     /// Rate limits.
     pub limits: Limits,
-    /// Whether packets above the limits wait; if not, they are dropped.
+    /// True if packets above the limits wait; otherwise they are dropped.
     pub shape: bool,
     /// Minimum reserved rate in bits per second; 0 if there is none.
     pub reserved: u64,
@@ -117,7 +117,7 @@ pub struct Flow {
     pub said: u16,
     /// Traffic priority.
     pub priority: u8,
-    /// Whether its packets wait for tokens.
+    /// True if its packets wait for tokens.
     pub shaped: bool,
 }
 

@@ -145,7 +145,7 @@ struct Change {
     sequence: u8,
     /// New key; `None` if it was loaded before.
     key: Option<KeyPair>,
-    /// Whether the key is to be used.
+    /// True if the key is used once all workers have it; otherwise it is only loaded.
     put_in_use: bool,
     stage: Stage,
 }
@@ -166,7 +166,7 @@ pub struct Rollover {
     ends: Vec<End>,
     /// Each modem's even and odd key with their sequence numbers; `None` if there is no such key.
     loaded: Vec<[Option<(u8, KeyPair)>; 2]>,
-    /// Whether a change of each modem's keys is under way.
+    /// For each modem, true if a change of its keys is under way.
     busy: Vec<bool>,
     changes: VecDeque<Change>,
 }
@@ -353,7 +353,7 @@ mod tests {
             worker.turn();
             assert!(worker.seals_as(slot(1, 0), &new) && worker.seals_as(slot(1, 15), &([1; 16], [0; 16])));
         }
-        // It is used from now on, but a worker may still be at a frame with the last one.
+        // The new key is used from now on, but a worker may still be at a frame with the last one.
         assert_eq!((rollover.tick(), group.key_in_use(1)), (1, 0));
         assert_eq!(rollover.change(1, 1, Some(new), true), Err(KeyError::UnderWay));
         workers.iter_mut().for_each(Worker::turn);

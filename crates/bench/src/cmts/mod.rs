@@ -198,7 +198,7 @@ struct Figures {
     ring: usize,
     pages: String,
     seconds: u64,
-    /// Whether workers share a CPU, so that the figures are those of the scheduler as well.
+    /// True if workers share a CPU; the figures then depend on the scheduler, too.
     crowded: bool,
     cpus: cpus::Placement,
     hardware: Vec<hardware::Source>,
